@@ -39,7 +39,7 @@ from bench.overload.rig import Rig, Trained, one_core_partitions
 from bench.overload.rig import Served as ServedModel
 from bench.overload.run import enough_windows, looks
 from research.compare import live, live_report
-from research.compare.live import CALIBRATED_WITH, Calibration, Outcome, Plan, Run
+from research.compare.live import CALIBRATED_WITH, Calibration, LiveComparison, Plan, Run
 from research.compare.section import BadReport
 from scheduler.simulation import policies, world
 from scheduler.simulation.result import Inconsistent
@@ -168,7 +168,7 @@ def _name(one: Served) -> str:
     return one.function.rpartition("/")[2]
 
 
-def document(outcome: Outcome, command: str) -> dict[str, Any]:
+def document(outcome: LiveComparison, command: str) -> dict[str, Any]:
     """As ``report.result``, with the intervals and the conditions."""
     figures, intervals = live_report.figures(outcome)
     found, plan = outcome.calibration, outcome.plan
@@ -184,20 +184,20 @@ def document(outcome: Outcome, command: str) -> dict[str, Any]:
         place={"device": found.device, "sharing_mode": found.sharing_mode, "gpus": len(plan.world.gpus)},
         calibration={
             "solo_ms": {name: report.rounded(1e3 * seconds) for name, seconds in found.solo_s.items()},
-            "hop_ms": report.rounded(1e3 * found.hop_s),
+            "hop_ms": report.rounded(1e3 * found.network_s),
             "capacity_per_s": report.rounded(found.capacity_per_s),
             "looks": [
                 {"rate_per_s": report.rounded(look.rate_per_s), "met": report.rounded(look.met)} for look in found.looks
             ],
             "table": found.table is not None,
         },
-        drag=report.rounded(outcome.drag),
+        drag=report.rounded(outcome.slowdown_factor),
         rates_per_s=[report.rounded(rate) for rate in outcome.rates],
         machine_load={name: [report.rounded(one) for one in loads] for name, loads in outcome.loads.items()},
     )
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: LiveComparison) -> None:
     """Two tables and how they agree."""
     columns = list(live_report.COLUMNS)
     wide = max(len(policy) for policy in outcome.plan.policies) + 2
@@ -234,7 +234,7 @@ def _pictures() -> Any:
     return pictures
 
 
-def publish(out: Path, outcome: Outcome, told: Mapping[str, Any]) -> Path:
+def publish(out: Path, outcome: LiveComparison, told: Mapping[str, Any]) -> Path:
     """The page and what belongs to it. OSError where the folder cannot be written."""
     pictures = _pictures()
     sides = []

@@ -1,18 +1,21 @@
 """
-``python -m smore.demo``: the platform on this machine under a minute of traffic, next to training, and what it cost
-whom.
+``python -m smore.demo``: runs the platform on this machine under a minute of traffic beside training, and measures what
+each side loses.
 
 Phases, each with its own figures:
 
-1. *alone*: the training commands on their partitions, with no platform on the machine. All at once, as later: where two
-   partitions share a core, a job's neighbour is there in every phase and is not mistaken for the platform.
-2. the platform starts, the functions are deployed, the jobs start through the API.
-3. *platform control*: the load of phase 4, but every request carries a deadline that nothing can meet and is refused.
-   What the jobs lose against *alone* is the platform's own tax.
-4. *with functions*: the traffic. What the jobs lose against *platform control* is their degradation.
+1. *alone*: the training commands run on their partitions without a platform. They run all at once, as in the later
+   phases: where two partitions share a core, the jobs disturb each other in every phase, and this is not counted as a
+   cost of the platform.
+2. the platform starts, the functions are deployed, and the jobs start through the API.
+3. *platform control*: the load of phase 4, but every request has a deadline that cannot be met and is refused. The
+   slowdown of the jobs against *alone* is the platform's own tax.
+4. *with functions*: the traffic. The slowdown of the jobs against *platform control* is their degradation.
 
-Iteration times come from the jobs' own track files in every phase, so one definition serves all of them. The load is
-open loop: a latency runs from the instant at which the request was due.
+Iteration times come from the jobs' own track files in every phase. The load is open loop: a latency starts at the
+instant at which the request was due.
+
+The module is longer than 500 lines: the phases share the figures and the screen that they fill.
 """
 
 import argparse
@@ -50,32 +53,33 @@ from smore.tracking.ring import TrackReader
 from smore_client import ApiError, AsyncClient, ClientError
 from smore_client.types import Function, Gpu, Invocation, State
 
-#: The checkout: ``zoo`` lies there, and the jobs run from it.
+#: The checkout, which has ``zoo`` and from which the jobs run.
 ROOT = Path(__file__).resolve().parents[1]
-#: The publisher's file, where it is at hand.
+#: The published trace, if it is present.
 TRACE = ROOT.parent / "shared" / "data" / "azure2019" / "invocations.csv.gz"
 
-#: Deployed and called, from the fastest to the slowest: the trace's slowest class goes to the slowest function (digest
-#: A50).
+#: Functions that are deployed and called, from the fastest to the slowest: the trace's slowest class goes to the
+#: slowest function (assumption A50).
 FUNCTIONS = ("echo", "silero", "deepfm", "mobilenet", "bert", "resnet50")
-#: Trained; one on each of the first GPU instances.
+#: Models that are trained, one on each of the first GPU instances.
 MODELS = ("resnet50", "mobilenet")
-#: Their batch, by the size of the model: one that was profiled.
+#: Batches of the trainings by preset; both were profiled.
 BATCHES = {"cpu": 8, "paper": 64}
-#: Steps of a job before it is measured: its own calibration of the input wait, and some more.
+#: Steps of a job before it is measured: it calibrates its input wait first.
 SETTLE_STEPS = 12
-#: Requests per second for each core that partitions have.
+#: Requests per second for each core of the partitions.
 RATE_PER_CORE = 20.0
 MOST_RATE = 100.0
 
 ALONE_S = 8.0
 CONTROL_S = 15.0
-#: Below the run time of every function, so that the gate lets none in; the quickest would run within a millisecond.
+#: Below the run time of every function, so that every request is refused; the fastest function takes about a
+#: millisecond.
 CONTROL_DEADLINE_MS = 0.001
-#: At most this long for jobs to iterate and for functions to be ready.
+#: Longest wait for jobs to iterate and for functions to be ready, seconds.
 PATIENCE_S = 90.0
 SAMPLE_S = 0.5
-#: Values on a free axis of a tensor: one second of sound, the only such axis here.
+#: Length of a free axis of a tensor: one second of sound, the only such axis here.
 FREE_AXIS = 16_000
 
 Counts = NDArray[np.float64]
@@ -87,12 +91,12 @@ Step = tuple[float, float]
 
 def synthetic_counts(functions: int, seconds: int, seed: int) -> Counts:
     """
-    Azure-shaped and made up: expected invocations [functions, seconds], in proportion; a second stands for a minute of
-    the trace.
+    Synthetic traffic in the shape of the Azure trace: shares [functions, seconds] of all invocations; a second stands
+    for a minute of the trace.
 
-    What the published trace shows and this imitates: a few functions get most of the calls (log-normal shares, none
-    under 2 %), one in three is a timer (equal counts at equal distances), the others swing slowly (a day's wave, each
-    with its own phase) and burst (a few times, for some seconds, to a multiple).
+    It imitates three properties of the published trace: a few functions get most of the calls (log-normal shares, none
+    under 2 %), one function in three is a timer (equal counts at equal intervals), the others vary slowly (a daily
+    wave, each with its own phase) and burst (a few times, for some seconds, to a multiple).
     """
     rng = np.random.default_rng(seed)
     shares = np.maximum(rng.lognormal(sigma=1.3, size=functions), 1e-9)
@@ -108,7 +112,7 @@ def synthetic_counts(functions: int, seconds: int, seed: int) -> Counts:
             for _ in range(rng.poisson(seconds / 20)):
                 start, length = int(rng.integers(seconds)), 1 + int(rng.geometric(0.4))
                 shape[start : start + length] *= 1 + rng.exponential(3.0)
-        # A window shorter than a timer's period may hold no tick of it.
+        # A window shorter than a timer's period may have no call of it.
         counts[row] = shares[row] * (shape / shape.mean() if shape.any() else np.ones(seconds))
     return _normal(counts)
 
@@ -120,17 +124,17 @@ def _normal(counts: Counts) -> Counts:
 
 def trace_counts(path: Path, functions: int, seconds: int) -> Counts:
     """
-    Invocations [functions, seconds] of the Azure Functions trace in the publisher's format; its minute m is read as
-    second m (assumption A49).
+    Shares [functions, seconds] of the invocations of the Azure Functions trace in its published format. Minute m of the
+    trace becomes second m (assumption A49).
 
     Takes the first consecutive minutes. The trace's functions are sorted by mean duration (``durations.csv.gz`` beside
-    the file; without it by name) and cut into as many equal classes as there are functions here (A50). Raises OSError;
-    ValueError for another format or too few minutes.
+    the file, otherwise by name) and divided into as many equal classes as there are functions here (assumption A50).
+    Raises OSError; ValueError for another format or too few minutes.
     """
     rows = _rows(path)
     minutes = sorted((name for name in rows[0] if name.isdigit()), key=int)[:seconds] if rows else []
     if len(minutes) < seconds:
-        raise ValueError(f"{path}: {seconds} columns of minutes are needed, there are {len(minutes)}")
+        raise ValueError(f"{path}: {seconds} columns of minutes are needed, the file has {len(minutes)}")
     durations_file = path.with_name(path.name.replace("invocations", "durations"))
     durations: dict[str, float] = {}
     if durations_file != path and durations_file.exists():
@@ -140,7 +144,7 @@ def trace_counts(path: Path, functions: int, seconds: int) -> Counts:
     for position, row in enumerate(rows):
         counts[position * functions // len(rows)] += [float(row[minute] or 0) for minute in minutes]
     if counts.sum() == 0:
-        raise ValueError(f"{path}: nothing was invoked in these minutes")
+        raise ValueError(f"{path}: no invocation in these minutes")
     return _normal(counts)
 
 
@@ -151,7 +155,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """One request: when it is due, seconds from the beginning, and to which function (index)."""
+    """One request: when it is due, seconds from the start, and the index of its function."""
 
     at_s: float
     function: int
@@ -159,8 +163,8 @@ class Due:
 
 def arrivals(counts: Counts, rate: float, seed: int) -> list[Due]:
     """
-    Poisson arrivals within each second; each function's rate is its share of all counts of ``rate`` requests/s on
-    average (A49).
+    Poisson arrivals within each second. Each function's rate is its share of all counts, times ``rate`` requests/s on
+    average (assumption A49).
     """
     rng = np.random.default_rng((seed, 1))
     functions, seconds = counts.shape
@@ -171,29 +175,29 @@ def arrivals(counts: Counts, rate: float, seed: int) -> list[Due]:
         for second in range(seconds)
         for offset in rng.random(int(drawn[function, second])).tolist()
     ]
-    return sorted(due, key=lambda one: one.at_s)
+    return sorted(due, key=lambda request: request.at_s)
 
 
 def typical_part(plan: Sequence[Due], seconds: float, length_s: float) -> list[Due]:
     """
-    The ``length_s`` of the plan (beginning at a whole second) whose number of requests is nearest to its average, moved
-    to zero.
+    The part of the plan of ``length_s`` (from a whole second) whose number of requests is nearest to the average, moved
+    to time zero.
     """
     if length_s >= seconds:
         return list(plan)
     wanted = len(plan) * length_s / seconds
 
     def part(start: int) -> list[Due]:
-        return [one for one in plan if start <= one.at_s < start + length_s]
+        return [request for request in plan if start <= request.at_s < start + length_s]
 
     start = min(range(int(seconds - length_s) + 1), key=lambda start: abs(len(part(start)) - wanted))
-    return [Due(at_s=one.at_s - start, function=one.function) for one in part(start)]
+    return [Due(at_s=request.at_s - start, function=request.function) for request in part(start)]
 
 
-# ---- what came of it -------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
-class Outcome(StrEnum):
+class RequestOutcome(StrEnum):
     SUCCEEDED = "succeeded"
     REJECTED = "rejected"
     EXPIRED = "expired"
@@ -202,29 +206,29 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """One request and its end; ``latency_s`` from the instant it was due."""
+    """One request and its outcome; ``latency_s`` from the instant it was due."""
 
     function: str
     latency_s: float
-    outcome: Outcome
+    outcome: RequestOutcome
     cold: bool = False
 
 
-def outcome_of(result: Invocation | ClientError) -> Outcome:
-    """How a request ended. Refused at the gate and rejected later is the same to who asked."""
+def outcome_of(result: Invocation | ClientError) -> RequestOutcome:
+    """The outcome of a request. A refusal at the gateway and a later rejection count alike."""
     match result:
         case Invocation():
-            return Outcome.SUCCEEDED if result.state == State.SUCCEEDED else Outcome.FAILED
+            return RequestOutcome.SUCCEEDED if result.state is State.SUCCEEDED else RequestOutcome.FAILED
         case ApiError() if result.code == "deadline_expired" or result.body.get("state") == State.EXPIRED:
-            return Outcome.EXPIRED
+            return RequestOutcome.EXPIRED
         case ApiError() if result.status == 429 or result.body.get("state") == State.REJECTED:
-            return Outcome.REJECTED
+            return RequestOutcome.REJECTED
         case _:
-            return Outcome.FAILED
+            return RequestOutcome.FAILED
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Linear between neighbours; None of nothing."""
+    """Linear interpolation; None without values."""
     return float(np.percentile(values, percent)) if values else None
 
 
@@ -251,21 +255,21 @@ class FunctionFigures:
 
 def function_figures(name: str, sent: Sequence[Sent], deadlines_s: Mapping[str, float]) -> FunctionFigures:
     """Over ``sent``, whose functions need not all be one: then it is the line of the totals."""
-    good = [one for one in sent if one.outcome is Outcome.SUCCEEDED]
-    latencies_ms = [one.latency_s * 1e3 for one in good]
-    in_time = sum(one.latency_s <= deadlines_s.get(one.function, math.inf) for one in good)
-    count = {outcome: sum(one.outcome is outcome for one in sent) for outcome in Outcome}
+    good = [request for request in sent if request.outcome is RequestOutcome.SUCCEEDED]
+    latencies_ms = [request.latency_s * 1e3 for request in good]
+    in_time = sum(request.latency_s <= deadlines_s.get(request.function, math.inf) for request in good)
+    count = {outcome: sum(request.outcome is outcome for request in sent) for outcome in RequestOutcome}
     return FunctionFigures(
         function=name,
         submitted=len(sent),
-        succeeded=count[Outcome.SUCCEEDED],
-        rejected=count[Outcome.REJECTED],
-        expired=count[Outcome.EXPIRED],
-        failed=count[Outcome.FAILED],
+        succeeded=count[RequestOutcome.SUCCEEDED],
+        rejected=count[RequestOutcome.REJECTED],
+        expired=count[RequestOutcome.EXPIRED],
+        failed=count[RequestOutcome.FAILED],
         dsr=in_time / len(sent) if sent else None,
         p50_ms=percentile(latencies_ms, 50),
         p99_ms=percentile(latencies_ms, 99),
-        cold_starts=sum(one.cold for one in good),
+        cold_starts=sum(request.cold for request in good),
     )
 
 
@@ -350,26 +354,30 @@ Window = tuple[float, float]
 def gpu_figures(samples: Sequence[Sample], control: Window, functions: Window) -> list[GpuFigures]:
     def mean(gpu: str, window: Window, of: Callable[[Gpu], float]) -> float | None:
         seen = [
-            of(one) for sample in samples if window[0] <= sample.at <= window[1] for one in sample.gpus if one.id == gpu
+            of(sampled)
+            for sample in samples
+            if window[0] <= sample.at <= window[1]
+            for sampled in sample.gpus
+            if sampled.id == gpu
         ]
         return statistics.fmean(seen) if seen else None
 
-    counters = {one.id: one.utilisation_counter for sample in samples for one in sample.gpus}
+    counters = {sampled.id: sampled.utilisation_counter for sample in samples for sampled in sample.gpus}
     return [
         GpuFigures(
             gpu=gpu,
             counter=counter,
-            without_functions=mean(gpu, control, lambda one: one.utilisation),
-            with_functions=mean(gpu, functions, lambda one: one.utilisation),
-            by_functions=mean(gpu, functions, lambda one: one.function_utilisation),
+            without_functions=mean(gpu, control, lambda sampled: sampled.utilisation),
+            with_functions=mean(gpu, functions, lambda sampled: sampled.utilisation),
+            by_functions=mean(gpu, functions, lambda sampled: sampled.function_utilisation),
         )
         for gpu, counter in sorted(counters.items())
     ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a run found. ``control``: the totals of the load that was to be refused."""
+class DemoReport:
+    """The figures of a run. ``control``: the totals of the refused load."""
 
     traffic: str
     seconds: float
@@ -382,8 +390,8 @@ class Report:
     jobs: list[JobFigures]
 
     def figures(self) -> dict[str, float]:
-        """The numbers by name; what could not be measured is left out."""
-        found: dict[str, float | None] = {
+        """The figures by name, without those that could not be measured."""
+        figures: dict[str, float | None] = {
             name: getattr(self.total, name)
             for name in (
                 "submitted",
@@ -397,16 +405,16 @@ class Report:
                 "cold_starts",
             )
         }
-        found["control_refused"] = self.control.rejected / self.control.submitted if self.control.submitted else None
+        figures["control_refused"] = self.control.rejected / self.control.submitted if self.control.submitted else None
         for gpu in self.gpus:
-            found[f"{gpu.gpu}_utilisation_without_functions"] = gpu.without_functions
-            found[f"{gpu.gpu}_utilisation_with_functions"] = gpu.with_functions
+            figures[f"{gpu.gpu}_utilisation_without_functions"] = gpu.without_functions
+            figures[f"{gpu.gpu}_utilisation_with_functions"] = gpu.with_functions
         for job in self.jobs:
-            found[f"{job.job}_tax"] = job.tax
-            found[f"{job.job}_degradation"] = job.degradation
+            figures[f"{job.job}_tax"] = job.tax
+            figures[f"{job.job}_degradation"] = job.degradation
             for phase, measured in (("alone", job.alone), ("control", job.control), ("functions", job.functions)):
-                found[f"{job.job}_iteration_{phase}_ms"] = None if measured is None else measured.mean_s * 1e3
-        return {name: float(value) for name, value in found.items() if value is not None}
+                figures[f"{job.job}_iteration_{phase}_ms"] = None if measured is None else measured.mean_s * 1e3
+        return {name: float(value) for name, value in figures.items() if value is not None}
 
 
 # ---- what is seen ----------------------------------------------------------------------------------------------------
@@ -480,7 +488,7 @@ class Board:
             "function", "waiting", "sent", "succeeded", "refused", "other", "cold", "p50 ms", "p99 ms", box=None
         )
         for name in FUNCTIONS:
-            of_it = function_figures(name, [one for one in self.sent if one.function == name], {})
+            of_it = function_figures(name, [request for request in self.sent if request.function == name], {})
             table.add_row(
                 name,
                 str(self.waiting.get(name, 0)),
@@ -524,7 +532,7 @@ def signed(value: float | None) -> str:
     return "-" if value is None else f"{value * 100:+.1f} %"
 
 
-def tables(report: Report) -> Group:
+def tables(report: DemoReport) -> Group:
     """The report for people."""
     functions = Table(
         Column("function", no_wrap=True),
@@ -540,11 +548,11 @@ def tables(report: Report) -> Group:
         title=f"{report.traffic}: {report.rate:.0f} requests/s for {report.seconds:.0f} s, seed {report.seed}",
         box=box.SIMPLE_HEAD,
     )
-    for one in (*report.functions, report.total):
-        dsr = "-" if one.dsr is None else f"{one.dsr:.3f}"
-        counts = (one.submitted, one.succeeded, one.rejected, one.expired, one.failed)
+    for row in (*report.functions, report.total):
+        dsr = "-" if row.dsr is None else f"{row.dsr:.3f}"
+        counts = (row.submitted, row.succeeded, row.rejected, row.expired, row.failed)
         functions.add_row(
-            one.function, *map(str, counts), dsr, number(one.p50_ms), number(one.p99_ms), str(one.cold_starts)
+            row.function, *map(str, counts), dsr, number(row.p50_ms), number(row.p99_ms), str(row.cold_starts)
         )
     gpus = Table(
         "GPU instance",
@@ -722,7 +730,7 @@ async def offer(
     done: list[Sent] = []
     began = time.monotonic()
 
-    async def one(due: Due) -> None:
+    async def send(due: Due) -> None:
         result: Invocation | ClientError
         board.in_flight += 1
         try:
@@ -742,7 +750,7 @@ async def offer(
     async with asyncio.TaskGroup() as group:
         for due in plan:
             await asyncio.sleep(began + due.at_s - time.monotonic())
-            group.create_task(one(due))
+            group.create_task(send(due))
     return done
 
 
@@ -805,7 +813,7 @@ class Demo:
             }
         self._board = Board(progress=Progress(expected))
 
-    def run(self) -> Report:
+    def run(self) -> DemoReport:
         """
         All phases. Raises DemoFailed, ClientError, local.ServerMissing, local.StartFailed; what was started is stopped
         in any case.
@@ -826,7 +834,7 @@ class Demo:
         if not self._console.is_terminal:
             self._console.print(f"{phase}{f': {note}' if note else ''}", highlight=False)
 
-    async def _run(self) -> Report:
+    async def _run(self) -> DemoReport:
         alone: dict[str, Iterations | None] = {}
         if not self._was_up:
             alone = await self._alone()
@@ -842,11 +850,15 @@ class Demo:
             return await self._measure(client, alone)
 
     async def _alone(self) -> dict[str, Iterations | None]:
-        self._enter(Phase.ALONE, ", ".join(f"{one.name} on {one.partition.gpu}" for one in self._trainings))
+        self._enter(
+            Phase.ALONE, ", ".join(f"{training.name} on {training.partition.gpu}" for training in self._trainings)
+        )
         folder = self._home / "demo"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with ExitStack() as stack:
-            tracks = {one.name: stack.enter_context(running_alone(one, folder)) for one in self._trainings}
+            tracks = {
+                training.name: stack.enter_context(running_alone(training, folder)) for training in self._trainings
+            }
             await until(
                 lambda: all(track.look() >= SETTLE_STEPS for track in tracks.values()),
                 f"training (its logs are in {folder})",
@@ -861,15 +873,19 @@ class Demo:
                 track.look()
             return {name: iterations(track.steps, begin, time.time()) for name, track in tracks.items()}
 
-    async def _measure(self, client: AsyncClient, alone: Mapping[str, Iterations | None]) -> Report:
+    async def _measure(self, client: AsyncClient, alone: Mapping[str, Iterations | None]) -> DemoReport:
         deployed = await self._deploy(client)
         rng = np.random.default_rng((self._seed, 2))
         inputs = [sample_input(deployed[name], rng) for name in FUNCTIONS]
-        deadlines_s = {name: one.deadline_ms / 1e3 for name, one in deployed.items() if one.deadline_ms is not None}
+        deadlines_s = {
+            name: function.deadline_ms / 1e3 for name, function in deployed.items() if function.deadline_ms is not None
+        }
         self._enter(Phase.JOBS)
         jobs = {
-            one.name: await client.start_job(one.name, one.argv, [one.partition.gpu], workload=one.workload)
-            for one in self._trainings
+            training.name: await client.start_job(
+                training.name, training.argv, [training.partition.gpu], workload=training.workload
+            )
+            for training in self._trainings
         }
         tracks = {name: Track(self._home / "run" / "jobs" / f"{job.id}.track") for name, job in jobs.items()}
         watching = asyncio.create_task(watch(client, tracks, self._board))
@@ -891,26 +907,27 @@ class Demo:
                     await client.stop_job(job.id)
         for track in tracks.values():
             track.look()
-        return Report(
+        return DemoReport(
             traffic=self._traffic,
             seconds=self._seconds,
             rate=self._rate,
             seed=self._seed,
             functions=[
-                function_figures(name, [one for one in sent if one.function == name], deadlines_s) for name in FUNCTIONS
+                function_figures(name, [request for request in sent if request.function == name], deadlines_s)
+                for name in FUNCTIONS
             ],
             total=function_figures("all", sent, deadlines_s),
             control=function_figures("control", control_load, {}),
             gpus=gpu_figures(self._board.samples, control, traffic),
             jobs=[
                 job_figures(
-                    one.name,
-                    one.partition.gpu,
-                    alone.get(one.name),
-                    iterations(tracks[one.name].steps, *control),
-                    iterations(tracks[one.name].steps, *traffic),
+                    training.name,
+                    training.partition.gpu,
+                    alone.get(training.name),
+                    iterations(tracks[training.name].steps, *control),
+                    iterations(tracks[training.name].steps, *traffic),
                 )
-                for one in self._trainings
+                for training in self._trainings
             ],
         )
 
@@ -923,11 +940,11 @@ class Demo:
             self._enter(Phase.DEPLOY, name)
             deployed[name] = await client.deploy(documents.document(name, preset_of(self._partitions[0])))
         deadline = time.monotonic() + PATIENCE_S
-        while any(one.revision == 0 for one in deployed.values()):
+        while any(function.revision == 0 for function in deployed.values()):
             if time.monotonic() > deadline:
                 raise DemoFailed(
                     "no canary has passed yet:"
-                    f" {', '.join(name for name, one in deployed.items() if one.revision == 0)}"
+                    f" {', '.join(name for name, function in deployed.items() if function.revision == 0)}"
                 )
             await asyncio.sleep(0.2)
             deployed = {name: await client.function(name) for name in FUNCTIONS}
@@ -954,7 +971,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--trace", type=Path, help="invocations per minute in the Azure Functions 2019 format (default: synthetic)"
     )
-    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    parser.add_argument("--json", action="store_true", help="end the output with one line of JSON")
     parsed = parser.parse_args(words)
     if parsed.seconds < 1 or (parsed.rate is not None and parsed.rate <= 0):
         parser.error("--seconds must be at least 1 and --rate above 0")
@@ -978,18 +995,18 @@ def main(words: Sequence[str]) -> int:
             trace=trace,
             console=console,
         )
-        found = demo.run()
+        report = demo.run()
     except (DemoFailed, ClientError, OSError, ValueError, local.ServerMissing, local.StartFailed) as error:
         console.print(f"demo: {error}", style="red", highlight=False, markup=False)
         return 1
     except KeyboardInterrupt:
         return 130
     file = config.home / "demo-report.json"
-    whole = bench.result("python -m smore.demo", found.figures(), report=asdict(found))
+    whole = bench.result("python -m smore.demo", report.figures(), report=asdict(report))
     file.write_text(json.dumps(whole, indent=2))
     # Into a file or a pipe the tables keep their width: there is no screen to fit.
     width = None if (sys.stderr if asked.json else sys.stdout).isatty() else 130
-    Console(stderr=asked.json, width=width).print(tables(found), Text(f"All of it: {file}"))
+    Console(stderr=asked.json, width=width).print(tables(report), Text(f"All figures: {file}"))
     if asked.json:
         print(json.dumps(whole, allow_nan=False), flush=True)
     return 0

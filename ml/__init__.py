@@ -1,1 +1,1 @@
-"""Learns: profiles measured on devices, the degradation that co-location costs, and how sure that is."""
+"""Measures workloads on devices, predicts the degradation of co-location with bounds, and forecasts arrivals."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
-from research.compare.live import Calibration, at_hand, dragged
+from research.compare.live import Calibration, calibrated_world, fitted_slowdown
 from scheduler.simulation import policies
 from scheduler.simulation.result import GPU_COLUMNS, REFUSED, SUCCEEDED
 from scheduler.simulation.simulator import simulate
@@ -40,8 +40,8 @@ _ALIVE, _WORK = (GPU_COLUMNS.index(name) for name in ("alive_s", "work_s"))
 def replay(points: Sequence["Point"], found: Calibration) -> list[dict[str, float]]:
     """One row of :data:`SHARED` for each point, the mean of its turns, and the ``rate`` and ``drag``."""
     world = next(iter(load("overload").worlds.values()))
-    drag = dragged(world, found, CALIBRATED_WITH)
-    here = at_hand(world, found, drag)
+    drag = fitted_slowdown(world, found, CALIBRATED_WITH)
+    here = calibrated_world(world, found, drag)
     told = []
     for point in points:
         turns = [_simulated(here, point, due, function, found) for due, function in point.arrivals]

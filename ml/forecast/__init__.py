@@ -1,4 +1,1 @@
-"""
-How many requests each function will get in the next minutes: forecasters for all functions at once (paper, section
-VI-A).
-"""
+"""Forecasts of arrivals per minute for many functions at once (paper, section VI-A)."""

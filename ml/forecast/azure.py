@@ -1,7 +1,7 @@
 """
-Files of the Azure Functions trace of 2019 as their publisher wrote them: requests per minute, run times, memory.
+Reads the files of the Azure Functions trace of 2019 as published: requests per minute, run times, memory.
 
-Gzip or not; what cannot be used raises :class:`~smore.traces.recorded.BadTrace` with file, line and field.
+The files may be compressed with gzip. Raises :class:`~smore.traces.recorded.BadTrace` with file, line and field.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from smore.traces.recorded import read_number, read_rows, refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Invocations:
-    """``counts`` [F, T] of ``names`` [F] in the minutes of these numbers [T]."""
+    """``counts`` [F, T] of the functions ``names`` [F] in the ``minutes`` [T] (their numbers in the file)."""
 
     names: tuple[str, ...]
     counts: NDArray[np.float64]
@@ -23,7 +23,7 @@ class Invocations:
 
 
 def invocations(path: Path, key: str = "HashFunction") -> Invocations:
-    """A column per minute, whichever there are; ``key`` names a row."""
+    """The counts of a file with one column per minute; ``key`` is the column that names a row."""
     names: list[str] = []
     counts: list[list[float]] = []
     minutes: list[str] = []
@@ -31,7 +31,7 @@ def invocations(path: Path, key: str = "HashFunction") -> Invocations:
         if not minutes:
             minutes = sorted((name for name in row if name.isdecimal()), key=int)
             if not minutes:
-                raise refuse(path, 1, "minutes", "no column of a minute")
+                raise refuse(path, 1, "minutes", "no column is a minute")
         names.append(row[key])
         counts.append([read_number(path, line, minute, row[minute]) for minute in minutes])
     return Invocations(
@@ -42,7 +42,7 @@ def invocations(path: Path, key: str = "HashFunction") -> Invocations:
 
 
 def by_function(path: Path, field: str) -> dict[str, float]:
-    """One number of each function (``HashFunction``) of a file of run times or memory."""
+    """One number of each function (``HashFunction``) from a file of run times or memory."""
     return {
         row["HashFunction"]: read_number(path, line, field, row[field])
         for line, row in read_rows(path, ("HashFunction", field))

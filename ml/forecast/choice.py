@@ -1,11 +1,11 @@
 """
-Who foresees a function: the forecaster by which it would have cost least in a rolling backtest, or nobody but its own
-gaps.
+Chooses the source of each function's forecasts: the forecaster with the least cost in a rolling backtest, or the
+function's own gaps.
 
-One rule for the live platform (``ml/forecast/foresight.py``) and for the evaluation (``research/prewarm/cases.py``).
-What a forecaster would have cost is a judge's word; the platform's replays its own rule behind the forecasts
-(``scheduler/simulation/backtest.py``). Going by the gaps alone is a keep-alive whose length was learned, and
-seasonal-naive is one of the forecasters, so that what is chosen has beaten both.
+The live platform (``ml/forecast/foresight.py``) and the evaluation (``research/prewarm/cases.py``) use the same rule. A
+judge computes the cost; the platform's judge replays its own prewarm rule on the forecasts
+(``scheduler/simulation/backtest.py``). Own gaps are a keep-alive with a learned length, and seasonal-naive is one of
+the forecasters, so a chosen forecaster has beaten both.
 """
 
 from collections.abc import Mapping
@@ -19,31 +19,28 @@ from ml.forecast.forecaster import Floats
 from smore.messages.forecasts import OWN
 
 Bools = NDArray[np.bool_]
-#: One minute ahead: ``mean`` and ``any`` [F, T]; NaN: not forecast.
+#: Forecasts one minute ahead: ``mean`` and ``any`` [F, T]; NaN = no forecast.
 Ahead = tuple[Floats, Floats]
 
-#: How much less a forecaster must cost than the gaps alone, as a share.
+#: Share by which a forecaster must cost less than the own gaps.
 BETTER: Final = 0.02
-#: Requests a minute, on average, beyond which no forecaster is tried: what a second brings is nothing that a minute's
-#: number says.
+#: Mean requests a minute above which no forecaster is tried: a forecast by the minute does not help within a second.
 DENSEST: Final = 30.0
 
 
 class Judge(Protocol):
-    """A backtest, rolling: each minute is decided by what was forecast for it from earlier ones."""
+    """A rolling backtest: each minute is decided by the forecast that earlier minutes gave for it."""
 
     def __call__(self, ahead: Ahead | None, only: Bools) -> Floats:
-        """
-        [F]: what going by these forecasts (None: by the gaps alone) would have cost each function of ``only`` [F].
-        """
+        """Cost [F] of following these forecasts (None: the own gaps) for the functions of the mask ``only`` [F]."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Choice:
     """
-    ``sources`` [F]: a forecaster's name or ``gaps``. ``costs`` [F] of the gaps alone and of what was chosen, as the
-    judge counts.
+    ``sources`` [F]: a forecaster's name or ``gaps``. ``alone`` and ``chosen`` [F]: the judge's costs of the own gaps
+    and of the chosen source.
     """
 
     sources: list[str]
@@ -52,12 +49,12 @@ class Choice:
 
 
 def choose(ahead: Mapping[str, Ahead], counts: Floats, judge: Judge) -> Choice:
-    """For each function of ``counts`` [F, T], requests per minute that are known (NaN: nobody counted)."""
-    known = np.isfinite(counts)
-    light = np.where(known, counts, 0.0).sum(axis=1) <= DENSEST * known.sum(axis=1)
+    """The choice for each function of ``counts`` [F, T], requests per minute (NaN = not counted)."""
+    counted = np.isfinite(counts)
+    light = np.where(counted, counts, 0.0).sum(axis=1) <= DENSEST * counted.sum(axis=1)
     names = [OWN, *ahead]
-    costs = np.stack([judge(None, light), *(judge(one, light) for one in ahead.values())])
-    asked = costs.copy()
-    asked[0] *= 1.0 - BETTER
-    best = np.where(light, np.argmin(asked, axis=0), 0)
-    return Choice(sources=[names[one] for one in best], alone=costs[0], chosen=costs[best, np.arange(len(best))])
+    costs = np.stack([judge(None, light), *(judge(forecasts, light) for forecasts in ahead.values())])
+    adjusted = costs.copy()
+    adjusted[0] *= 1.0 - BETTER
+    best = np.where(light, np.argmin(adjusted, axis=0), 0)
+    return Choice(sources=[names[index] for index in best], alone=costs[0], chosen=costs[best, np.arange(len(best))])

@@ -1,9 +1,8 @@
 """
-What every forecaster is, and those that need no training but counting.
+The interface of a forecaster, and the forecasters that only count.
 
-Counts are [F, T]: requests of F functions in T minutes; NaN: nobody counted. A forecaster is fitted on a span, then
-told one minute after the other, and asked for the minutes that follow. Its bytes hold all of it: what it learned and
-where it stands.
+Counts are [F, T]: requests of F functions in T minutes, NaN = not counted. A forecaster is fitted on a span, updated
+minute by minute, and asked for the following minutes. Its bytes hold its parameters and its state.
 """
 
 import io
@@ -17,29 +16,29 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Minutes after which a gap is no longer told apart from longer ones.
+#: Longest gap in minutes; longer gaps count as this long.
 LONGEST_GAP: Final = 1440
-#: Periods in minutes that a seasonal forecaster chooses from.
+#: Candidate periods of a seasonal forecaster, minutes.
 PERIODS: Final = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440)
 
 
 class Forecaster(Protocol):
-    """Of ``F`` functions, the same ones from the fit on."""
+    """A forecaster of F functions; the functions and their order are fixed by the fit."""
 
     name: ClassVar[str]
 
     def fit(self, counts: Floats) -> None:
-        """Learn from [F, T], oldest first, and stand behind its last minute."""
+        """Fit on [F, T], oldest minute first. The state is then that after the last minute."""
         ...
 
     def update(self, counts: Floats) -> None:
-        """The next minute has come: [F]. Nothing is trained."""
+        """Advance by one minute with the counts [F], without training."""
         ...
 
     def forecast(self, horizon: int = 1) -> tuple[Floats, Floats]:
         """
-        ``mean`` and ``any`` [F, horizon] of the next minutes, see ``scheduler.policy.prewarm.window.Forecast``; NaN:
-        not known.
+        ``mean`` and ``any`` [F, horizon] of the next minutes, see ``scheduler.policy.prewarm.window.Forecast``; NaN =
+        unknown.
         """
         ...
 
@@ -47,25 +46,25 @@ class Forecaster(Protocol):
 
     @classmethod
     def loads(cls, raw: bytes) -> Self:
-        """ValueError for what ``dumps`` of this class did not write."""
+        """The forecaster from its bytes. Raises ValueError for bytes that ``dumps`` of this class did not write."""
         ...
 
 
 def checked(counts: Floats) -> Floats:
-    """[F, T] as floats. ValueError for another shape; what is no count (negative, infinite) is taken as not counted."""
-    found = np.array(counts, float)
-    if found.ndim != 2:
-        raise ValueError(f"counts have {found.ndim} dimensions: [functions, minutes] is expected")
-    found[~np.isfinite(found) | (found < 0)] = np.nan
-    return found
+    """[F, T] as floats. Negative and infinite counts become NaN. Raises ValueError for another shape."""
+    checked_counts = np.array(counts, float)
+    if checked_counts.ndim != 2:
+        raise ValueError(f"counts have {checked_counts.ndim} dimensions: [functions, minutes] is expected")
+    checked_counts[~np.isfinite(checked_counts) | (checked_counts < 0)] = np.nan
+    return checked_counts
 
 
 def column(counts: Floats, functions: int) -> Floats:
-    """[F] of one minute as [F, 1], checked."""
-    found = checked(np.asarray(counts, float).reshape(-1, 1))
-    if len(found) != functions:
-        raise ValueError(f"{len(found)} counts for {functions} functions")
-    return found
+    """The counts [F] of one minute as [F, 1], checked."""
+    minute = checked(np.asarray(counts, float).reshape(-1, 1))
+    if len(minute) != functions:
+        raise ValueError(f"{len(minute)} counts for {functions} functions")
+    return minute
 
 
 def pack(name: str, arrays: Mapping[str, NDArray[Any]], **meta: object) -> bytes:
@@ -76,27 +75,27 @@ def pack(name: str, arrays: Mapping[str, NDArray[Any]], **meta: object) -> bytes
 
 
 def unpack(name: str, raw: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """(meta, arrays). ValueError for anything else than bytes of :func:`pack` under this name."""
+    """(meta, arrays) from the bytes of :func:`pack`. Raises ValueError for other bytes or another name."""
     try:
         with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}
         meta: dict[str, Any] = json.loads(arrays.pop("meta").tobytes())
     except Exception as error:
-        raise ValueError(f"no forecaster: {error}") from error
+        raise ValueError(f"not the bytes of a forecaster: {error}") from error
     if meta.get("forecaster") != name:
         raise ValueError(f"bytes of {meta.get('forecaster')!r}, not of {name!r}")
     return meta, arrays
 
 
 def chance(mean: Floats) -> Floats:
-    """Of at least one request, where only a mean is known: that of a Poisson stream."""
+    """The chance of at least one request for a Poisson stream with this mean."""
     return np.asarray(-np.expm1(-mean))
 
 
 class Seasonal:
     """
-    Seasonal-naive: what came a period ago. The period of each function is the one of :data:`PERIODS` whose repetition
-    was nearest to what came, by the mean absolute difference over the span of the fit (``period``: the same for all).
+    Seasonal-naive: the count one period ago. The period of each function is the one of :data:`PERIODS` with the
+    smallest mean absolute difference over the span of the fit. ``period`` fixes it for all functions.
     """
 
     name: ClassVar[str] = "seasonal-naive"
@@ -109,16 +108,16 @@ class Seasonal:
     def fit(self, counts: Floats) -> None:
         counts = checked(counts)
         length = counts.shape[1]
-        options = [one for one in PERIODS if 2 * one <= length] or [1]
+        options = [period for period in PERIODS if 2 * period <= length] or [1]
         if self._fixed is not None:
             options = [self._fixed]
         errors = np.full((len(options), len(counts)), np.inf)
-        for place, period in enumerate(options):
+        for index, period in enumerate(options):
             if period < length:
                 difference = np.abs(counts[:, period:] - counts[:, :-period])
-                known = np.isfinite(difference)
-                # A long period has few repetitions: a difference of one request counts for those it has not had.
-                errors[place] = (np.where(known, difference, 0).sum(axis=1) + 1) / np.maximum(1, known.sum(axis=1))
+                counted = np.isfinite(difference)
+                # A long period has few repetitions, so one assumed difference of one request is added.
+                errors[index] = (np.where(counted, difference, 0).sum(axis=1) + 1) / np.maximum(1, counted.sum(axis=1))
         self._period = np.array(options, np.int64)[np.argmin(errors, axis=0)]
         width = max(options)
         self._last = np.full((len(counts), width), np.nan)
@@ -140,19 +139,19 @@ class Seasonal:
     @classmethod
     def loads(cls, raw: bytes) -> Self:
         meta, arrays = unpack(cls.name, raw)
-        made = cls(period=meta["fixed"])
-        made._last, made._period = arrays["last"], arrays["period"]
-        return made
+        forecaster = cls(period=meta["fixed"])
+        forecaster._last, forecaster._period = arrays["last"], arrays["period"]
+        return forecaster
 
 
 class Renewal:
     """
-    By how long ago the last minute with a request was: the share of the function's gaps of that length or longer that
-    ended then.
+    The hazard of a request by the age of the current gap: the share of the function's gaps of at least that length that
+    ended at that length.
 
-    A gap is counted in whole minutes between minutes with requests, so that what comes on the clock is met to the
-    minute. ``prior`` gaps with a hazard of ``tail`` / age stand for what is not known; a gap also counts a little
-    (``spill``) for the minutes beside it.
+    A gap is counted in whole minutes between minutes with requests, so that requests at fixed intervals are met to the
+    minute. ``prior`` virtual gaps with a hazard of ``tail`` / age stand for missing data. A gap also counts with the
+    weight ``spill`` for the minute before and after.
     """
 
     name: ClassVar[str] = "renewal"
@@ -174,7 +173,7 @@ class Renewal:
     def update(self, counts: Floats) -> None:
         now = column(counts, len(self._age))[:, 0]
         active = now > 0
-        # A minute that nobody counted makes a gap no shorter and no longer than it would have been without requests.
+        # A minute that was not counted changes a gap as a minute without requests does.
         begun = self._age >= 0
         ended = np.flatnonzero(active & begun)
         self._gaps[ended, np.minimum(self._age[ended] + 1, LONGEST_GAP)] += 1
@@ -185,7 +184,7 @@ class Renewal:
         self._size[active] += 0.1 * (now[active] - self._size[active])
 
     def _hazard(self, first: int) -> Floats:
-        """[F]: that the gap ends ``first`` minutes after the last minute that was told."""
+        """[F]: the chance that the gap ends ``first`` minutes after the last update."""
         prior, tail, spill = self._beliefs
         age = np.minimum(np.maximum(self._age, 0) + first, LONGEST_GAP)
         rows = np.arange(len(age))
@@ -202,18 +201,18 @@ class Renewal:
     def forecast(self, horizon: int = 1) -> tuple[Floats, Floats]:
         if not len(self._age):
             return np.zeros((0, horizon)), np.zeros((0, horizon))
-        found = np.zeros((len(self._age), horizon))
+        active = np.zeros((len(self._age), horizon))
         alone = np.ones(len(self._age))
         total = np.maximum(1.0, self._gaps.sum(axis=1, dtype=float))
         for ahead in range(horizon):
             hazard = self._hazard(ahead + 1)
-            # It is active then after a gap that is under way, or after one that began in a minute before.
-            found[:, ahead] = alone * hazard
+            # A request comes at the end of the current gap, or of a gap that began in a forecast minute before.
+            active[:, ahead] = alone * hazard
             for back in range(ahead):
-                found[:, ahead] += found[:, back] * self._gaps[:, ahead - back] / total
+                active[:, ahead] += active[:, back] * self._gaps[:, ahead - back] / total
             alone = alone * (1 - hazard)
-        found = np.clip(found, 0.0, 1.0)
-        return found * np.maximum(self._size, 1.0)[:, None], found
+        active = np.clip(active, 0.0, 1.0)
+        return active * np.maximum(self._size, 1.0)[:, None], active
 
     def dumps(self) -> bytes:
         return pack(self.name, {"gaps": self._gaps, "age": self._age, "size": self._size}, beliefs=list(self._beliefs))
@@ -222,31 +221,30 @@ class Renewal:
     def loads(cls, raw: bytes) -> Self:
         meta, arrays = unpack(cls.name, raw)
         prior, tail, spill = meta["beliefs"]
-        made = cls(prior=prior, tail=tail, spill=spill)
-        made._gaps, made._age, made._size = arrays["gaps"], arrays["age"], arrays["size"]
-        return made
+        forecaster = cls(prior=prior, tail=tail, spill=spill)
+        forecaster._gaps, forecaster._age, forecaster._size = arrays["gaps"], arrays["age"], arrays["size"]
+        return forecaster
 
 
 def rolling(
     forecaster: Forecaster, counts: Floats, begin: int, *, refit_every: int = 0, span: int | None = None
 ) -> tuple[Floats, Floats]:
     """
-    ``mean`` and ``any`` [F, T] one minute ahead, for the minutes from ``begin`` on, NaN before; each is made with what
-    came earlier alone.
+    ``mean`` and ``any`` [F, T] one minute ahead for the minutes from ``begin`` on, NaN before; each uses earlier
+    minutes only.
 
-    ``refit_every``: minutes after which it is fitted anew on the last ``span`` (None: on all that lies behind); 0:
-    never.
+    ``refit_every``: minutes between fits on the last ``span`` minutes (None: on all earlier ones); 0 = one fit only.
     """
     functions, length = counts.shape
     mean, any_ = np.full((functions, length), np.nan), np.full((functions, length), np.nan)
 
-    def past(minute: int) -> Floats:
+    def history(minute: int) -> Floats:
         return counts[:, max(0, minute - (span or minute)) : minute]
 
-    forecaster.fit(past(begin))
+    forecaster.fit(history(begin))
     for minute in range(begin, length):
         if refit_every and minute > begin and (minute - begin) % refit_every == 0:
-            forecaster.fit(past(minute))
+            forecaster.fit(history(minute))
         ahead, chances = forecaster.forecast(1)
         mean[:, minute], any_[:, minute] = ahead[:, 0], chances[:, 0]
         forecaster.update(counts[:, minute])
@@ -270,8 +268,9 @@ def brier(any_: Floats, counts: Floats) -> Floats:
 
 def mase(mean: Floats, counts: Floats, begin: int) -> Floats:
     """
-    [F]: mean absolute error of the minutes from ``begin`` on, over that of "as in the minute before" in the minutes
-    before them (Hyndman and Koehler, 2006); NaN where nothing changed there.
+    Mean absolute scaled error [F]: the mean absolute error from the minute ``begin`` on, over that of the naive
+    forecast (the minute before) in the earlier minutes (Hyndman and Koehler, 2006); NaN where the earlier counts are
+    constant.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         wrong = np.nanmean(np.abs(mean[:, begin:] - counts[:, begin:]), axis=1)

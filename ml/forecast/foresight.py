@@ -1,9 +1,9 @@
 """
-What will arrive, from what was counted: fit a forecaster, and forecast with it, for every function at once.
+Forecasts of arrivals in the running platform: fits a forecaster for all functions at once, and publishes its forecasts.
 
-A child of the ``learn`` worker does it (``scheduler/tasks/forecasting.py``), each minute and each time a fit is due.
-Counts come from Postgres, the fitted forecaster goes there; forecasts go to Redis whole (smore/redis/forecasts.py),
-where the leader finds them.
+A child process of the ``learn`` worker runs it (``scheduler/tasks/forecasting.py``) each minute and whenever a fit is
+due. Counts are read from Postgres, the fitted forecaster is stored there, and forecasts are written to Redis
+(smore/redis/forecasts.py), where the leader reads them.
 """
 
 import time
@@ -27,38 +27,38 @@ from smore.redis.forecasts import Board
 
 Floats = NDArray[np.float64]
 
-#: Minutes of the past that lie in Redis for the rules of a new leader.
+#: Minutes of counts in Redis, from which a new leader's rules learn.
 TAUGHT_MIN: Final = 1440
 
 
-class Craft(Protocol):
-    """The art of forecasting, apart from where counts come from and forecasts go."""
+class ForecastToolkit(Protocol):
+    """The functions that fit and forecast, without input or output."""
 
     def fit(self, functions: Sequence[str], counts: Floats, paper: Sequence[int], before: bytes | None) -> bytes:
         """
-        A fitted forecaster of ``counts`` [F, T], arrivals per minute, NaN where nobody counted; rows ``paper`` want
-        LS-LSTM. ``before``: what the last fit gave, of whatever functions there were.
+        The bytes of a forecaster fitted on ``counts`` [F, T], arrivals per minute, NaN = not counted. The rows
+        ``paper`` use LS-LSTM. ``before``: the bytes of the last fit, possibly of other functions.
         """
         ...
 
     def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
         """
-        (mean [F, H], chance of any [F, H], sources [F]) of the minutes after ``since`` [F, K], which came after the
+        (mean [F, H], chance of any [F, H], sources [F]) of the minutes after ``since`` [F, K], the counts since the
         fit.
         """
         ...
 
 
-#: What a backtest of these counts [F, T] of these functions, from that minute on, is judged by.
+#: Makes the judge of a backtest, from (functions, counts [F, T], first judged minute).
 Judging = Callable[[Sequence[str], Floats, int], Judge]
 
 
 class Best:
     """
-    For each function the forecaster that would have cost least in a rolling backtest over the last fifth of what was
-    counted (``ml/forecast/choice.py``): a season, or the gaps between minutes with requests; or neither, then the rule
-    goes by the gaps between requests itself and is told so (``hold.OWN``). LS-LSTM has no choice; it goes on from the
-    weights of the fit before.
+    For each function the forecaster with the least cost in a rolling backtest over the last fifth of the counts
+    (``ml/forecast/choice.py``): seasonal, or by the gaps between minutes with requests. If neither is better, the rule
+    uses the gaps between requests, and the source is ``hold.OWN``. The rows ``paper`` always use LS-LSTM, which
+    continues from the weights of the fit before.
     """
 
     def __init__(self, judging: Judging) -> None:
@@ -67,17 +67,17 @@ class Best:
     def fit(self, functions: Sequence[str], counts: Floats, paper: Sequence[int], before: bytes | None) -> bytes:
         begin = max(1, int(counts.shape[1] * 0.8))
         fitted: list[Forecaster] = [Seasonal(), Renewal()]
-        ahead = {made.name: rolling(made, counts, begin) for made in fitted}
-        for made in fitted:
-            made.fit(counts)
+        ahead = {forecaster.name: rolling(forecaster, counts, begin) for forecaster in fitted}
+        for forecaster in fitted:
+            forecaster.fit(counts)
         chosen = choose(ahead, counts, self._judging(functions, counts, begin))
         lstm = b""
         if len(paper):
-            # It alone needs torch.
+            # Imported here: only LS-LSTM needs torch.
             from ml.forecast.lstm import LongShort
 
             network, names = LongShort(), [functions[row] for row in paper]
-            # A fit of another version of this code, or without LS-LSTM, teaches nothing.
+            # Bytes of another version, or without LS-LSTM, are ignored.
             with suppress(msgspec.DecodeError, ValueError):
                 old = _parts(before or b"")
                 kept = LongShort.loads(old.lstm)
@@ -89,7 +89,7 @@ class Best:
             sources=chosen.sources,
             paper=list(paper),
             names=[functions[row] for row in paper],
-            models=[one.dumps() for one in fitted],
+            models=[forecaster.dumps() for forecaster in fitted],
             lstm=lstm,
         )
         return msgspec.msgpack.encode(parts)
@@ -99,12 +99,12 @@ class Best:
         sources = list(parts.sources)
         mean, any_ = np.full((len(sources), horizon), np.nan), np.full((len(sources), horizon), np.nan)
         fitted: list[Forecaster] = [Seasonal.loads(parts.models[0]), Renewal.loads(parts.models[1])]
-        for made in fitted:
+        for forecaster in fitted:
             for minute in since.T:
-                made.update(minute)
-            rows = np.flatnonzero(np.array(sources) == made.name)
-            found = made.forecast(horizon)
-            mean[rows], any_[rows] = found[0][rows], found[1][rows]
+                forecaster.update(minute)
+            rows = np.flatnonzero(np.array(sources) == forecaster.name)
+            forecasts = forecaster.forecast(horizon)
+            mean[rows], any_[rows] = forecasts[0][rows], forecasts[1][rows]
         if parts.paper:
             from ml.forecast.lstm import LongShort
 
@@ -118,7 +118,10 @@ class Best:
 
 
 class _Parts(msgspec.Struct):
-    """``sources`` [F]: who foresees each function; ``paper``: rows with LS-LSTM, whose ``names`` are these."""
+    """
+    ``sources`` [F]: the source of each function's forecasts. ``paper``: the rows with LS-LSTM, ``names``: their
+    functions.
+    """
 
     sources: list[str]
     paper: list[int]
@@ -131,8 +134,8 @@ _parts = msgspec.msgpack.Decoder(_Parts).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a command came to. ``seconds``: reading, computing and writing."""
+class ForecastResult:
+    """The result of a command. ``seconds``: time of reading, computing and writing."""
 
     result: Literal["fitted", "published", "skipped", "failed"]
     reason: str
@@ -143,57 +146,57 @@ class Outcome:
 
 class Foresight:
     """
-    The forecasts of one platform. ``paper``: functions that want LS-LSTM.
+    The forecasts of one platform. ``paper``: the functions that use LS-LSTM.
 
-    Postgres away is SQLAlchemy's OperationalError, Redis away redis-py's error.
+    Raises SQLAlchemy's OperationalError while Postgres is away, and redis-py's error while Redis is away.
     """
 
     def __init__(
         self,
-        door: History,
+        history: History,
         board: Board,
         knobs: PrewarmSettings,
         *,
-        craft: Craft,
+        toolkit: ForecastToolkit,
         paper: Callable[[], Collection[str]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._door = door
+        self._history = history
         self._board = board
         self._knobs = knobs
-        self._craft = craft
+        self._toolkit = toolkit
         self._paper = paper
         self._clock = clock
 
-    def fit(self, *, asked: bool) -> Outcome:
-        """Fit on what was counted and imported, where that is asked for or due, and there is enough of it."""
+    def fit(self, *, asked: bool) -> ForecastResult:
+        """Fit on counted and imported arrivals if ``asked`` or if a fit is due, and if there are enough minutes."""
         began, now = time.perf_counter(), self._clock()
-        newest, lesson = self._door.newest(), self._board.lesson()
-        past = self._door.past(now - SPAN_MIN * MINUTE_S, now)
-        self._teach(past, lesson)
+        newest, lesson = self._history.newest(), self._board.lesson()
+        past = self._history.past(now - SPAN_MIN * MINUTE_S, now)
+        self._publish_counts(past, lesson)
         self._board.learned(lesson)
-        rests = newest is not None and newest.manifest.get("lesson", 0) == lesson
-        if newest is not None and rests and not asked and now - newest.created_at < self._knobs.refit_s:
-            # Redis may have lost it.
+        unchanged = newest is not None and newest.manifest.get("lesson", 0) == lesson
+        if newest is not None and unchanged and not asked and now - newest.created_at < self._knobs.refit_s:
+            # Redis may have lost the version.
             self._board.use(newest.version)
-            return Outcome(result="skipped", reason="The last fit is not old.", version=newest.version)
-        seen, least = sorted({*past.counts, *past.imported}), self._knobs.least_minutes
-        known = dict(zip(seen, np.isfinite(matrix(past, seen)).sum(axis=1).tolist(), strict=True))
-        most = max(known.values(), default=sum(past.known))
-        functions = [function for function in seen if known[function] >= least]
+            return ForecastResult(result="skipped", reason="The last fit is recent enough.", version=newest.version)
+        candidates, least = sorted({*past.counts, *past.imported}), self._knobs.least_minutes
+        known_minutes = dict(zip(candidates, np.isfinite(matrix(past, candidates)).sum(axis=1).tolist(), strict=True))
+        most = max(known_minutes.values(), default=sum(past.known))
+        functions = [function for function in candidates if known_minutes[function] >= least]
         if not functions:
-            if not rests:
-                # What it was fitted on was taken back.
+            if not unchanged:
+                # The arrivals that it was fitted on have been withdrawn.
                 self._board.use(0)
-            return Outcome(
-                result="skipped", reason=f"{most} minutes were counted, {least} are needed.", functions=len(seen)
+            return ForecastResult(
+                result="skipped", reason=f"{most} minutes were counted; {least} are needed.", functions=len(candidates)
             )
         counts = matrix(past, functions)
-        # From the first minute that anybody knows: a backtest over nothing would choose blindly.
+        # Start at the first known minute: a backtest over unknown minutes would choose at random.
         counts = counts[:, np.isfinite(counts).any(axis=0).argmax() :]
         wanted = self._paper()
         paper = [row for row, function in enumerate(functions) if function in wanted]
-        model = self._craft.fit(functions, counts, paper, None if newest is None else newest.model)
+        model = self._toolkit.fit(functions, counts, paper, None if newest is None else newest.model)
         manifest = {
             "functions": functions,
             "minutes": most,
@@ -201,9 +204,9 @@ class Foresight:
             "lesson": lesson,
             "imported": {function: len(minutes) for function, minutes in past.imported.items()},
         }
-        version = self._door.store(manifest, model)
+        version = self._history.store(manifest, model)
         self._board.use(version)
-        return Outcome(
+        return ForecastResult(
             result="fitted",
             reason=f"{most} minutes",
             version=version,
@@ -211,18 +214,18 @@ class Foresight:
             seconds=time.perf_counter() - began,
         )
 
-    def forecast(self) -> Outcome:
-        """Forecast from the beginning of this minute on, and publish."""
+    def forecast(self) -> ForecastResult:
+        """Forecast from the start of the current minute on, and publish."""
         began, now = time.perf_counter(), self._clock()
-        fitted = self._door.newest()
+        fitted = self._history.newest()
         if fitted is None:
-            return Outcome(result="skipped", reason="No forecaster was fitted yet.")
-        past = self._door.past(float(fitted.manifest["until"]), now)
+            return ForecastResult(result="skipped", reason="No forecaster has been fitted yet.")
+        past = self._history.past(float(fitted.manifest["until"]), now)
         functions = [str(function) for function in fitted.manifest["functions"]]
-        mean, any_, sources = self._craft.forecast(fitted.model, matrix(past, functions), self._knobs.horizon)
+        mean, any_, sources = self._toolkit.forecast(fitted.model, matrix(past, functions), self._knobs.horizon)
         shape = (len(functions), self._knobs.horizon)
         if mean.shape != shape or any_.shape != shape:
-            return Outcome(
+            return ForecastResult(
                 result="failed", reason=f"forecasts of shape {mean.shape} and {any_.shape}, {shape} is expected"
             )
         forecasts = Forecasts(
@@ -239,7 +242,7 @@ class Foresight:
         )
         self._board.publish(forecasts)
         reason = ", ".join(f"{source} {count}" for source, count in sorted(Counter(sources).items()))
-        return Outcome(
+        return ForecastResult(
             result="published",
             reason=reason,
             version=forecasts.version,
@@ -247,13 +250,12 @@ class Foresight:
             seconds=time.perf_counter() - began,
         )
 
-    def _teach(self, past: Past, lesson: int) -> None:
-        """Lay out what the rules of a new leader are taught."""
+    def _publish_counts(self, past: Past, lesson: int) -> None:
+        """Write to Redis the counts that a new leader's rules learn from."""
         skipped = max(0, len(past.known) - TAUGHT_MIN)
         counts: dict[str, list[int]] = {}
         for function in {*past.counts, *past.imported}:
-            # A minute that was imported is none that was counted. In one that was counted in part something may have
-            # been seen.
+            # An imported minute does not count as known. A minute that was counted in part may have requests.
             minutes = {**past.imported.get(function, {}), **past.counts.get(function, {})}
             counts[function] = [
                 value
@@ -261,16 +263,14 @@ class Foresight:
                 if count and minute >= skipped
                 for value in (minute - skipped, count)
             ]
-        known = [minute - skipped for minute, counted in enumerate(past.known) if counted and minute >= skipped]
+        known_minutes = [minute - skipped for minute, counted in enumerate(past.known) if counted and minute >= skipped]
         self._board.put_counts(
-            Counted(from_at=past.from_at + skipped * MINUTE_S, known=known, counts=counts, lesson=lesson)
+            Counted(from_at=past.from_at + skipped * MINUTE_S, known=known_minutes, counts=counts, lesson=lesson)
         )
 
 
 def matrix(past: Past, functions: Sequence[str]) -> Floats:
-    """
-    Arrivals [F, T]: as they were counted, else as they were imported, else NaN, also where somebody counted a part.
-    """
+    """Arrivals [F, T]: imported counts where there are any, otherwise counted ones; NaN where neither is complete."""
     counts = np.zeros((len(functions), len(past.known)))
     for row, function in enumerate(functions):
         for minute, count in past.counts.get(function, {}).items():

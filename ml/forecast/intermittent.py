@@ -1,4 +1,4 @@
-"""Forecasts of intermittent demand by a library of time series methods (statsforecast, the extra ``forecast``)."""
+"""Forecasts of intermittent demand with the library statsforecast (optional dependency ``forecast``)."""
 
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Self
@@ -7,13 +7,13 @@ import numpy as np
 
 from ml.forecast.forecaster import Floats, chance, checked, column, pack, unpack
 
-#: Minutes of the past that a function's forecast is made from.
+#: Minutes of history that a forecast uses.
 HISTORY: Final = 240
 
 
 @lru_cache(maxsize=1)
 def _models() -> Any:
-    # Imported when needed: it takes seconds and is an extra.
+    # Imported on first use: it takes seconds and is optional.
     import statsforecast.models
 
     return statsforecast.models
@@ -21,7 +21,7 @@ def _models() -> Any:
 
 class Intermittent:
     """
-    TSB (Teunter, Syntetos and Babai, 2011): how much comes when something comes, times how often that is, both smoothed
+    TSB (Teunter, Syntetos and Babai, 2011): the size of a request minute times the chance of one, both smoothed
     exponentially. ``alpha_d``, ``alpha_p``: the weights of the newest size and of the newest minute.
     """
 
@@ -42,11 +42,11 @@ class Intermittent:
         occurs = _models().TSB(alpha_d=1.0, alpha_p=self._alphas[1])
         mean, any_ = np.full(len(self._last), np.nan), np.full(len(self._last), np.nan)
         for row, series in enumerate(self._last):
-            known = series[np.isfinite(series)]
-            if len(known) and known.any():
-                mean[row] = max(0.0, model.forecast(known, 1)["mean"][0])
-                any_[row] = min(1.0, max(0.0, occurs.forecast((known > 0).astype(float), 1)["mean"][0]))
-            elif len(known):
+            counted = series[np.isfinite(series)]
+            if len(counted) and counted.any():
+                mean[row] = max(0.0, model.forecast(counted, 1)["mean"][0])
+                any_[row] = min(1.0, max(0.0, occurs.forecast((counted > 0).astype(float), 1)["mean"][0]))
+            elif len(counted):
                 mean[row] = any_[row] = 0.0
         any_ = np.where(np.isfinite(any_), any_, chance(mean))
         return np.repeat(mean[:, None], horizon, axis=1), np.repeat(any_[:, None], horizon, axis=1)
@@ -57,6 +57,6 @@ class Intermittent:
     @classmethod
     def loads(cls, raw: bytes) -> Self:
         meta, arrays = unpack(cls.name, raw)
-        made = cls(alpha_d=meta["alphas"][0], alpha_p=meta["alphas"][1])
-        made._last = arrays["last"]
-        return made
+        forecaster = cls(alpha_d=meta["alphas"][0], alpha_p=meta["alphas"][1])
+        forecaster._last = arrays["last"]
+        return forecaster

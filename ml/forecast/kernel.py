@@ -1,10 +1,9 @@
 """
-The forward pass of many small LSTMs, compiled: one function after the other, so that its weights are read from memory
-once.
+The forward pass of many small LSTMs, compiled. It computes one function after the other, so that each function's
+weights are read from memory once.
 
-A batched product goes through all functions' weights in each of the minutes of a window (164 MB a minute for 10,000
-functions of 32 units) and pays for a call per function and minute; here a function's 17 kB stay in the nearest cache
-for as many minutes as it takes.
+A batched product reads all weights in each minute of a window (164 MB a minute for 10,000 functions of 32 units) and
+makes one call per minute; here a function's 17 kB stay in the first-level cache for the whole window.
 """
 
 from typing import Any, Final, TypeVar, cast
@@ -20,14 +19,13 @@ _F = TypeVar("_F")
 
 def compiled(function: _F) -> _F:
     """
-    Compiled at the first call in an installation. Sums may be reordered (fastmath): nothing here may be infinite or no
-    number.
+    Compile at the first call in an installation. Sums may be reordered (fastmath), so no value may be infinite or NaN.
     """
     make: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
     return cast("_F", make(function))
 
 
-#: Beyond this tanh is taken to be what it is here: nearer to one than float32 tells apart in a gate.
+#: Argument from which tanh is constant: it is nearer to one than float32 resolves in a gate.
 FAR: Final = np.float32(7.0)
 HALF: Final = np.float32(0.5)
 
@@ -35,8 +33,8 @@ HALF: Final = np.float32(0.5)
 @compiled
 def tanh(x: np.float32) -> np.float32:
     """
-    Lambert's continued fraction, nine terms: within 2e-5 everywhere, and without a call, so that eight are computed at
-    a time.
+    Lambert's continued fraction with nine terms: within 2e-5 everywhere, and without a call, so that the compiler
+    computes eight values at a time.
     """
     x = min(max(x, -FAR), FAR)
     y = x * x
@@ -49,17 +47,23 @@ def tanh(x: np.float32) -> np.float32:
 
 @compiled
 def ahead(
-    windows: Singles, w_in: Singles, w_hidden: Singles, bias: Singles, w_out: Singles, b_out: Singles, found: Singles
+    windows: Singles,
+    w_in: Singles,
+    w_hidden: Singles,
+    bias: Singles,
+    w_out: Singles,
+    b_out: Singles,
+    forecasts: Singles,
 ) -> None:
     """
-    Into ``found`` [F, H] what each function's LSTM says of the minutes after its window: ``windows`` [F, n], ``w_in``
-    and ``bias`` [F, 1, 4 h], ``w_hidden`` [F, h, 4 h], ``w_out`` [F, h, 1], ``b_out`` [F, 1, 1]; gates in the order
-    input, forget, new, output.
+    Write into ``forecasts`` [F, H] the output of each function's LSTM for the minutes after its window. ``windows`` [F,
+    n], ``w_in`` and ``bias`` [F, 1, 4 h], ``w_hidden`` [F, h, 4 h], ``w_out`` [F, h, 1], ``b_out`` [F, 1, 1]; gates in
+    the order input, forget, new, output.
 
-    Minutes beyond the first go on from the state, with what was said of the one before as their input.
+    Minutes after the first continue from the state, with the previous output as input.
     """
     functions, length = windows.shape
-    hidden, horizon = w_hidden.shape[1], found.shape[1]
+    hidden, horizon = w_hidden.shape[1], forecasts.shape[1]
     gates, state, cell = np.empty(4 * hidden, np.float32), np.empty(hidden, np.float32), np.empty(hidden, np.float32)
     for function in range(functions):
         state[:] = np.float32(0.0)
@@ -89,4 +93,4 @@ def ahead(
                 now = b_out[function, 0, 0]
                 for unit in range(hidden):
                     now += state[unit] * w_out[function, unit, 0]
-                found[function, step - length + 1] = now
+                forecasts[function, step - length + 1] = now

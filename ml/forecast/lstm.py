@@ -1,10 +1,10 @@
 """
-The long and the short LSTM (paper section VI-A, Eq. 8; assumptions A36, A37), for many functions at once.
+The long and the short LSTM (paper section VI-A, Eq. 8; assumptions A36 and A37), for many functions at once.
 
-``Grouped``: each function has weights of its own, as in the paper. They are trained together, all functions' cells in
-one batched product; forecasts are made function by function, compiled (``kernel.py``). ``Shared``: one network for all,
-which carries a state per function from minute to minute and says a distribution (chance of a request, mean). Both see
-log1p of the counts, scaled per function.
+``Grouped``: each function has its own weights, as in the paper. They are trained together, all functions' cells in one
+batched product; forecasts are computed function by function, compiled (``kernel.py``). ``Shared``: one network for all
+functions, which carries a state per function from minute to minute and gives a distribution (chance of a request,
+mean). Both take log1p of the counts, scaled per function.
 """
 
 import io
@@ -20,12 +20,12 @@ from torch.nn import functional
 from ml.forecast import kernel
 from ml.forecast.forecaster import Floats, chance, checked, column
 
-#: Minutes that a forecast is made from (A37).
+#: Minutes in a forecast's input (assumption A37: 10).
 WINDOW: Final = 10
 HIDDEN: Final = 32
-#: Windows of a function in one step of training.
+#: Windows of a function in one training step.
 BATCH: Final = 64
-#: Windows of a function in an epoch: the newest ones and a draw of the others.
+#: Windows of a function in one epoch, drawn at random.
 EPOCH: Final = 256
 
 
@@ -39,56 +39,57 @@ def _loaded(name: str, raw: bytes) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(raw), weights_only=True)
     except Exception as error:
-        raise ValueError(f"no forecaster: {error}") from error
+        raise ValueError(f"not the bytes of a forecaster: {error}") from error
     if not isinstance(state, dict) or state.get("forecaster") != name:
-        raise ValueError(f"no bytes of {name!r}")
+        raise ValueError(f"not the bytes of {name!r}")
     return state
 
 
 def _filled(counts: Floats) -> Floats:
-    """Minutes that nobody counted as the one before: an LSTM knows no gaps."""
-    found = counts.copy()
-    for minute in range(found.shape[1]):
-        missing = np.isnan(found[:, minute])
+    """Counts with each uncounted minute replaced by the minute before: an LSTM's input has no gaps."""
+    filled = counts.copy()
+    for minute in range(filled.shape[1]):
+        missing = np.isnan(filled[:, minute])
         if missing.any():
-            found[missing, minute] = found[missing, minute - 1] if minute else 0.0
-    return found
+            filled[missing, minute] = filled[missing, minute - 1] if minute else 0.0
+    return filled
 
 
 class Cells:
     """
-    ``functions`` LSTMs of one layer and a linear head, each with its own weights: [F, B, n] of scaled counts → [F, B].
+    ``functions`` LSTMs of one layer with a linear head, each with its own weights: [F, B, n] of scaled counts to [F,
+    B].
     """
 
     def __init__(self, functions: int, hidden: int = HIDDEN, seed: int = 0) -> None:
         random = torch.Generator().manual_seed(seed)
         bound = 1.0 / math.sqrt(hidden)
 
-        def made(*shape: int) -> Tensor:
-            # One draw for all functions: a function's forecast does not depend on its place among them.
+        def drawn(*shape: int) -> Tensor:
+            # One draw for all functions, so that a forecast does not depend on a function's position.
             return (torch.rand(shape, generator=random) * 2 - 1).mul_(bound).expand(functions, *shape).clone()
 
-        self.w_in, self.w_hidden, self.bias = made(1, 4 * hidden), made(hidden, 4 * hidden), made(1, 4 * hidden)
-        self.w_out, self.b_out = made(hidden, 1), made(1, 1)
+        self.w_in, self.w_hidden, self.bias = drawn(1, 4 * hidden), drawn(hidden, 4 * hidden), drawn(1, 4 * hidden)
+        self.w_out, self.b_out = drawn(hidden, 1), drawn(1, 1)
 
     @property
     def parameters(self) -> list[Tensor]:
         return [self.w_in, self.w_hidden, self.bias, self.w_out, self.b_out]
 
     def rearranged(self, rows: Sequence[int], seed: int) -> "Cells":
-        """Those of these rows; -1: new ones."""
-        made = Cells(len(rows), self.w_hidden.shape[1], seed)
-        kept = [place for place, row in enumerate(rows) if row >= 0]
-        for mine, theirs in zip(made.parameters, self.parameters, strict=True):
-            mine[kept] = theirs.detach()[[rows[place] for place in kept]]
-        return made
+        """Cells with the weights of these rows; -1 = new weights."""
+        cells = Cells(len(rows), self.w_hidden.shape[1], seed)
+        kept = [index for index, row in enumerate(rows) if row >= 0]
+        for new_parameter, old_parameter in zip(cells.parameters, self.parameters, strict=True):
+            new_parameter[kept] = old_parameter.detach()[[rows[index] for index in kept]]
+        return cells
 
     def ahead(self, windows: Floats, horizon: int) -> Floats:
-        """[F, n] of scaled counts → [F, horizon]: the minutes that follow. Nothing is learned from it."""
-        found = np.zeros((len(windows), horizon), np.float32)
-        w_in, w_hidden, bias, w_out, b_out = (one.detach().contiguous().numpy() for one in self.parameters)
-        kernel.ahead(windows.astype(np.float32), w_in, w_hidden, bias, w_out, b_out, found)
-        return found.astype(np.float64)
+        """[F, n] of scaled counts to [F, horizon] of the following minutes, without gradients."""
+        forecasts = np.zeros((len(windows), horizon), np.float32)
+        w_in, w_hidden, bias, w_out, b_out = (parameter.detach().contiguous().numpy() for parameter in self.parameters)
+        kernel.ahead(windows.astype(np.float32), w_in, w_hidden, bias, w_out, b_out, forecasts)
+        return forecasts.astype(np.float64)
 
     def __call__(self, windows: Tensor) -> Tensor:
         functions, batch, length = windows.shape
@@ -99,17 +100,17 @@ class Cells:
             gates = torch.baddbmm(
                 torch.baddbmm(self.bias, windows[:, :, step : step + 1], self.w_in), state, self.w_hidden
             )
-            opened, forgotten, new, shown = gates.chunk(4, dim=2)
-            cell = torch.sigmoid(forgotten) * cell + torch.sigmoid(opened) * torch.tanh(new)
-            state = torch.sigmoid(shown) * torch.tanh(cell)
+            input_gate, forget_gate, new_state, output_gate = gates.chunk(4, dim=2)
+            cell = torch.sigmoid(forget_gate) * cell + torch.sigmoid(input_gate) * torch.tanh(new_state)
+            state = torch.sigmoid(output_gate) * torch.tanh(cell)
         return torch.baddbmm(self.b_out, state, self.w_out).squeeze(2)
 
 
 class Grouped:
     """
     One LSTM per function, trained on the last ``span`` minutes: mean squared error of scaled log counts, Adam, early
-    stopping per function group (A36). A second fit goes on from the weights of the first (``warm`` epochs). Functions
-    with less than two windows of history get the mean of their last minutes.
+    stopping for all functions together (assumption A36). A second fit continues from the weights of the first (``warm``
+    epochs). Functions with a history of less than two windows get the mean of their last minutes.
     """
 
     name: ClassVar[str] = "lstm"
@@ -160,8 +161,8 @@ class Grouped:
         windows = scaled.unfold(1, WINDOW + 1, 1)  # [F, W, n + 1]
         total = windows.shape[1]
         parameters = self._cells.parameters
-        for one in parameters:
-            one.requires_grad_(True)
+        for parameter in parameters:
+            parameter.requires_grad_(True)
         adam = torch.optim.Adam(parameters, lr=self._knobs["rate"])
         random = torch.Generator().manual_seed(self._knobs["seed"])
         best, waited = math.inf, 0
@@ -187,13 +188,13 @@ class Grouped:
                 waited += 1
                 if waited >= self._knobs["patience"]:
                     break
-        for one in parameters:
-            one.requires_grad_(False)
+        for parameter in parameters:
+            parameter.requires_grad_(False)
 
     def rearrange(self, rows: Sequence[int]) -> None:
         """
-        Before another fit, of other functions: these rows of the last one keep their weights, -1 is a function that was
-        not in it.
+        Prepare a fit of other functions: row i takes the weights of row ``rows[i]`` of the last fit; -1 = a new
+        function.
         """
         if self._cells is None:
             return
@@ -206,22 +207,24 @@ class Grouped:
         self._last = np.concatenate([self._last[:, 1:], column(counts, len(self._last))], axis=1)
 
     def forecast(self, horizon: int = 1) -> tuple[Floats, Floats]:
-        """Minutes beyond the first by feeding back what was forecast."""
-        known = np.isfinite(self._last)
+        """``mean`` and ``any`` [F, horizon]. Minutes after the first use the forecast of the minute before as input."""
+        counted = np.isfinite(self._last)
         mean = np.where(
-            known.any(axis=1), np.where(known, self._last, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1)), np.nan
+            counted.any(axis=1),
+            np.where(counted, self._last, 0).sum(axis=1) / np.maximum(1, counted.sum(axis=1)),
+            np.nan,
         )
         if self._cells is None:
-            found = np.repeat(mean[:, None], horizon, axis=1)
-            return found, chance(found)
+            forecasts = np.repeat(mean[:, None], horizon, axis=1)
+            return forecasts, chance(forecasts)
         scaled = (np.log1p(_filled(self._last)) - self._mean[:, None]) / self._scale[:, None]
         logs = self._cells.ahead(scaled, horizon) * self._scale[:, None] + self._mean[:, None]
-        found = np.expm1(np.clip(logs, 0.0, 20.0))
-        found[~known.any(axis=1)] = np.nan
-        return found, chance(found)
+        forecasts = np.expm1(np.clip(logs, 0.0, 20.0))
+        forecasts[~counted.any(axis=1)] = np.nan
+        return forecasts, chance(forecasts)
 
     def dumps(self) -> bytes:
-        weights = None if self._cells is None else [one.contiguous() for one in self._cells.parameters]
+        weights = None if self._cells is None else [parameter.contiguous() for parameter in self._cells.parameters]
         return _saved(
             self.name,
             knobs=self._knobs,
@@ -234,21 +237,23 @@ class Grouped:
     @classmethod
     def loads(cls, raw: bytes) -> Self:
         state = _loaded(cls.name, raw)
-        made = cls(**state["knobs"])
-        made._mean, made._scale, made._last = state["mean"].numpy(), state["scale"].numpy(), state["last"].numpy()
+        forecaster = cls(**state["knobs"])
+        forecaster._mean, forecaster._scale, forecaster._last = (
+            state["mean"].numpy(),
+            state["scale"].numpy(),
+            state["last"].numpy(),
+        )
         if state["weights"] is not None:
-            made._cells = Cells(len(made._last), made._knobs["hidden"])
-            made._cells.w_in, made._cells.w_hidden, made._cells.bias, made._cells.w_out, made._cells.b_out = state[
-                "weights"
-            ]
-        return made
+            forecaster._cells = cells = Cells(len(forecaster._last), forecaster._knobs["hidden"])
+            cells.w_in, cells.w_hidden, cells.bias, cells.w_out, cells.b_out = state["weights"]
+        return forecaster
 
 
 class LongShort:
     """
-    LS-LSTM: ``alpha`` times the long model's number and 1 - ``alpha`` times the short one's (Eq. 8). The long one is
-    fitted on the last day, the short one on the last hour; whoever fits them at different intervals (A36) fits
-    :attr:`long` and :attr:`short`.
+    LS-LSTM: ``alpha`` times the long model's forecast plus 1 - ``alpha`` times the short model's (Eq. 8). The long
+    model is fitted on the last day, the short one on the last hour. To fit them at different intervals (assumption
+    A36), fit :attr:`long` and :attr:`short` separately.
     """
 
     name: ClassVar[str] = "ls-lstm"
@@ -257,7 +262,7 @@ class LongShort:
         self, *, alpha: float = 0.5, long_span: int = 1440, short_span: int = 60, epochs: int = 50, seed: int = 0
     ) -> None:
         if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha is {alpha}: a number in 0..1 is expected")
+            raise ValueError(f"alpha is {alpha}, expected a number in 0..1")
         self.alpha = alpha
         self.long = Grouped(span=long_span, epochs=epochs, seed=seed)
         self.short = Grouped(span=short_span, epochs=epochs, seed=seed)
@@ -285,9 +290,9 @@ class LongShort:
     @classmethod
     def loads(cls, raw: bytes) -> Self:
         state = _loaded(cls.name, raw)
-        made = cls(alpha=state["alpha"])
-        made.long, made.short = Grouped.loads(state["long"]), Grouped.loads(state["short"])
-        return made
+        forecaster = cls(alpha=state["alpha"])
+        forecaster.long, forecaster.short = Grouped.loads(state["long"]), Grouped.loads(state["short"])
+        return forecaster
 
 
 class _Network(nn.Module):
@@ -298,25 +303,24 @@ class _Network(nn.Module):
 
     def forward(self, minutes: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """
-        [F, T, inputs] → [F, T, 2] (log odds of a request in the next minute, its size in deviations), and the state.
+        [F, T, inputs] to [F, T, 2] (log odds of a request in the next minute, its size in deviations), and the state.
         """
-        shown, state = self.lstm(minutes, state)
-        return self.head(shown), state
+        hidden, state = self.lstm(minutes, state)
+        return self.head(hidden), state
 
 
 class Shared:
     """
-    One network for all functions with a state for each. What it sees and says of a minute's size is by how far that
-    lies from the function's own level (a running mean of the log counts of its minutes with requests) in its own
-    deviations, so that one network can serve rates of all orders. It also sees whether there was a request, how long
-    ago the last ones were, how often there are any, the level itself and the minute of the hour. Trained on sequences
-    of ``stretch`` minutes with the state carried over: cross-entropy of "any request", plus squared error of the size
-    where there were some.
+    One network for all functions, with a state for each. A minute's size is given as the distance from the function's
+    own level (a running mean of the log counts of its minutes with requests) in its own deviations, so that one network
+    serves rates of all orders of magnitude. Further inputs: whether there was a request, the ages of the last ones,
+    their frequency, the level and the minute of the hour. Trained on sequences of ``stretch`` minutes with the state
+    carried over: cross-entropy of "any request", plus the squared error of the size in minutes with requests.
     """
 
     name: ClassVar[str] = "shared-lstm"
     INPUTS: Final = 10
-    #: Of the running numbers: the weight of the newest minute; the least deviation of log counts.
+    #: Weight of the newest minute in running means; least deviation of log counts.
     WEIGHT: Final = 0.02
     LEAST: Final = 0.1
 
@@ -346,23 +350,25 @@ class Shared:
         self._rate = np.zeros(0)
         self._level = np.zeros(0)
         self._deviation = np.zeros(0)
-        #: Minutes with requests.
+        #: Number of minutes with requests so far [F].
         self._seen = np.zeros(0)
         #: Minutes since the last three minutes with requests, [F, 3].
         self._ages = np.zeros((0, 3))
         self._ahead = torch.zeros(0, 2)
 
     def _inputs(self, counts: Floats, first: int) -> tuple[Tensor, Floats, Floats]:
-        """[F, T, INPUTS], and level and deviation [F, T] after each minute; moves on what is known of the past."""
+        """
+        [F, T, INPUTS], and level and deviation [F, T] after each minute. Advances the running statistics of each
+        function.
+        """
         functions, length = counts.shape
-        found = np.zeros((functions, length, self.INPUTS), np.float32)
+        inputs = np.zeros((functions, length, self.INPUTS), np.float32)
         levels, deviations = np.zeros((functions, length)), np.zeros((functions, length))
-        for place in range(length):
-            now = counts[:, place]
+        for index in range(length):
+            now = counts[:, index]
             active = now > 0
             logs = np.log1p(now[active])
-            # A function's first minutes with requests are its level: it moves by 1 / n until that is the weight of the
-            # newest.
+            # The level is the mean of the first minutes with requests, until 1 / n falls to the newest minute's weight.
             self._seen[active] += 1
             weight = np.maximum(self.WEIGHT, 1.0 / self._seen[active])
             away = logs - self._level[active]
@@ -371,15 +377,15 @@ class Shared:
             self._ages += 1
             self._ages[active] = np.concatenate([np.zeros((int(active.sum()), 1)), self._ages[active, :2]], axis=1)
             self._rate += self.WEIGHT * (active - self._rate)
-            angle = 2 * math.pi * ((first + place) % 60) / 60
-            levels[:, place], deviations[:, place] = self._level, np.maximum(self._deviation, self.LEAST)
-            found[active, place, 0] = np.clip((logs - levels[active, place]) / deviations[active, place], -5.0, 5.0)
-            found[:, place, 1] = active
-            found[:, place, 2:5] = np.log1p(np.minimum(self._ages, 1440)) / 4
-            found[:, place, 5] = self._rate
-            found[:, place, 6], found[:, place, 7] = math.sin(angle), math.cos(angle)
-            found[:, place, 8], found[:, place, 9] = self._level / 4, self._deviation
-        return torch.from_numpy(found), levels, deviations
+            angle = 2 * math.pi * ((first + index) % 60) / 60
+            levels[:, index], deviations[:, index] = self._level, np.maximum(self._deviation, self.LEAST)
+            inputs[active, index, 0] = np.clip((logs - levels[active, index]) / deviations[active, index], -5.0, 5.0)
+            inputs[:, index, 1] = active
+            inputs[:, index, 2:5] = np.log1p(np.minimum(self._ages, 1440)) / 4
+            inputs[:, index, 5] = self._rate
+            inputs[:, index, 6], inputs[:, index, 7] = math.sin(angle), math.cos(angle)
+            inputs[:, index, 8], inputs[:, index, 9] = self._level / 4, self._deviation
+        return torch.from_numpy(inputs), levels, deviations
 
     def fit(self, counts: Floats) -> None:
         counts = checked(counts)
@@ -394,23 +400,23 @@ class Shared:
                 torch.manual_seed(self._knobs["seed"])
                 self._network = _Network(self.INPUTS, self._knobs["hidden"])
         assert self._network is not None
-        came = torch.from_numpy(np.nan_to_num(counts) > 0).float()
-        # The size of the next minute by what is known of the function now.
+        arrived = torch.from_numpy(np.nan_to_num(counts) > 0).float()
+        # The size of the next minute, by the level and deviation before it.
         sizes = np.zeros_like(levels)
         sizes[:, 1:] = np.clip(
             (np.log1p(np.nan_to_num(counts[:, 1:])) - levels[:, :-1]) / deviations[:, :-1], -5.0, 5.0
         )
-        known = torch.from_numpy(np.isfinite(counts)).float()
+        counted = torch.from_numpy(np.isfinite(counts)).float()
         if length >= 2 * WINDOW:
             epochs = self._knobs["epochs"] if fresh else self._knobs["warm"]
-            self._train(self._network, inputs, came, torch.from_numpy(sizes).float(), known, epochs)
+            self._train(self._network, inputs, arrived, torch.from_numpy(sizes).float(), counted, epochs)
         self._minute = length
         with torch.no_grad():
             ahead, self._state = self._network(inputs, None)
         self._ahead = ahead[:, -1] if length else torch.full((functions, 2), math.nan)
 
     def _train(
-        self, network: _Network, inputs: Tensor, came: Tensor, sizes: Tensor, known: Tensor, epochs: int
+        self, network: _Network, inputs: Tensor, arrived: Tensor, sizes: Tensor, counted: Tensor, epochs: int
     ) -> None:
         adam = torch.optim.Adam(network.parameters(), lr=self._knobs["rate"])
         length = inputs.shape[1]
@@ -422,10 +428,10 @@ class Shared:
                 end = min(begin + self._knobs["stretch"], length - 1)
                 ahead, state = network(inputs[:, begin:end], state)
                 state = (state[0].detach(), state[1].detach())
-                seen, target = known[:, begin + 1 : end + 1], came[:, begin + 1 : end + 1]
+                weights, target = counted[:, begin + 1 : end + 1], arrived[:, begin + 1 : end + 1]
                 odds = functional.binary_cross_entropy_with_logits(ahead[..., 0], target, reduction="none")
                 size = (ahead[..., 1] - sizes[:, begin + 1 : end + 1]) ** 2 * target
-                loss = ((odds + 0.1 * size) * seen).sum() / seen.sum().clamp_min(1.0)
+                loss = ((odds + 0.1 * size) * weights).sum() / weights.sum().clamp_min(1.0)
                 adam.zero_grad()
                 loss.backward()
                 nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -440,7 +446,7 @@ class Shared:
 
     def update(self, counts: Floats) -> None:
         if self._network is None:
-            raise ValueError("fit it first")
+            raise ValueError("the forecaster has not been fitted")
         inputs, _, _ = self._inputs(column(counts, len(self._rate)), self._minute)
         self._minute += 1
         with torch.no_grad():
@@ -448,7 +454,7 @@ class Shared:
         self._ahead = ahead[:, -1]
 
     def forecast(self, horizon: int = 1) -> tuple[Floats, Floats]:
-        """The next minute; the ones after it are taken to be like it."""
+        """``mean`` and ``any`` [F, horizon]: the next minute, repeated."""
         any_ = torch.sigmoid(self._ahead[:, 0]).double().numpy()
         logs = self._level + np.maximum(self._deviation, self.LEAST) * self._ahead[:, 1].double().numpy()
         mean = any_ * np.maximum(1.0, np.expm1(np.clip(logs, 0.0, 20.0)))
@@ -456,7 +462,7 @@ class Shared:
 
     def dumps(self) -> bytes:
         if self._network is None or self._state is None:
-            raise ValueError("fit it first")
+            raise ValueError("the forecaster has not been fitted")
         numbers = {
             "rate": self._rate,
             "level": self._level,
@@ -477,11 +483,11 @@ class Shared:
     @classmethod
     def loads(cls, raw: bytes) -> Self:
         stored = _loaded(cls.name, raw)
-        made = cls(**stored["knobs"])
-        made._network = _Network(cls.INPUTS, made._knobs["hidden"])
-        made._network.load_state_dict(stored["network"])
-        made._state = (stored["state"][0], stored["state"][1])
-        made._ahead, made._minute = stored["ahead"], stored["minute"]
+        forecaster = cls(**stored["knobs"])
+        forecaster._network = _Network(cls.INPUTS, forecaster._knobs["hidden"])
+        forecaster._network.load_state_dict(stored["network"])
+        forecaster._state = (stored["state"][0], stored["state"][1])
+        forecaster._ahead, forecaster._minute = stored["ahead"], stored["minute"]
         for name in ("rate", "level", "deviation", "seen", "ages"):
-            setattr(made, f"_{name}", stored[name].numpy())
-        return made
+            setattr(forecaster, f"_{name}", stored[name].numpy())
+        return forecaster

@@ -1,7 +1,7 @@
 """
-One challenger against one champion: fitted, judged on what was held back, and made into a table.
+One challenger against one champion: fit it, judge both on held-back measurements, and make the table of the winners.
 
-See ``ml/learn/learning.py`` for the rules of judging.
+``ml/learn/learning.py`` has the rules of judging.
 """
 
 import io
@@ -27,66 +27,67 @@ from smore.messages.degradation import PlaceTable, Weight
 
 RECIPE: Final = "ours"
 SEED: Final = 0
-#: Pairs that a fit needs: of fewer the 90 % bound is only the largest residual.
+#: Pairs that a fit needs: with fewer, the 90 % bound is only the largest residual.
 MIN_PAIRS: Final = 10
-#: Held-back pairs (sets, for weights) that a judgement needs.
+#: Held-back pairs (for weights: sets of workloads) that a verdict needs.
 MIN_HELD: Final = 5
 COVERAGE: Final = 0.9
-#: Passes over the observations of several at a time.
+#: Passes over the observations of several workloads at a time.
 EPOCHS: Final = 30
 SIDES: Final[tuple[Side, ...]] = ("training", "function")
 
 
 class Unusable(ValueError):
-    """What was learned cannot be used; the message says what and why."""
+    """A stored predictor or table cannot be used; the message says which and why."""
 
 
-class Predictor(Protocol):
-    """What is fitted for one place and direction."""
+class PairPredictor(Protocol):
+    """A fitted predictor of one direction on one device and sharing mode, as ``ml/predict/pairwise.py`` makes it."""
 
     def predict(self, samples: Samples) -> Floats: ...
 
     def upper(self, samples: Samples, coverage: float = COVERAGE) -> Floats: ...
 
 
-Predictors: TypeAlias = Mapping[PlaceKey, Mapping[Direction, Predictor]]
+Predictors: TypeAlias = Mapping[PlaceKey, Mapping[Direction, PairPredictor]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Craft:
-    """How predictors are made, kept and turned into a place's table."""
+class Toolkit:
+    """The functions that fit, save and load predictors, and make the table of one device and sharing mode from them."""
 
-    fit: Callable[[Samples, PlaceKey], Predictor]
-    save: Callable[[Predictor, Path], None]
-    load: Callable[[Path], Predictor]
-    place_table: Callable[[Profile, Mapping[Direction, Predictor]], PlaceTable]
+    fit: Callable[[Samples, PlaceKey], PairPredictor]
+    save: Callable[[PairPredictor, Path], None]
+    load: Callable[[Path], PairPredictor]
+    place_table: Callable[[Profile, Mapping[Direction, PairPredictor]], PlaceTable]
 
 
-def craft() -> Craft:
+def load_toolkit() -> Toolkit:
     """
-    Of ``ml/predict/pairwise.py`` and ``ml/predict/table.py``; the first is imported by who fits: to find that nothing
-    is due takes none of it.
+    The functions of ``ml/predict/pairwise.py`` and ``ml/predict/table.py``. The first module is imported here, so that
+    a process that finds nothing due does not load it.
     """
     from ml.predict import pairwise
 
-    def fit(samples: Samples, place: PlaceKey) -> Predictor:
+    def fit(samples: Samples, place: PlaceKey) -> PairPredictor:
         return pairwise.fit(samples, SEED, recipe=RECIPE, place=place)
 
-    return Craft(fit=fit, save=cast(Any, pairwise.save), load=pairwise.load, place_table=place_table)
+    return Toolkit(fit=fit, save=cast(Any, pairwise.save), load=pairwise.load, place_table=place_table)
 
 
 def place_words(place: PlaceKey) -> str:
+    """The name of a device and sharing mode for messages."""
     return f"{place[0]} / {place[1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """
-    How one direction on one place was judged: ``new`` (nobody predicted it so far), ``better`` or ``kept``.
+    The verdict on one direction on one device and sharing mode: ``new`` (no predictor before), ``better`` or ``kept``.
 
-    Errors are RMSLE on the held-back samples, ``coverage`` the share of them within the challenger's bound, ``bias``
-    the mean of ln(1 + predicted) - ln(1 + measured). ``until``: the newest sample that the winner knows, epoch seconds.
-    None = not known.
+    ``challenger`` and ``champion`` are RMSLE on the held-back samples, ``coverage`` the share of them within the
+    challenger's bound, ``bias`` the mean of ln(1 + predicted) - ln(1 + measured), ``until`` the time of the newest
+    sample that the winner was fitted on (epoch seconds). None = unknown.
     """
 
     verdict: Literal["new", "better", "kept"]
@@ -103,13 +104,14 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class WeightVerdict:
     """
-    How the weights of one sum on one place were judged: ``better`` (newly learned), ``kept`` (the champion's, or ones
-    where it has none) or ``dropped`` (ones in place of the champion's).
+    The verdict on the weights of Eq. 3 or 4 on one device and sharing mode: ``better`` (newly learned weights),
+    ``kept`` (the champion's, or ones if it has none) or ``dropped`` (ones replace the champion's).
 
-    Errors are mean absolute errors on the held-back observations, with ones, the champion's weights and the
-    challenger's; ``until`` is the newest observation that published weights know, epoch seconds. None = not known.
+    ``ones``, ``champion`` and ``challenger`` are mean absolute errors on the held-back observations, with weights of
+    one, the champion's and the challenger's; ``until`` is the time of the newest observation that the published weights
+    were learned from (epoch seconds). None = unknown.
     """
 
     verdict: Literal["better", "kept", "dropped"]
@@ -125,114 +127,118 @@ class Weighed:
 
 
 @dataclass(slots=True)
-class Trial:
+class Challenge:
     """
-    One challenger against one champion, place by place. ``former`` is the champion's manifest, ``weights`` are those of
-    its table: a place that it lacks has weights of one.
+    One challenger against one champion, by device and sharing mode. ``former`` is the champion's manifest, ``weights``
+    are the weights in its table; where it has none, weights of one hold.
     """
 
-    craft: Craft
+    toolkit: Toolkit
     champion: Predictors
     former: Mapping[str, Any]
     weights: Mapping[PlaceKey, Sequence[Weight]] = field(default_factory=dict)
     verdicts: dict[PlaceKey, dict[Direction, Verdict]] = field(default_factory=dict)
-    chosen: dict[PlaceKey, dict[Direction, Predictor]] = field(default_factory=dict)
-    #: Places that are not in the table, and why.
-    absent: dict[PlaceKey, str] = field(default_factory=dict)
-    weighed: dict[PlaceKey, dict[Side, Weighed]] = field(default_factory=dict)
+    chosen: dict[PlaceKey, dict[Direction, PairPredictor]] = field(default_factory=dict)
+    #: Devices and sharing modes without a table, with the reason.
+    excluded: dict[PlaceKey, str] = field(default_factory=dict)
+    weight_verdicts: dict[PlaceKey, dict[Side, WeightVerdict]] = field(default_factory=dict)
     _tables: dict[PlaceKey, PlaceTable] = field(default_factory=dict)
 
     @property
     def won(self) -> bool:
-        directions = [one.verdict for place in self.verdicts.values() for one in place.values()]
-        weights = [one.verdict for place in self.weighed.values() for one in place.values()]
+        directions = [judged.verdict for by_direction in self.verdicts.values() for judged in by_direction.values()]
+        weights = [judged.verdict for by_side in self.weight_verdicts.values() for judged in by_side.values()]
         return any(verdict != "kept" for verdict in (*directions, *weights))
 
     def judge(self, profile: Profile, rows: Rows) -> None:
         """
-        Every direction of a place, then its weights, with the table that the winners give. A place that cannot be
-        predicted whole, or that has drifted, has no table.
+        Judge every direction of one device and sharing mode, then the weights, on the table that the winners give. No
+        table is made where a direction lacks a predictor or where the bounds have drifted.
 
         Raises BadRow and whatever a fit raises.
         """
         place = profile.place.key
-        self.chosen[place], self.verdicts[place], self.weighed[place] = {}, {}, {}
+        self.chosen[place], self.verdicts[place], self.weight_verdicts[place] = {}, {}, {}
         for direction in DIRECTIONS:
-            self._direction(profile, rows, direction)
+            self._judge_direction(profile, rows, direction)
         if lacking := _lacking(profile, self.chosen[place]):
-            self.absent[place] = lacking
+            self.excluded[place] = lacking
         elif place in self.suspended():
-            self.absent[place] = "its bounds did not hold, and no challenger has won since"
+            self.excluded[place] = "its bounds did not hold, and no challenger has won since"
         else:
-            made = overlay(self.craft.place_table(profile, self.chosen[place]), profile, rows)
-            found = observations(profile, rows.observed)
-            weights = [weight for side in SIDES for weight in self._weigh(place, side, found, pair_wise(made))]
-            self._tables[place] = msgspec.structs.replace(made, weights=weights)
+            table = overlay(self.toolkit.place_table(profile, self.chosen[place]), profile, rows)
+            observed_sets = observations(profile, rows.observed)
+            weights = [
+                weight for side in SIDES for weight in self._judge_weights(place, side, observed_sets, pair_wise(table))
+            ]
+            self._tables[place] = msgspec.structs.replace(table, weights=weights)
 
-    def _direction(self, profile: Profile, rows: Rows, direction: Direction) -> None:
+    def _judge_direction(self, profile: Profile, rows: Rows, direction: Direction) -> None:
         place = profile.place.key
-        known = self.champion.get(place, {}).get(direction)
-        found = points(profile, rows.observed, direction)
-        if known is None and groups(found) < MIN_PAIRS:
+        present = self.champion.get(place, {}).get(direction)
+        measured = points(profile, rows.observed, direction)
+        if present is None and groups(measured) < MIN_PAIRS:
             return
-        until = self._until(place, "directions", direction) if known is not None else None
-        rest, held = hold_back(found, until)
-        judged = groups(held) >= (MIN_HELD if known is not None else 1) and groups(rest) >= MIN_PAIRS
-        challenger = champion = covered = bias = None
-        if judged:
+        until = self._seen_until(place, "directions", direction) if present is not None else None
+        rest, held = hold_back(measured, until)
+        judgeable = groups(held) >= (MIN_HELD if present is not None else 1) and groups(rest) >= MIN_PAIRS
+        challenger = champion = coverage = bias = None
+        if judgeable:
             judge, unseen = (
-                self.craft.fit(samples_of(rest, profile, direction), place),
+                self.toolkit.fit(samples_of(rest, profile, direction), place),
                 samples_of(held, profile, direction),
             )
             expected = judge.predict(unseen)
             challenger = rmsle(expected, unseen.target)
-            champion = rmsle(known.predict(unseen), unseen.target) if known is not None else None
-            covered = float(np.mean(unseen.target <= judge.upper(unseen, COVERAGE)))
+            champion = rmsle(present.predict(unseen), unseen.target) if present is not None else None
+            coverage = float(np.mean(unseen.target <= judge.upper(unseen, COVERAGE)))
             bias = float(np.mean(_log(expected) - _log(unseen.target)))
-        if known is None:
-            verdict, why = "new", "nobody predicted it before"
+        if present is None:
+            verdict, why = "new", "no predictor before"
             if challenger is not None:
                 why += f"; RMSLE {challenger:.4f} on the newest {groups(held)} pairs"
         elif challenger is None or champion is None:
             verdict = "kept"
             why = (
-                f"{groups(held)} newer pairs held back and {groups(rest)} to learn from, {MIN_HELD} and {MIN_PAIRS} are"
+                f"{groups(held)} newer pairs held back and {groups(rest)} to learn from; {MIN_HELD} and {MIN_PAIRS} are"
                 " needed"
             )
         else:
-            # A champion that answers with what is no number loses.
+            # A NaN error of the champion compares false, so the champion loses.
             verdict = "kept" if champion <= challenger else "better"
             why = f"RMSLE {challenger:.4f} against {champion:.4f} on {groups(held)} newer pairs"
         won = verdict != "kept"
         self.chosen[place][direction] = (
-            self.craft.fit(samples_of(found, profile, direction), place) if won else cast(Predictor, known)
+            self.toolkit.fit(samples_of(measured, profile, direction), place) if won else cast(PairPredictor, present)
         )
         self.verdicts[place][direction] = Verdict(
             verdict=cast(Any, verdict),
             why=why,
-            samples=len(found),
-            pairs=groups(found),
+            samples=len(measured),
+            pairs=groups(measured),
             held_samples=len(held),
             held_pairs=groups(held),
             challenger=_finite(challenger),
             champion=_finite(champion),
-            coverage=covered,
+            coverage=coverage,
             bias=_finite(bias),
-            until=_finite(newest(found) if won else until),
+            until=_finite(newest(measured) if won else until),
         )
 
-    def _weigh(self, place: PlaceKey, side: Side, of_place: Sequence[Observation], pairs: Pairs) -> list[Weight]:
-        """Judge the weights of Eq. 3 or 4, and choose."""
-        found = [one for one in of_place if one.side == side]
+    def _judge_weights(
+        self, place: PlaceKey, side: Side, of_place: Sequence[Observation], pairs: Pairs
+    ) -> list[Weight]:
+        """Judge the weights of Eq. 3 or 4 and return those to publish."""
+        measured = [observation for observation in of_place if observation.side == side]
         former = [
             weight for weight in self.weights.get(place, ()) if (weight.kind == "training") == (side == "training")
         ]
-        if not found:
+        if not measured:
             return former
-        until = self._until(place, "weights", side) if former else None
-        rest, held = hold_back(found, until)
+        until = self._seen_until(place, "weights", side) if former else None
+        rest, held = hold_back(measured, until)
         ones = champion = challenger = None
-        verdict, why = "kept", f"{groups(held)} newer sets held back, {MIN_HELD} are needed"
+        verdict, why = "kept", f"{groups(held)} newer sets held back; {MIN_HELD} are needed"
         if groups(held) >= MIN_HELD:
             ones = champion = mean_error(Weights(), held, pairs)
             if former:
@@ -244,42 +250,42 @@ class Trial:
                 " sets"
             )
         won = verdict == "better"
-        self.weighed[place][side] = Weighed(
+        self.weight_verdicts[place][side] = WeightVerdict(
             verdict=cast(Any, verdict),
             why=why,
-            observations=len(found),
-            sets=groups(found),
+            observations=len(measured),
+            sets=groups(measured),
             held_observations=len(held),
             held_sets=groups(held),
             ones=ones,
             champion=champion,
             challenger=challenger,
-            until=_finite(newest(found) if won else until if verdict == "kept" else None),
+            until=_finite(newest(measured) if won else until if verdict == "kept" else None),
         )
         if won:
-            return learn(found, pairs, epochs=EPOCHS).published()
+            return learn(measured, pairs, epochs=EPOCHS).published()
         return former if verdict == "kept" else []
 
-    def _until(self, place: PlaceKey, part: Literal["directions", "weights"], name: str) -> float:
-        """The newest measurement that the champion's predictor of a direction, or its weights of a sum, know."""
-        for one in self.former.get("places", []):
-            if (one["device"], one["sharing_mode"]) == place:
-                until = one.get(part, {}).get(name, {}).get("until")
+    def _seen_until(self, place: PlaceKey, part: Literal["directions", "weights"], name: str) -> float:
+        """Time of the newest measurement that the champion's predictor or weights were fitted on; -inf if unknown."""
+        for entry in self.former.get("places", []):
+            if (entry["device"], entry["sharing_mode"]) == place:
+                until = entry.get(part, {}).get(name, {}).get("until")
                 return -math.inf if until is None else float(until)
         return -math.inf
 
     def suspended(self) -> list[PlaceKey]:
-        """Places that drifted and have not won since."""
+        """Devices and sharing modes that have drifted and where no challenger has won since."""
         return [
             (device, mode)
             for device, mode in self.former.get("suspended", [])
-            if (one := self.verdicts.get((device, mode), {}).get("function")) is None or one.verdict == "kept"
+            if (judged := self.verdicts.get((device, mode), {}).get("function")) is None or judged.verdict == "kept"
         ]
 
     def tables(self) -> list[PlaceTable]:
-        """Of every place that has one. Raises Unusable where none has, unless all that had one have drifted."""
+        """The tables that were made. Raises Unusable if there is none, unless drift is the only reason."""
         if not self._tables and not self.suspended():
-            raise Unusable("; ".join(f"{place_words(place)}: {why}" for place, why in self.absent.items()))
+            raise Unusable("; ".join(f"{place_words(place)}: {why}" for place, why in self.excluded.items()))
         return list(self._tables.values())
 
     def manifest(self) -> dict[str, Any]:
@@ -287,27 +293,32 @@ class Trial:
             {
                 "device": device,
                 "sharing_mode": mode,
-                "directions": {direction: asdict(one) for direction, one in verdicts.items()},
-                "weights": {side: asdict(one) for side, one in self.weighed[device, mode].items()},
+                "directions": {direction: asdict(judged) for direction, judged in verdicts.items()},
+                "weights": {side: asdict(judged) for side, judged in self.weight_verdicts[device, mode].items()},
             }
             for (device, mode), verdicts in self.verdicts.items()
         ]
-        absent = [{"device": device, "sharing_mode": mode, "why": why} for (device, mode), why in self.absent.items()]
-        return {"places": places, "suspended": [list(place) for place in self.suspended()], "absent": absent}
+        excluded = [
+            {"device": device, "sharing_mode": mode, "why": why} for (device, mode), why in self.excluded.items()
+        ]
+        return {"places": places, "suspended": [list(place) for place in self.suspended()], "absent": excluded}
 
     def words(self) -> str:
-        """The verdicts in one line."""
+        """The verdicts as one line of text."""
         lines = []
         for place, verdicts in self.verdicts.items():
-            told = [f"{direction} {one.verdict} ({one.why})" for direction, one in verdicts.items()]
-            told += [f"weights of the {side} {one.verdict} ({one.why})" for side, one in self.weighed[place].items()]
-            lines.append(f"{place_words(place)}: {', '.join(told) or 'too few pairs'}")
-        lines += [f"{place_words(place)} is left out: {why}" for place, why in self.absent.items()]
+            verdict_words = [f"{direction} {judged.verdict} ({judged.why})" for direction, judged in verdicts.items()]
+            verdict_words += [
+                f"weights of the {side} {judged.verdict} ({judged.why})"
+                for side, judged in self.weight_verdicts[place].items()
+            ]
+            lines.append(f"{place_words(place)}: {', '.join(verdict_words) or 'too few pairs'}")
+        lines += [f"{place_words(place)} is left out: {why}" for place, why in self.excluded.items()]
         return "; ".join(lines) + "."
 
 
-def _lacking(profile: Profile, predictors: Mapping[Direction, Predictor]) -> str:
-    """Why a place cannot have a table, '' where it can."""
+def _lacking(profile: Profile, predictors: Mapping[Direction, PairPredictor]) -> str:
+    """Why no table can be made for a profile, '' if one can."""
     roles = {workload.role for workload in profile.solo}
     if "function" not in roles:
         return "no function was profiled"
@@ -317,7 +328,7 @@ def _lacking(profile: Profile, predictors: Mapping[Direction, Predictor]) -> str
 
 
 def _finite(value: float | None) -> float | None:
-    """For JSON, which has no other numbers."""
+    """None instead of NaN and infinities, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -327,7 +338,7 @@ def _log(fractions: Floats) -> Floats:
 
 
 def rmsle(predicted: Floats, measured: Floats) -> float:
-    """Eq. 2: root mean square of the differences of ln(1 + degradation); what noise made negative counts as none."""
+    """Eq. 2: root mean square of the differences of ln(1 + degradation); negative degradations (noise) count as 0."""
     return float(np.sqrt(np.mean((_log(predicted) - _log(measured)) ** 2)))
 
 
@@ -335,16 +346,17 @@ def rmsle(predicted: Floats, measured: Floats) -> float:
 
 
 _Key: TypeAlias = tuple[Direction, Workload, Workload]
-#: The directions that the platform measures itself.
+#: The directions that the running platform measures.
 _OVERLAID: Final[tuple[Direction, ...]] = ("training", "function")
 
 
 def overlay(place: PlaceTable, profile: Profile, rows: Rows) -> PlaceTable:
     """
-    The table with what the platform itself has measured since a pair's last profile (A14: the newest measured row
-    replaces the other).
+    The table with the measurements that the running platform has made since a pair was last profiled (assumption A14:
+    the newest measured row replaces older ones).
 
-    The bound keeps its distance in log space. ``degradation`` (A17) follows.
+    A bound keeps its distance from the value in log space. ``degradation`` (assumption A17: the mean cost over
+    trainings) is computed again.
     """
     profiled: dict[_Key, float] = {}
     latest: dict[_Key, tuple[float, float]] = {}
@@ -381,8 +393,8 @@ ARTIFACT_FORMAT: Final = 1
 _INDEX: Final = "index.json"
 
 
-def pack(predictors: Predictors, save: Callable[[Predictor, Path], None]) -> bytes:
-    """A zip of a folder for each place and direction, and an index of them."""
+def pack(predictors: Predictors, save: Callable[[PairPredictor, Path], None]) -> bytes:
+    """A zip file with one folder for each device, sharing mode and direction, and an index."""
     blob = io.BytesIO()
     index: list[dict[str, str]] = []
     with (
@@ -400,21 +412,21 @@ def pack(predictors: Predictors, save: Callable[[Predictor, Path], None]) -> byt
     return blob.getvalue()
 
 
-def unpack(blob: bytes, load: Callable[[Path], Predictor]) -> Predictors:
+def unpack(blob: bytes, load: Callable[[Path], PairPredictor]) -> Predictors:
     """
-    The inverse of :func:`pack`. Raises Unusable for a blob that is cut or of another format, and what ``load`` raises.
+    The inverse of :func:`pack`. Raises Unusable for a damaged blob or another format, and whatever ``load`` raises.
     """
-    found: dict[PlaceKey, dict[Direction, Predictor]] = {}
+    predictors: dict[PlaceKey, dict[Direction, PairPredictor]] = {}
     with tempfile.TemporaryDirectory(prefix="smore-") as name:
         try:
             with zipfile.ZipFile(io.BytesIO(blob)) as archive:
-                archive.extractall(name)  # which keeps to its folder
+                archive.extractall(name)  # extractall never writes outside the folder
             index = json.loads(Path(name, _INDEX).read_text())
             if index["format"] != ARTIFACT_FORMAT:
                 raise Unusable(f"the artifact has format {index['format']!r}, {ARTIFACT_FORMAT} is expected")
             entries = [
-                (one["device"], one["sharing_mode"], one["direction"], str(one["folder"]))
-                for one in index["predictors"]
+                (entry["device"], entry["sharing_mode"], entry["direction"], str(entry["folder"]))
+                for entry in index["predictors"]
             ]
         except (
             zipfile.BadZipFile,
@@ -427,5 +439,5 @@ def unpack(blob: bytes, load: Callable[[Path], Predictor]) -> Predictors:
         ) as error:
             raise Unusable(f"the artifact is damaged: {error}") from error
         for device, mode, direction, folder in entries:
-            found.setdefault((device, mode), {})[direction] = load(Path(name, folder))
-    return found
+            predictors.setdefault((device, mode), {})[direction] = load(Path(name, folder))
+    return predictors

@@ -1,4 +1,4 @@
-"""All measured rows, and what of them a challenger is fitted on and judged by."""
+"""All measured rows, and the training and held-back samples that a challenger is fitted on and judged by."""
 
 import hashlib
 import math
@@ -19,11 +19,11 @@ from ml.predict.multiway import Observation
 from ml.predict.samples import METRICS, SOLO, Direction, Samples, features, sides, solo_features
 from smore.postgres.predictors import row_id
 
-#: Newest observed rows of a cell that count (A14); older ones are forgotten. The second is what the champion knew of
-#: it.
+#: Newest observed rows of a cell that count (assumption A14: the newest row replaces older ones); older ones are
+#: deleted. Two are kept because the second newest is the one that the champion was fitted on.
 NEWEST: Final = 2
-#: Share of the pairs (or sets of several) that are held back: of those that have something newer than the champion, and
-#: of all where there is no champion.
+#: Share of the pairs (or sets of several workloads) that are held back: of those with a measurement newer than the
+#: champion's, and of all without a champion.
 HELD_OF_NEW: Final = 0.5
 HELD_OF_ALL: Final = 0.2
 
@@ -31,9 +31,9 @@ HELD_OF_ALL: Final = 0.2
 @dataclass(slots=True)
 class Rows:
     """
-    All measured rows, each once, in the order of their measurement. ``counts``: by origin (checkout, stored, observed);
-    ``digest`` changes with the files of the checkout; ``passed`` tells which stored rows this version cannot read, and
-    why; ``outlived`` are the ids of observed rows that newer ones of their cell have replaced.
+    All measured rows, each once, in the order of measurement. ``counts``: rows by origin (checkout, stored, observed).
+    ``digest``: hash of the checkout's files. ``passed``: stored rows that this version cannot read, with the reason.
+    ``outlived``: ids of observed rows that newer rows of their cell have replaced.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -49,20 +49,20 @@ class Rows:
 
 def gather(data: Path, stored: Iterable[tuple[str, Mapping[str, Any]]]) -> Rows:
     """
-    The rows of every ``*.jsonl`` in ``data``, and the stored ones as (id, document).
+    The rows of every ``*.jsonl`` file in ``data``, and the stored rows, given as (id, document).
 
-    Raises BadRow, with file and line, for a file that is cut or holds a row that cannot be used. A stored row was good
-    when it came; one that this version does not understand is passed over.
+    Raises BadRow with file and line for a truncated file or an unusable row. A stored row that this version cannot read
+    is skipped: it was valid when it was stored.
     """
-    found = Rows()
-    seen: set[str] = set()
+    rows = Rows()
+    seen_ids: set[str] = set()
 
     def add(row: Row, origin: str) -> None:
         id_ = row_id(asdict(row))
-        if id_ not in seen:
-            seen.add(id_)
-            found.rows.append(row)
-            found.counts[origin] += 1
+        if id_ not in seen_ids:
+            seen_ids.add(id_)
+            rows.rows.append(row)
+            rows.counts[origin] += 1
 
     digest = hashlib.sha256()
     cells: dict[Cell, list[tuple[float, str, Observed]]] = {}
@@ -78,21 +78,20 @@ def gather(data: Path, stored: Iterable[tuple[str, Mapping[str, Any]]]) -> Rows:
             else:
                 add(_dated(parse_row(document)), "stored")
         except (KeyError, TypeError, ValueError) as error:
-            found.passed.append(f"{id_[:12]}: {error}")
+            rows.passed.append(f"{id_[:12]}: {error}")
     for of_cell in cells.values():
-        of_cell.sort(key=lambda one: one[:2])
-        found.outlived += [id_ for _, id_, _ in of_cell[:-NEWEST]]
-        found.observed += [row for _, _, row in of_cell[-NEWEST:]]
-    found.counts["observed"] = len(found.observed)
-    found.digest = digest.hexdigest()[:16]
-    found.rows.sort(key=lambda row: _epoch(row.at))
-    return found
+        of_cell.sort(key=lambda entry: entry[:2])
+        rows.outlived += [id_ for _, id_, _ in of_cell[:-NEWEST]]
+        rows.observed += [row for _, _, row in of_cell[-NEWEST:]]
+    rows.counts["observed"] = len(rows.observed)
+    rows.digest = digest.hexdigest()[:16]
+    rows.rows.sort(key=lambda row: _epoch(row.at))
+    return rows
 
 
 def read_file(path: Path) -> list[Row]:
     """
-    As :func:`ml.measure.rows.read`; a row whose time cannot be read is refused too, because rows are judged by their
-    age.
+    As :func:`ml.measure.rows.read`; also refuses a row whose time cannot be read, because rows are judged by their age.
     """
     try:
         return [_dated(row) for row in read(path)]
@@ -104,14 +103,14 @@ def _dated(row: Row) -> Row:
     try:
         _epoch(row.at)
     except ValueError as error:
-        raise BadRow(f"a row of {row.at!r}: {error}") from error
+        raise BadRow(f"the time of a row is {row.at!r}: {error}") from error
     return row
 
 
 def _epoch(at: str) -> float:
-    """Seconds; without a zone it is UTC."""
-    found = datetime.fromisoformat(at)
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    """Epoch seconds of an ISO 8601 time; without a zone it is UTC."""
+    time = datetime.fromisoformat(at)
+    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
 
 
 class Measured(Protocol):
@@ -142,8 +141,8 @@ class Point:
 
 
 def points(profile: Profile, observed: Iterable[Observed], direction: Direction) -> list[Point]:
-    """What was measured of one direction on one place, between workloads that have a solo row there."""
-    found = [
+    """The measurements of one direction in a profile and in observed rows, between workloads that have a solo row."""
+    measured = [
         Point(
             victim=victim.workload,
             aggressor=aggressor.workload,
@@ -153,17 +152,17 @@ def points(profile: Profile, observed: Iterable[Observed], direction: Direction)
         for row in profile.colocations
         for victim, aggressor in sides(row, direction)
     ]
-    found += [
+    measured += [
         Point(victim=row.victim, aggressor=row.aggressor, value=row.degradation, at=row.at)
         for row in observed
         if row.place == profile.place.key and row.direction == direction and not row.others
     ]
-    return [point for point in found if point.victim in profile.solo and point.aggressor in profile.solo]
+    return [point for point in measured if point.victim in profile.solo and point.aggressor in profile.solo]
 
 
 def observations(profile: Profile, observed: Iterable[Observed]) -> list[Observation]:
-    """What was measured of several at a time on one place, between workloads that have a solo row there."""
-    found = [
+    """The measurements of several workloads at a time, between workloads that have a solo row."""
+    measured = [
         Observation(
             victim=member.workload,
             beside=tuple(other.workload for other in row.members if other is not member),
@@ -174,50 +173,50 @@ def observations(profile: Profile, observed: Iterable[Observed]) -> list[Observa
         if row.kind == "several"
         for member in row.members
     ]
-    found += [
+    measured += [
         Observation(victim=row.victim, beside=row.beside, actual=row.degradation, at=row.at)
         for row in observed
         if row.place == profile.place.key and row.others
     ]
-    return [one for one in found if set(one.group) <= profile.solo.keys()]
+    return [observation for observation in measured if set(observation.group) <= profile.solo.keys()]
 
 
-def groups(found: Iterable[Measured]) -> int:
-    """How many pairs or sets of workloads there are."""
-    return len({one.group for one in found})
+def groups(measured: Iterable[Measured]) -> int:
+    """Number of distinct pairs or sets of workloads."""
+    return len({measurement.group for measurement in measured})
 
 
-def newest(found: Iterable[Measured]) -> float:
-    """Epoch seconds; -inf without any."""
-    return max((one.at for one in found), default=-math.inf)
+def newest(measured: Iterable[Measured]) -> float:
+    """Time of the newest measurement, epoch seconds; -inf without any."""
+    return max((measurement.at for measurement in measured), default=-math.inf)
 
 
-def hold_back(found: Sequence[_M], known: float | None) -> tuple[list[_M], list[_M]]:
+def hold_back(measured: Sequence[_M], seen_until: float | None) -> tuple[list[_M], list[_M]]:
     """
-    (the others, the held-back ones): the newest groups that were measured after ``known``, and of each all the
-    measurements after it.
+    Split measurements into (training part, held-back part). Held back are the newest groups that were measured after
+    ``seen_until``, each with all of its measurements after that time.
 
-    ``known`` is the newest measurement of the champion's, None where there is no champion.
+    ``seen_until`` is the time of the newest measurement that the champion was fitted on, None without a champion.
     """
-    after = -math.inf if known is None else known
+    after = -math.inf if seen_until is None else seen_until
     last: dict[Collection[Workload], float] = {}
-    for one in found:
-        if one.at > after:
-            last[one.group] = max(one.at, last.get(one.group, after))
-    share = HELD_OF_ALL if known is None else HELD_OF_NEW
+    for measurement in measured:
+        if measurement.at > after:
+            last[measurement.group] = max(measurement.at, last.get(measurement.group, after))
+    share = HELD_OF_ALL if seen_until is None else HELD_OF_NEW
     chosen = set(
         sorted(last, key=lambda group: (last[group], sorted(group)), reverse=True)[: math.ceil(share * len(last))]
     )
-    held = [one for one in found if one.at > after and one.group in chosen]
-    rest = [one for one in found if one.at <= after or one.group not in chosen]
+    held = [measurement for measurement in measured if measurement.at > after and measurement.group in chosen]
+    rest = [measurement for measurement in measured if measurement.at <= after or measurement.group not in chosen]
     return rest, held
 
 
-def samples_of(found: Sequence[Point], profile: Profile, direction: Direction) -> Samples:
-    """Points as arrays. Raises BadRow for features or degradations that are not numbers."""
-    numbers: dict[frozenset[Workload], int] = {}
-    victims = [profile.solo[point.victim] for point in found]
-    aggressors = [profile.solo[point.aggressor] for point in found]
+def samples_of(measured: Sequence[Point], profile: Profile, direction: Direction) -> Samples:
+    """Points as arrays. Raises BadRow for features or degradations that are not finite."""
+    pair_numbers: dict[frozenset[Workload], int] = {}
+    victims = [profile.solo[point.victim] for point in measured]
+    aggressors = [profile.solo[point.aggressor] for point in measured]
     return Samples(
         name=f"{profile.place.device}, {profile.place.sharing_mode}",
         direction=direction,
@@ -225,8 +224,8 @@ def samples_of(found: Sequence[Point], profile: Profile, direction: Direction) -
         aggressor=np.array([features(solo) for solo in aggressors], float).reshape(-1, len(FEATURES)),
         victim_solo=np.array([solo_features(solo) for solo in victims], float).reshape(-1, len(SOLO)),
         aggressor_solo=np.array([solo_features(solo) for solo in aggressors], float).reshape(-1, len(SOLO)),
-        target=np.array([point.value for point in found], float),
-        victims=[point.victim.model for point in found],
-        aggressors=[point.aggressor.model for point in found],
-        pair=np.array([numbers.setdefault(point.group, len(numbers)) for point in found], np.int64),
+        target=np.array([point.value for point in measured], float),
+        victims=[point.victim.model for point in measured],
+        aggressors=[point.aggressor.model for point in measured],
+        pair=np.array([pair_numbers.setdefault(point.group, len(pair_numbers)) for point in measured], np.int64),
     )

@@ -1,27 +1,28 @@
 """
-Learning in the running platform: fit a challenger, judge it, publish it or not, take it back, watch it.
+Learning in the running platform: fits a challenger, judges it against the champion, publishes the better one, rolls
+back, and watches for drift.
 
-``python -m ml.learn.learning retrain [--if-due] [--anew] | rollback | restore | import FILE... | show`` with the
-platform's settings from the environment; stdout ends with one JSON object. The ``learn`` worker runs it as a child
-(``scheduler/tasks/learn.py``), so that the memory of a fit comes back.
+``python -m ml.learn.learning retrain [--if-due] [--anew] | rollback | restore | import FILE... | show`` takes the
+platform's settings from the environment. Standard output ends with one JSON object. The ``learn`` worker runs it as a
+child process (``scheduler/tasks/learn.py``), so that the memory of a fit is freed.
 
-**Judging.** Per place and direction the newest part of what the champion has not seen is held back, whole pairs: half
-of the pairs that have rows newer than its newest (without a champion a fifth of all pairs). The challenger is fitted
-without those rows, the champion is as it is, both predict them, and the smaller RMSLE (Eq. 2) wins. What the champion
-knew of a held-back pair the challenger may know too. The winner of each direction goes into the new version (a
-challenger fitted once more, on all rows), which is published if a challenger has won anywhere. Where nobody has
-predicted so far there is nothing to be better than. The weights of Eq. 3 and 4 are judged alike, by whole sets of
-several workloads, profiled and observed, with the table that the winners give: learned ones replace the champion's
-where their mean absolute error is smaller, and weights of one replace the champion's where those have become worse than
-none.
+**Judging.** For each device and sharing mode, and each direction, the newest measurements that the champion has not
+seen are held back, by whole pairs: half of the pairs with rows newer than the champion's newest row (without a
+champion, a fifth of all pairs). The challenger is fitted without those rows. Both predict them, and the smaller RMSLE
+(Eq. 2) wins. Older measurements of a held-back pair stay in the training rows, because the champion has seen them too.
+The new version takes the winner of each direction (a winning challenger is fitted once more, on all rows). The version
+is published if a challenger has won at least one direction. A direction that no predictor covers yet is won by the
+challenger. The weights of Eq. 3 and 4 are judged in the same way, by whole sets of several workloads, profiled and
+observed, on the table that the winners give: learned weights replace the champion's where their mean absolute error is
+smaller, and weights of one replace the champion's where the champion's are worse than ones.
 
-**Failing.** Whatever goes wrong, the last good table stays where it is, and the reason stands in ``predictors``.
+**Failing.** After any error the last good table stays published, and the reason is stored in ``predictors``.
 
 **Drift.** The published bound on a function's P99 beside a training should hold for nearly all of its runs. Where it
-has held for less than :data:`DRIFT_COVERAGE` of :data:`DRIFT_RUNS` runs since it was published, that place is left out
-of the table, so that readers take the conservative rule, until a challenger wins the direction of functions beside
-trainings there. That is all: no test for the time of a change, no slow trend. Nothing watches the side of trainings,
-whose windows rarely have one function alone.
+held for less than :data:`DRIFT_COVERAGE` of at least :data:`DRIFT_RUNS` runs since it was published, that device and
+sharing mode is left out of the table, and readers take the conservative rule, until a challenger wins the direction of
+functions beside trainings there. There is no test for when the change happened or for slow trends. The degradation of
+trainings is not watched, because their windows rarely hold one function alone.
 """
 
 import argparse
@@ -41,7 +42,18 @@ import numpy as np
 from sqlalchemy import Engine
 
 from ml.learn import live
-from ml.learn.challenge import COVERAGE, RECIPE, Craft, Predictors, Trial, Unusable, craft, pack, place_words, unpack
+from ml.learn.challenge import (
+    COVERAGE,
+    RECIPE,
+    Challenge,
+    Predictors,
+    Toolkit,
+    Unusable,
+    load_toolkit,
+    pack,
+    place_words,
+    unpack,
+)
 from ml.learn.dataset import Rows, gather, read_file
 from ml.learn.live import History, PlaceKey
 from ml.measure.rows import profiles
@@ -58,23 +70,23 @@ from smore.redis.tables import Tables
 
 log = observability.logger(__name__)
 
-#: The rows that come with the platform.
+#: Folder of the measured rows that are part of the checkout.
 DATA: Final = Path(__file__).parents[1] / "data"
-#: New rows since the last fit before another is worth its time (A14).
+#: New rows since the last fit that make another fit due (assumption A14: refit after 50 new rows).
 NEW_ROWS: Final = 50
 DRIFT_RUNS: Final = 200
 DRIFT_COVERAGE: Final = 0.75
-#: Nice value of a fit.
+#: Nice value of the process that fits.
 NICE: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class LearningResult:
     """
-    What a command came to. ``kept``: the challenger is not better; ``failed``: something was wrong; either way the
-    table is as before. ``stored``: rows are there.
+    The result of a command. ``published``: a table was published. ``kept``: the challenger is not better. ``failed``:
+    an error. ``skipped``: nothing to do. ``stored``: rows were stored. The table changes only with ``published``.
 
-    ``version`` is the predictor that this made, or tried to make.
+    ``version`` is the predictor version that the command made or tried to make.
     """
 
     result: Literal["published", "kept", "failed", "skipped", "stored"]
@@ -84,10 +96,11 @@ class Outcome:
 
 class Learning:
     """
-    The learned part of one platform. Several may be used at once: one at a time works, by a lock in Postgres.
+    The learned predictors of one platform. Several processes may use it: a lock in Postgres admits one writer at a
+    time.
 
-    Postgres away is SQLAlchemy's OperationalError, Redis away redis-py's error. ``data`` is the folder of the
-    checkout's rows.
+    Raises SQLAlchemy's OperationalError while Postgres is away, and redis-py's error while Redis is away. ``data`` is
+    the folder of the checkout's measured rows.
     """
 
     def __init__(
@@ -96,52 +109,55 @@ class Learning:
         tables: Tables,
         *,
         data: Path = DATA,
-        made: Craft | None = None,
+        toolkit: Toolkit | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
         self._profiles = Profiles(engine)
         self._tables = tables
         self._data = data
-        self._made = made
+        self._loaded_toolkit = toolkit
         self._clock = clock
 
     @property
-    def _craft(self) -> Craft:
-        self._made = self._made or craft()
-        return self._made
+    def _toolkit(self) -> Toolkit:
+        self._loaded_toolkit = self._loaded_toolkit or load_toolkit()
+        return self._loaded_toolkit
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 
-    def retrain(self, *, asked: bool = True, anew: bool = False) -> Outcome:
+    def retrain(self, *, asked: bool = True, anew: bool = False) -> LearningResult:
         """
-        Look at what is new, and fit where that is asked for or due: :data:`NEW_ROWS` rows more than at the last fit,
-        other files in the checkout, or no champion. ``anew``: as if there were no champion (its artifact is of another
-        version, say).
+        Read new history, and fit if ``asked`` or if a fit is due: :data:`NEW_ROWS` new rows since the last fit, changed
+        files in the checkout, or no champion. ``anew`` ignores the champion (for example because its artifact is of
+        another format).
         """
-        with self._profiles.working(wait=False) as mine:
-            if not mine:
-                return Outcome(result="skipped", reason="Another process is at it.")
+        with self._profiles.working(wait=False) as locked:
+            if not locked:
+                return LearningResult(result="skipped", reason="Another process holds the learning lock.")
             champion = self._profiles.champion()
             self._republish(champion)
             try:
                 rows = gather(self._data, self._profiles.documents())
             except (ValueError, OSError) as error:
                 return self._unreadable(error, asked)
-            passed, drift = self._look(rows, champion)
+            skipped_counts, drift = self._read_history(rows, champion)
             champion = self._profiles.champion()
             if not (asked or anew or self._due(rows, champion)):
-                return drift or Outcome(result="skipped", reason=f"Fewer than {NEW_ROWS} new rows since the last fit.")
+                return drift or LearningResult(
+                    result="skipped", reason=f"Fewer than {NEW_ROWS} new rows since the last fit."
+                )
             if not rows.rows:
-                return Outcome(result="skipped", reason="Nothing has been measured so far.")
-            return self._challenge(rows, None if anew else champion, passed)
+                return LearningResult(result="skipped", reason="Nothing has been measured so far.")
+            return self._challenge(rows, None if anew else champion, skipped_counts)
 
-    def roll_back(self) -> Outcome:
+    def roll_back(self) -> LearningResult:
         """
-        Take the champion back: the one before is published again, under a new version, because versions only grow.
+        Withdraw the champion: the predictor before it is published again under a new version, because versions only
+        grow.
 
-        It stays until :data:`NEW_ROWS` rows have come, or a retrain is asked for. Raises NotFound where there is none
-        before, Unusable where that one is damaged.
+        It stays until :data:`NEW_ROWS` new rows have come or a retrain is asked for. Raises NotFound if there is no
+        earlier predictor, Unusable if the earlier one is damaged.
         """
         with self._profiles.working(wait=True):
             champion = self._profiles.champion()
@@ -153,53 +169,55 @@ class Learning:
             blob, artifact = self._profiles.blobs(former.version)
             try:
                 table = decode(blob)
-                unpack(artifact, self._craft.load)
+                unpack(artifact, self._toolkit.load)
             except (ValueError, OSError) as error:
                 raise Unusable(f"Version {former.version} cannot be published again: {error}") from error
-            # What there is now has been seen: the next fit by itself waits for more.
+            # The rows of now count as seen by this version, so the next automatic fit waits for new ones.
             manifest = {**former.manifest, "copy_of": _origin(former), "rows": champion.manifest.get("rows")}
             manifest.pop("drift", None)
             version = self._profiles.begin(manifest)
             reason = f"Rolled back from version {champion.version} to version {_origin(former)}."
-            self._crown(version, reason, manifest, table, artifact, PredictorState.ROLLED_BACK, reason)
-            return Outcome(result="published", reason=reason, version=version)
+            self._promote(version, reason, manifest, table, artifact, PredictorState.ROLLED_BACK, reason)
+            return LearningResult(result="published", reason=reason, version=version)
 
-    def restore(self) -> Outcome:
-        """Put the champion's table where Redis has another one or none."""
-        with self._profiles.working(wait=False) as mine:
-            if not mine:
-                return Outcome(result="skipped", reason="Another process is at it.")
+    def restore(self) -> LearningResult:
+        """Publish the champion's table if Redis holds another version or none."""
+        with self._profiles.working(wait=False) as locked:
+            if not locked:
+                return LearningResult(result="skipped", reason="Another process holds the learning lock.")
             champion = self._profiles.champion()
             if not self._republish(champion):
-                return Outcome(
+                return LearningResult(
                     result="skipped",
-                    reason="The champion's table is where it belongs." if champion else "There is no champion.",
+                    reason="The champion's table is published already." if champion else "There is no champion.",
                 )
             assert champion is not None
-            return Outcome(
-                result="published", reason=f"Version {champion.version} was missing.", version=champion.version
+            return LearningResult(
+                result="published",
+                reason=f"Redis did not hold the table of version {champion.version}.",
+                version=champion.version,
             )
 
-    def take_in(self, paths: Sequence[Path]) -> Outcome:
-        """Store the rows of files. All or none: raises BadRow, with file and line, OSError, InvalidInput."""
+    def take_in(self, paths: Sequence[Path]) -> LearningResult:
+        """Store the rows of files, all or none. Raises BadRow with file and line, OSError, or InvalidInput."""
         documents = [asdict(row) for path in paths for row in read_file(path)]
         new = self._profiles.add(documents, "imported")
-        return Outcome(result="stored", reason=f"{new} of {len(documents)} rows are new.")
+        return LearningResult(result="stored", reason=f"{new} of {len(documents)} rows are new.")
 
     def show(self) -> dict[str, Any]:
-        """What is published, stored and was tried."""
+        """The published version, the numbers of stored rows, and the predictors that were made or tried."""
         champion = self._profiles.champion()
         return {
             "champion": champion.version if champion else None,
             "published": self._tables.version(),
             "rows": [asdict(count) for count in self._profiles.counts()],
-            "predictors": [asdict(one) for one in self._profiles.predictors()],
+            "predictors": [asdict(predictor) for predictor in self._profiles.predictors()],
         }
 
-    # ---- looking -----------------------------------------------------------------------------------------------------
+    # ---- new history -------------------------------------------------------------------------------------------------
 
     def _republish(self, champion: Version | None) -> bool:
-        """Whether something was published."""
+        """Publish the champion's table if Redis lacks it; return whether it was published."""
         if champion is None or self._tables.version() == champion.version:
             return False
         try:
@@ -211,95 +229,97 @@ class Learning:
         log.info("degradation table restored", version=champion.version)
         return True
 
-    def _look(self, rows: Rows, champion: Version | None) -> tuple[Mapping[str, int], Outcome | None]:
+    def _read_history(self, rows: Rows, champion: Version | None) -> tuple[Mapping[str, int], LearningResult | None]:
         """
-        Take new rows out of the platform's history, and watch for drift: (what was passed over for what, drift if there
-        is any).
+        Store new rows from the platform's history, and check for drift. Returns the counts of runs and windows that
+        were skipped, by reason, and the result of the drift check (None without drift).
         """
         until = self._clock() - live.SETTLED_S
         history = live.read(self._engine, since=until - live.LOOK_BACK_S, until=until)
-        drift = self._watch(history, champion) if champion is not None else None
-        found = live.live_rows(history, live.solo_rows(profiles(rows.rows)), rows.observed)
-        self._profiles.add([row.document() for row in found.rows], "live")
-        rows.observed += found.rows
-        rows.counts["observed"] += len(found.rows)
+        drift = self._check_drift(history, champion) if champion is not None else None
+        live_rows = live.live_rows(history, live.solo_rows(profiles(rows.rows)), rows.observed)
+        self._profiles.add([row.document() for row in live_rows.rows], "live")
+        rows.observed += live_rows.rows
+        rows.counts["observed"] += len(live_rows.rows)
         self._profiles.forget(rows.outlived)
-        return found.passed, drift
+        return live_rows.passed, drift
 
     def _due(self, rows: Rows, champion: Version | None) -> bool:
-        # To leave a place out was no fit.
-        last = next((one for one in self._profiles.predictors() if "drift" not in one.manifest), None)
-        if last is None or rows.digest != (last.manifest.get("rows") or {}).get("digest"):
+        # A version that only leaves a drifted table out is not a fit.
+        last_fit = next(
+            (predictor for predictor in self._profiles.predictors() if "drift" not in predictor.manifest), None
+        )
+        if last_fit is None or rows.digest != (last_fit.manifest.get("rows") or {}).get("digest"):
             return True
-        return self._profiles.added_since(last.created_at) >= (NEW_ROWS if champion else 1)
+        return self._profiles.added_since(last_fit.created_at) >= (NEW_ROWS if champion else 1)
 
-    def _unreadable(self, error: Exception, asked: bool) -> Outcome:
+    def _unreadable(self, error: Exception, asked: bool) -> LearningResult:
         reason, last = f"The rows cannot be read: {error}", self._profiles.last()
         if not asked and last is not None and last.reason == reason:
-            return Outcome(result="failed", reason=reason, version=last.version)
+            return LearningResult(result="failed", reason=reason, version=last.version)
         return self._reject(self._profiles.begin({}), reason, {})
 
-    def _watch(self, history: History, champion: Version) -> Outcome | None:
-        """Leave out of the table the places where its bounds do not hold."""
+    def _check_drift(self, history: History, champion: Version) -> LearningResult | None:
+        """Publish the table without the devices and sharing modes whose bounds do not hold; None without drift."""
         try:
             table = decode(self._profiles.blobs(champion.version)[0])
         except ValueError:
-            return None  # _republish has said so
-        drifted = {place: seen for place, seen in coverage(history, table).items() if seen.drifted}
+            return None  # _republish has logged the error
+        drifted = {place: covered for place, covered in coverage(history, table).items() if covered.drifted}
         if not drifted:
             return None
         words = "; ".join(
-            f"{place_words(place)}: {seen.covered} of {seen.runs} runs within their bound"
-            for place, seen in drifted.items()
+            f"{place_words(place)}: {covered.covered} of {covered.runs} runs within their bound"
+            for place, covered in drifted.items()
         )
         suspended = [*champion.manifest.get("suspended", []), *map(list, drifted)]
         manifest = {
             **champion.manifest,
             "suspended": suspended,
-            "drift": {place_words(place): asdict(seen) for place, seen in drifted.items()},
+            "drift": {place_words(place): asdict(covered) for place, covered in drifted.items()},
         }
         version = self._profiles.begin(manifest)
         kept = [place for place in table.places if (place.device, place.sharing_mode) not in drifted]
         artifact = self._profiles.blobs(champion.version)[1]
-        reason = f"Drift: {words}. Left out of the table, where {COVERAGE:.0%} are promised."
-        self._crown(version, reason, manifest, msgspec.structs.replace(table, places=kept), artifact)
-        return Outcome(result="published", reason=reason, version=version)
+        reason = f"Drift: {words}. Left out of the table, whose bounds should hold for {COVERAGE:.0%} of runs."
+        self._promote(version, reason, manifest, msgspec.structs.replace(table, places=kept), artifact)
+        return LearningResult(result="published", reason=reason, version=version)
 
     # ---- a challenger ------------------------------------------------------------------------------------------------
 
-    def _challenge(self, rows: Rows, champion: Version | None, passed: Mapping[str, int]) -> Outcome:
-        manifest: dict[str, Any] = {"recipe": RECIPE, "rows": rows.manifest(), "live_passed_over": dict(passed)}
+    def _challenge(self, rows: Rows, champion: Version | None, skipped_counts: Mapping[str, int]) -> LearningResult:
+        manifest: dict[str, Any] = {"recipe": RECIPE, "rows": rows.manifest(), "live_passed_over": dict(skipped_counts)}
         version = self._profiles.begin(manifest)
         try:
-            trial = Trial(
-                self._craft, self._artifact(champion), champion.manifest if champion else {}, self._weights(champion)
+            challenge = Challenge(
+                self._toolkit, self._artifact(champion), champion.manifest if champion else {}, self._weights(champion)
             )
             for profile in profiles(rows.rows):
-                trial.judge(profile, rows)
-            manifest |= trial.manifest()
-            if not trial.won:
-                return self._reject(version, f"Not better: {trial.words()}", manifest, kept=True)
-            places = trial.tables()
+                challenge.judge(profile, rows)
+            manifest |= challenge.manifest()
+            if not challenge.won:
+                return self._reject(version, f"Not better: {challenge.words()}", manifest, kept=True)
+            places = challenge.tables()
             table = Table(version=version, source=f"predictor {version}", created_at=self._clock(), places=places)
-            blob, artifact = encode(table), pack(trial.chosen, self._craft.save)
+            blob, artifact = encode(table), pack(challenge.chosen, self._toolkit.save)
             decode(blob)
         except (ValueError, OSError, np.linalg.LinAlgError) as error:
             return self._reject(version, f"Failed: {error}", manifest)
         except Exception as error:
             self._reject(version, f"Failed: {type(error).__name__}: {error}", manifest)
             raise
-        reason = f"Better: {trial.words()}" if champion else f"The first: {trial.words()}"
-        self._crown(version, reason, manifest, table, artifact)
-        return Outcome(result="published", reason=reason, version=version)
+        reason = f"Better: {challenge.words()}" if champion else f"The first: {challenge.words()}"
+        self._promote(version, reason, manifest, table, artifact)
+        return LearningResult(result="published", reason=reason, version=version)
 
     def _artifact(self, champion: Version | None) -> Predictors:
         if champion is None:
             return {}
         try:
-            return unpack(self._profiles.blobs(champion.version)[1], self._craft.load)
+            return unpack(self._profiles.blobs(champion.version)[1], self._toolkit.load)
         except (ValueError, OSError) as error:
             raise Unusable(
-                f"the predictors of version {champion.version} cannot be read ({error}); --anew begins without them"
+                f"the predictors of version {champion.version} cannot be read ({error}); --anew fits without them"
             ) from error
 
     def _weights(self, champion: Version | None) -> Mapping[PlaceKey, Sequence[Weight]]:
@@ -309,16 +329,16 @@ class Learning:
             table = decode(self._profiles.blobs(champion.version)[0])
         except ValueError as error:
             raise Unusable(
-                f"the table of version {champion.version} cannot be read ({error}); --anew begins without it"
+                f"the table of version {champion.version} cannot be read ({error}); --anew fits without it"
             ) from error
         return {(place.device, place.sharing_mode): place.weights for place in table.places}
 
-    def _reject(self, version: int, reason: str, manifest: Mapping[str, Any], *, kept: bool = False) -> Outcome:
+    def _reject(self, version: int, reason: str, manifest: Mapping[str, Any], *, kept: bool = False) -> LearningResult:
         self._profiles.reject(version, reason=reason, manifest=manifest)
         log.info("predictor rejected", version=version, reason=reason)
-        return Outcome(result="kept" if kept else "failed", reason=reason, version=version)
+        return LearningResult(result="kept" if kept else "failed", reason=reason, version=version)
 
-    def _crown(
+    def _promote(
         self,
         version: int,
         reason: str,
@@ -328,7 +348,10 @@ class Learning:
         former: PredictorState = PredictorState.RETIRED,
         former_reason: str | None = None,
     ) -> None:
-        """First in Postgres: what dies before Redis has the table too, the next :meth:`restore` makes good."""
+        """
+        Publish a version: first in Postgres, then in Redis. If the process dies in between, the next :meth:`restore`
+        publishes the table from Postgres.
+        """
         table = msgspec.structs.replace(table, version=version, created_at=self._clock())
         self._profiles.crown(
             version,
@@ -344,7 +367,7 @@ class Learning:
 
 
 def _origin(version: Version) -> int:
-    """The version whose predictors these are, before they were rolled back to."""
+    """The version that first held these predictors, if this one is a roll-back to it."""
     return int(version.manifest.get("copy_of") or version.version)
 
 
@@ -352,8 +375,8 @@ def _origin(version: Version) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """Runs beside a training since a table was published, and how many of them ended within their bound."""
+class BoundCoverage:
+    """Number of runs beside a training since a table was published, and how many of them met their bound."""
 
     runs: int
     covered: int
@@ -363,8 +386,11 @@ class Seen:
         return self.runs >= DRIFT_RUNS and self.covered < DRIFT_COVERAGE * self.runs
 
 
-def coverage(history: History, table: Table) -> dict[PlaceKey, Seen]:
-    """By place, for undisturbed runs of one function beside one training that the table knows."""
+def coverage(history: History, table: Table) -> dict[PlaceKey, BoundCoverage]:
+    """
+    Count, by device and sharing mode, the undisturbed runs of one function beside one training that the table has a
+    bound for.
+    """
     runs: Counter[PlaceKey] = Counter()
     covered: Counter[PlaceKey] = Counter()
     places = {(place.device, place.sharing_mode): place for place in table.places}
@@ -383,7 +409,7 @@ def coverage(history: History, table: Table) -> dict[PlaceKey, Seen]:
         solo_s = memoryview(place.solo_s).cast("d")[column]
         runs[run.place] += 1
         covered[run.place] += run.run_s <= solo_s * (1.0 + place.cell(place.function_upper, row, column))
-    return {place: Seen(runs=count, covered=covered[place]) for place, count in runs.items()}
+    return {place: BoundCoverage(runs=count, covered=covered[place]) for place, count in runs.items()}
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -391,7 +417,7 @@ def coverage(history: History, table: Table) -> dict[PlaceKey, Seen]:
 
 @contextmanager
 def learning(config: Settings) -> Iterator[Learning]:
-    """Of the platform that the settings name. Raises ValueError where they do not."""
+    """The platform that the settings name. Raises ValueError if they name no Postgres or no Redis."""
     if config.postgres.url is None or config.redis.url is None:
         raise ValueError("SMORE_POSTGRES__URL and SMORE_REDIS__URL must be set")
     engine = make_engine(config.postgres.url, "learn")
@@ -403,7 +429,7 @@ def learning(config: Settings) -> Iterator[Learning]:
 
 
 def yield_to_others(config: Settings) -> None:
-    """Low priority, and only the cores that are the platform's own."""
+    """Lower this process's priority, and keep it on the cores reserved for the platform."""
     os.nice(max(0, NICE - os.nice(0)))
     if config.platform_cores:
         os.sched_setaffinity(0, {int(core) for core in config.platform_cores.split(",")})
@@ -411,42 +437,42 @@ def yield_to_others(config: Settings) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="ml.learn.learning", description="What the platform has learned of degradation."
+        prog="ml.learn.learning", description="Fit, publish and inspect the platform's degradation predictors."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    retrain = commands.add_parser("retrain", help="fit, judge, and publish where it is better")
-    retrain.add_argument("--if-due", action="store_true", help="only where enough is new")
-    retrain.add_argument("--anew", action="store_true", help="as if there were no champion")
-    commands.add_parser("rollback", help="publish the predictor before this one again")
-    commands.add_parser("restore", help="put the champion's table into a Redis that lost it")
-    commands.add_parser("import", help="store the rows of files").add_argument("files", nargs="+", type=Path)
-    commands.add_parser("show", help="what is published, stored and was tried")
+    retrain = commands.add_parser("retrain", help="fit a challenger, and publish it if it is better")
+    retrain.add_argument("--if-due", action="store_true", help="only if a fit is due (enough new rows)")
+    retrain.add_argument("--anew", action="store_true", help="ignore the present champion")
+    commands.add_parser("rollback", help="publish the previous predictor again")
+    commands.add_parser("restore", help="publish the champion's table to Redis if it is missing")
+    commands.add_parser("import", help="store measured rows from files").add_argument("files", nargs="+", type=Path)
+    commands.add_parser("show", help="show the published version, stored rows and past predictors")
     options = parser.parse_args(arguments)
     config = settings()
     observability.configure(config, "learn")
     yield_to_others(config)
     try:
-        with learning(config) as door:
+        with learning(config) as platform:
             if options.command == "show":
-                print(json.dumps(door.show()))
+                print(json.dumps(platform.show()))
                 return 0
-            outcome = _carry_out(door, options)
+            result = _run_command(platform, options)
     except (SmoreError, ValueError, OSError) as error:
-        outcome = Outcome(result="failed", reason=str(error))
-    print(json.dumps(asdict(outcome)), flush=True)
-    return 1 if outcome.result == "failed" else 0
+        result = LearningResult(result="failed", reason=str(error))
+    print(json.dumps(asdict(result)), flush=True)
+    return 1 if result.result == "failed" else 0
 
 
-def _carry_out(door: Learning, options: argparse.Namespace) -> Outcome:
+def _run_command(platform: Learning, options: argparse.Namespace) -> LearningResult:
     match options.command:
         case "retrain":
-            return door.retrain(asked=not options.if_due, anew=options.anew)
+            return platform.retrain(asked=not options.if_due, anew=options.anew)
         case "rollback":
-            return door.roll_back()
+            return platform.roll_back()
         case "restore":
-            return door.restore()
+            return platform.restore()
         case _:
-            return door.take_in(options.files)
+            return platform.take_in(options.files)
 
 
 if __name__ == "__main__":

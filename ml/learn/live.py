@@ -1,36 +1,37 @@
 """
-Measured rows out of the running platform: what executions and job windows in Postgres say of pairs and of several at a
-time (assumption A13).
+Measured rows from the running platform: what executions and job windows in Postgres say about pairs of workloads and
+about several workloads at a time (assumption A13: only runs with a fixed set of co-runners are measurements).
 
-A measurement counts only where the co-runners did not change while it lasted, so that it says what they cost and
-nothing else:
+A measurement counts only if the co-runners did not change while it lasted, so that it measures their cost alone:
 
-* **A function beside one training.** Runs that were warm, succeeded, and had the GPU instance to themselves but for one
-  serverful job, which was there before and after. From :data:`MIN_RUNS` of them in a cell (function's model and rows,
-  training's workload, place) comes one row: their P99 over the P99 alone. Alone is the same workload on the same place
-  without a job, if it ran as often, else its profile.
-* **A training beside one function.** Windows with :data:`MIN_ITERATIONS` shared iterations in which one function alone
-  ran, never two at once, and for :data:`COVER` of those iterations' time: an iteration counts as shared as soon as a
-  function touches it, and a function that is at work half of the time costs half of what the table means. The reference
-  is the mean without a function, else the profile.
-* **Several at a time.** The same of a fixed set of co-runners, two or more: functions with their rows, each as often as
-  it ran at once, and at most one training. For :data:`COVER` of the run's time, or of the shared iterations' time,
-  exactly these functions were at work. A run is at work for as long as it computed (``run_s``), counted back from its
-  end: an execution begins with a wait for its instance, which is no load. Each set has rows of its own, from as many
-  runs or iterations as a pair needs.
+* **A function beside one training.** Runs that were warm, succeeded, and shared the GPU instance with one serverful job
+  only, which was present before and after the run. At least :data:`MIN_RUNS` of them in a cell (the function's model
+  and rows, the training's workload, device and sharing mode) make one row: their P99 over the P99 alone. The reference
+  is the same workload on the same device and sharing mode without a job, if it ran as often, otherwise its profile.
+* **A training beside one function.** Windows with :data:`MIN_ITERATIONS` shared iterations, in which exactly one
+  function ran, one run at a time, and for :data:`COVER` of those iterations' time. The share is needed because an
+  iteration counts as shared as soon as a function touches it: a function that works half of the time costs half of what
+  the table means. The reference is the mean without a function, otherwise the profile.
+* **Several at a time.** The same for a fixed set of two or more co-runners: functions with their rows, each as often as
+  it ran at once, and at most one training. Exactly these functions were at work for :data:`COVER` of the run's time, or
+  of the shared iterations' time. A run is at work while it computes (``run_s``), counted back from its end, because an
+  execution begins with a wait for its instance, which is no load. Each set has its own rows, from as many runs or
+  iterations as a pair needs.
 
-Passed over, and counted: runs beside which the functions changed, or one was cold, failed or is not named; runs that
-noted functions beside them of which there is no execution; two functions without a training, which are a pair of the
-direction that the platform does not measure; windows in which no set was there for long enough. A long run meets a
-change more often than a short one of the same set, so what is left is a little too favourable.
+Skipped, and counted by reason: runs beside which the functions changed, or one of them was cold, failed or is not
+named; runs that report co-running functions of which no execution is recorded; two functions without a training, a
+direction that the platform does not measure; windows in which no set was present for long enough. A long run meets a
+change of co-runners more often than a short one of the same set, so the remaining runs are slightly too favourable.
 
-A cell has a row an hour at most (:data:`ROW_S`), of all that was measured since its last: what a busy platform learns
-from stays small.
+A cell gets at most one row an hour (:data:`ROW_S`), of all that was measured since its last row, which keeps the rows
+of a busy platform few.
 
-What else ran is known from the executions themselves, failed and cold ones too, from what the worker noted at the
-start, and from the lives of the jobs. A revision names its model in ``spec.profile.model``, a job its workload in the
-tag ``workload``; what is not named is passed over and counted. Rows of different devices or sharing modes never come
-together.
+The co-runners are known from the executions (failed and cold ones too), from what the worker noted at the start of a
+run, and from the start and end of the jobs. A revision names its model in ``spec.profile.model``, a job its workload in
+the tag ``workload``; without these names a run is skipped and counted. Rows of different devices or sharing modes are
+never combined.
+
+The module is longer than 500 lines: the two directions share the same timeline of runs and jobs.
 """
 
 import json
@@ -47,44 +48,43 @@ from sqlalchemy import Engine, text
 from ml.measure.rows import BadRow, Profile, Solo, Timing, Workload
 from smore.postgres.history.values import JOB_WINDOW_S
 
-#: Rows of version 1 are of pairs alone.
+#: Version of an observed row. Rows of version 1 hold pairs only.
 VERSION: Final = 2
 _READ: Final = (1, VERSION)
 
-#: Runs in a cell before their P99 means something (A13).
+#: Runs that a P99 needs (assumption A13).
 MIN_RUNS: Final = 100
-#: Iterations in a window before their mean does (A13).
+#: Iterations that a window's mean needs (assumption A13).
 MIN_ITERATIONS: Final = 20
 #: Share of the time of a run or of shared iterations in which the functions of a set were at work.
 COVER: Final = 0.9
 #: Seconds between two rows of a cell.
 ROW_S: Final = 3600.0
-#: A job's start and end are written down when its worker has reported them: what ran within this of either is left out.
-#: Seconds.
+#: Seconds around a job's start and end in which runs are not used: both are recorded only when the worker reports them.
 EDGE_S: Final = 5.0
-#: How old an execution must be before it is looked at: what began later may have ended, and be recorded, later.
-#: Seconds.
+#: Age at which an execution is used, seconds: one that began later may end, and be recorded, later.
 SETTLED_S: Final = 60.0
-#: How far a look goes back at most, seconds and executions: a bound of its cost.
+#: Bounds of one read of the history: seconds and executions.
 LOOK_BACK_S: Final = 6 * 3600.0
 MOST_RUNS: Final = 100_000
 
 PlaceKey: TypeAlias = tuple[str, str]
-#: Place, direction, victim, co-runners: the training first if it is one of them, the functions sorted.
+#: Device and sharing mode, direction, victim, co-runners: the training first if there is one, then the functions,
+#: sorted.
 Cell: TypeAlias = tuple[PlaceKey, str, Workload, tuple[Workload, ...]]
-#: Solo rows of each place.
+#: Solo rows by device and sharing mode.
 Alone: TypeAlias = Mapping[PlaceKey, Mapping[Workload, Solo]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """
-    What the platform measured of one victim beside the same co-runners: ``aggressor`` and, of several at a time,
+    One observed row: the run times of a victim beside the same co-runners, ``aggressor`` and, of several at a time,
     ``others``.
 
-    ``direction`` is the victim's role; in a pair the aggressor has the other one. ``seconds`` beside them and
-    ``alone_s`` without them, of ``n`` and ``alone_n`` runs or iterations: P99 of a function, mean of a training.
-    ``alone_from`` tells where the reference is from. ``at`` is the time of the last one, epoch seconds.
+    ``direction`` is the victim's role; in a pair the aggressor has the other role. ``seconds`` is the time beside them
+    over ``n`` runs or iterations, ``alone_s`` the time without them over ``alone_n``: P99 of a function, mean of a
+    training. ``alone_from`` names the source of the reference. ``at`` is the time of the last run, epoch seconds.
     """
 
     place: PlaceKey
@@ -110,11 +110,11 @@ class Observed:
 
     @property
     def degradation(self) -> float:
-        """Eq. 1 as a fraction, raw."""
+        """Eq. 1 as a raw fraction: noise may make it negative."""
         return self.seconds / self.alone_s - 1.0
 
     def document(self) -> dict[str, Any]:
-        """Its JSON form, as ``smore.postgres.predictors`` stores it; :func:`parse` reads it back."""
+        """The JSON form that ``smore.postgres.predictors`` stores; :func:`parse` reads it."""
         return asdict(self) | {
             "row": "observed",
             "version": VERSION,
@@ -124,14 +124,14 @@ class Observed:
 
 
 def parse(document: Mapping[str, Any]) -> Observed:
-    """Raises BadRow, KeyError, TypeError or ValueError for what is not one."""
+    """An observed row from its JSON form. Raises BadRow, KeyError, TypeError or ValueError for anything else."""
     if document.get("version") not in _READ or document.get("row") != "observed":
         raise BadRow(
             f"an observed row of version {VERSION} or before is expected, not {document.get('row')!r}"
             f" {document.get('version')!r}"
         )
     values = {key: value for key, value in document.items() if key not in ("row", "version")}
-    found = Observed(
+    row = Observed(
         **values
         | {
             "place": (values["place"]["device"], values["place"]["sharing_mode"]),
@@ -141,23 +141,23 @@ def parse(document: Mapping[str, Any]) -> Observed:
             "others": tuple(Workload(**other) for other in values.get("others", ())),
         }
     )
-    if found.direction not in ("training", "function"):
-        raise BadRow(f"the direction is {found.direction!r}")
-    if not all(math.isfinite(seconds) and seconds > 0 for seconds in (found.seconds, found.alone_s)):
-        raise BadRow(f"{found.seconds} s beside and {found.alone_s} s alone: positive times are expected")
-    return found
+    if row.direction not in ("training", "function"):
+        raise BadRow(f"the direction is {row.direction!r}")
+    if not all(math.isfinite(seconds) and seconds > 0 for seconds in (row.seconds, row.alone_s)):
+        raise BadRow(f"{row.seconds} s beside and {row.alone_s} s alone: positive times are expected")
+    return row
 
 
-# ---- what is in Postgres ---------------------------------------------------------------------------------------------
+# ---- history in Postgres --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """
-    One batch on a GPU instance from ``start`` to ``end`` (epoch seconds), of which it computed ``run_s``.
+    One batch on a GPU instance from ``start`` to ``end`` (epoch seconds), of which it computed for ``run_s`` seconds.
 
-    ``model`` is ``architecture/size``, '' = not named. ``sound``: it was warm and succeeded. ``beside``: other
-    functions ran at its start; ``jobs``: the serverful jobs that did.
+    ``model`` is ``architecture/size``, '' if not named. ``sound``: it was warm and succeeded. ``beside``: other
+    functions ran when it started. ``jobs``: ids of the serverful jobs that ran when it started.
     """
 
     gpu: str
@@ -177,14 +177,15 @@ class Run:
 
     @property
     def worked_from(self) -> float:
-        """It computed from then to its end, but for what its report took."""
+        """When it began to compute: ``run_s`` before its end (the report's delay is neglected)."""
         return max(self.start, self.end - self.run_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """
-    A serverful job; ``workload`` None = not named. ``began`` and ``ended`` as its worker reported them, inf = not yet.
+    A serverful job. ``workload`` is None if the job does not name it. ``began`` and ``ended`` are the worker's reports,
+    epoch seconds, inf = not yet.
     """
 
     id: str
@@ -197,7 +198,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A job's iterations over the ``window_s`` before ``end`` (smore.postgres.rows.JobWindowRow), means in seconds."""
+    """
+    A job's iterations in the ``window_s`` seconds before ``end`` (smore.postgres.rows.JobWindowRow); means in seconds.
+    """
 
     job: str
     gpu: str
@@ -212,7 +215,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """A piece of the past."""
+    """Runs, jobs and windows of one span of time."""
 
     runs: Sequence[Run] = ()
     jobs: Sequence[Job] = ()
@@ -248,7 +251,7 @@ FROM job_windows WHERE at >= :since AND at < :until ORDER BY at
 
 
 def read(engine: Engine, *, since: float, until: float) -> History:
-    """What ended within [since, until), epoch seconds; the newest :data:`MOST_RUNS` executions of it."""
+    """The history of [since, until), epoch seconds. At most the newest :data:`MOST_RUNS` executions are read."""
     bounds = {"since": datetime.fromtimestamp(since, UTC), "until": datetime.fromtimestamp(until, UTC)}
     with engine.connect() as connection:
         runs = [
@@ -312,74 +315,71 @@ def _training(name: str | None) -> Workload | None:
     return Workload(model=parts[0], preset=parts[1], role="training", batch=int(parts[3]))
 
 
-# ---- what it says ----------------------------------------------------------------------------------------------------
+# ---- rows of a history -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
-    """Rows that came out, and how many runs and windows were passed over for what."""
+class LiveRows:
+    """New rows, and the number of skipped runs and windows by reason."""
 
     rows: Sequence[Observed] = ()
     passed: Mapping[str, int] = field(default_factory=dict)
 
 
-def live_rows(history: History, alone: Alone, before: Iterable[Observed] = ()) -> Live:
+def live_rows(history: History, alone: Alone, before: Iterable[Observed] = ()) -> LiveRows:
     """
-    The rows of a piece of history. Cells whose workloads ``alone`` does not have are passed over: nothing could be
+    The rows of a history. Cells with a workload that has no solo row in ``alone`` are skipped, because nothing can be
     learned from them.
 
-    ``before`` are the rows that were made already: a cell goes on after the last of its own, so that no run counts
-    twice.
+    ``before`` are the rows that exist already: a cell starts after its last row, so that no run counts twice.
     """
     passed: Counter[str] = Counter()
-    seen: dict[Cell, float] = {}
+    measured_until: dict[Cell, float] = {}
     for row in before:
-        seen[row.cell] = max(row.at, seen.get(row.cell, -math.inf))
-    rows = [*_functions(history, alone, seen, passed), *_trainings(history, alone, seen, passed)]
-    rows = [row for row in rows if row.at >= seen.get(row.cell, -math.inf) + ROW_S]
-    return Live(rows=rows, passed=dict(sorted(passed.items())))
+        measured_until[row.cell] = max(row.at, measured_until.get(row.cell, -math.inf))
+    rows = [*_functions(history, alone, measured_until, passed), *_trainings(history, alone, measured_until, passed)]
+    rows = [row for row in rows if row.at >= measured_until.get(row.cell, -math.inf) + ROW_S]
+    return LiveRows(rows=rows, passed=dict(sorted(passed.items())))
 
 
 def undisturbed(
     history: History, passed: "Counter[str] | None" = None
 ) -> Iterator[tuple[Run, Workload | None, tuple[Workload, ...]]]:
     """
-    Runs whose co-runners did not change, with the training beside them (None: there was none) and the functions
-    (sorted).
-
-    By GPU instance, in order of time.
+    Runs whose co-runners did not change, each with the training beside it (None = none) and the functions beside it
+    (sorted). Ordered by GPU instance, then by time. ``passed`` counts the skipped runs by reason.
     """
-    count: Counter[str] = Counter() if passed is None else passed
+    skipped: Counter[str] = Counter() if passed is None else passed
     lives = _jobs_by_gpu(history.jobs)
     for gpu, runs in _runs_by_gpu(history.runs).items():
         earlier: list[Run] = []
         for position, run in enumerate(runs):
-            earlier = [one for one in earlier if one.end > run.start]
-            later = runs[position + 1 : bisect_left(runs, run.end, lo=position + 1, key=lambda one: one.start)]
+            earlier = [other for other in earlier if other.end > run.start]
+            later = runs[position + 1 : bisect_left(runs, run.end, lo=position + 1, key=lambda other: other.start)]
             others = [*earlier, *later]
             earlier.append(run)
             if not run.sound:
-                count["not warm or not succeeded"] += 1
+                skipped["not warm or not succeeded"] += 1
             elif not run.model:
-                count["function not named"] += 1
+                skipped["function not named"] += 1
             elif run.beside and not others:
-                count["functions beside not recorded"] += 1
+                skipped["functions beside not recorded"] += 1
             elif (functions := _functions_beside(run, others)) is None:
-                count["functions beside changed or not known"] += 1
-            elif (there := _steady(run.start, run.end, run.jobs, lives.get(gpu, []))) is None:
-                count["jobs changed or several"] += 1
-            elif there and there[0].workload is None:
-                count["job not named"] += 1
-            elif len(functions) == 1 and not there:
-                count["two functions without a training"] += 1
+                skipped["functions beside changed or not known"] += 1
+            elif (present_jobs := _steady(run.start, run.end, run.jobs, lives.get(gpu, []))) is None:
+                skipped["jobs changed or several"] += 1
+            elif present_jobs and present_jobs[0].workload is None:
+                skipped["job not named"] += 1
+            elif len(functions) == 1 and not present_jobs:
+                skipped["two functions without a training"] += 1
             else:
-                yield run, there[0].workload if there else None, functions
+                yield run, present_jobs[0].workload if present_jobs else None, functions
 
 
 def _functions_beside(run: Run, others: Sequence[Run]) -> tuple[Workload, ...] | None:
     """
-    The functions that were at work beside a run for :data:`COVER` of its time; () where nothing else ran, None where
-    they changed.
+    The functions that were at work beside a run for :data:`COVER` of its time. () = nothing else ran; None = they
+    changed.
     """
     if not others:
         return ()
@@ -388,61 +388,64 @@ def _functions_beside(run: Run, others: Sequence[Run]) -> tuple[Workload, ...] |
     at_work = _at_work(others, run.worked_from, run.end)
     functions, seconds = max(at_work.items(), key=lambda item: item[1])
     steady = functions and seconds >= COVER * (run.end - run.worked_from)
-    return tuple(sorted(_function(*one) for one in functions)) if steady else None
+    return tuple(sorted(_function(*model_rows) for model_rows in functions)) if steady else None
 
 
 def _at_work(runs: Iterable[Run], start: float, end: float) -> dict[tuple[tuple[str, int], ...], float]:
     """
-    How many seconds of [start, end) each set of functions was at work; () = none.
+    Seconds of [start, end) in which each set of functions was at work; the key () stands for none.
 
-    A set has the model and the rows of each, sorted, as often as it ran at once. They are not workloads, because it is
-    asked for very often.
+    A set is a sorted tuple of (model, rows), one item for each concurrent run. Plain tuples, not workloads, because
+    this is called very often.
     """
     changes = []
     for run in runs:
         began, ended = max(start, run.worked_from), min(end, run.end)
         if began < ended:
             changes += [(began, True, run.model, run.rows), (ended, False, run.model, run.rows)]
-    found: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
-    here: list[tuple[str, int]] = []
+    seconds: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
+    present: list[tuple[str, int]] = []
     last = start
     for moment, begins, model, rows in sorted(changes):
-        found[tuple(here)] += moment - last
+        seconds[tuple(present)] += moment - last
         last = moment
         if begins:
-            insort(here, (model, rows))
+            insort(present, (model, rows))
         else:
-            here.remove((model, rows))
-    found[()] += end - last
-    return found
+            present.remove((model, rows))
+    seconds[()] += end - last
+    return seconds
 
 
 def _runs_by_gpu(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = defaultdict(list)
+    by_gpu: dict[str, list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.start):
-        found[run.gpu].append(run)
-    return found
+        by_gpu[run.gpu].append(run)
+    return by_gpu
 
 
 def _jobs_by_gpu(jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    found: dict[str, list[Job]] = defaultdict(list)
+    by_gpu: dict[str, list[Job]] = defaultdict(list)
     for job in jobs:
         for gpu in job.gpus:
-            found[gpu].append(job)
-    return found
+            by_gpu[gpu].append(job)
+    return by_gpu
 
 
 def _steady(start: float, end: float, noted: Sequence[str], jobs: Sequence[Job]) -> list[Job] | None:
-    """The one job (or none) that was there all the time and that the worker saw too; None where that cannot be said."""
-    there = [job for job in jobs if job.created < end and job.ended > start]
-    if {job.id for job in there} != set(noted) or len(there) > 1:
+    """
+    The job (or none, as an empty list) that was present during the whole interval and that the worker reported too;
+    None if the jobs changed, were several, or differ from the report.
+    """
+    present = [job for job in jobs if job.created < end and job.ended > start]
+    if {job.id for job in present} != set(noted) or len(present) > 1:
         return None
-    lasting = all(start >= job.began + EDGE_S and end <= job.ended - EDGE_S for job in there)
-    return there if lasting else None
+    lasting = all(start >= job.began + EDGE_S and end <= job.ended - EDGE_S for job in present)
+    return present if lasting else None
 
 
 def _functions(
-    history: History, alone: Alone, seen: Mapping[Cell, float], passed: "Counter[str]"
+    history: History, alone: Alone, measured_until: Mapping[Cell, float], passed: "Counter[str]"
 ) -> Iterator[Observed]:
     shared: dict[Cell, list[Run]] = defaultdict(list)
     solo: dict[tuple[PlaceKey, Workload], list[float]] = defaultdict(list)
@@ -456,7 +459,7 @@ def _functions(
             shared[run.place, "function", run.workload, beside].append(run)
     for cell, runs in shared.items():
         place, _, function, beside = cell
-        new = [run for run in runs if run.end > seen.get(cell, -math.inf)]
+        new = [run for run in runs if run.end > measured_until.get(cell, -math.inf)]
         if len(new) < MIN_RUNS:
             passed["too few runs yet"] += len(new)
             continue
@@ -480,7 +483,7 @@ def _functions(
 
 
 def _trainings(
-    history: History, alone: Alone, seen: Mapping[Cell, float], passed: "Counter[str]"
+    history: History, alone: Alone, measured_until: Mapping[Cell, float], passed: "Counter[str]"
 ) -> Iterator[Observed]:
     jobs, lives, runs = {job.id: job for job in history.jobs}, _jobs_by_gpu(history.jobs), _runs_by_gpu(history.runs)
     without: dict[tuple[str, str], Window] = {}
@@ -490,14 +493,14 @@ def _trainings(
         key = window.job, window.gpu
         if window.solo_count >= MIN_ITERATIONS:
             without[key] = window
-        # Windows overlap: one is reported every ten seconds over the last sixty.
+        # Windows overlap: a job reports every ten seconds over the last sixty.
         if window.shared_count < MIN_ITERATIONS or window.end - window.window_s < free_from.get(key, -math.inf):
             continue
         job = jobs.get(window.job)
         if job is None or job.workload is None:
             passed["window: job not named"] += 1
         elif len(job.gpus) > 1:
-            # Its iterations wait for the other GPU instances too.
+            # Its iterations also wait for the other GPU instances.
             passed["window: job on several GPU instances"] += 1
         elif not (functions := _fixed_functions(window, job, lives[window.gpu], runs.get(window.gpu, []))):
             passed["window: co-runners changed"] += 1
@@ -506,12 +509,12 @@ def _trainings(
         else:
             cell: Cell = window.place, "training", job.workload, functions
             free_from[key] = window.end
-            if window.end - window.window_s >= seen.get(cell, -math.inf):
+            if window.end - window.window_s >= measured_until.get(cell, -math.inf):
                 shared[cell].append((window, without.get(key)))
     for cell, windows in shared.items():
         place, _, training, functions = cell
-        references = {(one.job, one.gpu, one.end): one for _, one in windows if one is not None}.values()
-        live, profile = _mean((one.solo_s, one.solo_count) for one in references), alone[place][training].timing
+        references = {(solo.job, solo.gpu, solo.end): solo for _, solo in windows if solo is not None}.values()
+        live, profile = _mean((solo.solo_s, solo.solo_count) for solo in references), alone[place][training].timing
         n, seconds = _mean((window.shared_s, window.shared_count) for window, _ in windows)
         yield Observed(
             place=place,
@@ -529,7 +532,7 @@ def _trainings(
 
 
 def _mean(parts: Iterable[tuple[float, int]]) -> tuple[int, float]:
-    """(count, mean) of parts that are (mean, count) themselves; (0, 0) of none."""
+    """(count, mean) of parts given as (mean, count); (0, 0) without parts."""
     listed = list(parts)
     count = sum(n for _, n in listed)
     return count, math.fsum(mean * n for mean, n in listed) / count if count else 0.0
@@ -537,13 +540,13 @@ def _mean(parts: Iterable[tuple[float, int]]) -> tuple[int, float]:
 
 def _fixed_functions(window: Window, job: Job, jobs: Sequence[Job], runs: Sequence[Run]) -> tuple[Workload, ...]:
     """
-    The functions that were at work beside the job through the window; () where they changed or cannot be said. ``runs``
-    by start.
+    The functions that were at work beside the job during the whole window; () if they changed or are unknown. ``runs``
+    are sorted by start.
     """
     start = window.end - window.window_s
     if _steady(start, window.end, [job.id], jobs) is None:
         return ()
-    # No run is longer than its limit; those that began before the window and reach into it are within this.
+    # A run that began before the window and reaches into it began at most this long before: its run time is limited.
     first = bisect_left(runs, start - SETTLED_S, key=lambda run: run.start)
     inside = [run for run in runs[first : bisect_right(runs, window.end, key=lambda run: run.start)] if run.end > start]
     if not all(run.sound and run.model and run.place == window.place for run in inside):
@@ -553,11 +556,11 @@ def _fixed_functions(window: Window, job: Job, jobs: Sequence[Job], runs: Sequen
     functions, seconds = max(at_work.items(), key=lambda item: item[1], default=((), 0.0))
     if len(functions) == 1 and (len(at_work) > 1 or any(run.beside for run in inside)):
         return ()
-    # Iterations that other functions touched are among the shared ones, so this bounds their part too.
+    # Iterations that other functions touched are among the shared ones, so this bounds their share too.
     steady = seconds >= COVER * window.shared_s * window.shared_count
-    return tuple(sorted(_function(*one) for one in functions)) if steady else ()
+    return tuple(sorted(_function(*model_rows) for model_rows in functions)) if steady else ()
 
 
 def solo_rows(profiles: Iterable[Profile]) -> Alone:
-    """What :func:`live_rows` takes for ``alone``."""
+    """The solo rows that :func:`live_rows` takes as ``alone``."""
     return {profile.place.key: profile.solo for profile in profiles}

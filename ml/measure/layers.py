@@ -1,4 +1,4 @@
-"""Table III of the paper, measured on a torch module: twelve numbers of one workload (section III-A)."""
+"""Table III of the paper, measured on a torch module: the twelve features of a workload (section III-A)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,17 +30,17 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "dropout": (nn.Dropout, nn.Dropout2d),
 }
 
-#: What CUPTI calls copies and fills, which it lists among the kernels.
+#: Names of copies and fills, which CUPTI lists among the kernels.
 NO_KERNELS = ("Memcpy", "Memset")
 
 
 def table_iii(module: nn.Module, batch: int, run: Callable[[], object], *, training: bool) -> dict[str, float]:
     """
-    The features of a workload. ``run`` takes one iteration (training) or one inference of ``batch`` rows.
+    The features of a workload. ``run`` runs one iteration (training) or one inference of ``batch`` rows.
 
-    FLOPs by torch's counter over that run, twice the multiply-accumulates. Memory is parameters and buffers, gradients
-    and the optimiser's first moment where it trains, and the bytes of all that the modules put out in the run: the same
-    number on every device.
+    FLOPs are counted by torch over that run (a multiply-add counts as two). Memory is parameters and buffers, with
+    gradients and the optimiser's first moment in a training, plus the bytes of all module outputs in the run; it is the
+    same on every device.
     """
     weights = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
     with _outputs(module) as put_out, FlopCounterMode(display=False) as counter:
@@ -57,7 +57,7 @@ def table_iii(module: nn.Module, batch: int, run: Callable[[], object], *, train
 
 @contextmanager
 def _outputs(module: nn.Module) -> Iterator[list[int]]:
-    """Collects the bytes that each leaf module puts out while the block runs."""
+    """Collects the output bytes of each leaf module while the block runs."""
     sizes: list[int] = []
 
     def note(_: nn.Module, __: object, output: object) -> None:
@@ -74,23 +74,22 @@ def _outputs(module: nn.Module) -> Iterator[list[int]]:
 
 def kernel_profile(run: Callable[[], object], *, cuda: bool, runs: int = 3) -> dict[str, float]:
     """
-    Kernels of one run by torch's profiler: ``per_run``, ``mean_us`` and ``longest_us``; operators where there is no
-    GPU.
+    Kernels of one run by torch's profiler: ``per_run``, ``mean_us`` and ``longest_us``; operators if there is no GPU.
 
-    The longest is the stretch that nothing can interrupt on a GPU; a gate between runs cannot either. Copies and fills
-    are no kernels: a copy from pageable memory is longer than most of them. The profiler stays attached to the process
-    unless ``TEARDOWN_CUPTI=1`` is in its environment.
+    The longest kernel is the longest stretch that nothing can interrupt on a GPU. Copies and fills are not counted: a
+    copy from pageable memory is longer than most kernels. The profiler stays attached to the process unless
+    ``TEARDOWN_CUPTI=1`` is in its environment.
     """
     from torch.profiler import ProfilerActivity, profile
 
     run()
-    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiler:
         for _ in range(runs):
             run()
         if cuda:
             torch.cuda.synchronize()
     events = [
-        event for event in found.events() or () if not event.cpu_children and not event.name.startswith(NO_KERNELS)
+        event for event in profiler.events() or () if not event.cpu_children and not event.name.startswith(NO_KERNELS)
     ]
     lengths = [float(event.device_time_total if cuda else event.cpu_time_total) for event in events]
     lengths = [length for length in lengths if length > 0]

@@ -1,23 +1,24 @@
 """
-One workload's process in a profiling run: ``python -m ml.measure.member --model bert --role function ...``, started by
-``ml.profile``.
+The process of one workload in a profiling run: ``python -m ml.measure.member --model bert --role function ...``,
+started by ``ml.profile``.
 
-It loads one model in one role, then takes commands from its standard input, one JSON object a line, and answers each
-with one line:
+It loads one model in one role, then reads commands from its standard input, one JSON object a line, and writes one line
+in reply to each:
 
 ``{"do": "prepare", "batch": 4}``
-    Makes that batch ready; answers with the features of table III, the kernel profile, the most memory that the allocator held of the
-    device at this batch, and the cold start by phase.
+    Prepares that batch. The reply has the features of table III, the kernel profile, the most device memory that the
+    allocator held at this batch, and the cold start by phase.
 ``{"do": "ready", "batch": 4}``
-    Makes that batch ready and runs it once where it has not run since: what memory it needs is taken then, not in a measured run.
+    Prepares that batch and runs it once if it has not run since the last rest, so that it allocates memory before a
+    measured run.
 ``{"do": "rest"}``
-    Gives the memory that the allocator keeps back to the device: the next runs are others'.
+    Returns the memory that the allocator keeps to the device, because the next runs are of other processes.
 ``{"do": "run", "batch": 4, "wait_s": 0.02, "from": t, "until": u}``
-    Runs without a pause, one after the other, from now until ``u`` (seconds of CLOCK_MONOTONIC, which all processes share), a training
-    waiting ``wait_s`` for its input before each iteration. Answers with the seconds of every run that lies within ``t`` to ``u``
-    and the processor seconds in them.
+    Runs one after the other without a pause until ``u`` (seconds of CLOCK_MONOTONIC, which all processes share). A
+    training waits ``wait_s`` for its input before each iteration. The reply has the seconds of every run that lies
+    within ``t`` to ``u``, and the processor seconds of these runs.
 
-The parent closes the input to end it.
+The parent ends the process by closing its standard input.
 """
 
 import time
@@ -43,12 +44,12 @@ _IMPORTED = time.monotonic()
 
 
 class Subject(Protocol):
-    """A workload that can be taken one run at a time."""
+    """A workload that can run once at a time."""
 
     def prepare(self, batch: int) -> None: ...
 
     def run(self) -> object:
-        """One iteration or inference, to its very end on the device."""
+        """One iteration or inference, until the device has finished it."""
         ...
 
     @property
@@ -76,7 +77,7 @@ class TrainingSubject:
 
 
 class FunctionSubject:
-    """Runs the zoo's handler on arrays in memory: what a runner does between its socket's two ends."""
+    """Calls the zoo's handler on arrays in memory, as a runner does between receiving and replying."""
 
     def __init__(self, model: str, preset: str, device: str) -> None:
         class_ = cast(type[ModelFunction], importlib.import_module(f"zoo.{model}").Function)
@@ -98,7 +99,7 @@ class FunctionSubject:
 
 
 class Member:
-    """Takes commands for one subject."""
+    """Carries out commands for one subject."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._role, self._device = arguments.role, arguments.device
@@ -112,7 +113,7 @@ class Member:
         self._subject: Subject = subject(arguments.model, arguments.preset, self._device)
         self._cold = {"import": _IMPORTED - _BEGAN, "context": context_s, "weights": time.monotonic() - began}
         self._batch = 0
-        #: Whether this batch has run since memory was given back.
+        #: Whether this batch has run since memory was returned to the device.
         self._warm = False
         self._described: dict[int, dict[str, Any]] = {}
 
@@ -135,7 +136,7 @@ class Member:
         if batch != self._batch:
             self._subject.prepare(batch)
             self._batch, self._warm = batch, False
-            # What the batch before has taken is not this one's.
+            # Memory of the previous batch must not count for this one.
             self.rest()
             if self._cuda:
                 torch.cuda.reset_peak_memory_stats()
@@ -167,7 +168,7 @@ class Member:
         return {"seconds": seconds, "busy_s": busy_s}
 
 
-def _answer(member: Member, command: dict[str, Any]) -> dict[str, Any]:
+def _carry_out(member: Member, command: dict[str, Any]) -> dict[str, Any]:
     match command["do"]:
         case "prepare":
             return member.prepare(command["batch"])
@@ -180,7 +181,7 @@ def _answer(member: Member, command: dict[str, Any]) -> dict[str, Any]:
         case "run":
             return member.run(command["batch"], command["wait_s"], command["from"], command["until"])
         case other:
-            raise ValueError(f"an unknown command: {other!r}")
+            raise ValueError(f"unknown command: {other!r}")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -192,24 +193,24 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--preset", required=True)
     parser.add_argument("--device", required=True)
     options = parser.parse_args(arguments)
-    # Answers go out by a descriptor of their own: what a library prints must not end up among them.
-    answers = os.fdopen(os.dup(1), "w")
+    # Replies use a descriptor of their own, so that the output of a library cannot mix with them.
+    replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    answer: Callable[[dict[str, Any]], None] = lambda found: print(json.dumps(found), file=answers, flush=True)  # noqa: E731
+    reply: Callable[[dict[str, Any]], None] = lambda content: print(json.dumps(content), file=replies, flush=True)  # noqa: E731
     try:
         member = Member(options)
-    except Exception as error:  # noqa: BLE001 - told to the parent, which decides
-        answer({"error": f"{type(error).__name__}: {error}"})
+    except Exception as error:  # noqa: BLE001 - reported to the parent, which decides
+        reply({"error": f"{type(error).__name__}: {error}"})
         return
-    answer({"ready": True})
+    reply({"ready": True})
     for line in sys.stdin:
         try:
-            answer(_answer(member, json.loads(line)))
+            reply(_carry_out(member, json.loads(line)))
         except Exception as error:  # noqa: BLE001
-            answer({"error": f"{type(error).__name__}: {error}"})
-    # Python would take torch apart module by module, for up to a second in which the next run waits.
+            reply({"error": f"{type(error).__name__}: {error}"})
+    # Exit at once: Python would unload torch module by module, for up to a second in which the next run waits.
     os._exit(0)
 
 

@@ -1,9 +1,9 @@
 """
-What to measure, in which order: any beginning of the plan is as informative as its length allows.
+The order of measurements: any first part of the plan is as informative as its length allows.
 
-The pairs of the paper's space (8 training models x 4 batches x 8 function models x 4 batches = 1,024) are taken in
-rounds. A round has every training model with every function model once, along the diagonals of a Latin square, each at
-another batch; the next round moves the batches on. So a run that is cut after n pairs has seen every model about
+The pairs of the paper's space (8 training models x 4 batches x 8 function models x 4 batches = 1,024) are measured in
+rounds. A round has every training model with every function model once, along the diagonals of a Latin square, each
+pair at another batch; the next round shifts the batches. A run that stops after n pairs has measured every model about
 equally often.
 """
 
@@ -16,19 +16,19 @@ from ml.measure.rows import Role, Workload
 
 #: (training, function) whose degradation over 1..8 concurrent invocations the paper shows (section II-C, figure 3).
 LADDERS = (("deepfm", "mobilenet"), ("vgg16", "deepvit"), ("roberta", "vgg16"))
-#: Models among which the other rows with several functions are drawn: few, so that every weight of Eq. 3 and 4 is met
-#: more than once.
+#: Models of the other sets of several functions. They are few, so that each weight of Eq. 3 and 4 is observed more than
+#: once.
 SEVERAL_TRAININGS = ("mobilenet", "vgg16", "bert", "deepfm")
 SEVERAL_FUNCTIONS = ("mobilenet", "deepfm", "resnet50", "roberta")
-#: Positions of batches in the order in which they are taken up, where few are wanted. The first ones are those of the
-#: sets of several.
+#: Positions of a model's batches, in the order in which a plan with few batches uses them. The first ones are those of
+#: the sets of several functions.
 TRAINING_POSITIONS = (1, 2, 0, 3)
 FUNCTION_POSITIONS = (0, 2, 1, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Workloads to be measured together; a training first. ``repeat`` > 0: measured before."""
+    """Workloads to measure together, a training first. ``repeat`` > 0: the set was measured before."""
 
     members: tuple[Workload, ...]
     repeat: int = 0
@@ -37,12 +37,12 @@ class Run:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
     """
-    How many of each kind; ``repeated`` pairs, and as many pairs of functions as said, are measured ``times`` times in
-    all.
+    How many runs of each kind. ``repeated`` pairs and ``repeated_functions`` pairs of functions are measured ``times``
+    times in all.
 
-    ``positions``: the first rounds of pairs have batches at that many of each model's four positions only, so that few
-    workloads have to be measured alone; 1 = every training at its second batch and every function at its first, as the
-    sets of several functions have them. ``pairs_first``: no other kind before the pairs are done.
+    ``positions``: the first rounds of pairs use that many of each model's four batches, so that few workloads have to
+    be measured alone; 1 = every training at its second batch and every function at its first, as in the sets of several
+    functions. ``pairs_first``: all pairs before the other kinds.
     """
 
     pairs: int = 240
@@ -58,9 +58,8 @@ class Amounts:
 
 class Plan:
     """
-    ``batches(model, role)`` gives the four batches of a model. Deterministic for a seed.
-
-    ``models`` in table I's order.
+    All runs in order. ``batches(model, role)`` gives the four batches of a model; ``models`` are in table I's order.
+    Deterministic for a seed.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class Plan:
             for shift in range(count):
                 for i in range(count):
                     j = (i + shift) % count
-                    # Over sixteen rounds every model pair meets every pair of batches once.
+                    # Over sixteen rounds every pair of models gets every pair of batches once.
                     training = (i + shift + round_) % 4
                     function = (i + 2 * shift + round_ // 4) % 4
                     yield self._pair(i, training, j, function)
@@ -111,7 +110,7 @@ class Plan:
     def functions(self, *, smallest_first: bool = False) -> Iterator[Run]:
         """
         Every pair of functions at the smallest batch, and the other half of the square with another batch on one side
-        (A7); mixed, or the smallest before the others.
+        (assumption A7: functions beside functions are pairs too). ``smallest_first`` puts the smallest batches first.
         """
         count = len(self._models)
         square = [(i, (i + shift) % count) for shift in range(count) for i in range(count)]
@@ -128,7 +127,8 @@ class Plan:
 
     def several(self, amount: int, k_max: int) -> Iterator[Run]:
         """
-        Ladders of one function up to eight at a time, then two to ``k_max`` functions of few models beside a training.
+        Ladders of one function up to eight at a time, then sets of two to ``k_max`` functions of few models beside a
+        training.
         """
         yielded: set[Run] = set()
         ladders = [pair for pair in LADDERS if set(pair) <= set(self._models)]
@@ -140,7 +140,7 @@ class Plan:
         trainings = [model for model in SEVERAL_TRAININGS if model in self._models] or list(self._models)
         functions = [model for model in SEVERAL_FUNCTIONS if model in self._models] or list(self._models)
         generator = random.Random(self._seed)
-        # Of few models there may be fewer sets than are asked for.
+        # With few models there may be fewer sets than asked for.
         for _ in range(100 * amount):
             k = 2 + len(yielded) % (k_max - 1)
             run = self._together(generator.choice(trainings), sorted(generator.choices(functions, k=k)))
@@ -156,9 +156,9 @@ class Plan:
         return Run(members=members)
 
     def runs(self, amounts: Amounts) -> list[Run]:
-        """All of it, the kinds mixed in proportion (the others than pairs, where those come first)."""
+        """The whole plan. The kinds are mixed in proportion; with ``pairs_first``, the others after the pairs."""
         pairs = _first(self.pairs(amounts.positions), amounts.pairs)
-        # The repeated ones are spread over the whole list, and their repeats over the whole time.
+        # The repeated sets are spread over the whole list, and their repeats over the whole time.
         functions = _first(self.functions(smallest_first=amounts.positions is not None), amounts.functions)
         chosen = [*_spread(pairs, amounts.repeated), *_spread(functions, amounts.repeated_functions)]
         repeats = [Run(members=run.members, repeat=number) for number in range(1, amounts.times) for run in chosen]
@@ -180,7 +180,7 @@ def _spread(runs: Sequence[Run], amount: int) -> Sequence[Run]:
 
 
 def _mixed(kinds: Mapping[str, Sequence[Run]]) -> list[Run]:
-    """Every kind in its own order, each spread evenly over the whole."""
+    """The runs of all kinds, each kind in its order and spread evenly over the whole."""
     placed = [
         ((position + 0.5) / len(runs), kind, position) for kind, runs in kinds.items() for position in range(len(runs))
     ]

@@ -1,20 +1,23 @@
 """
 Measures workloads alone and together on this machine's device: ``python -m ml.profile --out rows.jsonl``.
 
-Every model runs in a process of its own (``ml.measure.member``), as a runner or a serverful job would: resident, idle
-until it is told to run. A co-location first runs each member alone for a moment (the control), then all at once, and
-counts what lies wholly within the window. The rows are appended as they are measured; started again, it goes on after
-the last one. It needs torch, numpy and, for a GPU, nvidia-ml-py, and none of the platform's servers, so it runs on a
-bare GPU machine; ``smore profiles import`` takes its rows in.
+Every model runs in its own process (``ml.measure.member``), as a runner or a serverful job would: resident, and idle
+until it gets a command. A co-location first runs each member alone for a moment (the control), then all at once, and
+counts the runs that lie wholly within the window. Rows are appended as they are measured; a second start continues
+after the last one. The program needs torch, numpy and, for a GPU, nvidia-ml-py, and none of the platform's servers, so
+it runs on a bare GPU machine. ``smore profiles import`` reads its rows.
 
-On a GPU the models have their published sizes; on a **CPU partition**, which stands in for one, the small presets, with
-a training waiting for its input for a fixed part of each iteration (``ModelCard.input_wait``) and functions at a lower
-priority than training. On a GPU a training waits for nothing unless ``--input-wait`` says so: what is measured then is
-what sharing a saturated device does. The inputs are synthetic, in the shapes of the data sets of table I.
+On a GPU the models have their published sizes. On a **CPU partition**, which stands in for a GPU, they have the small
+presets, a training waits for its input for a fixed part of each iteration (``ModelCard.input_wait``), and functions run
+at a lower priority than the training. On a GPU a training waits only if ``--input-wait`` says so; without it, the rows
+measure the sharing of a saturated device. The inputs are synthetic, in the shapes of the data sets of table I.
 
-Utilisation of a GPU is the mean share of SMs at work, by NVML's GPM (Hopper and later, MIG instances too); elsewhere
-the share of time in which any kernel ran, by NVML. ``Place.counter`` says which. A file is gone on with on any machine
-of the same device, sharing mode and counter; its rows name the driver of their own day.
+The utilisation of a GPU is the mean share of busy SMs by NVML's GPM (Hopper and later, MIG instances too), elsewhere
+the share of time in which any kernel ran, by NVML. ``Place.counter`` names the source. A file can be continued on any
+machine of the same device, sharing mode and counter; each row names its own driver.
+
+The module is longer than 500 lines: the devices, the members' processes and the campaign make one program that a bare
+GPU machine runs.
 """
 
 import argparse
@@ -48,24 +51,24 @@ if TYPE_CHECKING:
     from smore.process.gpm import Gpm
 
 ROOT = Path(__file__).parents[2]
-#: The zoo's names in the order of table I.
+#: The zoo's models in the order of table I.
 MODELS = NAMES
-#: Seconds of a run alone, the reference.
+#: Seconds of a run alone, which gives the reference.
 SOLO_S = 4.0
-#: Seconds of the control before each window, and the least number of runs in it.
+#: Seconds of the control before each window, and its least number of runs.
 CONTROL_S: Mapping[rows.Role, float] = {"training": 1.0, "function": 0.6}
 CONTROL_RUNS = 4
-#: Seconds in which all members run already, before the window.
+#: Seconds that all members run before the window begins.
 WARM_UP_S = 0.4
-#: Processes kept at the same time; the one used longest ago makes room.
+#: Processes that are kept; above that, the least recently used one ends.
 PROCESSES = 30
-#: Between two looks at NVML.
+#: Seconds between two samples of NVML.
 SAMPLE_S = 0.2
-#: NVML's utilisation is of the second before, so what it says in the first second of a window is not the window's.
+#: NVML reports the utilisation of the past second, so samples of a window's first second are dropped. Seconds.
 LAG_S = 1.0
 
-#: As for runners and serverful jobs (worker/inherited.py): the allocator keeps what it has, or it alone doubles
-#: some run times.
+#: As for runners and serverful jobs (worker/runner/processes.py): the allocator keeps its memory; returning it to the
+#: system doubles some run times.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
@@ -75,18 +78,18 @@ ALLOCATOR = {
 
 
 class BadDevice(Exception):
-    """Nothing can be measured on it; the message says why."""
+    """The device cannot be measured; the message says why."""
 
 
 class MemberFailed(Exception):
-    """A workload could not be prepared or run; the message is its own."""
+    """A workload could not be prepared or run; the message is that of its process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """
-    Shares of the device's time in a window, None where nothing tells; ``foreign`` by processes that are not measured,
-    ``counters`` as :class:`ml.measure.rows.Solo` has them.
+    Shares of the device's time in a window, None = unknown; ``foreign``: by processes that are not measured;
+    ``counters``: as in :class:`ml.measure.rows.Solo`.
     """
 
     total: float | None
@@ -96,7 +99,7 @@ class Usage:
 
 
 class Device(Protocol):
-    """What is measured on. ``torch_device`` is for the members, ``preset`` the size of their models."""
+    """The device to measure on. ``torch_device`` is for the members, ``preset`` the size of their models."""
 
     place: Place
     torch_device: str
@@ -107,17 +110,17 @@ class Device(Protocol):
     def watch(self, pids: Sequence[int]) -> "Watch": ...
 
     def counters(self, pid: int) -> Mapping[str, float]:
-        """What it tells of itself and of a process that works on it, as :class:`ml.measure.rows.Solo` has it."""
+        """Figures of the device and of a process on it, as :class:`ml.measure.rows.Solo` has them."""
 
 
 class Watch(Protocol):
-    """Usage from its making until it is asked."""
+    """Usage of the device from the watch's creation until :meth:`usage` is called."""
 
     def usage(self) -> Usage: ...
 
 
 class CpuPartition:
-    """Cores with pinned processes; functions run at ``nice`` beside a training at 0, all in one scheduling group."""
+    """Pinned cores. Functions run at ``nice`` beside a training at 0, all in one scheduling group."""
 
     torch_device = "cpu"
     preset = "cpu"
@@ -149,31 +152,31 @@ class _CpuWatch:
         self._began = self._read()
 
     def _read(self) -> tuple[float, float, float]:
-        """Clock, processor seconds of the members, and of everybody on the cores."""
+        """Clock, processor seconds of the members, and processor seconds of all processes on the cores."""
         tick = os.sysconf("SC_CLK_TCK")
         own = 0.0
         for pid in self._pids:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             own += (int(fields[11]) + int(fields[12])) / tick
-        everybody = 0.0
+        all_processes = 0.0
         for line in Path("/proc/stat").read_text().splitlines():
             name, *values = line.split()
             if name in {f"cpu{core}" for core in self._cores}:
-                everybody += (sum(map(int, values[:8])) - int(values[3]) - int(values[4])) / tick
-        return time.monotonic(), own, everybody
+                all_processes += (sum(map(int, values[:8])) - int(values[3]) - int(values[4])) / tick
+        return time.monotonic(), own, all_processes
 
     def usage(self) -> Usage:
-        then, now = self._began, self._read()
-        whole = (now[0] - then[0]) * len(self._cores)
-        own, everybody = (now[1] - then[1]) / whole, (now[2] - then[2]) / whole
-        return Usage(total=min(1.0, own), memory=None, foreign=max(0.0, everybody - own))
+        before, now = self._began, self._read()
+        whole = (now[0] - before[0]) * len(self._cores)
+        own, all_processes = (now[1] - before[1]) / whole, (now[2] - before[2]) / whole
+        return Usage(total=min(1.0, own), memory=None, foreign=max(0.0, all_processes - own))
 
 
 class CudaGpu:
     """
-    A GPU by index, or what CUDA_VISIBLE_DEVICES names first (a MIG instance, too), shared by processes.
+    A GPU by index, or the first device of CUDA_VISIBLE_DEVICES (also a MIG instance), shared by processes.
 
-    Raises BadDevice for a GPU that is divided into MIG instances: CUDA would take the first of them.
+    Raises BadDevice for a GPU with MIG instances: CUDA would silently use the first of them.
     """
 
     preset = "paper"
@@ -196,7 +199,7 @@ class CudaGpu:
             raise BadDevice(
                 "this GPU is divided into MIG instances: name one of them (nvidia-smi -L) in CUDA_VISIBLE_DEVICES"
             )
-        #: Where GPM counts: a handle of the whole GPU and the number of the MIG instance on it.
+        #: GPM counts on a handle of the whole GPU, with the number of the MIG instance on it.
         self._whole = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self._handle) if self._mig else self._handle
         self._instance: int | None = pynvml.nvmlDeviceGetGpuInstanceId(self._handle) if self._mig else None
         self._gpm = gpm.Gpm.supported(self._whole)
@@ -211,7 +214,7 @@ class CudaGpu:
         try:
             return bool(self._nvml.nvmlDeviceGetMigMode(self._handle)[0] == self._nvml.NVML_DEVICE_MIG_ENABLE)
         except self._nvml.NVMLError:
-            return False  # it cannot be divided
+            return False  # the GPU does not support MIG
 
     def start(self, argv: Sequence[str], role: rows.Role) -> "subprocess.Popen[str]":  # noqa: ARG002 - the same for both roles
         # A kernel profile must not leave the profiler in a process that is measured afterwards.
@@ -226,24 +229,27 @@ class CudaGpu:
 
     def counters(self, pid: int) -> Mapping[str, float]:
         nvml = self._nvml
-        asked: Mapping[str, Callable[[], float]] = {
+        queries: Mapping[str, Callable[[], float]] = {
             "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(self._whole) / 1e3,
             "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(self._whole, nvml.NVML_CLOCK_SM),
         }
-        found: dict[str, float] = {}
-        for name, ask in asked.items():
+        counters: dict[str, float] = {}
+        for name, query in queries.items():
             with suppress(nvml.NVMLError):
-                found[name] = float(ask())
+                counters[name] = float(query())
         with suppress(nvml.NVMLError):
-            held = {one.pid: one.usedGpuMemory for one in nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)}
+            memory_by_pid = {
+                process.pid: process.usedGpuMemory
+                for process in nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+            }
             # In a container NVML may name other process numbers, or no memory.
-            if held.get(pid):
-                found["process_memory_bytes"] = float(held[pid])
-        return found
+            if memory_by_pid.get(pid):
+                counters["process_memory_bytes"] = float(memory_by_pid[pid])
+        return counters
 
 
 class _NvmlRates:
-    """Samples NVML's utilisation from a thread, five times a second."""
+    """Samples NVML's utilisation five times a second, in a thread."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -266,8 +272,8 @@ class _NvmlRates:
 
     def means(self) -> tuple[float, float] | None:
         """
-        Of kernels and of memory; None for a window that is shorter than the lag, or that an error, which is told, has
-        cut.
+        Mean utilisation of kernels and of memory; None if the window is shorter than the lag, or after an error
+        (printed).
         """
         self._end.set()
         self._thread.join()
@@ -290,7 +296,7 @@ class _GpuWatch:
             shares = self._gpm.sample() or {}
             self._gpm.close()
             if not shares:
-                print("\nGPM gave no shares for this row", file=sys.stderr)
+                print("\nGPM returned no shares for this row", file=sys.stderr)
         rates = self._rates.means() if self._rates is not None else None
         total = shares.get("sm") if self._gpm is not None else rates[0] if rates else None
         counters = {**shares, **({"nvml": rates[0]} if rates else {})}
@@ -315,10 +321,10 @@ def _popen(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.P
 
 class Process:
     """
-    A member's process: one model in one role. Requests and answers are lines; ``ask`` may be called for several before
-    ``answer``.
+    The process of a member: one model in one role. Requests and replies are lines; ``ask`` may be called for several
+    processes before ``answer``.
 
-    It loads its model after its making; :meth:`loaded` waits for that.
+    The process loads its model in the background; :meth:`loaded` waits for it.
     """
 
     def __init__(self, device: Device, workload: Workload) -> None:
@@ -328,11 +334,11 @@ class Process:
         )
         self.pid = self._process.pid
         self._loaded = False
-        #: Whether it has run since it gave its memory back.
+        #: Whether it has run since it returned its memory to the device.
         self.ran = False
 
     def loaded(self) -> None:
-        """Raises MemberFailed where it could not load, once."""
+        """Wait until the model is loaded. Raises MemberFailed at the first call if it could not be loaded."""
         if not self._loaded:
             self._loaded = True
             self.answer()
@@ -347,15 +353,15 @@ class Process:
             raise MemberFailed(f"its process ended with status {self._process.wait()}") from None
 
     def answer(self) -> dict[str, Any]:
-        """Raises MemberFailed with what went wrong there."""
+        """The reply to the oldest request. Raises MemberFailed with the error of the process."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise MemberFailed(f"its process ended with status {self._process.wait()}")
-        found: dict[str, Any] = json.loads(line)
-        if "error" in found:
-            raise MemberFailed(found["error"])
-        return found
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise MemberFailed(reply["error"])
+        return reply
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -369,21 +375,21 @@ class Process:
 
 
 class Processes:
-    """The processes of all members, by model, role and instance; started when first needed."""
+    """The processes of all members by model, role and instance. They start when first needed."""
 
     def __init__(self, device: Device, limit: int = PROCESSES) -> None:
         self._device, self._limit = device, limit
-        self._found: dict[tuple[str, str, int], Process] = {}
+        self._processes: dict[tuple[str, str, int], Process] = {}
 
     def start(self, workloads: Iterable[Workload]) -> None:
-        """One process for each model and role, all loading at the same time, as many as are kept."""
+        """Start one process for each model and role, up to the limit. All load at the same time."""
         for workload in workloads:
             key = (workload.model, workload.role, 0)
-            if key not in self._found and len(self._found) < self._limit:
-                self._found[key] = Process(self._device, workload)
+            if key not in self._processes and len(self._processes) < self._limit:
+                self._processes[key] = Process(self._device, workload)
 
     def of(self, members: Sequence[Workload]) -> list[Process]:
-        """A process for each; workloads of the same model and role get different ones."""
+        """One process for each workload; workloads of the same model and role get different ones."""
         keys = []
         for workload in members:
             for instance in itertools.count():
@@ -392,34 +398,38 @@ class Processes:
                     keys.append(key)
                     break
         for key, workload in zip(keys, members, strict=True):
-            # Popped and put back: the last used stand last.
-            self._found[key] = self._found.pop(key) if key in self._found else Process(self._device, workload)
-            for old in [other for other in self._found if other not in keys][: max(0, len(self._found) - self._limit)]:
-                self._found.pop(old).end()
+            # Popped and inserted again, so that the most recently used are last.
+            self._processes[key] = (
+                self._processes.pop(key) if key in self._processes else Process(self._device, workload)
+            )
+            for old in [other for other in self._processes if other not in keys][
+                : max(0, len(self._processes) - self._limit)
+            ]:
+                self._processes.pop(old).end()
         for key in keys:
-            self._found[key].loaded()
-        self._rest([key for key, process in self._found.items() if key not in keys and process.ran])
-        return [self._found[key] for key in keys]
+            self._processes[key].loaded()
+        self._rest([key for key, process in self._processes.items() if key not in keys and process.ran])
+        return [self._processes[key] for key in keys]
 
     def _rest(self, keys: Sequence[tuple[str, str, int]]) -> None:
-        """Have them give back the memory that they keep; one that cannot answer is ended."""
+        """Let them return their memory to the device; a process that fails is ended."""
         for key in keys:
             try:
-                self._found[key].ask(do="rest")
-                self._found[key].answer()
+                self._processes[key].ask(do="rest")
+                self._processes[key].answer()
             except MemberFailed:
-                self._found.pop(key).end()
+                self._processes.pop(key).end()
             else:
-                self._found[key].ran = False
+                self._processes[key].ran = False
 
     def drop(self, members: Sequence[Workload]) -> None:
-        """End all processes of these models: one of them has failed, and which state it is in nobody knows."""
-        for key in [key for key in self._found if key[:2] in {(w.model, w.role) for w in members}]:
-            self._found.pop(key).end()
+        """End all processes of these models: after a failure their state is unknown."""
+        for key in [key for key in self._processes if key[:2] in {(w.model, w.role) for w in members}]:
+            self._processes.pop(key).end()
 
     def end(self) -> None:
-        while self._found:
-            self._found.popitem()[1].end()
+        while self._processes:
+            self._processes.popitem()[1].end()
 
 
 class Campaign:
@@ -440,10 +450,10 @@ class Campaign:
         self._processes = Processes(device)
         self._solo: dict[Workload, Solo] = {}
         self.done: set[Run] = set()
-        #: Workloads that failed, with their words: runs with them are passed over.
+        #: Failed workloads with the error; runs with them are skipped.
         self.failed: dict[Workload, str] = {}
         for row in rows.read(out) if out.exists() else ():
-            # Another driver may have measured them: that stands on each row, and predictions hold for the device.
+            # Another driver is allowed: each row names its driver, and predictions hold for the device.
             if (row.place.key, row.place.counter) != (device.place.key, device.place.counter):
                 place = f"{row.place.device} ({row.place.sharing_mode}, {row.place.counter})"
                 raise BadRow(f"{out.name} holds rows of {place}: use another file")
@@ -458,7 +468,7 @@ class Campaign:
                 self.done.add(Run(members=tuple(member.workload for member in row.members), repeat=row.repeat))
 
     def _share(self, workload: Workload) -> float:
-        """Of an undisturbed iteration that waits for its input."""
+        """Share of an undisturbed iteration in which the workload waits for its input."""
         return (
             input_wait(self._wait, card(workload.model), self._device.torch_device)
             if workload.role == "training"
@@ -469,12 +479,13 @@ class Campaign:
         self._processes.end()
 
     def start(self, runs: Iterable[Run]) -> None:
-        """Let the processes that these runs need load at the same time."""
+        """Start the processes that these runs need, so that they load at the same time."""
         self._processes.start(workload for run in runs for workload in run.members)
 
     def measure(self, run: Run) -> None:
         """
-        One co-location, after a run alone of each member that has none yet. A workload that fails is noted, not raised.
+        Measure one co-location, after a solo run of each member that has none yet. A failing workload is recorded in
+        ``failed``, not raised.
         """
         for workload in run.members:
             if workload in self.failed:
@@ -488,9 +499,9 @@ class Campaign:
         try:
             row = self._together(run)
         except (MemberFailed, BadRow) as error:
-            # Not a workload's fault alone: it may be memory that lacks for all of them together.
+            # The fault may not be one workload's: together they may need too much memory.
             self._processes.drop(run.members)
-            print(f"\npassed over: {' + '.join(map(str, run.members))}: {error}", file=sys.stderr)
+            print(f"\nskipped: {' + '.join(map(str, run.members))}: {error}", file=sys.stderr)
             return
         rows.write(self._out, row)
         self.done.add(run)
@@ -500,11 +511,11 @@ class Campaign:
             return
         (process,) = self._processes.of([workload])
         process.ask(do="prepare", batch=workload.batch)
-        found = process.answer()
+        prepared = process.answer()
         wait_s = 0.0
         if (share := self._share(workload)) > 0:
             answer = self._run(process, workload, 0.0, CONTROL_S["training"], least=8)
-            # Of the processor on a CPU, of the clock on a GPU, whose work is no process's time.
+            # Processor time on a CPU; clock time on a GPU, whose work is not process time.
             busy_s = answer["busy_s"] if self._device.torch_device == "cpu" else sum(answer["seconds"])
             wait_s = busy_s / len(answer["seconds"]) * share / (1 - share)
         watch = self._device.watch([process.pid])
@@ -513,14 +524,14 @@ class Campaign:
         solo = Solo(
             place=self._device.place,
             workload=workload,
-            features=found["features"],
+            features=prepared["features"],
             timing=Timing.of(answer["seconds"]),
             utilisation=usage.total,
             memory_utilisation=usage.memory,
-            device_memory_bytes=found["device_memory_bytes"],
+            device_memory_bytes=prepared["device_memory_bytes"],
             input_wait_s=wait_s,
-            cold_s=found["cold_s"],
-            kernels=found["kernels"],
+            cold_s=prepared["cold_s"],
+            kernels=prepared["kernels"],
             seconds=self._solo_s,
             at=_now(),
             command=self._command,
@@ -532,7 +543,7 @@ class Campaign:
     def _run(
         self, process: Process, workload: Workload, wait_s: float, seconds: float, *, least: int = 1
     ) -> dict[str, Any]:
-        """Alone for so long, or a little longer where ``least`` runs did not fit."""
+        """Run alone for ``seconds``, or longer if fewer than ``least`` runs fit."""
         while True:
             start = time.monotonic() + WARM_UP_S / 5
             process.ask(do="run", batch=workload.batch, wait_s=wait_s, **{"from": start, "until": start + seconds})
@@ -590,7 +601,7 @@ def _now() -> str:
 
 
 def progress(done: int, total: int, seconds: float, left_s: float) -> str:
-    """One line: how far, and how long still."""
+    """One line of progress: runs done, minutes used and minutes left."""
     width = 30
     filled = width * done // max(1, total)
     return (
@@ -611,45 +622,47 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="ml.profile", description="Measure workloads alone and together on this machine's device."
     )
-    parser.add_argument("--out", type=Path, required=True, help="file of rows (JSON lines); goes on where it ends")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="file of rows (JSON lines); an existing file is continued"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--index", type=int, default=0, help="GPU number")
-    parser.add_argument("--cores", type=_cores, default="0", help="CPU partition: its cores, by comma")
+    parser.add_argument("--cores", type=_cores, default="0", help="CPU partition: its cores, separated by commas")
     parser.add_argument(
         "--function-nice", type=int, default=5, help="CPU partition: priority of functions below training, 0 to 19"
     )
-    parser.add_argument("--minutes", type=float, help="stop in time; the most informative runs come first")
-    parser.add_argument("--window", type=float, default=12.0, help="seconds of a co-location")
+    parser.add_argument(
+        "--minutes", type=float, help="stop after so many minutes; the most informative runs come first"
+    )
+    parser.add_argument("--window", type=float, default=12.0, help="seconds of a co-location's window")
     parser.add_argument("--solo", type=float, default=SOLO_S, help="seconds of a run alone")
     parser.add_argument(
         "--input-wait",
-        help="share of a training's iteration, 0 to <1; card: the model's; none (default: card on a CPU)",
+        help="share of a training's iteration that waits for input: 0 to <1, card (the model's) or none (default: card on a CPU)",
     )
     parser.add_argument(
         "--positions",
         type=int,
         choices=range(1, 5),
         help=(
-            "the pairs' first rounds at so many of each model's four batches: few workloads have to be measured alone"
-            " (default: mixed)"
+            "use only so many of each model's four batches in the first rounds of pairs, so that few workloads have to be"
+            " measured alone (default: mixed)"
         ),
     )
     parser.add_argument(
-        "--order", choices=("mixed", "pairs"), default="mixed", help="pairs: the other kinds after them"
+        "--order", choices=("mixed", "pairs"), default="mixed", help="pairs: all pairs before the other kinds"
     )
+    parser.add_argument("--parallel", action="store_true", help="load the first processes at the same time")
+    parser.add_argument("--pairs", type=int, default=240, help="number of the 1,024 pairs of training and function")
+    parser.add_argument("--functions", type=int, default=64, help="number of pairs of functions")
+    parser.add_argument("--several", type=int, default=60, help="number of sets with two or more functions")
+    parser.add_argument("--repeated", type=int, default=20, help="number of pairs measured repeatedly")
     parser.add_argument(
-        "--parallel", action="store_true", help="let the first processes load at the same time, not one after another"
+        "--repeated-functions", type=int, default=10, help="number of pairs of functions measured repeatedly"
     )
-    parser.add_argument("--pairs", type=int, default=240, help="of the 1,024 training x function")
-    parser.add_argument("--functions", type=int, default=64, help="function x function")
-    parser.add_argument("--several", type=int, default=60, help="with two or more functions")
-    parser.add_argument("--repeated", type=int, default=20, help="pairs measured again and again")
-    parser.add_argument(
-        "--repeated-functions", type=int, default=10, help="pairs of functions measured again and again"
-    )
-    parser.add_argument("--times", type=int, default=5, help="how often those are measured")
-    parser.add_argument("--k-max", type=int, default=4, choices=range(2, 9), help="functions at a time")
-    parser.add_argument("--models", default=",".join(MODELS), help="by comma")
+    parser.add_argument("--times", type=int, default=5, help="measurements of each repeated pair")
+    parser.add_argument("--k-max", type=int, default=4, choices=range(2, 9), help="most functions at a time")
+    parser.add_argument("--models", default=",".join(MODELS), help="models, separated by commas")
     options = parser.parse_args(arguments)
     unknown = set(options.models.split(",")) - set(NAMES)
     if unknown:
@@ -667,7 +680,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
-    # The file's name alone: where it lay on that machine is nobody's business.
+    # Record the file's name only, not its folder on that machine.
     words = [options.out.name if word == str(options.out) else word for word in arguments]
     command = "python -m ml.profile " + shlex.join(words)
     began = time.monotonic()
@@ -734,11 +747,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def stand_aside(options: argparse.Namespace) -> None:
     """
-    Keep this process from disturbing what it measures.
+    Keep this process from disturbing its measurements.
 
-    It leaves the partition's cores, and takes all members into one session, so that a kernel which divides time between
-    sessions first (autogroup) weighs each process by itself, as it does within a container. The leader of a process
-    group cannot leave its session, and need not.
+    It leaves the partition's cores, and takes all members into one session: a kernel that divides time between sessions
+    first (autogroup) then weighs each process by itself, as within a container. The leader of a process group cannot
+    leave its session and does not need to.
     """
     with suppress(PermissionError):
         os.setsid()

@@ -1,9 +1,9 @@
 """
-Measured rows: what a profiling run writes down, one JSON object a line, and how it is read back.
+Measured rows: the file format of a profiling run, one JSON object a line.
 
-Two kinds. A **solo** row is one workload alone, a **co-location** row several on one device at the same time. Every row
-names its :class:`Place`; rows of different places are never mixed. Standard library only: a bare GPU machine writes
-them, the platform imports them.
+A **solo** row is one workload alone, a **co-location** row several workloads on one device at the same time. Every row
+names its :class:`Place`; rows of different places are never combined. Standard library only, because rows are written
+on bare GPU machines.
 
 Degradation (Eq. 1) is computed when a row is read, never stored: ``co-located time / reference time - 1``, see
 :func:`degradation`.
@@ -40,16 +40,15 @@ FEATURES: Final = (
 
 
 class BadRow(ValueError):
-    """A row that cannot be used; the message names file and line where they are known."""
+    """A row that cannot be used; the message names file and line if they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """
-    Where a row holds: the device and how its users share it. The key under which rows, models and tables are kept
-    apart.
+    The device of a row and how its processes share it. The key keeps rows, predictors and tables apart.
 
-    ``counter`` names what utilisation is measured by, ``sharing_mode`` how co-located work divides the device.
+    ``counter`` names the source of utilisations, ``sharing_mode`` how co-located work shares the device.
     """
 
     device: str
@@ -64,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Workload:
-    """A configuration: a model of a size in a role with a batch."""
+    """A configuration: model, size, role and batch."""
 
     model: str
     preset: str
@@ -77,7 +76,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Times of whole iterations (training) or runs (function) in seconds; ``n`` of them."""
+    """Times of ``n`` whole iterations (training) or runs (function), seconds."""
 
     n: int
     mean: float
@@ -87,10 +86,10 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> "Timing":
-        """Nearest-rank percentiles. Raises BadRow without a sample."""
+        """Nearest-rank percentiles. Raises BadRow without a value."""
         ordered = sorted(seconds)
         if not ordered:
-            raise BadRow("no run was finished within the window")
+            raise BadRow("no run finished within the window")
 
         def rank(percent: int) -> float:
             return ordered[-(-len(ordered) * percent // 100) - 1]
@@ -103,13 +102,13 @@ class Solo:
     """
     A workload alone for ``seconds``.
 
-    ``features``: :data:`FEATURES`. ``utilisation`` and ``memory_utilisation`` are shares of the device's time, None
-    where no counter tells. ``input_wait_s``: the part of an iteration in which it waits for its input. ``cold_s``:
-    seconds by phase (import, context, weights, first_run). ``kernels``: what a kernel profile of some runs gave (count
-    per run, mean and longest microseconds). ``device_memory_bytes``: the most that torch's allocator held of the device
-    at this batch. ``counters``: what else the device told, by name, as far as it tells: shares of the time by GPM
-    (``sm``, ``occupancy``, ``tensor``, ``dram``, ``graphics``) and by NVML (``nvml``), ``process_memory_bytes`` (the
-    process's whole, context included), ``power_limit_w``, ``sm_clock_mhz``.
+    ``features``: :data:`FEATURES`. ``utilisation`` and ``memory_utilisation``: shares of the device's time, None = no
+    counter. ``input_wait_s``: the part of an iteration in which it waits for its input. ``cold_s``: seconds by phase
+    (import, context, weights, first_run). ``kernels``: figures of a kernel profile (count per run, mean and longest
+    microseconds). ``device_memory_bytes``: the most device memory that torch's allocator held at this batch.
+    ``counters``: further figures of the device by name, where available: shares of the time by GPM (``sm``,
+    ``occupancy``, ``tensor``, ``dram``, ``graphics``) and by NVML (``nvml``), ``process_memory_bytes`` (of the whole
+    process, context included), ``power_limit_w``, ``sm_clock_mhz``.
     """
 
     place: Place
@@ -136,7 +135,7 @@ class Member:
     One side of a co-location.
 
     ``timing`` is measured in the window, ``control`` in a short run alone just before it, in the same process. ``solo``
-    is the reference: a long run alone, whose tail is known better.
+    is the reference: a long run alone, which gives a better tail.
     """
 
     workload: Workload
@@ -148,10 +147,10 @@ class Member:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Colocation:
     """
-    Several workloads on one device for ``seconds``; at most one of them is a training, and then it is the first.
+    Several workloads on one device for ``seconds``. At most one of them is a training, which is then the first.
 
     ``repeat`` counts measurements of the same members. ``disturbance`` is the share of the cores that foreign work took
-    in the window, None where nothing tells.
+    in the window, None = unknown.
     """
 
     place: Place
@@ -178,11 +177,11 @@ Row: TypeAlias = Solo | Colocation
 
 def degradation(member: Member, metric: Metric) -> float:
     """
-    Eq. 1 as a fraction: time in co-location over time alone, minus one. Raw: noise may make it negative.
+    Eq. 1 as a raw fraction: time in co-location over time alone, minus one. Noise may make it negative.
 
-    The reference is the workload alone (``solo``), scaled halfway to what the control just before the window was (by
-    medians). A machine's speed drifts over an hour, which the control sees, but the control is short: all of it or
-    nothing of it as the reference made repeated measurements differ more (docs/research/predictor.md has the figures).
+    The reference is the workload alone (``solo``), scaled halfway to the speed of the control just before the window
+    (by medians). The control sees the drift of a machine's speed over an hour, but it is short; using all or nothing of
+    it made repeated measurements differ more (docs/predictor.md has the figures).
     """
     drift = math.sqrt(member.control.p50 / member.solo.p50)
     reference: float = getattr(member.solo, metric) * drift
@@ -191,15 +190,15 @@ def degradation(member: Member, metric: Metric) -> float:
 
 
 def write(path: Path, row: Row) -> None:
-    """Append one row; a reader sees all of a row or nothing but a cut last line."""
+    """Append one row. A reader sees the whole row, or a truncated last line."""
     with path.open("a") as file:
         file.write(json.dumps(asdict(row), separators=(",", ":")) + "\n")
 
 
 def read(path: Path) -> list[Row]:
     """
-    Every row of a file. Raises BadRow, with file and line, for one that is cut, of another version, or holds NaN or a
-    time that is not positive; OSError where the file cannot be read.
+    Every row of a file. Raises BadRow, with file and line, for a row that is truncated, of another version, or has a
+    NaN or a time that is not positive; OSError if the file cannot be read.
     """
     return list(_rows(path))
 
@@ -218,7 +217,7 @@ def _why(error: Exception) -> str:
 
 
 def parse(document: Mapping[str, Any]) -> Row:
-    """A row from its JSON form. Raises BadRow, KeyError or TypeError for what is not one."""
+    """A row from its JSON form. Raises BadRow, KeyError or TypeError for anything else."""
     if document.get("version") != VERSION:
         raise BadRow(f"version {document.get('version')!r}, {VERSION} is expected")
     values = dict(document)
@@ -233,7 +232,7 @@ def parse(document: Mapping[str, Any]) -> Row:
         _finite(values["features"])
         _finite(values["cold_s"])
         _finite(values["kernels"])
-        # Rows that were written before there were any have none.
+        # Older rows have no counters.
         _finite(values.get("counters", {}))
         return Solo(**values)
     if kind == "colocation":
@@ -247,7 +246,7 @@ def parse(document: Mapping[str, Any]) -> Row:
         if len(members) < 2 or any(member.workload.role == "training" for member in members[1:]):
             raise BadRow("a co-location has at least two members, and only the first may be a training")
         return Colocation(**(values | {"members": members}))
-    raise BadRow(f"a row of kind {kind!r}")
+    raise BadRow(f"unknown kind of row {kind!r}")
 
 
 def _timing(values: Mapping[str, Any]) -> Timing:
@@ -267,10 +266,10 @@ def _finite(values: Mapping[str, Any]) -> None:
 @dataclass(slots=True)
 class Profile:
     """
-    All rows of one place: solo rows by workload (the newest of each) and co-locations in the order of their
+    All rows of one device and sharing mode: the newest solo row of each workload, and co-locations in order of
     measurement.
 
-    The times alone of a workload are pooled, in its solo row and in the members of co-locations: see :func:`pooled`.
+    The times alone of a workload are pooled over its solo row and its members of co-locations: see :func:`pooled`.
     """
 
     place: Place
@@ -279,27 +278,27 @@ class Profile:
 
 
 def profiles(rows: Iterable[Row]) -> list[Profile]:
-    """Rows by place (device and sharing mode). Rows of two places never come together."""
-    found: dict[tuple[str, str], Profile] = {}
+    """Rows grouped by device and sharing mode."""
+    by_place: dict[tuple[str, str], Profile] = {}
     for row in rows:
-        profile = found.setdefault(row.place.key, Profile(place=row.place))
+        profile = by_place.setdefault(row.place.key, Profile(place=row.place))
         if isinstance(row, Solo):
             profile.solo[row.workload] = row
         else:
             profile.colocations.append(row)
-    for profile in found.values():
+    for profile in by_place.values():
         _pool(profile)
-    return list(found.values())
+    return list(by_place.values())
 
 
-#: A control tells of the tail when it holds so many runs.
+#: Least number of runs at which a control's tail is used.
 _TAIL_RUNS = 20
 
 
 def pooled(alone: Sequence[Timing]) -> Timing:
     """
-    One reference from all that was measured of a workload alone: the median of the medians, and the median distance of
-    mean and tail from it, the tail from runs of at least :data:`_TAIL_RUNS` where there are any.
+    One reference from all timings of a workload alone: the median of the medians, and the median ratios of mean and
+    tail to it. The tail is taken from runs of at least :data:`_TAIL_RUNS` if there are any.
     """
     long = [timing for timing in alone if timing.n >= _TAIL_RUNS] or alone
     p50 = statistics.median(timing.p50 for timing in alone)

@@ -1,9 +1,9 @@
 """
-Gaussian-process regression of a quantity of pairs, in numpy alone (Rasmussen and Williams 2006, "Gaussian processes for
+Gaussian-process regression of a quantity of pairs, in numpy (Rasmussen and Williams 2006, "Gaussian processes for
 machine learning").
 
-Columns describe the two sides of a pair and the pair itself. Columns of a kind form a group with one length scale, so
-that few samples can tell which kinds matter. See ``ml.predict.pairwise`` for the covariance and why it has this form.
+Columns describe the two sides of a pair and the pair itself. Columns of one kind form a group with one length scale, so
+that few samples suffice to find which kinds matter. ``ml.predict.pairwise`` describes the covariance and its form.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,17 +14,17 @@ import numpy as np
 
 from ml.predict.samples import Floats, Ints
 
-#: Samples among which hyperparameters are sought; all samples are conditioned on.
+#: Samples on which hyperparameters are optimised; the process is conditioned on all samples.
 SOUGHT_ON: Final = 200
 ITERATIONS: Final = 40
-#: In prior deviations: a line search that begins further out may leave the range of numbers.
+#: Longest step in prior deviations: a line search that starts further out may overflow.
 LONGEST_STEP: Final = 3.0
-#: Deviation that a column of logarithms is thought to have, and how many samples that belief weighs.
+#: Prior deviation of a column of logarithms, and its weight in samples.
 TYPICAL: Final = 0.5
 PSEUDO: Final = 2.0
-#: Deviations from the centre at which an input is cut off: nothing is known of what lies further out.
+#: Deviations from the centre at which an input is clipped: the samples say nothing about inputs further out.
 FAR: Final = 4.0
-#: Terms of the covariance that have an amplitude: victim, aggressor, both, pair, and linear in the pair's columns.
+#: Terms of the covariance with an amplitude: victim, aggressor, both, pair, and linear in the pair's columns.
 TERMS: Final = 5
 #: Priors of logarithms (mean, deviation): weight of a group's distances, amplitude of a term and noise variance of a
 #: standardised target.
@@ -33,13 +33,13 @@ AMPLITUDE: Final = (-2.0, 1.5)
 NOISE: Final = (-3.0, 1.5)
 #: Added to the noise variance (of a standardised target), so that the covariance of exact repeats can be inverted.
 JITTER: Final = 1e-6
-#: Rows that are weighed at a time: their covariances with the samples stay in the processor's cache.
+#: Rows that are predicted at a time: their covariances with the samples stay in the processor's cache.
 CHUNK: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Which columns describe what: groups of column numbers for the victim, the aggressor (as many) and the pair."""
+    """The column numbers of each group: groups of the victim, of the aggressor (as many) and of the pair."""
 
     victim: Sequence[Sequence[int]]
     aggressor: Sequence[Sequence[int]]
@@ -51,7 +51,7 @@ class Layout:
 
     @property
     def line(self) -> list[int]:
-        """The columns in which the covariance has a linear term."""
+        """The columns with a linear term in the covariance."""
         return [column for group in self.pair for column in group]
 
     @property
@@ -62,8 +62,8 @@ class Layout:
 
     def prior(self) -> tuple[Floats, Floats]:
         """
-        Means and deviations of the logarithms of all hyperparameters: a weight for each group, amplitudes, noise
-        variance.
+        Means and deviations of the logarithms of all hyperparameters: one weight for each group, the amplitudes, the
+        noise variance.
         """
         groups = len(self.groups)
         of_each = [WEIGHT] * groups + [AMPLITUDE] * TERMS + [NOISE]
@@ -95,9 +95,9 @@ class Process:
     """
     A process conditioned on samples.
 
-    ``centre`` and ``scale`` standardise columns, ``level`` and ``unit`` the target; ``inputs``: standardised columns
-    [n, c]; ``hyper``: logarithms as in :meth:`Layout.prior`; ``weights`` [n]: inverse covariance times target; ``root``
-    [n, n]: inverse of the covariance's lower Cholesky factor.
+    ``centre`` and ``scale`` standardise columns, ``level`` and ``unit`` the target. ``inputs``: standardised columns
+    [n, c]. ``hyper``: logarithms as in :meth:`Layout.prior`. ``weights`` [n]: inverse covariance times target. ``root``
+    [n, n]: inverse of the lower Cholesky factor of the covariance.
     """
 
     layout: Layout
@@ -126,17 +126,17 @@ class Process:
         return self.unit * np.sqrt(variance)
 
     def _crosses(self, inputs: Floats) -> Iterator[Floats]:
-        """The covariance [<= CHUNK, n] of ever so many rows of standardised inputs with the samples."""
+        """The covariances [<= CHUNK, n] of standardised inputs with the samples, CHUNK rows at a time."""
         sides = [_side(self.layout, self.hyper, factor, inputs, self.inputs) for factor in self.layout.factors[:2]]
         for begin in range(0, max(1, len(inputs)), CHUNK):
-            some = slice(begin, begin + CHUNK)
-            kernels = [kernel[which[some]] for kernel, which in sides]
-            yield _together(self.layout, self.hyper, kernels, inputs[some], self.inputs)
+            chunk = slice(begin, begin + CHUNK)
+            kernels = [kernel[which[chunk]] for kernel, which in sides]
+            yield _together(self.layout, self.hyper, kernels, inputs[chunk], self.inputs)
 
     def left_out(self, parts: Sequence[Ints]) -> list[Floats]:
         """
-        For each part (positions of samples): its residuals by the process conditioned on all others, in units of the
-        deviation it would have given them. Section 5.4.2 for whole blocks.
+        The residuals of each part (positions of samples) by the process conditioned on all other samples, in units of
+        the deviation that this process gives them. Section 5.4.2 for whole blocks.
         """
         inverse = self.root.T @ self.root
         scores = []
@@ -147,7 +147,7 @@ class Process:
 
 
 def _standard(columns: Floats, centre: Floats, scale: Floats) -> Floats:
-    """Unknown values take the mean of the column: they tell nothing."""
+    """Standardised columns; an unknown value becomes the mean of its column."""
     return np.clip(np.nan_to_num((columns - centre) / scale, nan=0.0), -FAR, FAR)
 
 
@@ -169,8 +169,8 @@ def _kernel(layout: Layout, hyper: Floats, factor: slice, first: Floats, second:
 
 def _side(layout: Layout, hyper: Floats, factor: slice, first: Floats, second: Floats) -> tuple[Floats, Ints]:
     """
-    The kernel of a side between each distinct row of ``first`` and all of ``second``, and which distinct row each row
-    is: all pairs of 100 workloads have 10,000 rows, of which each side has 100.
+    The kernel of a side between each distinct row of ``first`` and all of ``second``, and the number of the distinct
+    row of each row. All pairs of 100 workloads have 10,000 rows, but each side has only 100 distinct ones.
     """
     columns = [column for group in layout.groups[factor] for column in group]
     rows = np.ascontiguousarray(first[:, columns])
@@ -181,7 +181,7 @@ def _side(layout: Layout, hyper: Floats, factor: slice, first: Floats, second: F
 
 
 def _together(layout: Layout, hyper: Floats, sides: Sequence[Floats], first: Floats, second: Floats) -> Floats:
-    """The covariance of all rows of two sets of inputs [n, m], without noise, from the kernels of the two sides."""
+    """The covariance, without noise, of all rows of two sets of inputs [n, m], from the kernels of the two sides."""
     victim, aggressor = sides
     a, _ = _amplitudes(layout, hyper)
     covariance: Floats = a[3] * _kernel(layout, hyper, layout.factors[2], first, second)
@@ -192,7 +192,7 @@ def _together(layout: Layout, hyper: Floats, sides: Sequence[Floats], first: Flo
 
 
 def _covariance(layout: Layout, hyper: Floats, first: Floats, second: Floats) -> Floats:
-    """Of all rows of two sets of inputs [n, m], without noise."""
+    """The covariance, without noise, of all rows of two sets of inputs [n, m]."""
     return _together(
         layout, hyper, [_kernel(layout, hyper, factor, first, second) for factor in layout.factors[:2]], first, second
     )
@@ -200,17 +200,17 @@ def _covariance(layout: Layout, hyper: Floats, first: Floats, second: Floats) ->
 
 def _standards(columns: Floats) -> tuple[Floats, Floats]:
     """Centre and scale of each column [c]."""
-    known = np.isfinite(columns)
-    count = known.sum(0)
-    centre = np.where(known, columns, 0.0).sum(0) / np.maximum(count, 1)
-    squares = np.where(known, (columns - centre) ** 2, 0.0).sum(0)
+    finite = np.isfinite(columns)
+    count = finite.sum(0)
+    centre = np.where(finite, columns, 0.0).sum(0) / np.maximum(count, 1)
+    squares = np.where(finite, (columns - centre) ** 2, 0.0).sum(0)
     return centre, np.sqrt((squares + PSEUDO * TYPICAL**2) / (count + PSEUDO))
 
 
-def evidence(columns: Floats, target: Floats, layout: Layout) -> float:
+def log_marginal_likelihood(columns: Floats, target: Floats, layout: Layout) -> float:
     """
-    Logarithm of the marginal likelihood (eq. 5.8, without its constant) of ``target`` but for a constant, at the
-    prior's mean.
+    Logarithm of the marginal likelihood (eq. 5.8, without its constant) of the centred ``target`` at the mean of the
+    prior.
     """
     inputs = _standard(columns, *_standards(columns))
     hyper, _ = layout.prior()
@@ -222,13 +222,13 @@ def evidence(columns: Floats, target: Floats, layout: Layout) -> float:
 
 
 def fit(columns: Floats, target: Floats, layout: Layout, *, seed: int) -> Process:
-    """The process of ``target`` [n] over ``columns`` [n, c], with the hyperparameters that are most probable."""
+    """The process of ``target`` [n] over ``columns`` [n, c] with the most probable hyperparameters."""
     centre, scale = _standards(columns)
     inputs = _standard(columns, centre, scale)
     level, unit = float(target.mean()), float(target.std()) or 1.0
     standard = (target - level) / unit
-    sought = np.random.default_rng(seed).permutation(len(target))[:SOUGHT_ON]
-    hyper = _most_probable(inputs[sought], standard[sought], layout)
+    subset = np.random.default_rng(seed).permutation(len(target))[:SOUGHT_ON]
+    hyper = _best_hyperparameters(inputs[subset], standard[subset], layout)
     _, noise = _amplitudes(layout, hyper)
     covariance = _covariance(layout, hyper, inputs, inputs) + noise * np.eye(len(target))
     root = np.linalg.inv(np.linalg.cholesky(covariance))
@@ -245,12 +245,14 @@ def fit(columns: Floats, target: Floats, layout: Layout, *, seed: int) -> Proces
     )
 
 
-def _most_probable(inputs: Floats, target: Floats, layout: Layout) -> Floats:
+def _best_hyperparameters(inputs: Floats, target: Floats, layout: Layout) -> Floats:
     """Hyperparameters that maximise the marginal likelihood (eq. 5.8) times the prior."""
     n = len(target)
     means, deviations = layout.prior()
-    apart = [_distances(inputs[:, list(group)], inputs[:, list(group)]).ravel() / len(group) for group in layout.groups]
-    parts = [np.stack(apart[factor]) for factor in layout.factors]
+    distances = [
+        _distances(inputs[:, list(group)], inputs[:, list(group)]).ravel() / len(group) for group in layout.groups
+    ]
+    parts = [np.stack(distances[factor]) for factor in layout.factors]
     linear = _products(inputs[:, layout.line], inputs[:, layout.line])
     identity = np.eye(n)
 
@@ -295,9 +297,9 @@ def minimum(
 ) -> Floats:
     """
     A local minimum of ``objective`` (value and gradient) from ``start`` by the BFGS method (Nocedal and Wright 2006,
-    section 6.1) with backtracking; ``unit`` is how far a first step may go in each direction.
+    section 6.1) with backtracking. ``unit`` is the longest first step in each direction.
     """
-    here, (value, gradient) = start, objective(start)
+    point, (value, gradient) = start, objective(start)
     curvature = np.diag(unit**2)
     curvature /= max(1.0, float(np.sqrt(gradient @ curvature @ gradient)))
     identity = np.eye(len(start))
@@ -307,23 +309,23 @@ def minimum(
         slope = float(step @ gradient)
         length = 1.0
         for _ in range(12):
-            there = here + length * step
+            trial_point = point + length * step
             try:
-                value_there, gradient_there = objective(there)
+                trial_value, trial_gradient = objective(trial_point)
             except np.linalg.LinAlgError:
-                value_there = np.inf
-            if value_there <= value + 1e-4 * length * slope:
+                trial_value = np.inf
+            if trial_value <= value + 1e-4 * length * slope:
                 break
             length /= 2
         else:
             break
-        moved, change = there - here, gradient_there - gradient
-        gained = value - value_there
-        here, value, gradient = there, value_there, gradient_there
+        moved, change = trial_point - point, trial_gradient - gradient
+        gained = value - trial_value
+        point, value, gradient = trial_point, trial_value, trial_gradient
         if gained < 1e-4:
             break
         product = float(moved @ change)
         if product > 1e-10:
             left = identity - np.outer(moved, change) / product
             curvature = left @ curvature @ left.T + np.outer(moved, moved) / product
-    return here
+    return point

@@ -120,8 +120,8 @@ _ARCHITECTURES: Mapping[Direction, Mapping[str, _Architecture]] = {"training": _
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """
-    Samples and what became of the file's rows for this place: ``rows`` read, of them ``unfit``, for which the memory
-    did not suffice, and ``repeated``, which say once more what an earlier row has said. Neither makes a sample.
+    Samples, and the numbers of the file's rows for one device: ``rows`` read, ``unfit`` of them that did not fit into
+    memory, ``repeated`` of them that repeat an earlier row. Neither of the two makes a sample.
     """
 
     samples: Samples
@@ -132,7 +132,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """A workload in a row: steps (Gavel) or runs (ParvaGPU) a second, alone and together with the other."""
+    """A workload in a row: steps (Gavel) or runs (ParvaGPU) a second, alone and together with the other workload."""
 
     model: str
     batch: int
@@ -151,10 +151,7 @@ class _Sample:
 
 
 def load(folder: Path) -> list[Samples]:
-    """
-    All co-locations: :func:`gavel` and :func:`parvagpu`. A predictor is to be tried on each by itself, as on any other
-    place.
-    """
+    """All co-locations of :func:`gavel` and :func:`parvagpu`. Try a predictor on each device separately."""
     return [*gavel(folder), *parvagpu(folder)]
 
 
@@ -168,7 +165,7 @@ def gavel(folder: Path) -> list[Samples]:
 
 def parvagpu(folder: Path) -> list[Samples]:
     """
-    A function beside others like it, direction "functions": ``parvagpu-a100-1g`` to ``7g``; see
+    A function beside copies of itself, direction "functions": ``parvagpu-a100-1g`` to ``7g``; see
     :func:`parvagpu_loaded`.
     """
     return [part.samples for part in parvagpu_loaded(folder)]
@@ -176,36 +173,36 @@ def parvagpu(folder: Path) -> list[Samples]:
 
 def gavel_loaded(folder: Path) -> list[Loaded]:
     """
-    Both sides of a row are victims, each of the other: throughput alone over that together, minus 1. Jobs of one worker
-    only.
+    Both sides of a row are victims of each other: throughput alone over throughput together, minus 1. Jobs of one
+    worker only.
 
-    The file has each pair in both orders with the same numbers, which is one measurement and counts once; the pair has
-    one number in both directions and on all three GPUs. For the V100 the publisher clips a retention at 1: there no
-    degradation is negative, and some are exactly 0. A throughput tells the mean time of a step. It stands for the
-    median and the busy time too; the tail is unknown.
+    The file has each pair in both orders with the same numbers, which is one measurement and counts once. A pair has
+    one pair number in both directions and on all three GPUs. For the V100 the publisher clips retention at 1, so no
+    degradation there is negative and some are exactly 0. A throughput gives the mean time of a step, which also stands
+    for the median and the busy time; the tail is unknown.
     """
     rows = [row for _, row in _read(folder, "gavel_pairs", _gavel_row) if row is not None]
-    numbers: dict[frozenset[tuple[str, int]], int] = {}
+    pair_numbers: dict[frozenset[tuple[str, int]], int] = {}
     loaded = []
     for gpu in GPUS:
-        here = [row for row in rows if row[0] == gpu]
-        fit = [sides for _, *sides in here if all(side.together for side in sides)]
-        found: dict[tuple[_Side, _Side], _Sample] = {}
+        of_gpu = [row for row in rows if row[0] == gpu]
+        fit = [sides for _, *sides in of_gpu if all(side.together for side in sides)]
+        by_sides: dict[tuple[_Side, _Side], _Sample] = {}
         repeated = 0
         for first, second in fit:
-            pair = numbers.setdefault(
-                frozenset(((first.model, first.batch), (second.model, second.batch))), len(numbers)
+            pair = pair_numbers.setdefault(
+                frozenset(((first.model, first.batch), (second.model, second.batch))), len(pair_numbers)
             )
-            repeated += (first, second) in found
-            found[first, second] = _Sample(victim=first, aggressor=second, pair=pair)
-            found[second, first] = _Sample(victim=second, aggressor=first, pair=pair)
-        samples = _samples(f"gavel-{gpu}", "training", list(found.values()))
-        loaded.append(Loaded(samples=samples, rows=len(here), unfit=len(here) - len(fit), repeated=repeated))
+            repeated += (first, second) in by_sides
+            by_sides[first, second] = _Sample(victim=first, aggressor=second, pair=pair)
+            by_sides[second, first] = _Sample(victim=second, aggressor=first, pair=pair)
+        samples = _samples(f"gavel-{gpu}", "training", list(by_sides.values()))
+        loaded.append(Loaded(samples=samples, rows=len(of_gpu), unfit=len(of_gpu) - len(fit), repeated=repeated))
     return loaded
 
 
 def _gavel_row(row: Mapping[str, str]) -> tuple[str, _Side, _Side] | None:
-    """GPU and both sides; None for another kind of place or more than one worker a job."""
+    """GPU and both sides; None for another kind of GPU or for jobs with more than one worker."""
     if row["gpu"] not in GPUS or (_whole(row, "scale1"), _whole(row, "scale2")) != (1, 1):
         return None
     first, second = (_gavel_side(row, number) for number in "12")
@@ -225,37 +222,38 @@ def _gavel_side(row: Mapping[str, str], number: str) -> _Side:
 
 def parvagpu_loaded(folder: Path) -> list[Loaded]:
     """
-    One of k processes of a model at a batch is the victim, the k - 1 others together the aggressor, for k of 2 to 5.
+    One of k processes of a model at a batch is the victim, the k - 1 others together are the aggressor, for k of 2 to
+    5.
 
-    The aggressor's FLOPs, memory and batch are k - 1 times those of one process, all else is one's. The target is
-    latency among k over latency alone, minus 1. The latency is batch / throughput: the published column is that,
-    rounded to whole milliseconds, in which a run of 5 ms could only get slower by fifths (a row in which the two
-    disagree is refused). It is a mean, not the P99 that this direction has elsewhere, and stands for the median and the
-    busy time too. Raw: noise makes some targets negative.
+    The aggressor's FLOPs, memory and batch are k - 1 times those of one process; its other features are those of one
+    process. The target is latency among k over latency alone, minus 1. Latency is batch / throughput: the published
+    latency is that, rounded to whole milliseconds, which is too coarse for a run of 5 ms (a row in which the two
+    disagree is refused). The latency is a mean, not the P99 that this direction has elsewhere; it also stands for the
+    median and the busy time. Targets are raw: noise makes some negative.
 
-    A pair is a model at a batch, with one number over all k and all slices. So its samples are no repeats of one
-    measurement, and :func:`ml.predict.samples.noise_rmsle` says nothing here. Rows of k = 1 are the reference and make
+    A pair is a model at a batch, with one number over all k and all slices. Its samples are therefore not repeats of
+    one measurement, and :func:`ml.predict.samples.noise_rmsle` does not apply. Rows of k = 1 are the reference and make
     no sample.
     """
-    found: dict[tuple[int, str, int, int], tuple[str, float]] = {}
+    throughputs: dict[tuple[int, str, int, int], tuple[str, float]] = {}
     rows, unfit, repeated = Counter[int](), Counter[int](), Counter[int]()
     for where, (key, throughput) in _read(folder, "parvagpu_a100", _parvagpu_row):
-        first, known = found.setdefault(key, (where, throughput))
-        if known != throughput:
+        first, first_throughput = throughputs.setdefault(key, (where, throughput))
+        if first_throughput != throughput:
             raise BadRow(f"{where}: another throughput than in {first}")
         rows[key[0]] += 1
         unfit[key[0]] += not throughput
         repeated[key[0]] += bool(throughput) and first != where
-    numbers: dict[tuple[str, int], int] = {}
+    pair_numbers: dict[tuple[str, int], int] = {}
     samples: dict[int, list[_Sample]] = {part: [] for part in sorted(rows)}
-    for (part, model, batch, processes), (where, throughput) in found.items():
+    for (part, model, batch, processes), (where, throughput) in throughputs.items():
         if processes == 1 or not throughput:
             continue
-        _, alone = found.get((part, model, batch, 1), ("", 0.0))
+        _, alone = throughputs.get((part, model, batch, 1), ("", 0.0))
         if not alone:
             raise BadRow(f"{where}: {model} at batch {batch} was not measured alone in {part}g")
         side = _Side(model=model, batch=batch, alone=alone / batch, together=throughput / batch)
-        pair = numbers.setdefault((model, batch), len(numbers))
+        pair = pair_numbers.setdefault((model, batch), len(pair_numbers))
         samples[part].append(_Sample(victim=side, aggressor=side, others=processes - 1, pair=pair))
     arrays = {part: _samples(f"parvagpu-a100-{part}g", "functions", samples[part]) for part in samples}
     return [
@@ -293,27 +291,33 @@ def _features(direction: Direction, side: _Side, copies: int = 1) -> Floats:
     """
     Table III [12] of ``copies`` processes.
 
-    Memory is an estimate like that of ml.measure.layers, at four bytes a number: the outputs of all layers, and
-    parameters three times in a training (with gradients and the optimiser's first moment).
+    Memory is an estimate like that of ml.measure.layers, at four bytes a number: the outputs of all layers, and the
+    parameters (three times in a training: with gradients and the optimiser's first moment).
     """
-    known = _ARCHITECTURES[direction][side.model]
-    memory = 4 * (known.parameters * (3 if direction == "training" else 1) + known.outputs * side.batch)
+    architecture = _ARCHITECTURES[direction][side.model]
+    memory = 4 * (architecture.parameters * (3 if direction == "training" else 1) + architecture.outputs * side.batch)
     return np.array(
-        [known.flops * side.batch * copies, known.parameters, memory * copies, *known.layers, side.batch * copies],
+        [
+            architecture.flops * side.batch * copies,
+            architecture.parameters,
+            memory * copies,
+            *architecture.layers,
+            side.batch * copies,
+        ],
         float,
     )
 
 
 def _solo(side: _Side) -> Floats:
-    """:data:`SOLO` as far as a throughput tells it: seconds of a step, none of which is known to be waiting."""
+    """:data:`SOLO` as far as a throughput gives it: seconds of a step, all of them busy."""
     seconds = 1 / side.alone
-    known = {"mean_s": seconds, "p50_s": seconds, "busy_s": seconds, "wait_s": 0.0}
-    return np.array([known.get(name, math.nan) for name in SOLO])
+    values = {"mean_s": seconds, "p50_s": seconds, "busy_s": seconds, "wait_s": 0.0}
+    return np.array([values.get(name, math.nan) for name in SOLO])
 
 
 def _architecture(direction: Direction, model: str) -> _Architecture:
     if model not in _ARCHITECTURES[direction]:
-        raise BadRow(f"a model of the name {model!r} is not known")
+        raise BadRow(f"unknown model {model!r}")
     return _ARCHITECTURES[direction][model]
 
 
@@ -334,21 +338,21 @@ def _whole(row: Mapping[str, str], name: str) -> int:
 
 
 def _read(folder: Path, name: str, parse: Callable[[Mapping[str, str]], T]) -> list[tuple[str, T]]:
-    """Each row of a table, parsed, with the place where it stands: ``file:line``."""
+    """The parsed rows of a table, each with its position ``file:line``."""
     packed = folder / f"{name}.csv.gz"
     path = packed if packed.exists() else packed.with_suffix("")
-    found: list[tuple[str, T]] = []
+    rows: list[tuple[str, T]] = []
     with (gzip.open if path == packed else open)(path, "rt", encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file, strict=True)
         try:
             for row in reader:
                 if None in row or None in row.values():
-                    raise BadRow("not as many cells as the first line has")
-                found.append((f"{path.name}:{reader.line_num}", parse(row)))
-            if not found:
+                    raise BadRow("the row does not have as many cells as the header")
+                rows.append((f"{path.name}:{reader.line_num}", parse(row)))
+            if not rows:
                 raise BadRow("no row")
         except KeyError as error:
             raise BadRow(f"{path.name}:{reader.line_num}: the column {error.args[0]!r} is missing") from error
         except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, csv.Error) as error:
             raise BadRow(f"{path.name}:{max(1, reader.line_num)}: {error}") from error
-    return found
+    return rows

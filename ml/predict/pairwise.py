@@ -1,37 +1,40 @@
 """
-Predicts what one neighbour costs: recipes that learn from measured pairs, fitted predictors with upper bounds, and
-their files.
+Predicts the degradation that one neighbour causes: recipes that learn from measured pairs, fitted predictors with upper
+bounds, and their files.
 
-``RECIPES[name].fit(samples, seed)`` gives a :class:`Predictor`. Three recipes are those of the paper's table V on the
-24 raw numbers of table III (12 a side, section IV-B); their parameters are frozen, so that "better than the paper's
-recipe" stays a fixed mark:
+``RECIPES[name].fit(samples, seed)`` gives a :class:`FittedPredictor`. Three recipes are those of the paper's table V,
+on the 24 raw numbers of table III (12 for each side, section IV-B). Their parameters are frozen, so that "better than
+the paper's recipe" is a fixed comparison:
 
 ======= ============================================================================================================
 linear  least squares
 bagging 200 regression trees, each on a bootstrap sample
-paper   random forest of 200 trees, unlimited depth, leaves of one sample (the paper gives none of these)
+paper   random forest of 200 trees, unlimited depth, leaves of one sample (the paper gives none of these values)
 ours    a Gaussian process on logarithms, see below
 ======= ============================================================================================================
 
-**ours.** Degradations spread over orders of magnitude and Eq. 2 judges their logarithm, so the target is ln(1 +
-degradation). Each side is described by logarithms of table III and by what its solo run tells (:data:`COLUMNS`), in
-groups of alike columns; two workloads are as alike as a Matern 3/2 kernel says of the distance, to which each group
-contributes with a length of its own. The covariance of pairs is::
+**ours.** Degradations span orders of magnitude and Eq. 2 compares logarithms, so the target is ln(1 + degradation).
+Each side is described by logarithms of table III and by its solo run (:data:`COLUMNS`). The columns form groups, and
+each group has its own length scale. The similarity of two workloads is a Matern 3/2 kernel of their scaled distance.
+The covariance of two pairs is::
 
     v k_victim + a k_aggressor + b k_victim k_aggressor + c k_pair + d (linear) + noise
 
-which says: a victim is sensitive and an aggressor heavy by itself, some meet worse than that, and what processor
-sharing alone would do (:func:`sharing`) is known. Lengths and amplitudes maximise the marginal likelihood times a prior
-(Rasmussen and Williams 2006, ch. 5): 48 pairs leave no room for a validation set, and the prior keeps a column that few
-pairs tell about from being believed.
+The first two terms are the victim's sensitivity and the aggressor's weight, the third their interaction. The effect of
+processor sharing alone (:func:`sharing`) is computed, not learned. Length scales and amplitudes maximise the marginal
+likelihood times a prior (Rasmussen and Williams 2006, ch. 5): 48 pairs are too few for a validation set, and the prior
+keeps the process from trusting a column that few pairs inform.
 
 **Bounds** are conformal (Vovk et al. 2005; Barber et al. 2021, arXiv:1905.02928): a quantile of the residuals, in log
-space, of pairs that were left out. Whole pairs are left out, since repeats of a pair, and its other direction, tell of
-each other. For ours the residuals of any left-out set follow from the inverse covariance (Rasmussen and Williams,
-section 5.4.2) and are counted in units of the process's own deviation, so a bound widens away from what was measured.
-For a workload whose model the training part did not have, they are those of left-out models.
+space, of pairs that were left out. Whole pairs are left out, because repeats of a pair, and its other direction, are
+not independent of it. For ours, the residuals of any left-out set follow from the inverse covariance (Rasmussen and
+Williams, section 5.4.2) and are divided by the process's own deviation, so a bound widens away from measured pairs. For
+a workload whose model was not in the training data, the residuals are those of left-out models.
 
-A predictor is kept as arrays and a manifest, never as a pickle: loading a file runs no code of it.
+A predictor is stored as arrays and a manifest, never as a pickle: loading a file runs no code from it.
+
+The module is longer than 500 lines: recipes, bounds and the file format share the recipe table and the arrays of each
+model.
 """
 
 import hashlib
@@ -54,23 +57,23 @@ from ml.predict.samples import DIRECTIONS, METRICS, SOLO, Direction, Floats, Int
 
 VERSION: Final = 1
 
-#: Which side of a pair is of a model that the training part had not.
-Unseen: TypeAlias = Literal["none", "victim", "aggressor", "both"]
-UNSEEN: Final[tuple[Unseen, ...]] = ("none", "victim", "aggressor", "both")
+#: The side of a pair whose model was not in the training data.
+UnseenSide: TypeAlias = Literal["none", "victim", "aggressor", "both"]
+UNSEEN: Final[tuple[UnseenSide, ...]] = ("none", "victim", "aggressor", "both")
 
-#: A model of which fewer pairs were measured counts as unseen when bounds are set.
+#: A model with fewer measured pairs than this counts as unseen when a bound is chosen.
 KNOWN_PAIRS: Final = 4
 
-#: The 24 numbers of section IV-B.
+#: The 24 features of section IV-B.
 PAPER_FEATURES: Final = tuple(f"{side}.{name}" for side in ("victim", "aggressor") for name in FEATURES)
 
 
 class BadArtifact(ValueError):
-    """A stored predictor that must not be used: damaged, of another version, or made for other features."""
+    """A stored predictor that cannot be used: damaged, of another version, or made for other features."""
 
 
 def log_target(samples: Samples) -> Floats:
-    """ln(1 + degradation) [n]; what noise made negative counts as none (A5)."""
+    """ln(1 + degradation) [n]; negative degradations (noise) count as 0 (assumption A5)."""
     logs: Floats = np.log1p(np.maximum(samples.target, 0.0))
     return logs
 
@@ -84,25 +87,25 @@ class Model(Protocol):
     """The learned part of a predictor: pure functions of arrays."""
 
     def log_mean(self, samples: Samples) -> Floats:
-        """Prediction of :func:`log_target` [n], at least 0."""
+        """Predicted :func:`log_target` [n], at least 0."""
         ...
 
     def spread(self, samples: Samples) -> Floats:
-        """The unit in which the residual of each sample is counted [n], in log space."""
+        """The unit of each sample's residual [n], in log space."""
         ...
 
     def arrays(self) -> Mapping[str, NDArray[Any]]: ...
 
 
-Scores: TypeAlias = Mapping[Unseen, Floats]
+Scores: TypeAlias = Mapping[UnseenSide, Floats]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predictor:
+class FittedPredictor:
     """
-    A fitted recipe. ``victims`` and ``aggressors``: the models it has met on each side. ``scores``: residuals of
-    left-out pairs in units of the spread, ascending, by which side's model was left out with them; empty where no
-    bounds were asked for. ``place``: where it holds.
+    A fitted recipe. ``victims`` and ``aggressors``: the models that it was fitted on, by side. ``scores``: residuals of
+    left-out pairs in units of the spread, ascending, by the side whose model was left out with them; empty if it was
+    fitted without bounds. ``place``: the device and sharing mode of its samples.
     """
 
     recipe: str
@@ -114,16 +117,16 @@ class Predictor:
     place: tuple[str, str] | None = None
 
     def predict(self, samples: Samples) -> Floats:
-        """Degradations [n] as fractions, at least 0. BadRow for another direction."""
+        """Degradations [n] as fractions, at least 0. Raises BadRow for samples of another direction."""
         self._check(samples)
         fractions: Floats = np.expm1(self.model.log_mean(samples))
         return fractions
 
     def upper(self, samples: Samples, coverage: float = 0.9) -> Floats:
         """
-        Degradations [n] that are not exceeded with the probability ``coverage``, as fractions.
+        Bounds [n], as fractions, that degradations do not exceed with the probability ``coverage``.
 
-        With fewer left-out pairs than 1 / (1 - coverage) it is the largest residual known, which may cover less.
+        With fewer left-out pairs than 1 / (1 - coverage), the bound uses the largest residual and may cover less.
         """
         self._check(samples)
         if not 0 < coverage < 1:
@@ -131,13 +134,13 @@ class Predictor:
         if not len(self.scores.get("none", ())):
             raise ValueError("this predictor was fitted without bounds")
         quantiles = np.array([self._quantile(side, coverage) for side in UNSEEN])
-        known_victim = np.array([name in self.victims for name in samples.victims], bool)
-        known_aggressor = np.array([name in self.aggressors for name in samples.aggressors], bool)
-        side = ~known_victim * UNSEEN.index("victim") + ~known_aggressor * UNSEEN.index("aggressor")
+        seen_victim = np.array([name in self.victims for name in samples.victims], bool)
+        seen_aggressor = np.array([name in self.aggressors for name in samples.aggressors], bool)
+        side = ~seen_victim * UNSEEN.index("victim") + ~seen_aggressor * UNSEEN.index("aggressor")
         bound: Floats = self.model.log_mean(samples) + quantiles[side] * self.model.spread(samples)
         return np.expm1(np.maximum(bound, 0.0))
 
-    def _quantile(self, side: Unseen, coverage: float) -> float:
+    def _quantile(self, side: UnseenSide, coverage: float) -> float:
         scores = self.scores.get(side, self.scores["none"])
         return float(scores[min(len(scores), int(np.ceil((len(scores) + 1) * coverage))) - 1])
 
@@ -149,8 +152,8 @@ class Predictor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """
-    How a predictor is made. ``learn(samples, seed, bounds)`` gives the model and, where bounds are asked for, the
-    scores; ``restore`` makes the model from its arrays again.
+    How a predictor is made. ``learn(samples, seed, bounds)`` gives the model and, if ``bounds``, the scores;
+    ``restore`` makes the model from its arrays.
     """
 
     name: str
@@ -160,29 +163,30 @@ class Recipe:
 
     def fit(
         self, samples: Samples, seed: int, *, bounds: bool = True, place: tuple[str, str] | None = None
-    ) -> Predictor:
+    ) -> FittedPredictor:
         """
-        ``bounds=False`` leaves out what only :meth:`Predictor.upper` needs. Raises BadRow for fewer than two pairs.
+        Fit. ``bounds=False`` skips the scores, which only :meth:`FittedPredictor.upper` needs. Raises BadRow for fewer
+        than two pairs.
         """
         if len(np.unique(samples.pair)) < 2:
             raise BadRow(
                 f"{len(np.unique(samples.pair))} pairs of {samples.name or 'samples'}: a predictor needs at least two"
             )
         model, scores = self.learn(samples, seed, bounds)
-        return Predictor(
+        return FittedPredictor(
             recipe=self.name,
             direction=samples.direction,
             model=model,
-            victims=_known(samples.victims, samples.pair),
-            aggressors=_known(samples.aggressors, samples.pair),
+            victims=_well_measured(samples.victims, samples.pair),
+            aggressors=_well_measured(samples.aggressors, samples.pair),
             scores=scores,
             place=place,
         )
 
 
-def _known(models: Sequence[str], pair: Ints) -> frozenset[str]:
-    met = {(name, int(number)) for name, number in zip(models, pair, strict=True)}
-    return frozenset(name for name, count in Counter(name for name, _ in met).items() if count >= KNOWN_PAIRS)
+def _well_measured(models: Sequence[str], pair: Ints) -> frozenset[str]:
+    model_pairs = {(name, int(number)) for name, number in zip(models, pair, strict=True)}
+    return frozenset(name for name, count in Counter(name for name, _ in model_pairs).items() if count >= KNOWN_PAIRS)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -190,7 +194,7 @@ def _known(models: Sequence[str], pair: Ints) -> frozenset[str]:
 
 
 class Estimator(Protocol):
-    """What is used of scikit-learn, which has no types of its own."""
+    """The part of a scikit-learn regressor that is used; scikit-learn has no types."""
 
     def fit(self, inputs: Floats, target: Floats) -> object: ...
 
@@ -198,54 +202,54 @@ class Estimator(Protocol):
 
 
 def estimator(name: str, seed: int) -> Estimator:
-    """The regressor of a recipe of the paper, not fitted. Frozen: every comparison here is against these."""
-    # Imported when needed: a scheduler that only looks up its table has no use for it.
+    """An unfitted regressor of one of the paper's recipes. Frozen: all comparisons here are against these."""
+    # Imported here, because a scheduler that only reads its table does not need scikit-learn.
     from sklearn.ensemble import BaggingRegressor, RandomForestRegressor  # type: ignore[import-untyped]
     from sklearn.linear_model import LinearRegression  # type: ignore[import-untyped]
     from sklearn.tree import DecisionTreeRegressor  # type: ignore[import-untyped]
 
-    made: Estimator
+    regressor: Estimator
     match name:
         case "linear":
-            made = LinearRegression()
+            regressor = LinearRegression()
         case "bagging":
-            made = BaggingRegressor(DecisionTreeRegressor(), n_estimators=200, random_state=seed)
+            regressor = BaggingRegressor(DecisionTreeRegressor(), n_estimators=200, random_state=seed)
         case "paper":
-            made = RandomForestRegressor(n_estimators=200, max_depth=None, min_samples_leaf=1, random_state=seed)
+            regressor = RandomForestRegressor(n_estimators=200, max_depth=None, min_samples_leaf=1, random_state=seed)
         case _:
             raise KeyError(name)
-    return made
+    return regressor
 
 
-#: Parts into which the pairs are divided to leave each out once.
+#: Parts into which the pairs are divided; each is left out once.
 FOLDS: Final = 5
 
 
 def _paper_recipe(name: str, restore: "Callable[[Mapping[str, NDArray[Any]]], Model]") -> Recipe:
-    def once(samples: Samples, seed: int) -> Model:
+    def fit_model(samples: Samples, seed: int) -> Model:
         fitted = estimator(name, seed)
         fitted.fit(paper_features(samples), np.maximum(samples.target, 0.0))
         return restore(_linear_arrays(fitted) if name == "linear" else _tree_arrays(fitted))
 
     def learn(samples: Samples, seed: int, bounds: bool) -> tuple[Model, Scores]:
-        return once(samples, seed), {"none": _left_out(samples, seed, once)} if bounds else {}
+        return fit_model(samples, seed), {"none": _left_out(samples, seed, fit_model)} if bounds else {}
 
     return Recipe(name=name, features=PAPER_FEATURES, learn=learn, restore=restore)
 
 
-def _left_out(samples: Samples, seed: int, once: Callable[[Samples, int], Model]) -> Floats:
-    """Residuals of every sample, ascending, by a model that has not seen its pair."""
+def _left_out(samples: Samples, seed: int, fit_model: Callable[[Samples, int], Model]) -> Floats:
+    """Residuals of every sample, ascending, by a model that was fitted without its pair."""
     residuals = np.empty(len(samples))
     pairs = np.random.default_rng(seed).permutation(np.unique(samples.pair))
     for part in np.array_split(pairs, min(FOLDS, len(pairs))):
         out = np.isin(samples.pair, part)
-        residuals[out] = log_target(samples)[out] - once(samples.take(~out), seed).log_mean(samples.take(out))
+        residuals[out] = log_target(samples)[out] - fit_model(samples.take(~out), seed).log_mean(samples.take(out))
     return np.sort(residuals)
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Weights [24] and a constant, on the raw numbers, to a fraction."""
+    """A linear function of the 24 raw features that gives a fraction: weights [24] and a constant."""
 
     weights: Floats
     constant: Floats
@@ -268,9 +272,9 @@ def _linear_arrays(fitted: Any) -> Mapping[str, NDArray[Any]]:
 @dataclass(frozen=True, slots=True)
 class Trees:
     """
-    The nodes of all trees in one row of arrays. ``roots``: the first node of each tree. A node sends a sample with
-    ``feature`` <= ``threshold`` to ``child``, any other to the one after it; a leaf sends every sample to itself
-    (threshold infinite). The prediction, a fraction, is the mean over trees of ``value`` at the leaf.
+    The nodes of all trees in one row of arrays. ``roots``: the first node of each tree. A sample with ``feature`` <=
+    ``threshold`` goes on to ``child``, any other sample to the node after it; at a leaf every sample stays (threshold
+    infinite). The prediction, a fraction, is the mean over trees of ``value`` at the leaf.
     """
 
     roots: NDArray[np.int32]
@@ -313,8 +317,8 @@ class Trees:
 
 def _tree_arrays(fitted: Any) -> Mapping[str, NDArray[Any]]:
     """
-    The arrays of :class:`Trees` from a fitted ensemble: nodes are numbered anew, level by level, so that siblings are
-    neighbours.
+    The arrays of :class:`Trees` from a fitted ensemble. Nodes are numbered level by level, so that siblings are
+    adjacent.
     """
     roots, parts, offset = [], [], 0
     for member in fitted.estimators_:
@@ -351,11 +355,11 @@ def _tree_arrays(fitted: Any) -> Mapping[str, NDArray[Any]]:
 # ----------------------------------------------------------------------------------------------------------------------
 # Ours.
 
-#: Shares of the device that a victim may get while its aggressor is busy too. Which holds the data tell; None: sharing
-#: explains nothing.
+#: Candidates for the share of the device that a victim gets while its aggressor is busy; the data choose. None: no
+#: sharing term.
 SHARES: Final = (None, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 
-#: What describes a side, in groups of one length scale each.
+#: Columns of one side, in groups with one length scale each.
 SIDE_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "size": ("ln flops", "ln memory", "ln batch"),
     "architecture": (
@@ -386,7 +390,7 @@ COLUMNS: Final = (
 def _side_columns(table: Floats, solo: Floats) -> list[Floats]:
     feature = dict(zip(FEATURES, table.T, strict=True))
     alone = dict(zip(SOLO, solo.T, strict=True))
-    known = {
+    columns = {
         "ln flops": np.log1p(feature["flops"]),
         "ln memory": np.log1p(feature["memory_bytes"]),
         "ln mean": np.log(alone["mean_s"]),
@@ -399,17 +403,17 @@ def _side_columns(table: Floats, solo: Floats) -> list[Floats]:
         "ln kernel mean": np.log1p(alone["kernel_mean_us"]),
         "ln kernel longest": np.log1p(alone["kernel_longest_us"]),
     }
-    counts = {f"ln {name}": np.log1p(feature[name]) for name in FEATURES if f"ln {name}" not in known}
-    return [(known | counts)[name] for names in SIDE_GROUPS.values() for name in names]
+    counts = {f"ln {name}": np.log1p(feature[name]) for name in FEATURES if f"ln {name}" not in columns}
+    return [(columns | counts)[name] for names in SIDE_GROUPS.values() for name in names]
 
 
 def sharing(victim_solo: Floats, aggressor_solo: Floats, share: float) -> tuple[Floats, Floats]:
     """
-    Mean and worst degradation [n] of a victim that gets ``share`` of the device while the aggressor is busy and all of
-    it while that waits for its input, both without a pause otherwise: what would be if only time were shared. NaN where
-    times are unknown.
+    Mean and worst degradation [n] if only the device's time were shared: the victim gets ``share`` of the device while
+    the aggressor is busy, and all of it while the aggressor waits for its input; both run without a pause otherwise.
+    NaN where times are unknown.
 
-    A busy phase of the aggressor is drawn out to busy / (1 - share). The worst run begins together with such a phase.
+    The aggressor's busy phase stretches to busy / (1 - share). The worst run begins together with such a phase.
     """
     busy, wait = (victim_solo[:, SOLO.index(name)] for name in ("busy_s", "wait_s"))
     phase, pause = (aggressor_solo[:, SOLO.index(name)] for name in ("busy_s", "wait_s"))
@@ -426,17 +430,17 @@ def sharing(victim_solo: Floats, aggressor_solo: Floats, share: float) -> tuple[
 
 
 def columns(samples: Samples, share: float | None) -> Floats:
-    """[n, len(COLUMNS)] in the order of :data:`COLUMNS`; NaN where a value is unknown."""
+    """[n, len(COLUMNS)] in the order of :data:`COLUMNS`; NaN = unknown."""
     mean, worst = sharing(samples.victim_solo, samples.aggressor_solo, share or 0.5)
     ratio = samples.victim_solo[:, SOLO.index("mean_s")] / samples.aggressor_solo[:, SOLO.index("mean_s")]
-    found = [
+    stacked = [
         *_side_columns(samples.victim, samples.victim_solo),
         *_side_columns(samples.aggressor, samples.aggressor_solo),
         np.log1p(mean),
         np.log1p(worst),
         np.log(ratio),
     ]
-    return np.column_stack(found)
+    return np.column_stack(stacked)
 
 
 def shared(samples: Samples, share: float | None) -> Floats:
@@ -451,7 +455,7 @@ def shared(samples: Samples, share: float | None) -> Floats:
 
 
 def _layout() -> gaussian.Layout:
-    """The numbers of the columns of each group."""
+    """The column numbers of each group."""
     numbers = iter(range(len(COLUMNS)))
     victim, aggressor, pair = (
         [[next(numbers) for _ in names] for names in groups.values()]
@@ -462,7 +466,7 @@ def _layout() -> gaussian.Layout:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """``share``: of the device, that the victim gets; the process tells what comes on top of it."""
+    """``share``: of the device, that the victim gets. ``process`` predicts what is added to the effect of sharing."""
 
     share: float | None
     process: gaussian.Process
@@ -482,30 +486,33 @@ _PROCESS_ARRAYS: Final = ("centre", "scale", "level", "unit", "inputs", "hyper",
 
 
 def _restore_ours(arrays: Mapping[str, NDArray[Any]]) -> Model:
-    known: dict[str, Any] = {name: arrays[name] for name in _PROCESS_ARRAYS}
-    known |= {name: float(arrays[name]) for name in ("level", "unit")}
+    fields: dict[str, Any] = {name: arrays[name] for name in _PROCESS_ARRAYS}
+    fields |= {name: float(arrays[name]) for name in ("level", "unit")}
     share = float(arrays["share"])
-    return Ours(None if np.isnan(share) else share, gaussian.Process(layout=_layout(), **known))
+    return Ours(None if np.isnan(share) else share, gaussian.Process(layout=_layout(), **fields))
 
 
 def _learn_ours(samples: Samples, seed: int, bounds: bool) -> tuple[Model, Scores]:
     layout, target = _layout(), log_target(samples)
     unit = float(target.std()) or 1.0
     share = max(
-        SHARES, key=lambda one: gaussian.evidence(columns(samples, one), (target - shared(samples, one)) / unit, layout)
+        SHARES,
+        key=lambda candidate: gaussian.log_marginal_likelihood(
+            columns(samples, candidate), (target - shared(samples, candidate)) / unit, layout
+        ),
     )
     process = gaussian.fit(columns(samples, share), target - shared(samples, share), layout, seed=seed)
     if not bounds:
         return Ours(share, process), {}
     victims, aggressors = np.array(samples.victims), np.array(samples.aggressors)
-    out: dict[Unseen, list[Any]] = {
+    left_out_masks: dict[UnseenSide, list[Any]] = {
         "none": [samples.pair == pair for pair in np.unique(samples.pair)],
         "victim": [victims == name for name in np.unique(victims)],
         "aggressor": [aggressors == name for name in np.unique(aggressors)],
         "both": [(victims == name) | (aggressors == name) for name in np.unique([victims, aggressors])],
     }
-    scores: dict[Unseen, Floats] = {}
-    for side, masks in out.items():
+    scores: dict[UnseenSide, Floats] = {}
+    for side, masks in left_out_masks.items():
         parts = [np.flatnonzero(mask) for mask in masks if not mask.all()]
         if parts:
             scores[side] = np.sort(np.concatenate(process.left_out(parts)))
@@ -529,8 +536,10 @@ RECIPES: Final[Mapping[str, Recipe]] = {
 }
 
 
-def fit(samples: Samples, seed: int = 0, *, recipe: str = "ours", place: tuple[str, str] | None = None) -> Predictor:
-    """A predictor with bounds, by default of our recipe. KeyError for a recipe that does not exist."""
+def fit(
+    samples: Samples, seed: int = 0, *, recipe: str = "ours", place: tuple[str, str] | None = None
+) -> FittedPredictor:
+    """A predictor with bounds, by default of the recipe ``ours``. Raises KeyError for an unknown recipe."""
     return RECIPES[recipe].fit(samples, seed, place=place)
 
 
@@ -541,12 +550,12 @@ MANIFEST: Final = "manifest.json"
 ARRAYS: Final = "arrays.npz"
 
 
-def save(predictor: Predictor, folder: Path) -> None:
+def save(predictor: FittedPredictor, folder: Path) -> None:
     """
-    Write ``arrays.npz`` and ``manifest.json`` into ``folder``, which is made where it is absent.
+    Write ``arrays.npz`` and ``manifest.json`` into ``folder``, which is made if it is absent.
 
-    The manifest comes last, by renaming: a reader sees the old predictor, this one, or by its digest that the arrays
-    are not those of the manifest.
+    The manifest is written last, by renaming. A reader sees the old predictor or the new one, or detects by the digest
+    that the arrays do not belong to the manifest.
     """
     folder.mkdir(parents=True, exist_ok=True)
     scores = {f"scores.{side}": values for side, values in predictor.scores.items()}
@@ -573,10 +582,10 @@ def save(predictor: Predictor, folder: Path) -> None:
         draft.replace(folder / name)
 
 
-def load(folder: Path) -> Predictor:
+def load(folder: Path) -> FittedPredictor:
     """
-    The predictor that :func:`save` wrote. Raises BadArtifact for one that is damaged, of another version, of a recipe
-    that is not known here, or made for other features; OSError where there is none.
+    The predictor that :func:`save` wrote. Raises BadArtifact if it is damaged, of another version, of an unknown
+    recipe, or made for other features; OSError if there is none.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
@@ -584,18 +593,18 @@ def load(folder: Path) -> Predictor:
             raise BadArtifact(f"{folder.name}: version {manifest['version']!r}, {VERSION} is expected")
         recipe = RECIPES.get(manifest["recipe"])
         if recipe is None:
-            raise BadArtifact(f"{folder.name}: the recipe {manifest['recipe']!r} is not known")
+            raise BadArtifact(f"{folder.name}: unknown recipe {manifest['recipe']!r}")
         if tuple(manifest["features"]) != recipe.features:
             differ = sorted(set(manifest["features"]) ^ set(recipe.features)) or ["their order"]
             raise BadArtifact(f"{folder.name}: made for other features ({', '.join(differ[:4])})")
         if manifest["direction"] not in DIRECTIONS:
-            raise BadArtifact(f"{folder.name}: a direction {manifest['direction']!r}")
+            raise BadArtifact(f"{folder.name}: unknown direction {manifest['direction']!r}")
         content = (folder / ARRAYS).read_bytes()
         if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
             raise BadArtifact(f"{folder.name}: {ARRAYS} is damaged or belongs to another manifest")
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-        return Predictor(
+        return FittedPredictor(
             recipe=recipe.name,
             direction=manifest["direction"],
             model=recipe.restore(

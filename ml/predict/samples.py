@@ -1,4 +1,4 @@
-"""What a predictor learns from: arrays of pairs in one direction on one place, made of measured rows."""
+"""Training data of a predictor: arrays of pairs in one direction on one device and sharing mode, from measured rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Metric, Place,
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
-#: What is slowed down by what: a training by a function (D_tr), a function by a training (D_fn), a function by a
+#: Victim and aggressor: a training slowed by a function (D_tr), a function by a training (D_fn), a function by a
 #: function (D_ff).
 Direction: TypeAlias = Literal["training", "function", "functions"]
 DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions")
@@ -20,8 +20,8 @@ DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions")
 #: The metric of each direction: mean iteration time of a training, P99 of a function (Eq. 1, section II-B).
 METRICS: dict[Direction, Metric] = {"training": "mean", "function": "p99", "functions": "p99"}
 
-#: Solo measurements of one side, beside table III: shares of the device's time, seconds, and what a kernel profile
-#: gave. NaN = unknown.
+#: Solo measurements of one side beside table III: shares of the device's time, seconds, and figures of the kernel
+#: profile. NaN = unknown.
 SOLO: tuple[str, ...] = (
     "utilisation",
     "memory_utilisation",
@@ -39,12 +39,12 @@ SOLO: tuple[str, ...] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
     """
-    ``n`` pairs of one direction on one place.
+    ``n`` pairs of one direction on one device and sharing mode.
 
     ``victim`` and ``aggressor``: table III [n, 12] in the order of :data:`ml.measure.rows.FEATURES`. ``victim_solo``
-    and ``aggressor_solo``: [n, len(SOLO)] in the order of :data:`SOLO`, NaN where unknown. ``target``: raw degradation
-    of the victim [n], a fraction (Eq. 1). ``victims`` and ``aggressors`` name the model of each side, ``pair`` numbers
-    the unordered pair of configurations: its repeats and its other direction have the same number, and a split must
+    and ``aggressor_solo``: [n, len(SOLO)] in the order of :data:`SOLO`, NaN = unknown. ``target``: raw degradation of
+    the victim [n], a fraction (Eq. 1). ``victims`` and ``aggressors``: the model of each side. ``pair``: a number for
+    the unordered pair of configurations. Repeats of a pair and its other direction have the same number; a split must
     keep them together.
     """
 
@@ -76,7 +76,7 @@ class Samples:
             if not np.isfinite(array).all():
                 raise BadRow(f"{name} of {self.name} holds a value that is not a number")
         if (self.target <= -1).any():
-            raise BadRow("a degradation of -1 or less means a time of nothing")
+            raise BadRow("a degradation of -1 or less would mean a time of 0 or less")
 
     def __len__(self) -> int:
         return len(self.target)
@@ -103,28 +103,28 @@ def features(solo: Solo) -> Floats:
 
 
 def solo_features(solo: Solo) -> Floats:
-    """:data:`SOLO` of a measured workload, NaN where unknown."""
+    """:data:`SOLO` of a measured workload; NaN = unknown."""
     timing, kernels = solo.timing, solo.kernels
 
-    def known(value: float | None) -> float:
+    def or_nan(value: float | None) -> float:
         return np.nan if value is None else value
 
     return np.array(
         [
-            known(solo.utilisation),
-            known(solo.memory_utilisation),
+            or_nan(solo.utilisation),
+            or_nan(solo.memory_utilisation),
             max(0.0, timing.mean - solo.input_wait_s),
             solo.input_wait_s,
             timing.mean,
             timing.p50,
             timing.p99,
-            *(known(kernels.get(name)) for name in ("per_run", "mean_us", "longest_us")),
+            *(or_nan(kernels.get(name)) for name in ("per_run", "mean_us", "longest_us")),
         ]
     )
 
 
 def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
-    """(victim, aggressor) of a row of two members in a direction; nothing where it has none."""
+    """The (victim, aggressor) pairs of a row of two members in a direction; empty if the row has none."""
     if len(row.members) != 2 or (row.kind == "functions") != (direction == "functions"):
         return []
     first, second = row.members
@@ -139,14 +139,14 @@ def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
 
 def samples(profile: Profile, direction: Direction, *, name: str, metric: Metric | None = None) -> Samples:
     """
-    The pairs of a profile. A row whose members have no solo row is passed over: without features nothing can be learned
-    from it.
+    The pairs of a profile. A row with a member that has no solo row is skipped: nothing can be learned without
+    features.
     """
     victims: list[Workload] = []
     aggressors: list[Workload] = []
     target: list[float] = []
     pair: list[int] = []
-    numbers: dict[frozenset[Workload], int] = {}
+    pair_numbers: dict[frozenset[Workload], int] = {}
     for row in profile.colocations:
         for victim, aggressor in sides(row, direction):
             if victim.workload not in profile.solo or aggressor.workload not in profile.solo:
@@ -154,7 +154,7 @@ def samples(profile: Profile, direction: Direction, *, name: str, metric: Metric
             victims.append(victim.workload)
             aggressors.append(aggressor.workload)
             target.append(degradation(victim, metric or METRICS[direction]))
-            pair.append(numbers.setdefault(frozenset((victim.workload, aggressor.workload)), len(numbers)))
+            pair.append(pair_numbers.setdefault(frozenset((victim.workload, aggressor.workload)), len(pair_numbers)))
     solo = profile.solo
     return Samples(
         name=name,
@@ -176,16 +176,16 @@ def _stack(rows: list[Floats], width: int) -> Floats:
 
 def noise_rmsle(measured: Samples) -> float:
     """
-    The error of a predictor that knows the true degradation of each pair: deviation of repeated measurements in log
+    RMSLE of a predictor that knows the true degradation of each pair: the deviation of repeated measurements in log
     space.
 
-    Pooled over pairs measured more than once; a pair's repeats lose one degree of freedom to their mean. NaN without
+    Pooled over pairs that were measured more than once; each pair loses one degree of freedom to its mean. NaN without
     repeats.
     """
     logs = np.log1p(np.maximum(measured.target, 0.0))
     squares, freedom = 0.0, 0
-    # In the function-on-function direction a pair number holds both directions: they are told apart by the victim's
-    # features. The two sides of a function beside itself were measured at once: that is no repeat.
+    # In the function-on-function direction a pair number covers both directions, which the victim's features
+    # distinguish. The two sides of a function beside itself were measured at once and are no repeat.
     keys = [(int(p), v.tobytes()) for p, v in zip(measured.pair, measured.victim, strict=True)]
     once = {
         key for key, v, a in zip(keys, measured.victim, measured.aggressor, strict=True) if not np.array_equal(v, a)
@@ -199,5 +199,5 @@ def noise_rmsle(measured: Samples) -> float:
 
 
 def place_name(place: Place) -> str:
-    """A short word for figures: the device's kind."""
+    """A short name of a device for figures: its kind."""
     return "cpu" if place.device.startswith("CPU partition") else place.device.lower().replace(" ", "-")

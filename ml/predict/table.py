@@ -1,24 +1,23 @@
 """
-The published table of degradations, made of measured rows and fitted predictors: all trainings x all functions of a
-place.
+The published table of degradations, from measured rows and fitted predictors: all trainings x all functions of one
+device and sharing mode.
 
-What stands in a cell (assumptions A14, A15): where the pair was measured, the mean of its :data:`NEWEST` newest
-measurements; elsewhere the prediction. One newest measurement alone would be a single tail with all its noise, and the
-mean over all of them would never forget. No degradation is below 0. The upper bounds hold for 90 % of cells: a
-predictor's own for a prediction; for a measured cell what the repeats of all cells of this direction say about noise
-(see :func:`_bound`).
+A cell holds a measurement where the pair was measured: the mean of its :data:`NEWEST` newest measurements (assumptions
+A14 and A15: newest measurements replace older ones). Elsewhere it holds the prediction. One measurement alone would be
+a single tail with all its noise; the mean over all of them would never follow a change. No degradation is below 0. The
+upper bounds hold for 90 % of cells: a prediction has its predictor's bound; a measured cell has a bound from the noise
+of repeats over all cells of its direction (see :func:`_bound`).
 
-A table is made whole or not at all. Raises BadRow, with the workload or the direction in its message, for features or
-times that are not numbers, for a direction without a predictor (but see below) and for predictions that are not
-numbers. Three gaps are filled on purpose:
+A table is complete or an error is raised: BadRow, with the workload or the direction in its message, for features or
+times that are not finite, for a direction without a predictor (with one exception below) and for predictions that are
+not finite. Three gaps are filled:
 
-* A co-location with a member that has no solo row is passed over, as ``ml/predict/samples.py`` does: the table does not
-  have that workload, and
-  readers take what they do not find as declared, or conservative (``smore/domain/workload.py``).
-* Without a predictor of functions by functions, the one of functions by trainings is asked, with the other function in
-  the training's place (A7 b); the weights of Eq. 4 correct it as they learn.
-* Where no counter tells a utilisation, the usage gain is the mean over the trainings for which it is known, and where
-  there is none what a function is taken for that declares nothing (``smore/domain/function.py``).
+* A co-location with a member that has no solo row is skipped, as in ``ml/predict/samples.py``. The table lacks that
+  workload, and readers take its declared values or the conservative rule (``smore/domain/workload.py``).
+* Without a predictor of functions by functions, the predictor of functions by trainings is used, with the other
+  function in the training's place (assumption A7 b). The weights of Eq. 4 correct it as they learn.
+* Where no counter gives a utilisation, the usage gain is the mean over the trainings for which it is known; if there is
+  none, the value for a function without a declaration (``smore/domain/function.py``).
 """
 
 import math
@@ -37,27 +36,27 @@ from smore.messages.degradation import BadTable, PlaceTable, Table, decode, enco
 from smore.process.device_name import NVML_COUNTER
 
 COVERAGE: Final = 0.9
-#: Measurements of a pair that count; older ones are forgotten.
+#: Newest measurements of a pair that count; older ones are ignored.
 NEWEST: Final = 5
-#: Repeats, less one for each cell that has any, below which the noise is taken as unknown.
+#: Least degrees of freedom (repeats, less one for each cell) at which the noise estimate is used.
 ENOUGH: Final = 10
 
 
-class Predictor(Protocol):
-    """What ``ml/predict/pairwise.py`` fits for one place and direction."""
+class BoundedPredictor(Protocol):
+    """A predictor of one direction with bounds, as ``ml/predict/pairwise.py`` fits it."""
 
     def predict(self, samples: Samples) -> Floats:
-        """Expected degradations [n]; the samples' targets mean nothing."""
+        """Expected degradations [n], fractions; the targets of the samples are ignored."""
         ...
 
     def upper(self, samples: Samples, coverage: float = COVERAGE) -> Floats:
-        """Bounds [n] under which the true values lie in ``coverage`` of all cases."""
+        """Bounds [n] that are not exceeded in ``coverage`` of all cases."""
         ...
 
 
 def build(
     profiles: Sequence[Profile],
-    predictors: Mapping[tuple[str, str], Mapping[Direction, Predictor]],
+    predictors: Mapping[tuple[str, str], Mapping[Direction, BoundedPredictor]],
     *,
     version: int,
     source: str,
@@ -65,15 +64,15 @@ def build(
     weights: Mapping[tuple[str, str], Weights] | None = None,
 ) -> Table:
     """
-    The table of all places, as a reader will decode it. ``predictors`` and ``weights`` go by
+    The table of all devices and sharing modes, as a reader decodes it. ``predictors`` and ``weights`` have the key
     :attr:`ml.measure.rows.Place.key`; ``created_at`` is in epoch seconds.
 
-    Raises BadRow also for two profiles of one place, and for a place without predictors: leave out its profile to
-    publish none.
+    Raises BadRow also for two profiles with one key, and for a profile without predictors (leave the profile out
+    instead).
     """
     keys = [profile.place.key for profile in profiles]
     if len(set(keys)) != len(keys):
-        raise BadRow("two profiles of one place: put their rows together first")
+        raise BadRow("two profiles of one device and sharing mode: merge their rows first")
     places = [
         place_table(profile, predictors.get(key, {}), weights=(weights or {}).get(key))
         for key, profile in zip(keys, profiles, strict=True)
@@ -81,17 +80,17 @@ def build(
     try:
         return decode(encode(Table(version=version, source=source, created_at=created_at, places=places)))
     except BadTable as error:
-        raise BadRow(f"not to be published: {error}") from error
+        raise BadRow(f"the table cannot be published: {error}") from error
 
 
 def place_table(
-    profile: Profile, predictors: Mapping[Direction, Predictor], *, weights: Weights | None = None
+    profile: Profile, predictors: Mapping[Direction, BoundedPredictor], *, weights: Weights | None = None
 ) -> PlaceTable:
     """
-    The table of one place: every workload of the profile that has a solo row. A place without trainings has no rows in
-    two matrices.
+    The table of one device and sharing mode: every workload of the profile that has a solo row. Without trainings, the
+    two matrices of trainings have no rows.
 
-    Raises BadRow as the module says, and where there is no function.
+    Raises BadRow as the module describes, and if there is no function.
     """
     sides_ = {role: sorted(w for w in profile.solo if w.role == role) for role in ("training", "function")}
     trainings, functions = sides_["training"], sides_["function"]
@@ -108,8 +107,8 @@ def place_table(
         # A function is the victim of the row's training; elsewhere the row is the victim.
         flip = direction == "function"
         expected, upper = _predicted(predictors, direction, rows, columns, flip=flip)
-        known = measured[direction].put(expected, upper, rows, columns, flip=flip)
-        cells[direction] = expected, upper, known
+        is_measured = measured[direction].put(expected, upper, rows, columns, flip=flip)
+        cells[direction] = expected, upper, is_measured
     gain = _usage_gain(profile, J, F)
     cost = (cells["training"][0] + cells["function"][0]).mean(axis=0) if trainings else np.zeros(len(functions))
     return PlaceTable(
@@ -152,7 +151,7 @@ def _check(solo: Solo) -> None:
 
 
 class _Side:
-    """Workloads as arrays: table III [n, 12], solo measurements [n, len(SOLO)] and each one's index."""
+    """Workloads as arrays: table III [n, 12], solo measurements [n, len(SOLO)], and the index of each."""
 
     def __init__(self, workloads: Sequence[Workload], solo: Mapping[Workload, Solo]) -> None:
         self.workloads = workloads
@@ -166,9 +165,9 @@ class _Side:
 
 
 def _predicted(
-    predictors: Mapping[Direction, Predictor], direction: Direction, rows: _Side, columns: _Side, *, flip: bool
+    predictors: Mapping[Direction, BoundedPredictor], direction: Direction, rows: _Side, columns: _Side, *, flip: bool
 ) -> tuple[Floats, Floats]:
-    """Expected values and bounds of all rows x columns; ``flip``: the column is the victim."""
+    """Expected values and bounds of all rows x columns. ``flip``: the column is the victim."""
     shape = (len(rows), len(columns))
     if 0 in shape:
         return np.zeros(shape), np.zeros(shape)
@@ -213,21 +212,21 @@ def _sound(values: Floats, pairs: Samples, what: str) -> Floats:
 
 class _Measured:
     """
-    The newest measurements of one direction by (victim, aggressor), oldest first, and their noise.
+    The newest measurements of one direction by (victim, aggressor), oldest first.
 
-    ``noise``: pooled deviation of repeats in log space, of ``freedom`` degrees.
+    ``noise``: pooled deviation of repeats in log space, with ``freedom`` degrees of freedom.
     """
 
     def __init__(self, profile: Profile, direction: Direction) -> None:
         self._cells: dict[tuple[Workload, Workload], list[float]] = {}
-        # Rows are dated by ISO 8601 in UTC, which sorts as text.
+        # Times are ISO 8601 in UTC, which sort as text.
         for row in sorted(profile.colocations, key=lambda row: row.at):
-            here: dict[tuple[Workload, Workload], list[float]] = {}
+            cell_values: dict[tuple[Workload, Workload], list[float]] = {}
             for victim, aggressor in sides(row, direction):
                 key = victim.workload, aggressor.workload
-                here.setdefault(key, []).append(degradation(victim, METRICS[direction]))
-            for key, values in here.items():
-                # Two functions of one kind are both sides of one cell, seen in one window: one measurement, not two.
+                cell_values.setdefault(key, []).append(degradation(victim, METRICS[direction]))
+            for key, values in cell_values.items():
+                # A function beside itself is both sides of one cell in one window: one measurement, not two.
                 self._cells.setdefault(key, []).append(math.fsum(values) / len(values))
         squares, self.freedom = 0.0, 0
         for key, values in self._cells.items():
@@ -240,8 +239,8 @@ class _Measured:
         self.noise = math.sqrt(squares / self.freedom) if self.freedom else math.nan
 
     def put(self, expected: Floats, upper: Floats, rows: _Side, columns: _Side, *, flip: bool) -> NDArray[np.bool_]:
-        """Replace predictions in place; True where a measurement stands now."""
-        known = np.zeros(expected.shape, bool)
+        """Replace predictions in place; return a mask [rows, columns] of the measured cells."""
+        is_measured = np.zeros(expected.shape, bool)
         for (victim, aggressor), values in self._cells.items():
             row, column = (aggressor, victim) if flip else (victim, aggressor)
             if row not in rows.index or column not in columns.index:
@@ -250,16 +249,17 @@ class _Measured:
             mean = max(0.0, math.fsum(values) / len(values))
             expected[cell] = mean
             upper[cell] = _bound(mean, len(values), self) if self.freedom >= ENOUGH else max(mean, upper[cell])
-            known[cell] = True
-        return known
+            is_measured[cell] = True
+        return is_measured
 
 
 def _bound(mean: float, n: int, noise: _Measured) -> float:
     """
-    What the next measurement of a cell with ``n`` of them stays under in 90 % of cases, if the noise is normal in log
-    space.
+    The value that the next measurement of a cell with ``n`` measurements stays under in 90 % of cases, for noise that
+    is normal in log space.
 
-    The noise of the mean and of the next one add up. Student's quantile to first order, for few degrees of freedom.
+    The noise of the mean and of the next measurement add up. Student's quantile to first order, for few degrees of
+    freedom.
     """
     z = NormalDist().inv_cdf(COVERAGE)
     t = z + (z**3 + z) / (4 * noise.freedom)
@@ -268,26 +268,27 @@ def _bound(mean: float, n: int, noise: _Measured) -> float:
 
 def _usage_gain(profile: Profile, trainings: _Side, functions: _Side) -> Floats:
     """
-    A16 [F]: how much of the device a function puts to use beside a training, mean over all trainings, 0..1.
+    The usage gain of each function [F] (assumption A16): the added utilisation of the device by the function beside a
+    training, 0..1, mean over all trainings.
 
-    Measured: utilisation together less the training's alone. Elsewhere the function's share times what the training
-    leaves. Without any training it is the function's share. Utilisations by different counters are not compared. NVML's
-    counter, the time in which any kernel ran, is near 1 beside every training whatever a function adds: by it the gain
-    is the function's share as it was profiled alone.
+    Where measured, it is the utilisation together less the training's alone. Elsewhere it is the function's utilisation
+    alone times the share that the training leaves; without any training, the function's utilisation alone. Utilisations
+    by different counters are not compared. NVML's counter (the time in which any kernel ran) is near 1 beside every
+    training, so with it the gain is the function's utilisation alone.
     """
 
     def utilisation(side: _Side) -> tuple[Floats, "NDArray[np.str_]"]:
-        found = [profile.solo[w].utilisation for w in side.workloads]
+        utilisations = [profile.solo[w].utilisation for w in side.workloads]
         counters = [profile.solo[w].place.counter for w in side.workloads]
-        return np.array([np.nan if value is None else value for value in found], float), np.array(counters, str)
+        return np.array([np.nan if value is None else value for value in utilisations], float), np.array(counters, str)
 
     (busy, busy_counter), (share, share_counter) = utilisation(trainings), utilisation(functions)
-    blind = busy_counter == NVML_COUNTER
-    gain = share[None, :] * np.where(blind, 1.0, 1.0 - busy)[:, None]
+    nvml_only = busy_counter == NVML_COUNTER
+    gain = share[None, :] * np.where(nvml_only, 1.0, 1.0 - busy)[:, None]
     gain[busy_counter[:, None] != share_counter[None, :]] = np.nan
     if not len(trainings):
         gain = share[None, :]
-    seen: dict[tuple[int, int], list[float]] = {}
+    measured_gains: dict[tuple[int, int], list[float]] = {}
     for row in profile.colocations:
         for training, function in sides(row, "training"):
             i, j = trainings.index.get(training.workload), functions.index.get(function.workload)
@@ -297,15 +298,15 @@ def _usage_gain(profile: Profile, trainings: _Side, functions: _Side) -> Floats:
                 or row.utilisation is None
                 or np.isnan(busy[i])
                 or row.place.counter != busy_counter[i]
-                or blind[i]
+                or nvml_only[i]
             ):
                 continue
-            seen.setdefault((i, j), []).append(row.utilisation - busy[i])
-    for cell, values in seen.items():
+            measured_gains.setdefault((i, j), []).append(row.utilisation - busy[i])
+    for cell, values in measured_gains.items():
         gain[cell] = math.fsum(values) / len(values)
-    known = ~np.isnan(gain)
-    total = np.where(known, np.clip(gain, 0.0, 1.0), 0.0).sum(axis=0)
-    partners = known.sum(axis=0)
+    has_gain = ~np.isnan(gain)
+    total = np.where(has_gain, np.clip(gain, 0.0, 1.0), 0.0).sum(axis=0)
+    partners = has_gain.sum(axis=0)
     return np.where(partners > 0, total / np.maximum(partners, 1), Declared().usage_gain)
 
 

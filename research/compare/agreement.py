@@ -1,11 +1,11 @@
 """
-Whether a simulation agrees with what was measured, metric by metric: in the order of the policies, and in size.
+The agreement of a simulation with measurements, metric by metric: in the order of the policies, and in size.
 
-Both sides hold one value for each policy and repeat; repeat k of either side is the same arrivals. The order is
-compared by the rank correlations of Spearman (rho) and Kendall (tau-b) over the policies' means. Four policies have few
-orders, so beside them stands how many pairs of policies the measurement tells apart at all (the 95 % interval of the
-paired difference does not hold zero), and in how many of those the simulation has the same sign. Size is the mean
-absolute error over policies, with its 95 % interval over repeats.
+Both sides hold one value for each policy and repeat; repeat k has the same arrivals on both. The orders are compared by
+the rank correlations of Spearman (rho) and Kendall (tau-b) over the policies' means. Four policies have few orders, so
+two counts are added: the pairs of policies that the measurement separates (the 95 % interval of the paired difference
+excludes zero), and those of them in which the simulation has the same sign. Size is the mean absolute error over
+policies, with its 95 % interval over repeats.
 """
 
 import math
@@ -24,11 +24,11 @@ Values = Mapping[str, Sequence[float]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """
-    Of one metric over ``policies``, those that have a value in every repeat on both sides.
+    The agreement in one metric over ``policies``, those with a value in every repeat on both sides.
 
-    ``spearman``, ``kendall``: -1..1, NaN where one side puts all policies level or there are fewer than two. ``apart``:
-    pairs that the measurement tells apart; ``alike``: of those, the ones in the same order in the simulation.
-    ``error``: mean absolute difference, ``bias``: mean of simulated less measured, both in the metric's unit.
+    ``spearman``, ``kendall``: -1..1, NaN if all policies of one side are equal or there are fewer than two. ``apart``:
+    pairs that the measurement separates. ``alike``: those of them in the same order in the simulation. ``error``: mean
+    absolute difference, ``bias``: mean of simulated less measured, both in the metric's unit.
     """
 
     metric: str
@@ -42,35 +42,37 @@ class Agreement:
 
 
 def agreement(metric: str, measured: Values, simulated: Values) -> Agreement:
-    """Raises ValueError where the sides do not have the same policies or numbers of repeats."""
+    """Raises ValueError if the sides differ in policies or numbers of repeats."""
     if set(measured) != set(simulated) or any(len(measured[name]) != len(simulated[name]) for name in measured):
         raise ValueError(f"{metric}: both sides need the same policies and repeats")
-    known = tuple(name for name in measured if all(map(math.isfinite, (*measured[name], *simulated[name]))))
-    ours, theirs = ([math.fsum(side[name]) / len(side[name]) for name in known] for side in (measured, simulated))
+    policies = tuple(name for name in measured if all(map(math.isfinite, (*measured[name], *simulated[name]))))
+    ours, theirs = ([math.fsum(side[name]) / len(side[name]) for name in policies] for side in (measured, simulated))
     differences = [
-        [theirs - ours for ours, theirs in zip(measured[name], simulated[name], strict=True)] for name in known
+        [theirs - ours for ours, theirs in zip(measured[name], simulated[name], strict=True)] for name in policies
     ]
     by_repeat = list(zip(*differences, strict=True))
-    pairs = [(one, other) for one, other in combinations(known, 2) if _apart(measured[one], measured[other])]
+    pairs = [
+        (first, second) for first, second in combinations(policies, 2) if _apart(measured[first], measured[second])
+    ]
     return Agreement(
         metric=metric,
-        policies=known,
+        policies=policies,
         spearman=_rank(spearmanr, ours, theirs),
         kendall=_rank(kendalltau, ours, theirs),
         apart=len(pairs),
-        alike=sum(_gap(measured, one, other) * _gap(simulated, one, other) > 0 for one, other in pairs),
-        error=interval([math.fsum(map(abs, each)) / len(each) for each in by_repeat]),
-        bias=interval([math.fsum(each) / len(each) for each in by_repeat]),
+        alike=sum(_gap(measured, first, second) * _gap(simulated, first, second) > 0 for first, second in pairs),
+        error=interval([math.fsum(map(abs, repeat)) / len(repeat) for repeat in by_repeat]),
+        bias=interval([math.fsum(repeat) / len(repeat) for repeat in by_repeat]),
     )
 
 
-def _gap(side: Values, one: str, other: str) -> float:
-    return math.fsum(side[one]) - math.fsum(side[other])
+def _gap(side: Values, first: str, second: str) -> float:
+    return math.fsum(side[first]) - math.fsum(side[second])
 
 
-def _apart(one: Sequence[float], other: Sequence[float]) -> bool:
-    found = interval([mine - theirs for mine, theirs in zip(one, other, strict=True)])
-    return found.low > 0 or found.high < 0
+def _apart(first: Sequence[float], second: Sequence[float]) -> bool:
+    difference = interval([mine - theirs for mine, theirs in zip(first, second, strict=True)])
+    return difference.low > 0 or difference.high < 0
 
 
 def _rank(correlation: object, ours: Sequence[float], theirs: Sequence[float]) -> float:

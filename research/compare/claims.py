@@ -1,10 +1,9 @@
 """
-What the paper says of its figure 14, made into claims that a comparison can refuse (section VIII-D).
+The statements of the paper about its figure 14, as claims that a comparison can refute (section VIII-D).
 
-A claim names a metric and the policy that the first one is held against. It is judged on the paired differences over
-seeds, by their 95 % interval, and has three outcomes: nobody can say more than the seeds do. Beside that stands in how
-many other worlds the mean difference has the sign that the claim wants: with every demand and exponent x U(0.7, 1.3),
-and in one in which nothing interferes.
+A claim names a metric and the policy that the first policy is compared with. It is judged by the 95 % interval of the
+paired differences over seeds, with three outcomes. In addition, the share of changed worlds is given in which the mean
+difference has the claimed sign: worlds with every demand and exponent x U(0.7, 1.3), and one without interference.
 """
 
 import math
@@ -15,7 +14,8 @@ from typing import Final
 
 from scheduler.simulation.metrics import FIGURE_14, TOLERANCE, Interval
 
-#: "At least" is claimed of what is to be large, "lower" of degradations; and what each metric is called.
+#: Metrics for which the claim is "no worse" (large values are better); for the others it is "lower". Then the names of
+#: the metrics.
 AT_LEAST: Final = frozenset({"dsr", "gui"})
 TITLES: Final[Mapping[str, str]] = {
     "dsr": "deadlines met (DSR)",
@@ -23,11 +23,11 @@ TITLES: Final[Mapping[str, str]] = {
     "sfd": "degradation of trainings (SFD)",
     "sld": "degradation of functions (SLD)",
 }
-#: Differences below this are rounding.
+#: Smaller differences are rounding errors.
 TIE: Final = 1e-9
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     HELD = "held"
     FAILED = "did not hold"
     UNKNOWN = "cannot be said"
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """``first`` against ``other`` by one metric of figure 14."""
+    """A comparison of ``first`` with ``other`` by one metric of figure 14."""
 
     metric: str
     first: str
@@ -47,7 +47,7 @@ class Claim:
 
     @property
     def published(self) -> bool:
-        """Whether the paper says it of its own scheduler; of utilisation it compares itself with ElasticFlow alone."""
+        """Whether the paper claims it of its own scheduler; its utilisation is compared with ElasticFlow only."""
         theirs = self.other == "elasticflow" or (self.other.startswith(("edf-util", "random")) and self.metric != "gui")
         return self.first == "smore" and theirs
 
@@ -55,46 +55,46 @@ class Claim:
         relation = "no worse than" if self.metric in AT_LEAST else "lower than"
         return f"{TITLES[self.metric]} of {self.first} {relation} {self.other}'s"
 
-    def judge(self, advantage: Interval) -> Verdict:
+    def judge(self, advantage: Interval) -> ClaimVerdict:
         """
         ``advantage``: paired, positive = better.
 
-        At least as good: held where the deficit's upper bound is at most a point. Lower: held where the whole interval
-        is. Either did not hold where the whole interval is on the other side. A single seed says nothing.
+        "No worse" holds if the deficit's upper bound is within the tolerance; "lower" holds if the whole interval is
+        positive. Either failed if the whole interval is on the other side. A single seed has no interval: unknown.
         """
         if math.isnan(advantage.low):
-            return Verdict.UNKNOWN
+            return ClaimVerdict.UNKNOWN
         if advantage.low >= -TOLERANCE if self.metric in AT_LEAST else advantage.low > TIE:
-            return Verdict.HELD
-        return Verdict.FAILED if advantage.high < -TIE else Verdict.UNKNOWN
+            return ClaimVerdict.HELD
+        return ClaimVerdict.FAILED if advantage.high < -TIE else ClaimVerdict.UNKNOWN
 
     def sign(self, difference: float) -> bool:
-        """Whether a mean advantage in one world has the sign that is claimed: equal is no worse, but not lower."""
+        """Whether the mean advantage in one world has the claimed sign; equal is "no worse" but not "lower"."""
         return difference >= -TIE if self.metric in AT_LEAST else difference > TIE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedClaim:
     """
-    ``worlds``: share of the changed worlds in which the sign is the claimed one, NaN without any; ``calm``: without
+    ``worlds``: share of the changed worlds with the claimed sign, NaN without any. ``calm``: the mean advantage without
     interference.
     """
 
     claim: Claim
     advantage: Interval
-    verdict: Verdict
+    verdict: ClaimVerdict
     worlds: float
     calm: float
 
     @property
     def holds(self) -> float:
-        """1 held, 0 did not, NaN cannot be said."""
-        return {Verdict.HELD: 1.0, Verdict.FAILED: 0.0}.get(self.verdict, math.nan)
+        """1 = held, 0 = failed, NaN = unknown."""
+        return {ClaimVerdict.HELD: 1.0, ClaimVerdict.FAILED: 0.0}.get(self.verdict, math.nan)
 
     @property
     def remark(self) -> str:
-        """What must be added to a claim that held where it does not hold everywhere."""
-        if self.verdict is not Verdict.HELD:
+        """The worlds in which a claim that held loses its sign, '' if there are none."""
+        if self.verdict is not ClaimVerdict.HELD:
             return ""
         lost = (
             []
@@ -102,14 +102,14 @@ class Judged:
             else [f"in {100 * (1 - self.worlds):.0f} % of the changed worlds"]
         )
         if abs(self.calm) <= TIE and self.claim.metric not in AT_LEAST:
-            lost.append("without interference, where there is nothing to tell apart")
+            lost.append("without interference, where the policies do not differ")
         elif not math.isnan(self.calm) and not self.claim.sign(self.calm):
             lost.append("without interference")
         return f"its sign is lost {' and '.join(lost)}" if lost else ""
 
 
 def claims(policies: Sequence[str]) -> list[Claim]:
-    """The first policy against each other one, by all four metrics."""
+    """The first policy compared with each other one, by all four metrics."""
     first, *others = policies
     return [Claim(metric=metric, first=first, other=other) for other in others for metric in FIGURE_14]
 
@@ -119,17 +119,17 @@ def judge(
     advantages: Mapping[str, Interval],
     worlds: Sequence[Mapping[str, float]],
     calm: Mapping[str, float],
-) -> list[Judged]:
+) -> list[JudgedClaim]:
     """
     ``advantages``: claim's name → paired interval over seeds; ``worlds``: of each changed world claim's name → mean
     advantage; ``calm``: the same without interference, empty where it was not run.
     """
-    found = []
+    judged = []
     for claim in claims(policies):
         kept = [claim.sign(world[claim.name]) for world in worlds]
         advantage = advantages[claim.name]
-        found.append(
-            Judged(
+        judged.append(
+            JudgedClaim(
                 claim=claim,
                 advantage=advantage,
                 verdict=claim.judge(advantage),
@@ -137,4 +137,4 @@ def judge(
                 calm=calm.get(claim.name, math.nan),
             )
         )
-    return found
+    return judged

@@ -1,10 +1,10 @@
 """
-Policies x configurations x seeds, in parallel processes, paired: every policy meets the same trace, the same noise and
-the same table.
+Compares policies x configurations x seeds in parallel processes, paired: every policy gets the same trace, the same
+noise and the same degradation table.
 
-A *cell* is one configuration with one seed and one world: all policies run in it, after the exclusive run. World 0 is
-the preset's own; in worlds 1, 2, … every demand and exponent is drawn, and in :data:`CALM` nothing interferes. Cells
-are independent, so the figures do not depend on how many processes there are.
+A *cell* is one configuration with one seed and one world; all policies run in it, after the exclusive run. World 0 is
+the preset's own. In worlds 1, 2, ... every demand and exponent is drawn at random, and in :data:`CALM` nothing
+interferes. Cells are independent, so the figures do not depend on the number of processes.
 """
 
 import csv
@@ -24,7 +24,7 @@ import numpy as np
 
 from research.compare import claims
 from research.compare.bound import small, upper_bound
-from research.compare.claims import Judged
+from research.compare.claims import JudgedClaim
 from scheduler.simulation import metrics, policies, traces
 from scheduler.simulation.metrics import FIGURE_14, Interval
 from scheduler.simulation.predictor import Belief, table
@@ -32,23 +32,23 @@ from scheduler.simulation.result import Result
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import Preset, World, load
 
-#: Bounds of the factor on every demand and exponent of a changed world.
+#: Bounds of the random factor on every demand and exponent.
 SPREAD: Final = (0.7, 1.3)
 #: The world without interference.
 CALM: Final = -1
-#: What a small case is held against (bound.py): it is no policy.
+#: Name of the upper bound in the results of small cases (bound.py); it is not a policy.
 BOUND: Final = "upper-bound"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    What to compare.
+    The comparison to run.
 
-    ``worlds`` > 0: besides the preset's own truth so many with every demand and exponent drawn x U(0.7, 1.3), and one
-    without interference, each with the first ``world_seeds`` seeds. ``truth`` (a name, '' = the preset's), ``factors``
-    and ``interference`` change the truth of all runs. ``data``: folder of outside data. ``out``: where the raw rows of
-    every run of the preset's own world are written, None: nowhere. ``trace`` overrides fields of the preset's trace.
+    ``worlds`` > 0 adds so many worlds with every demand and exponent times U(0.7, 1.3), and one without interference,
+    each with the first ``world_seeds`` seeds. ``truth`` (a name, '' = the preset's), ``factors`` and ``interference``
+    change the ground truth of all runs. ``data``: folder of outside data. ``out``: folder for the raw rows of the runs
+    in the preset's own world, None = not written. ``trace`` overrides fields of the preset's trace.
     """
 
     preset: str
@@ -69,7 +69,7 @@ class Plan:
         return load(self.preset, factors=factors, interference=self.interference and world != CALM, truth=self.truth)
 
     def drawn(self, world: int) -> dict[str, float]:
-        """The factors of world 1, 2, …; the others have none."""
+        """The random factors of world 1, 2, ...; empty for the others."""
         if world <= 0:
             return {}
         names = varied(next(iter(load(self.preset, truth=self.truth).worlds.values())))
@@ -78,18 +78,18 @@ class Plan:
 
     def cells(self) -> list["Cell"]:
         configurations = list(self.load().worlds)
-        found = [Cell(configuration=name, seed=seed) for seed in self.seeds for name in configurations]
+        cells = [Cell(configuration=name, seed=seed) for seed in self.seeds for name in configurations]
         for world in (CALM, *range(1, self.worlds + 1)) if self.worlds else ():
-            found += [
+            cells += [
                 Cell(configuration=name, seed=seed, world=world)
                 for seed in self.seeds[: self.world_seeds]
                 for name in configurations
             ]
-        return found
+        return cells
 
 
 def varied(world: World) -> list[str]:
-    """Every demand and exponent of a truth."""
+    """The names of every demand and exponent of a ground truth."""
     return [name for name in world.truth.knobs() if name in ("exponent", "growth") or name[:2] in ("u.", "b.")]
 
 
@@ -100,7 +100,7 @@ class Cell:
     configuration: str
 
 
-#: Policy → metric → value, of one cell.
+#: Policy to metric to value, of one cell.
 Row = Mapping[str, Mapping[str, float]]
 
 
@@ -111,24 +111,24 @@ def run_cell(plan: Plan, cell: Cell) -> tuple[Cell, Row, int]:
     trace = traces.of(dict(preset.trace) | dict(plan.trace), world, cell.seed, data=plan.data)
     belief = table(world, Belief.of(dict(preset.predictor) | dict(plan.predictor)), cell.seed)
     exclusive = simulate(world, trace.none(), policies.factory(plan.policies[0]), seed=cell.seed, name="exclusive run")
-    found: dict[str, Mapping[str, float]] = {}
+    figures: dict[str, Mapping[str, float]] = {}
     if small(world, trace):
-        found[BOUND] = {"dsr": upper_bound(world, trace, cell.seed) / len(trace)}
+        figures[BOUND] = {"dsr": upper_bound(world, trace, cell.seed) / len(trace)}
     for name in plan.policies:
         result = quiet(partial(simulate, world, trace, policies.factory(name), seed=cell.seed, table=belief, name=name))
-        found[name] = metrics.figures(result, exclusive)
+        figures[name] = metrics.figures(result, exclusive)
         if plan.out is not None and not cell.world:
             result.write(plan.out / raw_name(cell, name))
-    return cell, found, len(trace) * len(plan.policies)
+    return cell, figures, len(trace) * len(plan.policies)
 
 
 def raw_name(cell: Cell, policy: str) -> str:
-    """Of the file with the raw rows of one run."""
+    """The name of the file with the raw rows of one run."""
     return "-".join(filter(None, (cell.configuration, f"seed{cell.seed}", policy.replace("/", "_")))) + ".npz"
 
 
 def quiet(work: Callable[[], Result]) -> Result:
-    """Without the collector of cycles: a run makes millions of small objects and none of them is part of a cycle."""
+    """Run without the cycle collector: a run makes millions of small objects, none of them part of a cycle."""
     enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -142,38 +142,38 @@ def quiet(work: Callable[[], Result]) -> Result:
 
 
 def rows(plan: Plan, workers: int, progress: Callable[[int, int, int], None]) -> dict[Cell, Row]:
-    """All cells. ``progress(done, total, invocations)`` is called as they come."""
+    """The figures of all cells. ``progress(done, total, invocations)`` is called after each cell."""
     cells = plan.cells()
-    found: dict[Cell, Row] = {}
+    by_cell: dict[Cell, Row] = {}
     count = 0
     for cell, row, invocations in _each(plan, cells, min(workers, len(cells))):
-        found[cell] = row
+        by_cell[cell] = row
         count += invocations
-        progress(len(found), len(cells), count)
-    return {cell: found[cell] for cell in sorted(found)}
+        progress(len(by_cell), len(cells), count)
+    return {cell: by_cell[cell] for cell in sorted(by_cell)}
 
 
 def _each(plan: Plan, cells: Sequence[Cell], workers: int) -> Iterator[tuple[Cell, Row, int]]:
     if workers <= 1:
         yield from map(partial(run_cell, plan), cells)
         return
-    # One thread of linear algebra in each process: they share the cores already.
+    # One thread of linear algebra per process, because the processes use all cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         yield from pool.imap_unordered(partial(run_cell, plan), cells)
 
 
-# ---- what comes out --------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """
-    ``values``: policy → metric → one value per seed, the mean over configurations; ``bound`` per seed, empty where the
-    case is not small. ``configurations``: name → policy → metric → one value per seed. ``worlds``: of each changed
-    world claim → mean advantage of the first policy, positive = better; ``calm`` without interference. Both are empty
-    without worlds.
+    ``values``: policy to metric to one value per seed, the mean over configurations. ``bound``: one value per seed,
+    empty unless the case is small. ``configurations``: name to policy to metric to one value per seed. ``worlds``: for
+    each changed world, claim to mean advantage of the first policy, positive = better; ``calm``: the same without
+    interference. Both are empty without changed worlds.
     """
 
     policies: tuple[str, ...]
@@ -185,30 +185,30 @@ class Comparison:
 
     def intervals(self) -> dict[str, Interval]:
         """
-        ``<metric>.<policy>``, and ``advantage.<metric>.<policy>`` of the first policy over each other one, paired by
-        seed.
+        ``<metric>.<policy>``, and ``advantage.<metric>.<policy>``: the advantage of the first policy over each other
+        one, paired by seed.
         """
-        found = {
+        intervals = {
             f"{metric}.{policy}": metrics.interval(list(values))
             for policy, by in self.values.items()
             for metric, values in by.items()
         }
         if self.bound:
-            found[f"dsr.{BOUND}"] = metrics.interval(self.bound)
+            intervals[f"dsr.{BOUND}"] = metrics.interval(self.bound)
         for claim in claims.claims(self.policies):
             ours, theirs = (self.values[policy][claim.metric] for policy in (claim.first, claim.other))
-            found[f"advantage.{claim.name}"] = metrics.advantage(claim.metric, ours, theirs)
-        return found
+            intervals[f"advantage.{claim.name}"] = metrics.advantage(claim.metric, ours, theirs)
+        return intervals
 
-    def judged(self) -> list[Judged]:
+    def judged(self) -> list[JudgedClaim]:
         """Every claim of figure 14."""
         intervals = self.intervals()
         advantages = {claim.name: intervals[f"advantage.{claim.name}"] for claim in claims.claims(self.policies)}
         return claims.judge(self.policies, advantages, self.worlds, self.calm)
 
 
-def comparison(plan: Plan, found: Mapping[Cell, Row]) -> Comparison:
-    own = {cell: row for cell, row in found.items() if not cell.world}
+def comparison(plan: Plan, by_cell: Mapping[Cell, Row]) -> Comparison:
+    own = {cell: row for cell, row in by_cell.items() if not cell.world}
     first = next(iter(own.values()))
     names = list(first[plan.policies[0]])
 
@@ -225,10 +225,12 @@ def comparison(plan: Plan, found: Mapping[Cell, Row]) -> Comparison:
         ]
 
     def advantages(world: int) -> dict[str, float]:
-        here = [row for cell, row in found.items() if cell.world == world]
+        in_world = [row for cell, row in by_cell.items() if cell.world == world]
         differences = {}
         for claim in claims.claims(plan.policies):
-            ours, theirs = (_mean([row[policy][claim.metric] for row in here]) for policy in (claim.first, claim.other))
+            ours, theirs = (
+                _mean([row[policy][claim.metric] for row in in_world]) for policy in (claim.first, claim.other)
+            )
             differences[claim.name] = ours - theirs if FIGURE_14[claim.metric] else theirs - ours
         return differences
 
@@ -245,13 +247,13 @@ def comparison(plan: Plan, found: Mapping[Cell, Row]) -> Comparison:
     )
 
 
-def write_rows(found: Mapping[Cell, Row], path: Path) -> None:
-    """One line for each run: world, seed, configuration, policy, then its figures; nothing where there is none."""
-    names = list(dict.fromkeys(metric for row in found.values() for by in row.values() for metric in by))
+def write_rows(by_cell: Mapping[Cell, Row], path: Path) -> None:
+    """One line for each run: world, seed, configuration, policy, figures; empty where a figure is unknown."""
+    names = list(dict.fromkeys(metric for row in by_cell.values() for by in row.values() for metric in by))
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["world", "seed", "configuration", "policy", *names])
-        for cell, row in found.items():
+        for cell, row in by_cell.items():
             world = "calm" if cell.world == CALM else cell.world
             for policy, by in row.items():
                 cells = [repr(by[name]) if name in by and math.isfinite(by[name]) else "" for name in names]
@@ -259,15 +261,15 @@ def write_rows(found: Mapping[Cell, Row], path: Path) -> None:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Over what is a number: a configuration without a single finished function has no ``sld``."""
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else float("nan")
+    """The mean without NaN: a configuration without a finished function has no ``sld``."""
+    numbers = [value for value in values if value == value]
+    return sum(numbers) / len(numbers) if numbers else float("nan")
 
 
 class Progress:
     """
-    A bar with an estimate of what is left, on a terminal one line that is written over, elsewhere a line for every
-    tenth.
+    A progress bar with the estimated time left. On a terminal it is one line that is overwritten, elsewhere one line
+    for every tenth.
     """
 
     def __init__(self) -> None:

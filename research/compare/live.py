@@ -1,17 +1,17 @@
 """
-The same arrivals through a real platform and through the simulator: what ``smore compare --live`` does.
+Runs the same arrivals on a real platform and in the simulator: the comparison of ``smore compare --live``.
 
-A :class:`Platform` is the port to the devices at hand (``bench/live.py`` stands behind it; tests have a fake). It is
-calibrated once: what one run of each function takes alone, what an answer takes beyond its run, and looks at rising
-rates without a budget, whose best rate of deadline-met completions is the capacity; the preset's trace is scaled to a
-multiple of it. Then every policy serves every trace, repeat by repeat, so that a slow minute of the machine falls on
-all of them; each repeat begins with another policy.
+A :class:`Platform` is the port to the present devices (``bench/live.py`` implements it; tests have a fake). Calibration
+comes first: the time of one run of each function alone, the time of a response beyond its run, and load probes at
+rising rates without a budget. The best rate of completions within their deadlines is the capacity, and the preset's
+trace is scaled to a multiple of it. Then every policy serves every trace, repeat by repeat, so that a slow minute of
+the machine affects all policies; each repeat begins with another policy.
 
-The simulator gets the same arrivals, deadlines, functions, trainings and budgets, the degradation table that the
-platform's leader had, and the preset's ground truth with two things of calibration put in: the times alone, and a
-*drag*, by which every run takes longer, so that as many deadlines are met at the rates of the looks. It stands for what
-the fitted rows do not know: the platform's own processes and the client on the same cores, and whatever else the
-machine does. Nothing is fitted to the runs that the simulator is held against.
+The simulator gets the same arrivals, deadlines, functions, trainings and budgets, the degradation table of the
+platform's leader, and the preset's ground truth with two calibrated values: the times alone, and a *slowdown factor*,
+by which every run takes longer, so that as many deadlines are met at the rates of the load probes. The factor stands
+for what the fitted rows do not contain: the platform's own processes and the client on the same cores, and the
+machine's other work. Nothing is fitted to the runs that are compared.
 """
 
 import math
@@ -42,24 +42,24 @@ from smore.domain.loss import Loss, Window, estimate
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Figures that both sides have, and in which agreement is stated; of the others only one side knows.
+#: Figures that both sides have and that are compared.
 SHARED: Final = ("dsr", "dsr_admitted", "admission", "gui", "sfd", "sld")
-#: HTTP: well; come back later.
+#: HTTP: success; too many requests.
 _OK, _LATER = 200, 429
-#: Of calibration: no budget, so that the devices are what limits.
+#: Policy of the calibration: it has no budget, so the devices are the limit.
 CALIBRATED_WITH: Final = "random"
-#: Simulated looks are as long as measured ones, and their first part does not count either.
+#: Length and warm-up of a simulated load probe, as measured, seconds.
 LOOK_S, WARMUP_S = 18.0, 8.0
-#: Halvings (of the logarithm) of the bounds between which the drag is looked for.
-HALVINGS, DRAGS = 8, (0.25, 16.0)
+#: Bisection steps (of the logarithm) and bounds of the slowdown factor.
+HALVINGS, SLOWDOWN_BOUNDS = 8, (0.25, 16.0)
 _ALIVE, _WORK, _SOLO = (GPU_COLUMNS.index(name) for name in ("alive_s", "work_s", "training_u"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """
-    Poisson arrivals at a rate, trainings running, policy :data:`CALIBRATED_WITH`; ``met``: share of the deadlines that
-    were met.
+    A load probe: Poisson arrivals at a rate, beside the trainings, under the policy :data:`CALIBRATED_WITH`. ``met``:
+    share of the deadlines met.
     """
 
     rate_per_s: float
@@ -73,39 +73,39 @@ class Look:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """
-    What was measured of the devices at hand before anything was compared.
+    Measurements of the present devices before the comparison.
 
-    ``device`` and ``sharing_mode`` as the GPU workers name them; ``solo_s``: function → seconds of one warm run of one
-    row with nothing beside it; ``hop_s``: seconds that an answer takes beyond its run, alone; ``looks``: at least one,
-    and ``deadline_s`` by function in them. ``table``: the degradations that the leader is told, None = none is
-    published for such a device.
+    ``device`` and ``sharing_mode``: as the GPU workers name them. ``solo_s``: function to seconds of one warm run of
+    one row alone. ``network_s``: seconds of a response beyond its run, alone. ``looks``: at least one load probe;
+    ``deadline_s``: the deadlines in them, by function. ``table``: the leader's degradations, None = none is published
+    for this device.
     """
 
     device: str
     sharing_mode: str
     solo_s: Mapping[str, float]
-    hop_s: float
+    network_s: float
     looks: Sequence[Look]
     deadline_s: Mapping[str, float]
     table: Table | None = None
 
     @property
     def capacity_per_s(self) -> float:
-        """The highest rate of deadline-met completions that was found."""
+        """The highest rate of completions within their deadlines."""
         return max(look.good_per_s for look in self.looks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
     """
-    What a platform did with a trace under one policy.
+    A platform's results on a trace under one policy.
 
-    Per invocation [n], in order of arrival: ``status`` (HTTP, 0 = no answer) and ``latency_s`` from the instant it was
-    due to its answer (inf: none came). By the platform: ``dispatched``: function → invocations that were sent to a GPU
-    instance at least once; ``on_time``: those that ended well before their deadline by its clock, from the gate to the
-    result; ``runs``: (function, seconds of the run that it was part of) of each that ended well. ``utilisation``,
-    ``alone``: mean over GPU instances with functions and just before, NaN where no counter tells it. ``windows``:
-    training → the closed windows of this run. ``load``: mean load of the machine meanwhile.
+    Per invocation [n], in order of arrival: ``status`` (HTTP, 0 = no response) and ``latency_s`` from the instant it
+    was due to its response (inf = none). From the platform: ``dispatched``: function to invocations that were sent to a
+    GPU instance at least once; ``on_time``: invocations that succeeded before their deadline by its clock, from the
+    gateway to the result; ``runs``: (function, seconds of its run) of each success. ``utilisation``, ``alone``: mean
+    over GPU instances during the run and just before it, NaN = no counter. ``windows``: training to the closed windows
+    of this run. ``load``: mean load of the machine.
     """
 
     status: Ints
@@ -119,7 +119,7 @@ class Run:
     load: float = math.nan
 
     def write(self, path: Path, trace: Trace) -> None:
-        """The rows of the invocations beside those of the trace, one file."""
+        """Write the trace and the results of its invocations into one file."""
         path.write_bytes(
             archive(
                 {
@@ -135,9 +135,7 @@ class Run:
 
 
 class Platform(Protocol):
-    """
-    The devices at hand. Both methods raise RuntimeError where the platform does not come up or gives no good answer.
-    """
+    """The present devices. Both methods raise RuntimeError if the platform does not start or respond correctly."""
 
     def calibrate(self) -> Calibration: ...
 
@@ -149,8 +147,8 @@ class Platform(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    ``load``: the traces' rate as a multiple of the capacity; ``seconds``: of each run; ``data``: folder of outside
-    data.
+    ``load``: the rate of the traces as a multiple of the capacity. ``seconds``: length of each run. ``data``: folder of
+    outside data.
     """
 
     preset: Preset
@@ -163,15 +161,15 @@ class Plan:
     @property
     def world(self) -> World:
         """
-        Raises BadWorld where the preset is none that can be run live: several configurations, slices, batches of
-        several rows.
+        The preset's only configuration. Raises BadWorld for a preset that cannot run live: several configurations,
+        slices, or batches of several rows.
         """
         if len(self.preset.worlds) != 1:
             raise bad("configurations", "a live comparison runs one configuration")
         world = next(iter(self.preset.worlds.values()))
         for position, gpu in enumerate(world.gpus):
             if gpu.sevenths != 7:
-                raise bad(f"gpus[{position}].sevenths", "GPU instances are as they are at hand: no slices")
+                raise bad(f"gpus[{position}].sevenths", "a live comparison uses whole GPU instances: no slices")
         for position, function in enumerate(world.functions):
             if function.batch != 1 or function.name != function.model:
                 raise bad(
@@ -182,16 +180,16 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class LiveComparison:
     """
-    ``drag`` of the simulated world. ``measured`` and ``simulated``: policy → metric → one value for each repeat.
-    ``losses``: policy → training → what its closed windows of all repeats together say (None: too few). ``rates``:
-    arrivals per second by repeat; ``loads``: policy → the machine's load by repeat.
+    The result of a comparison. ``slowdown_factor``: of the simulated world. ``measured`` and ``simulated``: policy to
+    metric to one value for each repeat. ``losses``: policy to training to the loss by its closed windows of all repeats
+    (None = too few). ``rates``: arrivals per second by repeat. ``loads``: policy to the machine's load by repeat.
     """
 
     plan: Plan
     calibration: Calibration
-    drag: float
+    slowdown_factor: float
     measured: Mapping[str, Mapping[str, Sequence[float]]]
     simulated: Mapping[str, Mapping[str, Sequence[float]]]
     losses: Mapping[str, Mapping[str, Loss | None]]
@@ -199,7 +197,7 @@ class Outcome:
     loads: Mapping[str, Sequence[float]]
 
     def intervals(self, side: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Interval]:
-        """``<metric>.<policy>`` over repeats, Student."""
+        """``<metric>.<policy>``: Student intervals over repeats."""
         return {f"{metric}.{policy}": interval(values) for policy, by in side.items() for metric, values in by.items()}
 
     def agreements(self) -> list[Agreement]:
@@ -211,26 +209,27 @@ class Outcome:
 
 def compare(
     platform: Platform, plan: Plan, progress: Callable[[str], None], keep: Callable[[str, Run, Trace], None]
-) -> Outcome:
+) -> LiveComparison:
     """
-    Calibrate, serve, simulate. ``progress`` gets a line for each step; ``keep`` the raw rows of each run with a name
-    for them.
+    Calibrate, serve, simulate. ``progress`` gets a line for each step, ``keep`` the raw rows of each run with their
+    name.
 
-    Raises BadWorld or BadTrace for a preset that cannot be run, RuntimeError where the platform fails.
+    Raises BadWorld or BadTrace for a preset that cannot run, RuntimeError if the platform fails.
     """
     world = plan.world
     for name in plan.policies:
         policies.factory(name)
-    found = platform.calibrate()
-    if not found.capacity_per_s > 0:
-        raise RuntimeError("calibration: at no rate was a deadline met")
-    told = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in found.solo_s.items())
-    progress(f"{found.device}: {told}, hop {1e3 * found.hop_s:.1f} ms, capacity {found.capacity_per_s:.1f}/s")
-    drag = dragged(world, found)
-    progress(f"in the simulator a run takes {drag:.2f} times as long as its work alone")
-    world = at_hand(world, found, drag)
+    calibration = platform.calibrate()
+    if not calibration.capacity_per_s > 0:
+        raise RuntimeError("calibration: no deadline was met at any rate")
+    solo_times = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in calibration.solo_s.items())
+    network_ms, capacity = 1e3 * calibration.network_s, calibration.capacity_per_s
+    progress(f"{calibration.device}: {solo_times}, network {network_ms:.1f} ms, capacity {capacity:.1f}/s")
+    slowdown_factor = fitted_slowdown(world, calibration)
+    progress(f"simulated runs take {slowdown_factor:.2f} times as long as its work alone")
+    world = calibrated_world(world, calibration, slowdown_factor)
     traced = [
-        scaled(plan, at_hand(plan.world, found), repeat, plan.load * found.capacity_per_s)
+        scaled(plan, calibrated_world(plan.world, calibration), repeat, plan.load * calibration.capacity_per_s)
         for repeat in range(plan.repeats)
     ]
     runs: dict[str, list[Run]] = {name: [] for name in plan.policies}
@@ -240,80 +239,90 @@ def compare(
             run = platform.run(name, trace)
             runs[name].append(run)
             keep(f"repeat{repeat}-{name.replace('/', '_')}", run, trace)
-            said = measured_figures(run, trace, found.solo_s)
+            figures = measured_figures(run, trace, calibration.solo_s)
             progress(
                 f"repeat {repeat} {name}: "
-                + ", ".join(f"{metric} {said[metric]:.3f}" for metric in (*SHARED, "refused"))
+                + ", ".join(f"{metric} {figures[metric]:.3f}" for metric in (*SHARED, "refused"))
             )
-    return Outcome(
+    return LiveComparison(
         plan=plan,
-        calibration=found,
-        drag=drag,
+        calibration=calibration,
+        slowdown_factor=slowdown_factor,
         measured={
-            name: _columns([measured_figures(run, trace, found.solo_s) for run, trace in zip(of, traced, strict=True)])
-            for name, of in runs.items()
+            name: _columns(
+                [
+                    measured_figures(run, trace, calibration.solo_s)
+                    for run, trace in zip(policy_runs, traced, strict=True)
+                ]
+            )
+            for name, policy_runs in runs.items()
         },
-        simulated=_simulated(plan, world, found, drag, traced),
+        simulated=_simulated(plan, world, calibration, slowdown_factor, traced),
         losses={
-            name: {
-                training: estimate([one for run in of for one in run.windows[training]]) for training in of[0].windows
-            }
-            for name, of in runs.items()
+            name: {training: _joint_loss(policy_runs, training) for training in policy_runs[0].windows}
+            for name, policy_runs in runs.items()
         },
         rates=[trace.rate_per_s for trace in traced],
-        loads={name: [run.load for run in of] for name, of in runs.items()},
+        loads={name: [run.load for run in policy_runs] for name, policy_runs in runs.items()},
     )
 
 
-def at_hand(world: World, found: Calibration, drag: float = 1.0) -> World:
+def _joint_loss(runs: Sequence[Run], training: str) -> Loss | None:
+    """The loss of a training by its closed windows of all runs together."""
+    return estimate([window for run in runs for window in run.windows[training]])
+
+
+def calibrated_world(world: World, calibration: Calibration, slowdown_factor: float = 1.0) -> World:
     """
-    Times of calibration put in: a run takes what it took alone times ``drag``, larger batches in proportion, a dispatch
-    the hop.
+    The world with the calibrated times: a run takes its time alone times ``slowdown_factor``, larger batches in
+    proportion; a dispatch takes the network time.
     """
     truth = world.truth
     measured: dict[str, Use] = dict(truth.measured)
     for function in world.functions:
-        factor = drag * found.solo_s[function.name] / truth.use(function.model, "function", 1).seconds
+        factor = slowdown_factor * calibration.solo_s[function.name] / truth.use(function.model, "function", 1).seconds
         for rows in {1, *truth.batches(function.model, "function")}:
             use = truth.use(function.model, "function", rows)
             measured[f"{function.model}/{truth.preset}/function/{rows}"] = replace(use, seconds=use.seconds * factor)
-    told: Truth = replace(truth, device=found.device, sharing_mode=found.sharing_mode, measured=measured)
-    return replace(world, truth=told, dispatch_s=min(10.0, max(0.0, found.hop_s)))
+    calibrated_truth: Truth = replace(
+        truth, device=calibration.device, sharing_mode=calibration.sharing_mode, measured=measured
+    )
+    return replace(world, truth=calibrated_truth, dispatch_s=min(10.0, max(0.0, calibration.network_s)))
 
 
-def dragged(world: World, found: Calibration, policy: str = CALIBRATED_WITH) -> float:
+def fitted_slowdown(world: World, calibration: Calibration, policy: str = CALIBRATED_WITH) -> float:
     """
-    The drag with which the simulator meets as many deadlines at the looks of calibration, under their ``policy``, as
-    the platform did, on average.
+    The slowdown factor with which the simulator meets, on average over the load probes, as many deadlines under their
+    ``policy`` as the platform did.
 
-    The more of it, the longer every run: the share falls with it and is found by halving.
+    A larger factor makes every run longer, so the share falls with it, and bisection finds it.
     """
-    wanted = fmean(look.met for look in found.looks)
-    low, high = map(math.log, DRAGS)
+    measured_share = fmean(look.met for look in calibration.looks)
+    low, high = map(math.log, SLOWDOWN_BOUNDS)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        tried = at_hand(world, found, math.exp(middle))
-        met = fmean(_look(tried, found, look.rate_per_s, policy) for look in found.looks)
-        low, high = (middle, high) if met > wanted else (low, middle)
+        tried = calibrated_world(world, calibration, math.exp(middle))
+        met = fmean(_look(tried, calibration, look.rate_per_s, policy) for look in calibration.looks)
+        low, high = (middle, high) if met > measured_share else (low, middle)
     return math.exp((low + high) / 2)
 
 
-def _look(world: World, found: Calibration, rate_per_s: float, policy: str) -> float:
-    """Share of the deadlines that the simulator meets."""
-    drawn = traces.generated("poisson", world, rate_per_s=rate_per_s, seconds=LOOK_S, seed=0)
-    deadline = np.array([found.deadline_s[name] for name in drawn.functions])[drawn.function]
-    trace = replace(drawn, factor=np.full(len(drawn), np.nan), deadline_s=deadline)
-    result = simulate(world, trace, policies.factory(policy), seed=0, table=found.table)
-    counted = result.arrival_s >= WARMUP_S
+def _look(world: World, calibration: Calibration, rate_per_s: float, policy: str) -> float:
+    """Share of the deadlines that the simulator meets at a load probe's rate."""
+    probe_trace = traces.generated("poisson", world, rate_per_s=rate_per_s, seconds=LOOK_S, seed=0)
+    deadline = np.array([calibration.deadline_s[name] for name in probe_trace.functions])[probe_trace.function]
+    trace = replace(probe_trace, factor=np.full(len(probe_trace), np.nan), deadline_s=deadline)
+    result = simulate(world, trace, policies.factory(policy), seed=0, table=calibration.table)
+    scored = result.arrival_s >= WARMUP_S
     return (
-        float(((result.status == SUCCEEDED) & (result.end_s <= result.deadline_s))[counted].mean())
-        if counted.any()
+        float(((result.status == SUCCEEDED) & (result.end_s <= result.deadline_s))[scored].mean())
+        if scored.any()
         else 1.0
     )
 
 
 def scaled(plan: Plan, world: World, seed: int, rate_per_s: float) -> Trace:
-    """The preset's trace at another rate and length, its deadlines in seconds, so that both sides have the same."""
+    """The preset's trace at another rate and length, with deadlines in seconds for both sides."""
     document = dict(plan.preset.trace) | {"rate_per_min": 60.0 * rate_per_s, "seconds": plan.seconds}
     trace = traces.of(document, world, seed, data=plan.data)
     if not len(trace):
@@ -324,23 +333,24 @@ def scaled(plan: Plan, world: World, seed: int, rate_per_s: float) -> Trace:
 
 def measured_figures(run: Run, trace: Trace, solo_s: Mapping[str, float]) -> dict[str, float]:
     """
-    Of one run; names and meanings as in :func:`scheduler.simulation.metrics.figures`, and what only the platform knows.
+    The figures of one run; names and meanings as in :func:`scheduler.simulation.metrics.figures`, and further ones of
+    the platform.
 
     ``dsr`` is by the client, from the instant a request was due; ``dsr_platform`` by the platform's clock.
-    ``admission`` is the share that was dispatched, as in the simulator, not what the gate let in: ``refused`` was
-    answered 429. ``sfd`` is the mean over trainings of open over closed iteration times of this run's windows, less
-    one. ``sld`` is against the time alone of calibration.
+    ``admission`` is the share that was dispatched, as in the simulator, not the share admitted by the gateway;
+    ``refused`` is the share with status 429. ``sfd`` is the mean over trainings of open over closed iteration times of
+    this run's windows, less one. ``sld`` is against the calibrated time alone.
     """
     n = len(trace)
     met = (run.status == _OK) & (run.latency_s <= trace.deadline_s)
     sent = sum(run.dispatched.values())
     slowed = [seconds / solo_s[name] - 1.0 for name, seconds in run.runs]
     losses = [
-        math.fsum(one.open_s for one in windows) / math.fsum(one.closed_s for one in windows) - 1.0
+        math.fsum(window.open_s for window in windows) / math.fsum(window.closed_s for window in windows) - 1.0
         for windows in run.windows.values()
         if windows
     ]
-    found = {
+    figures = {
         "dsr": float(met.sum()) / n,
         "dsr_admitted": float(met.sum()) / sent if sent else math.nan,
         "admission": sent / n,
@@ -352,38 +362,42 @@ def measured_figures(run: Run, trace: Trace, solo_s: Mapping[str, float]) -> dic
         "utilisation": run.utilisation,
     }
     for index, name in enumerate(trace.functions):
-        of = int((trace.function == index).sum())
-        found[f"admission.{name}"] = run.dispatched.get(name, 0) / of if of else math.nan
-    return found
+        arrivals = int((trace.function == index).sum())
+        figures[f"admission.{name}"] = run.dispatched.get(name, 0) / arrivals if arrivals else math.nan
+    return figures
 
 
-def simulated_figures(result: Result, exclusive: Result, drag: float) -> dict[str, float]:
+def simulated_figures(result: Result, exclusive: Result, slowdown_factor: float) -> dict[str, float]:
     """
-    As :func:`scheduler.simulation.metrics.figures`, but two as they are measured here.
+    The figures of :func:`scheduler.simulation.metrics.figures`, with two of them as they are measured here.
 
     ``sfd`` is the mean iteration time over the one alone, as windows measure it: the time lived over the time alone of
-    what was done in it (the average of the slowdown over time counts slow moments more). ``sld`` is against the time
-    alone of calibration, without the drag.
+    the work done (a time average of the slowdown would count slow moments more). ``sld`` is against the calibrated time
+    alone, without the slowdown factor.
     """
-    found = metrics.figures(result, exclusive)
+    figures = metrics.figures(result, exclusive)
     training = (result.gpus[:, _SOLO] > 0) & (result.gpus[:, _ALIVE] > 0)
     if training.any():
-        found["sfd"] = float((result.gpus[training, _ALIVE] / result.gpus[training, _WORK] - 1.0).mean())
-    found["sld"] = drag * (1.0 + found["sld"]) - 1.0
-    return found
+        figures["sfd"] = float((result.gpus[training, _ALIVE] / result.gpus[training, _WORK] - 1.0).mean())
+    figures["sld"] = slowdown_factor * (1.0 + figures["sld"]) - 1.0
+    return figures
 
 
 def _simulated(
-    plan: Plan, world: World, found: Calibration, drag: float, traced: Sequence[Trace]
+    plan: Plan, world: World, calibration: Calibration, slowdown_factor: float, traced: Sequence[Trace]
 ) -> dict[str, dict[str, list[float]]]:
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in plan.policies}
     for seed, trace in enumerate(traced):
-        told = found.table if found.table is not None else table(world, Belief.of(plan.preset.predictor), seed)
+        degradations = (
+            calibration.table if calibration.table is not None else table(world, Belief.of(plan.preset.predictor), seed)
+        )
         exclusive = simulate(world, trace.none(), policies.factory(plan.policies[0]), seed=seed, name="exclusive run")
         for name in plan.policies:
-            result = quiet(partial(simulate, world, trace, policies.factory(name), seed=seed, table=told, name=name))
-            rows[name].append(simulated_figures(result, exclusive, drag))
-    return {name: _columns(of) for name, of in rows.items()}
+            result = quiet(
+                partial(simulate, world, trace, policies.factory(name), seed=seed, table=degradations, name=name)
+            )
+            rows[name].append(simulated_figures(result, exclusive, slowdown_factor))
+    return {name: _columns(figure_rows) for name, figure_rows in rows.items()}
 
 
 def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:

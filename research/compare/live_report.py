@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from research.compare import report
 from research.compare.agreement import Agreement
-from research.compare.live import SHARED, Outcome
+from research.compare.live import SHARED, LiveComparison
 from scheduler.simulation.metrics import Interval
 from smore.domain.loss import Loss
 
@@ -37,7 +37,7 @@ MEASURED_ONLY: Final = {
 }
 
 
-def figures(outcome: Outcome) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+def figures(outcome: LiveComparison) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """
     Figures by name, and the 95 % intervals of those that have one; what is no number is left out.
 
@@ -45,36 +45,36 @@ def figures(outcome: Outcome) -> tuple[dict[str, float], dict[str, dict[str, flo
     ``kendall.<metric>``, ``mae.<metric>``, ``bias.<metric>``, ``pairs_apart.<metric>``, ``pairs_alike.<metric>`` say
     how they agree; ``train_loss.<policy>`` is the mean over trainings of the estimates from all windows.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     intervals: dict[str, dict[str, float]] = {}
 
-    def put(name: str, one: Interval) -> None:
+    def put(name: str, interval: Interval) -> None:
         name = plain(name)
-        if math.isfinite(one.mean):
-            found[name] = one.mean
-        if math.isfinite(one.low) and math.isfinite(one.high):
-            intervals[name] = {"low": one.low, "high": one.high}
+        if math.isfinite(interval.mean):
+            values[name] = interval.mean
+        if math.isfinite(interval.low) and math.isfinite(interval.high):
+            intervals[name] = {"low": interval.low, "high": interval.high}
 
-    for name, one in outcome.intervals(outcome.measured).items():
-        put(name, one)
-    for name, one in outcome.intervals(outcome.simulated).items():
+    for name, interval in outcome.intervals(outcome.measured).items():
+        put(name, interval)
+    for name, interval in outcome.intervals(outcome.simulated).items():
         if name.partition(".")[0] in SHARED:
-            put(f"simulated.{name}", one)
+            put(f"simulated.{name}", interval)
     for agreed in outcome.agreements():
-        found |= {
+        values |= {
             f"{name}.{agreed.metric}": value
             for name, value in (("spearman", agreed.spearman), ("kendall", agreed.kendall))
             if math.isfinite(value)
         }
-        found |= {f"pairs_apart.{agreed.metric}": agreed.apart, f"pairs_alike.{agreed.metric}": agreed.alike}
+        values |= {f"pairs_apart.{agreed.metric}": agreed.apart, f"pairs_alike.{agreed.metric}": agreed.alike}
         put(f"mae.{agreed.metric}", agreed.error)
         put(f"bias.{agreed.metric}", agreed.bias)
     for policy, losses in outcome.losses.items():
         pooled = together(losses)
         if pooled is not None:
             put(f"train_loss.{policy}", pooled)
-    found["capacity_per_s"] = outcome.calibration.capacity_per_s
-    return found, intervals
+    values["capacity_per_s"] = outcome.calibration.capacity_per_s
+    return values, intervals
 
 
 def plain(name: str) -> str:
@@ -95,7 +95,7 @@ def together(losses: Mapping[str, Loss | None]) -> Interval | None:
     return Interval(mean=mean, low=mean - below, high=mean + above)
 
 
-def write_rows(outcome: Outcome, path: Path) -> None:
+def write_rows(outcome: LiveComparison, path: Path) -> None:
     """A line for each run of either side."""
     sides = (("measured", outcome.measured), ("simulated", outcome.simulated))
     names = list(dict.fromkeys(metric for _, side in sides for by in side.values() for metric in by))
@@ -112,7 +112,7 @@ def write_rows(outcome: Outcome, path: Path) -> None:
                     )
 
 
-def write(folder: Path, outcome: Outcome, document: Mapping[str, Any], pictures: "Sequence[Picture]") -> Path:
+def write(folder: Path, outcome: LiveComparison, document: Mapping[str, Any], pictures: "Sequence[Picture]") -> Path:
     """
     ``live.json``, ``rows.csv``, the pictures and the page, into a folder that is there. Returns the page. OSError where
     that fails.
@@ -126,9 +126,9 @@ def write(folder: Path, outcome: Outcome, document: Mapping[str, Any], pictures:
     return page
 
 
-def captions(outcome: Outcome, document: Mapping[str, Any]) -> tuple[str, str]:
+def captions(outcome: LiveComparison, document: Mapping[str, Any]) -> tuple[str, str]:
     """Of the measured and of the simulated panel."""
-    plan, found = outcome.plan, outcome.calibration
+    plan, calibration = outcome.plan, outcome.calibration
     rates = ", ".join(f"{rate:.1f}" for rate in outcome.rates)
     same = (
         f"Preset {plan.preset.name}, {plan.repeats} repeats of {plan.seconds:g} s at {rates} arrivals per second"
@@ -137,17 +137,17 @@ def captions(outcome: Outcome, document: Mapping[str, Any]) -> tuple[str, str]:
     world = plan.world
     return (
         (
-            f"Measured through REST: {document['device']}; {len(world.gpus)} x {found.device}, {found.sharing_mode}; "
+            f"Measured through REST: {document['device']}; {len(world.gpus)} x {calibration.device}, {calibration.sharing_mode}; "
             f"{document['date']}. {same}"
         ),
         (
             f"Simulated: ground truth {world.truth.name} with the times alone of calibration, a run taking"
-            f" {outcome.drag:.2f} times its work alone. {same}"
+            f" {outcome.slowdown_factor:.2f} times its work alone. {same}"
         ),
     )
 
 
-def _page(outcome: Outcome, document: Mapping[str, Any], pictures: "Sequence[Picture]") -> str:
+def _page(outcome: LiveComparison, document: Mapping[str, Any], pictures: "Sequence[Picture]") -> str:
     measured, simulated = outcome.intervals(outcome.measured), outcome.intervals(outcome.simulated)
     captions_ = captions(outcome, document)
     functions = [one.name for one in outcome.plan.world.functions]
@@ -182,16 +182,16 @@ def _page(outcome: Outcome, document: Mapping[str, Any], pictures: "Sequence[Pic
     return report.page("SMore: policies compared live", "Policies compared live", about, links, "".join(parts))
 
 
-def _conditions(outcome: Outcome) -> str:
+def _conditions(outcome: LiveComparison) -> str:
     """What was calibrated, and how the preset's trace was scaled."""
-    found, plan = outcome.calibration, outcome.plan
-    alone = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in found.solo_s.items())
-    looks = ", ".join(f"{100 * look.met:.0f} % at {look.rate_per_s:.0f}/s" for look in found.looks)
+    calibration, plan = outcome.calibration, outcome.plan
+    alone = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in calibration.solo_s.items())
+    looks = ", ".join(f"{100 * look.met:.0f} % at {look.rate_per_s:.0f}/s" for look in calibration.looks)
     loads = [load for by in outcome.loads.values() for load in by if math.isfinite(load)]
     lines = [
-        f"Alone, one row: {alone}; an answer takes {1e3 * found.hop_s:.1f} ms beyond the run.",
+        f"Alone, one row: {alone}; an answer takes {1e3 * calibration.network_s:.1f} ms beyond the run.",
         (
-            f"Deadlines met at rising rates, without a budget: {looks}. The capacity is {found.capacity_per_s:.1f} in"
+            f"Deadlines met at rising rates, without a budget: {looks}. The capacity is {calibration.capacity_per_s:.1f} in"
             " time a second."
         ),
         (
@@ -199,13 +199,13 @@ def _conditions(outcome: Outcome) -> str:
             f" {plan.load:g} times that."
         ),
         (
-            f"With a drag of {outcome.drag:.2f} the simulator meets as many deadlines at those rates: so much longer"
+            f"With a slowdown factor of {outcome.slowdown_factor:.2f} the simulator meets as many deadlines at those rates: so much longer"
             " than alone its runs take."
         ),
         "The simulator's policies are told the degradations that "
         + (
             "the platform's leader had."
-            if found.table is not None
+            if calibration.table is not None
             else "the preset says: the platform had published none."
         ),
     ]
@@ -216,7 +216,7 @@ def _conditions(outcome: Outcome) -> str:
     return f'<section id="conditions"><h2>Conditions</h2>{about}<ul>{items}</ul></section>'
 
 
-def _losses(outcome: Outcome) -> str:
+def _losses(outcome: LiveComparison) -> str:
     head = "<th>policy</th><th>training</th><th class='n'>lost</th><th class='n'>windows</th>"
     rows = ""
     for policy, losses in outcome.losses.items():
@@ -229,16 +229,16 @@ def _losses(outcome: Outcome) -> str:
     return report.framed("What trainings lost, by the closed windows of all repeats, per cent", head, rows)
 
 
-def _agreement(found: Sequence[Agreement]) -> str:
+def _agreement(agreements: Sequence[Agreement]) -> str:
     head = (
         "<th>metric</th><th class='n'>Spearman</th><th class='n'>Kendall</th><th class='n'>pairs apart</th><th"
         " class='n'>alike</th><th class='n'>mean absolute error</th><th class='n'>simulated less measured</th>"
     )
     rows = "".join(
-        f"<tr><td>{escape(COLUMNS[one.metric][0])}</td><td class='n'>{_rank(one.spearman)}</td><td"
-        f" class='n'>{_rank(one.kendall)}</td><td class='n'>{one.apart}</td><td"
-        f" class='n'>{one.alike}</td>{report.cell(one.error)}{report.cell(one.bias)}</tr>"
-        for one in found
+        f"<tr><td>{escape(COLUMNS[agreed.metric][0])}</td><td class='n'>{_rank(agreed.spearman)}</td><td"
+        f" class='n'>{_rank(agreed.kendall)}</td><td class='n'>{agreed.apart}</td><td"
+        f" class='n'>{agreed.alike}</td>{report.cell(agreed.error)}{report.cell(agreed.bias)}</tr>"
+        for agreed in agreements
     )
     note = (
         "Rank correlations are of the policies' means. “Pairs apart”: pairs of policies that the measurement tells"

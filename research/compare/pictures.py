@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from research.compare.claims import AT_LEAST, Verdict
+from research.compare.claims import AT_LEAST, ClaimVerdict
 from research.compare.section import Measured, Section
 from research.predictor.pictures import BLUE, GREEN, GREY, ORANGE, RED, SKY, STYLE
 from scheduler.simulation import timeline
@@ -327,7 +327,7 @@ def _advantages(axes: Axes, section: Section, metric: str, others: Sequence[str]
     if metric in AT_LEAST:
         axes.axvspan(-100 * TOLERANCE, 0, color="0.92", zorder=0)
     axes.axvline(0, color="0.3", linewidth=0.9)
-    colours = {Verdict.HELD: GREEN, Verdict.FAILED: RED, Verdict.UNKNOWN: "0.45"}
+    colours = {ClaimVerdict.HELD: GREEN, ClaimVerdict.FAILED: RED, ClaimVerdict.UNKNOWN: "0.45"}
     for row, other in enumerate(others):
         one = next(judged for judged in section.judged if judged.claim.name == f"{metric}.{other}")
         colour, found = colours[one.verdict], one.advantage

@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from research.compare.claims import Judged, Verdict
+from research.compare.claims import ClaimVerdict, JudgedClaim
 from research.compare.section import Measured, Section, seeds_in_words
 from scheduler.simulation.metrics import Interval
 
@@ -36,7 +36,7 @@ COLUMNS: Final = {
     "waste": ("waste", "instance time loaded and idle"),
     "harvest": ("harvest", "solo seconds of deadline-met work per second and GPU instance"),
 }
-_BADGE: Final = {Verdict.HELD: "yes", Verdict.FAILED: "no", Verdict.UNKNOWN: "open"}
+_BADGE: Final = {ClaimVerdict.HELD: "yes", ClaimVerdict.FAILED: "no", ClaimVerdict.UNKNOWN: "open"}
 
 STYLE: Final = """
 :root { color-scheme: light; --ink: #1c2330; --soft: #5b6577; --line: #dfe3ea; --back: #f6f7f9; --card: #fff; --blue: #0072b2; }
@@ -185,7 +185,7 @@ def _claims(section: Section) -> str:
     return framed("Claims", head, rows) + f"<p class='soft'>{note}</p>"
 
 
-def _claim(one: Judged, worlds: int) -> str:
+def _claim(one: JudgedClaim, worlds: int) -> str:
     low, high = one.advantage.low, one.advantage.high
     bounds = (
         f"<small>{100 * low:+.2f} to {100 * high:+.2f}</small>" if math.isfinite(low) else "<small>one seed</small>"

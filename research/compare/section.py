@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from research.compare.claims import Claim, Judged, Verdict
+from research.compare.claims import Claim, ClaimVerdict, JudgedClaim
 from research.compare.comparison import Cell, Comparison, Plan, Row, raw_name, write_rows
 from scheduler.simulation.metrics import Interval, interval
 from scheduler.simulation.result import Result
@@ -144,12 +144,12 @@ class Section:
         return list(self.document["configurations"])
 
     @cached_property
-    def judged(self) -> list[Judged]:
+    def judged(self) -> list[JudgedClaim]:
         return [
-            Judged(
+            JudgedClaim(
                 claim=Claim(metric=one["metric"], first=one["first"], other=one["other"]),
                 advantage=_interval(one["advantage"]),
-                verdict=Verdict(one["verdict"]),
+                verdict=ClaimVerdict(one["verdict"]),
                 worlds=_known(one["worlds"]),
                 calm=_known(one["calm"]),
             )

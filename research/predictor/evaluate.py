@@ -1,5 +1,5 @@
 """
-How well the recipes predict pairs that they have not seen: ``python -m ml.evaluate [--json]``.
+Evaluates the recipes on pairs that they were not fitted on: ``python -m ml.evaluate [--json]``.
 
 For every data set and direction: random splits at the paper's 20 % (a pair with its repeats and its other direction on
 one side of the split), a learning curve, and models left out whole. Measured rows are those of ``ml/data``; public
@@ -42,9 +42,9 @@ TRAIN_FRACTION: Final = 0.2
 FRACTIONS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 COVERAGE: Final = 0.9
 CALIBRATION_PAIRS: Final = 3
-#: A recipe whose error is within this of the noise floor leaves nothing to gain.
+#: Ratio to the noise floor up to which nothing can be gained.
 NEAR_FLOOR: Final = 1.2
-#: Sets for which a bar was set.
+#: Sets with a target.
 GATED: Final = ("cpu", "gavel")
 
 Side: TypeAlias = Literal["victim", "aggressor", "both"]
@@ -53,7 +53,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 
 def squared_log_error(actual: Floats, predicted: Floats) -> Floats:
-    """(ln(1 + y) - ln(1 + y'))^2 of each sample [n]; a negative degradation counts as none (A5)."""
+    """(ln(1 + y) - ln(1 + y'))^2 of each sample [n]; a negative degradation counts as 0 (assumption A5)."""
     errors: Floats = (np.log1p(np.maximum(actual, 0.0)) - np.log1p(np.maximum(predicted, 0.0))) ** 2
     return errors
 
@@ -65,7 +65,7 @@ def rmsle(actual: Floats, predicted: Floats) -> float:
 
 
 def mae(actual: Floats, predicted: Floats) -> float:
-    """Mean absolute error of fractions; a negative degradation counts as none."""
+    """Mean absolute error of fractions; a negative degradation counts as 0."""
     _same(actual, predicted)
     return float(np.abs(np.maximum(actual, 0.0) - predicted).mean())
 
@@ -87,19 +87,17 @@ def _same(actual: Floats, predicted: Floats) -> None:
 
 
 def _ratio(first: float, second: float) -> float:
-    """``first`` over ``second``; NaN, a figure that is not known, where ``second`` is nothing."""
+    """``first`` over ``second``; NaN if ``second`` is 0."""
     return first / second if second else float("nan")
 
 
 def log_mean(measured: Samples) -> float:
-    """The degradation whose logarithm is the mean: the constant that a skill compares with."""
+    """The degradation whose logarithm is the mean of the logarithms: the constant that a skill is compared with."""
     return float(np.expm1(np.log1p(np.maximum(measured.target, 0.0)).mean()))
 
 
 def split(measured: Samples, fraction: float, generator: np.random.Generator) -> Mask:
-    """
-    Which samples are for training [n]: those of a random ``fraction`` of the pairs, of at least two and not of all.
-    """
+    """A mask [n] of the training samples: those of a random ``fraction`` of the pairs, at least two and not all."""
     pairs = generator.permutation(np.unique(measured.pair))
     if len(pairs) < 3:
         raise ValueError(f"{measured.name} has {len(pairs)} pairs: too few to hold some out")
@@ -126,14 +124,14 @@ class Figure:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class EvaluationReport:
     """Figures by name, and the size of each set."""
 
     figures: dict[str, Figure] = field(default_factory=dict)
     sizes: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def put(self, name: str, values: Sequence[float] | float) -> None:
-        """Note a figure of one value or one a split; what is not known (NaN) is left out."""
+        """Add a figure with one value, or one value a split; unknown figures (NaN) are left out."""
         if np.isfinite(values).all():
             self.figures[name] = Figure.exact(values) if isinstance(values, float) else Figure.of(values)
 
@@ -149,49 +147,51 @@ def splits(
         train = split(measured, fraction, np.random.default_rng([seed, number]))
         learned, held = measured.take(train), measured.take(~train)
         constant = log_mean(learned)
-        found = {}
+        by_recipe = {}
         for name in recipes:
             predictor = RECIPES[name].fit(learned, seed + number, bounds=name == "ours")
             predicted = predictor.predict(held)
-            found[name] = {
+            by_recipe[name] = {
                 "rmsle": rmsle(held.target, predicted),
                 "mae": mae(held.target, predicted),
                 "skill": skill(held.target, predicted, constant),
             }
             if name == "ours":
-                found[name]["coverage"] = float((held.target <= predictor.upper(held, COVERAGE)).mean())
-        yield found
+                by_recipe[name]["coverage"] = float((held.target <= predictor.upper(held, COVERAGE)).mean())
+        yield by_recipe
 
 
-def at_twenty_percent(report: Report, measured: Samples, *, count: int, seed: int) -> None:
-    """All recipes over random splits, and the noise floor of what was measured more than once."""
+def at_twenty_percent(report: EvaluationReport, measured: Samples, *, count: int, seed: int) -> None:
+    """All recipes over random splits, at the paper's 20 % of the pairs."""
     key = f"{measured.name}.{measured.direction}"
-    found = list(splits(measured, count=count, seed=seed, fraction=TRAIN_FRACTION, recipes=list(RECIPES)))
+    results = list(splits(measured, count=count, seed=seed, fraction=TRAIN_FRACTION, recipes=list(RECIPES)))
     for name in RECIPES:
         for metric in ("rmsle", "mae", "skill"):
-            report.put(f"{metric}.{key}.{name}", [part[name][metric] for part in found])
-    report.put(f"rmsle_ratio.{key}", [_ratio(part["ours"]["rmsle"], part["paper"]["rmsle"]) for part in found])
-    report.put(f"skill.{key}", [part["ours"]["skill"] for part in found])
-    report.put(f"coverage.{key}", [part["ours"]["coverage"] for part in found])
-    report.put(f"forest_to_bagging.{key}", [_ratio(part["paper"]["rmsle"], part["bagging"]["rmsle"]) for part in found])
+            report.put(f"{metric}.{key}.{name}", [part[name][metric] for part in results])
+    report.put(f"rmsle_ratio.{key}", [_ratio(part["ours"]["rmsle"], part["paper"]["rmsle"]) for part in results])
+    report.put(f"skill.{key}", [part["ours"]["skill"] for part in results])
+    report.put(f"coverage.{key}", [part["ours"]["coverage"] for part in results])
     report.put(
-        f"bagging_to_linear.{key}", [_ratio(part["bagging"]["rmsle"], part["linear"]["rmsle"]) for part in found]
+        f"forest_to_bagging.{key}", [_ratio(part["paper"]["rmsle"], part["bagging"]["rmsle"]) for part in results]
+    )
+    report.put(
+        f"bagging_to_linear.{key}", [_ratio(part["bagging"]["rmsle"], part["linear"]["rmsle"]) for part in results]
     )
 
 
-def floor(report: Report, measured: Samples) -> None:
+def floor(report: EvaluationReport, measured: Samples) -> None:
     key = f"{measured.name}.{measured.direction}"
     report.put(f"floor.{key}", noise_rmsle(measured))
     report.put(f"floor_ratio.{key}", _ratio(report.value(f"rmsle.{key}.paper"), noise_rmsle(measured)))
 
 
-def curve(report: Report, measured: Samples, *, count: int, seed: int) -> None:
-    """RMSLE of the forest and ours by how much is measured."""
+def curve(report: EvaluationReport, measured: Samples, *, count: int, seed: int) -> None:
+    """RMSLE of the forest and of ours by the fraction of the pairs that is measured."""
     key = f"{measured.name}.{measured.direction}"
     for fraction in FRACTIONS:
-        found = list(splits(measured, count=count, seed=seed, fraction=fraction, recipes=("paper", "ours")))
+        results = list(splits(measured, count=count, seed=seed, fraction=fraction, recipes=("paper", "ours")))
         for name in ("paper", "ours"):
-            report.put(f"curve.{key}.{name}.{fraction}", [part[name]["rmsle"] for part in found])
+            report.put(f"curve.{key}.{name}.{fraction}", [part[name]["rmsle"] for part in results])
 
 
 def of_model(measured: Samples, model: str, side: Side) -> Mask:
@@ -202,13 +202,13 @@ def of_model(measured: Samples, model: str, side: Side) -> Mask:
     return masks[side]
 
 
-def unseen(report: Report, measured: Samples, *, seed: int) -> None:
+def unseen(report: EvaluationReport, measured: Samples, *, seed: int) -> None:
     """
-    Each model is left out in turn: its samples on one side, or all; their pairs' other direction too. Errors are pooled
-    over the models. Calibrated: three pairs of the model are measured after all, the rest is predicted.
+    Each model is left out in turn: its samples on one side, or all; the other direction of its pairs too. Errors are
+    pooled over the models. Calibrated: three pairs of the model are in the training part, the rest is predicted.
     """
     key = f"{measured.name}.{measured.direction}"
-    # Where every pair is of one model with itself, its two sides cannot be told apart.
+    # If every pair is a model with itself, its two sides are the same.
     sides = SIDES if any(v != a for v, a in zip(measured.victims, measured.aggressors, strict=True)) else ("both",)
     for side in sides:
         for label, calibration in (("unseen", 0), ("calibrated", CALIBRATION_PAIRS)):
@@ -234,8 +234,8 @@ def unseen(report: Report, measured: Samples, *, seed: int) -> None:
                 report.put(f"coverage_{label}.{key}.{side}", float(np.mean(covered)))
 
 
-def gates(report: Report, names: Sequence[str]) -> None:
-    """The figures for which a bar was set, under the prefix ``gate.``; Gavel's is the mean over its GPUs."""
+def gates(report: EvaluationReport, names: Sequence[str]) -> None:
+    """The figures with a target, under the prefix ``gate.``; Gavel's is the mean over its GPUs."""
     for metric in ("rmsle_ratio", "skill", "coverage"):
         for direction in DIRECTIONS:
             for gated in GATED:
@@ -244,10 +244,11 @@ def gates(report: Report, names: Sequence[str]) -> None:
                     for name in names
                     if name == gated or (gated == "gavel" and name.startswith("gavel-"))
                 ]
-                found = [report.figures[key] for key in keys if key in report.figures]
-                if found:
+                figures = [report.figures[key] for key in keys if key in report.figures]
+                if figures:
                     mean = [
-                        float(np.mean([getattr(figure, part) for figure in found])) for part in ("value", "low", "high")
+                        float(np.mean([getattr(figure, part) for figure in figures]))
+                        for part in ("value", "low", "high")
                     ]
                     report.figures[f"gate.{metric}.{gated}.{direction}"] = Figure(
                         value=mean[0], low=mean[1], high=mean[2]
@@ -255,18 +256,18 @@ def gates(report: Report, names: Sequence[str]) -> None:
 
 
 def measured_sets(paths: Sequence[Path]) -> list[Samples]:
-    """Every direction of every place in files of rows; places that are called the same are numbered."""
-    found, taken = [], dict[str, int]()
+    """Every direction of every device and sharing mode in files of rows; equal names are numbered."""
+    sets, uses_of_name = [], dict[str, int]()
     for profile in rows.profiles(row for path in paths for row in rows.read(path)):
-        word = place_name(profile.place)
-        taken[word] = taken.get(word, 0) + 1
-        name = word if taken[word] == 1 else f"{word}-{taken[word]}"
-        found += [samples(profile, direction, name=name) for direction in DIRECTIONS]
-    return [part for part in found if len(np.unique(part.pair)) >= 10]
+        base_name = place_name(profile.place)
+        uses_of_name[base_name] = uses_of_name.get(base_name, 0) + 1
+        name = base_name if uses_of_name[base_name] == 1 else f"{base_name}-{uses_of_name[base_name]}"
+        sets += [samples(profile, direction, name=name) for direction in DIRECTIONS]
+    return [part for part in sets if len(np.unique(part.pair)) >= 10]
 
 
-def tables(report: Report) -> Iterator[str]:
-    """What was found, for a reader."""
+def tables(report: EvaluationReport) -> Iterator[str]:
+    """The figures as text."""
     keys = list(report.sizes)
     yield f"RMSLE at {TRAIN_FRACTION:.0%} of the pairs (mean and 95 % of the splits), and ours in detail\n"
     yield (
@@ -286,7 +287,7 @@ def tables(report: Report) -> Iterator[str]:
     for key in keys:
         first, second = report.value(f"forest_to_bagging.{key}"), report.value(f"bagging_to_linear.{key}")
         if not np.isfinite([first, second]).all():
-            yield f"{key}: cannot be said, an error is zero"
+            yield f"{key}: unknown, an error is zero"
             continue
         word = "holds" if first <= 1 and second < 1 else "does not hold"
         yield f"{key}: {word} (forest/bagging {first:.3f}, bagging/linear {second:.3f})"
@@ -313,11 +314,11 @@ def tables(report: Report) -> Iterator[str]:
                 yield " | ".join([key, side, *cells])
 
 
-def _cell(report: Report, name: str) -> str:
+def _cell(report: EvaluationReport, name: str) -> str:
     return f"{report.value(name):.3f}" if name in report.figures else "-"
 
 
-def _interval(report: Report, name: str) -> str:
+def _interval(report: EvaluationReport, name: str) -> str:
     figure = report.figures[name]
     return f"{figure.value:.3f} ({figure.low:.3f}..{figure.high:.3f})"
 
@@ -326,7 +327,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def json_line(report: Report, command: str) -> str:
+def json_line(report: EvaluationReport, command: str) -> str:
     figures: Mapping[str, Figure] = report.figures
     return json.dumps(
         {
@@ -343,9 +344,9 @@ def json_line(report: Report, command: str) -> str:
     )
 
 
-def evaluate(sets: Sequence[Samples], *, count: int, seed: int, repeated: Sequence[str] = ()) -> Report:
+def evaluate(sets: Sequence[Samples], *, count: int, seed: int, repeated: Sequence[str] = ()) -> EvaluationReport:
     """Everything about every set. ``repeated`` names sets in which equal pairs are repeats of one measurement."""
-    report = Report()
+    report = EvaluationReport()
     for measured in sets:
         began = time.monotonic()
         key = f"{measured.name}.{measured.direction}"

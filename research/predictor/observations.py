@@ -1,7 +1,8 @@
 """
-What measured rows say: the paper's observations I to IV (section II-B) as rules, table II and the noise floor, and
-predictions held against measurements that the predictor has not seen; with the Markdown that tells it. The pictures
-beside it are in ``research.predictor.pictures``.
+Tests the paper's observations I to IV (section II-B) on measured rows, and judges a predictor on pairs that it was not
+fitted on; writes the results as Markdown. ``research.predictor.pictures`` draws the pictures beside it.
+
+The module is longer than 500 lines: each observation's rule stands beside the words that report it.
 """
 
 import math
@@ -19,28 +20,29 @@ from ml.measure.rows import Colocation, Profile, Role, Row, Solo, Workload, degr
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Ints, Samples, sides
 from research.predictor.evaluate import mae, squared_log_error
 
-#: Training models x batches x function models x batches.
+#: Pairs of the paper's space: training models x batches x function models x batches.
 SPACE: Final = 8 * 4 * 8 * 4
 
 # Thresholds of the observations' rules.
 
-#: Least spread between models, and largest between the batches of one model, in shares (the paper: "within 20 %").
+#: Least spread between models, and largest spread between the batches of one model, as shares (the paper: "within 20
+#: %").
 BAND: Final = 0.20
-#: What "generally" and "mostly" mean here.
+#: The share that counts as "generally" and "mostly".
 MOST: Final = 0.75
-#: How much more partners must tell apart than repeats do.
+#: Least ratio of the deviation over partners to the deviation over repeats.
 NOISE_FACTOR: Final = 2.0
-#: Skill of a prediction that counts as possible: the share of the variance in log space that it explains.
+#: Skill from which a degradation counts as predictable: the explained share of the variance in log space.
 SKILL: Final = 0.5
-#: A cold start is significant from so many warm runs on; the longest deadline of the paper is so many warm P99 (section
+#: Number of warm runs from which a cold start is significant, and the paper's longest deadline in warm P99 (section
 #: VIII-A).
 COLD_RATIO: Final = 10.0
 LONGEST_DEADLINE: Final = 4.0
 
-# The least data without which a rule says nothing. These minima were set after early looks at part of the data, the
-# thresholds before. They are frozen: rows that come later do not change them.
+# Least data for a verdict. These minima were set after early looks at part of the data, the thresholds before. They are
+# frozen: later rows do not change them.
 
-#: Models (I and IV), and in I models and roles with two or more batches.
+#: Models (observations I and IV); in I also models and roles with two or more batches.
 LEAST_MODELS: Final = 3
 #: Degrees of freedom of either deviation (II).
 LEAST_FREEDOM: Final = 10
@@ -51,9 +53,7 @@ LEAST_SEVERAL: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """
-    A model in tables I and II: its name there, the warm run in milliseconds and the cold start in seconds (RTX 3090).
-    """
+    """A model in tables I and II: its name, the warm run in milliseconds and the cold start in seconds (RTX 3090)."""
 
     title: str
     warm_ms: float
@@ -79,7 +79,7 @@ DIRECTION_TITLES: Final[Mapping[Direction, str]] = {
 }
 PHASES: Final = {"import": "imports", "context": "device context", "weights": "weights", "first_run": "first run"}
 
-#: The pictures that stand under the text: file without its ending, and what it shows.
+#: The pictures under the text: file name without its ending, and caption.
 PROFILE_PICTURES: Final[Mapping[str, str]] = {
     "utilisation": "Utilisation alone, by model and batch",
     "pairs": "Degradation by co-location, model by model",
@@ -94,23 +94,29 @@ PREDICTOR_PICTURES: Final[Mapping[str, str]] = {
 
 
 def title(model: str) -> str:
-    """A model as the paper writes it."""
+    """A model's name as the paper writes it."""
     return PUBLISHED[model].title if model in PUBLISHED else model
 
 
 def percent(value: float) -> str:
-    """A fraction in per cent, with one decimal only where it tells something."""
+    """A fraction in per cent, with one decimal below 10 %."""
     return f"{100 * value:.1f} %" if abs(value) < 0.0995 else f"{100 * value:.0f} %"
 
 
 def ordered(models: Iterable[str]) -> list[str]:
-    """In the order of table I; those it does not have follow by name."""
-    known = list(PUBLISHED)
-    return sorted(set(models), key=lambda model: (known.index(model) if model in known else len(known), model))
+    """Models in the order of table I; others follow by name."""
+    published_models = list(PUBLISHED)
+    return sorted(
+        set(models),
+        key=lambda model: (
+            published_models.index(model) if model in published_models else len(published_models),
+            model,
+        ),
+    )
 
 
 def when(rows: Iterable[Row]) -> str:
-    """The day of the rows, or the first and the last."""
+    """The day of the rows, or the first and the last day."""
     days = sorted({row.at[:10] for row in rows})
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "no rows"
 
@@ -119,26 +125,26 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-# ---- What the rows say -----------------------------------------------------------------------------------------------
+# ---- Observations -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """
-    One condition of an observation: its rule in words, whether it holds (None = the rows cannot say), and the numbers.
+    One condition of an observation: its rule in words, whether it holds (None = not enough data), and the numbers.
     """
 
     rule: str
     held: bool | None
-    found: str
+    numbers: str
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
     """
-    One of the paper's four, as a claim with conditions.
+    One of the paper's four observations, as a claim with conditions.
 
-    It did not hold if one of them did not, and held if all did; otherwise the rows cannot say.
+    It holds if all conditions hold, fails if one of them fails, and is unknown otherwise.
     """
 
     number: str
@@ -156,22 +162,22 @@ VERDICTS: Final = {True: "held", False: "did not hold", None: "cannot be said"}
 
 
 def partition(profile: Profile) -> bool:
-    """Whether the place is a CPU partition, which stands in for a GPU."""
+    """Whether the device is a CPU partition, which stands in for a GPU."""
     return profile.place.device.startswith("CPU partition")
 
 
 def waits(profile: Profile) -> bool:
-    """Whether trainings waited for their input for a time that was set."""
+    """Whether trainings waited for their input for a configured time."""
     return any(solo.input_wait_s > 0 for solo in profile.solo.values())
 
 
 def utilisation(profile: Profile, role: Role) -> dict[str, dict[int, float]]:
-    """Share of the device's time by model and batch, alone; without the workloads for which no counter told it."""
-    found: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    """Share of the device's time by model and batch, alone; without workloads that have no counter."""
+    by_model: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for workload, solo in sorted(profile.solo.items()):
         if workload.role == role and solo.utilisation is not None:
-            found[workload.model][workload.batch] = solo.utilisation
-    return dict(found)
+            by_model[workload.model][workload.batch] = solo.utilisation
+    return dict(by_model)
 
 
 def observation_i(profile: Profile) -> Observation:
@@ -184,7 +190,9 @@ def observation_i(profile: Profile) -> Observation:
         means[role] = {model: statistics.fmean(batches.values()) for model, batches in by_model.items()}
         bands += [max(batches.values()) - min(batches.values()) for batches in by_model.values() if len(batches) > 1]
     spreads = {
-        role: max(found.values()) - min(found.values()) for role, found in means.items() if len(found) >= LEAST_MODELS
+        role: max(of_role.values()) - min(of_role.values())
+        for role, of_role in means.items()
+        if len(of_role) >= LEAST_MODELS
     }
     words = "; ".join(
         f"{role}: {percent(min(means[role].values()))} to {percent(max(means[role].values()))}" for role in spreads
@@ -206,7 +214,7 @@ def observation_i(profile: Profile) -> Observation:
             " the model: its level and its band say nothing about GPUs."
         )
     narrow = [band for band in bands if band <= BAND]
-    found = (
+    band_words = (
         f"{len(narrow)} of {len(bands)} models and roles; the widest band is {100 * max(bands):.0f} points"
         if bands
         else "none"
@@ -226,7 +234,7 @@ def observation_i(profile: Profile) -> Observation:
                 f" more lie within {100 * BAND:.0f} points over their batches. (A row holds one mean over its run: the"
                 " band is over batches, not time.)",
                 len(narrow) >= MOST * len(bands) if len(bands) >= LEAST_MODELS else None,
-                found,
+                band_words,
             ),
         ),
         tuple(details),
@@ -237,43 +245,41 @@ def cells(profile: Profile, direction: Direction) -> dict[tuple[Workload, Worklo
     """
     Measured degradations by (victim, aggressor), one for each repeat.
 
-    Two functions of one kind slow each other down alike: both sides of such a row are one measurement, their mean.
+    Both sides of a row of a function beside itself are one measurement, their mean.
     """
-    found: defaultdict[tuple[Workload, Workload], list[float]] = defaultdict(list)
+    by_pair: defaultdict[tuple[Workload, Workload], list[float]] = defaultdict(list)
     for row in profile.colocations:
         of_row: defaultdict[tuple[Workload, Workload], list[float]] = defaultdict(list)
         for victim, aggressor in sides(row, direction):
             of_row[victim.workload, aggressor.workload].append(degradation(victim, METRICS[direction]))
         for pair, values in of_row.items():
-            found[pair].append(statistics.fmean(values))
-    return dict(found)
+            by_pair[pair].append(statistics.fmean(values))
+    return dict(by_pair)
 
 
 def by_models(measured: Mapping[tuple[Workload, Workload], Sequence[float]]) -> dict[tuple[str, str], list[float]]:
     """The pairs of batches of each (victim's model, aggressor's model), a pair's repeats averaged."""
-    found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    by_model: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for (victim, aggressor), values in measured.items():
-        found[victim.model, aggressor.model].append(statistics.fmean(values))
-    return dict(found)
+        by_model[victim.model, aggressor.model].append(statistics.fmean(values))
+    return dict(by_model)
 
 
 def log1p(value: float) -> float:
-    """Log(1 + degradation), noise below zero cut off as in Eq. 2."""
+    """ln(1 + degradation); negative degradations (noise) count as 0, as in Eq. 2."""
     return math.log1p(max(0.0, value))
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """
-    A deviation in log(1 + degradation), pooled over groups; ``freedom`` = values minus groups. NaN without freedom.
-    """
+    """A deviation in ln(1 + degradation), pooled over groups; ``freedom`` = values less groups. NaN without freedom."""
 
     deviation: float
     freedom: int
 
 
 def pooled(groups: Iterable[Sequence[float]]) -> Spread:
-    """How far the values of a group lie from the mean of their own group."""
+    """The deviation of values from the mean of their group."""
     squares, freedom = 0.0, 0
     for group in groups:
         logs = [log1p(value) for value in group]
@@ -284,7 +290,7 @@ def pooled(groups: Iterable[Sequence[float]]) -> Spread:
 
 
 def noise(measured: Mapping[tuple[Workload, Workload], Sequence[float]]) -> Spread:
-    """The noise floor: how far repeats of one pair deviate."""
+    """The noise floor: the deviation of repeats of one pair."""
     return pooled(measured.values())
 
 
@@ -348,8 +354,8 @@ def _deviation(spread: Spread) -> str:
 @dataclass(frozen=True, slots=True)
 class Step:
     """
-    ``k`` equal functions beside a training: degradation of the training and, mean, least and most, of the functions'
-    P99.
+    ``k`` equal functions beside a training: degradation of the training, and mean, least and largest degradation of the
+    functions' P99.
     """
 
     k: int
@@ -363,17 +369,15 @@ Ladder = tuple[Workload, Workload]
 
 
 def ladders(profile: Profile) -> dict[Ladder, list[Step]]:
-    """
-    The paper's three combinations over the number of functions at a time, by (training, function), smallest k first.
-    """
-    found: defaultdict[Ladder, defaultdict[int, list[Colocation]]] = defaultdict(lambda: defaultdict(list))
+    """The paper's three combinations by (training, function), each with its numbers of functions in ascending order."""
+    rows_by_k: defaultdict[Ladder, defaultdict[int, list[Colocation]]] = defaultdict(lambda: defaultdict(list))
     for row in profile.colocations:
         first, *others = (member.workload for member in row.members)
         if first.role == "training" and len(set(others)) == 1 and (first.model, others[0].model) in LADDERS:
-            found[first, others[0]][len(others)].append(row)
+            rows_by_k[first, others[0]][len(others)].append(row)
     steps: dict[Ladder, list[Step]] = {}
     for ladder, by_k in sorted(
-        found.items(), key=lambda item: (LADDERS.index((item[0][0].model, item[0][1].model)), item[0])
+        rows_by_k.items(), key=lambda item: (LADDERS.index((item[0][0].model, item[0][1].model)), item[0])
     ):
         if max(by_k) > 1:
             steps[ladder] = [_step(k, by_k[k]) for k in sorted(by_k)]
@@ -387,9 +391,9 @@ def _step(k: int, rows: Sequence[Colocation]) -> Step:
 
 
 def observation_iii(profile: Profile) -> Observation:
-    """What several functions cost can be predicted."""
-    found = ladders(profile)
-    pairs = [(lower, upper) for steps in found.values() for lower, upper in pairwise(steps)]
+    """The degradation by several functions can be predicted."""
+    steps_by_ladder = ladders(profile)
+    pairs = [(lower, upper) for steps in steps_by_ladder.values() for lower, upper in pairwise(steps)]
     rises = [upper.training > lower.training for lower, upper in pairs] + [
         upper.function > lower.function for lower, upper in pairs
     ]
@@ -419,7 +423,7 @@ def observation_iii(profile: Profile) -> Observation:
     largest = [
         f"{title(training.model)} training beside {steps[-1].k} x {title(function.model)}: training"
         f" {percent(steps[-1].training)}, functions' P99 {percent(steps[-1].function)}."
-        for (training, function), steps in found.items()
+        for (training, function), steps in steps_by_ladder.items()
     ]
     return Observation("III", "What several functions at a time cost can be predicted.", tuple(parts), tuple(largest))
 
@@ -428,11 +432,11 @@ def several_skill(
     profile: Profile, direction: Literal["training", "function", "functions"]
 ) -> tuple[float | None, int]:
     """
-    How well the sum of pair-wise degradations tells that of several (leave one set of members out), and over how many
+    The skill of the sum of pair-wise degradations for sets of several workloads (leave one set out), and the number of
     sets.
 
-    The skill is one minus the squared error over that of the mean of the others, both in log(1 + degradation); None for
-    fewer than :data:`LEAST_SEVERAL` sets, or where all have the same degradation.
+    The skill is one less the squared error over that of the mean of the other sets, both in ln(1 + degradation); None
+    with fewer than :data:`LEAST_SEVERAL` sets, or if all have the same degradation.
     """
     lookup: dict[Direction, _Cells] = {d: _Cells(cells(profile, d)) for d in DIRECTIONS}
     sets: defaultdict[tuple[Workload, ...], list[tuple[float, float]]] = defaultdict(list)
@@ -448,10 +452,10 @@ def several_skill(
                 others = names[1:position] + names[position + 1 :]
                 parts = [lookup["function"].of(names[position], names[0])]
                 parts += [lookup["functions"].of(names[position], other) for other in others]
-            known = [part for part in parts if part is not None]
-            if len(known) == len(parts):
+            measured_parts = [part for part in parts if part is not None]
+            if len(measured_parts) == len(parts):
                 actual = degradation(members[position], METRICS[direction])
-                sets[names[0], *sorted(names[1:])].append((log1p(math.fsum(known)), log1p(actual)))
+                sets[names[0], *sorted(names[1:])].append((log1p(math.fsum(measured_parts)), log1p(actual)))
     if len(sets) < LEAST_SEVERAL:
         return None, len(sets)
     error, base = 0.0, 0.0
@@ -465,7 +469,7 @@ def several_skill(
 
 
 class _Cells:
-    """Degradation of a pair: as measured, else the mean over the batches of its models, else None."""
+    """Degradation of a pair: measured, else the mean over the batches of its models, else None."""
 
     def __init__(self, measured: Mapping[tuple[Workload, Workload], Sequence[float]]) -> None:
         self._measured = {pair: statistics.fmean(values) for pair, values in measured.items()}
@@ -478,9 +482,9 @@ class _Cells:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStart:
     """
-    A function model at its smallest measured batch, in seconds.
+    A function model at its smallest measured batch; times in seconds.
 
-    ``cold_s`` is what the paper counts: imports, context and weights, without the first run.
+    ``cold_s`` is the paper's cold start: imports, context and weights, without the first run.
     """
 
     workload: Workload
@@ -499,7 +503,7 @@ class ColdStart:
 
 
 def cold_starts(profile: Profile) -> list[ColdStart]:
-    """In the order of table I; without the models whose start was not timed."""
+    """Cold starts in the order of table I, without models whose start was not timed."""
     smallest: dict[str, Solo] = {}
     for workload, solo in sorted(profile.solo.items()):
         if workload.role == "function" and solo.cold_s:
@@ -517,12 +521,12 @@ def cold_starts(profile: Profile) -> list[ColdStart]:
 
 def observation_iv(profile: Profile) -> Observation:
     """Cold starts lengthen functions enough to break deadlines."""
-    found = cold_starts(profile)
-    long = sum(cold.ratio >= COLD_RATIO for cold in found)
-    late = sum(cold.cold_s > LONGEST_DEADLINE * cold.warm_p99_s for cold in found)
-    enough = len(found) >= LEAST_MODELS
-    ratios = [cold.ratio for cold in found]
-    span = f", {min(ratios):.0f} to {max(ratios):.0f} times" if found else ""
+    starts = cold_starts(profile)
+    long = sum(cold.ratio >= COLD_RATIO for cold in starts)
+    late = sum(cold.cold_s > LONGEST_DEADLINE * cold.warm_p99_s for cold in starts)
+    enough = len(starts) >= LEAST_MODELS
+    ratios = [cold.ratio for cold in starts]
+    span = f", {min(ratios):.0f} to {max(ratios):.0f} times" if starts else ""
     return Observation(
         "IV",
         "A cold start lengthens a function so much that its deadline may be lost.",
@@ -530,14 +534,14 @@ def observation_iv(profile: Profile) -> Observation:
             Part(
                 f"For {percent(MOST)} or more of the function models (at least {LEAST_MODELS}), imports, device context"
                 f" and weights take {COLD_RATIO:g} or more times the median warm run.",
-                long >= MOST * len(found) if enough else None,
-                f"{long} of {len(found)} models{span} (paper, table II: 32 to 520 times)",
+                long >= MOST * len(starts) if enough else None,
+                f"{long} of {len(starts)} models{span} (paper, table II: 32 to 520 times)",
             ),
             Part(
                 f"For {percent(MOST)} or more of them the cold start alone is longer than the longest deadline of the"
                 f" paper's evaluation, {LONGEST_DEADLINE:g} times the warm P99.",
-                late >= MOST * len(found) if enough else None,
-                f"{late} of {len(found)} models",
+                late >= MOST * len(starts) if enough else None,
+                f"{late} of {len(starts)} models",
             ),
         ),
     )
@@ -552,29 +556,29 @@ def observations(profile: Profile) -> list[Observation]:
 
 SEED: Final = 0
 FOLDS: Final = 5
-#: Fewer pairs than this make no folds worth a fit.
+#: Least number of pairs for a cross-validation.
 LEAST_PAIRS: Final = 20
 
 
-class Fitted(Protocol):
-    """What is judged; see ml.predict.pairwise.Predictor."""
+class BoundedPredictor(Protocol):
+    """A predictor to judge, as ml.predict.pairwise.FittedPredictor."""
 
     def predict(self, samples: Samples) -> Floats: ...
 
     def upper(self, samples: Samples, coverage: float = 0.9) -> Floats: ...
 
 
-Fit = Callable[[Samples, int], Fitted]
+Fit = Callable[[Samples, int], BoundedPredictor]
 COVERAGE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedPredictions:
     """
-    Predictions of pairs that the predictor which made them had not seen.
+    Predictions of pairs by predictors that were not fitted on them.
 
-    ``predicted``, ``upper`` (of :data:`COVERAGE`) and ``constant`` (the mean in log space of that predictor's training
-    pairs) are fractions [n], in the order of ``samples``.
+    ``predicted``, ``upper`` (of :data:`COVERAGE`) and ``constant`` (the mean in log space of the training pairs) are
+    fractions [n], in the order of ``samples``.
     """
 
     samples: Samples
@@ -607,7 +611,7 @@ class Judged:
         return float((self.actual <= self.upper).mean())
 
     def of_model(self, side: Literal["victim", "aggressor"]) -> dict[str, tuple[float, int]]:
-        """RMSLE over the samples with a model on that side, and how many they are."""
+        """RMSLE over the samples with a model on that side, and their number."""
         names = np.array(self.samples.victims if side == "victim" else self.samples.aggressors)
         errors = squared_log_error(self.actual, self.predicted)
         return {
@@ -616,9 +620,9 @@ class Judged:
         }
 
 
-def judge(measured: Samples, fit: Fit, seed: int = SEED) -> Judged | None:
+def judge(measured: Samples, fit: Fit, seed: int = SEED) -> JudgedPredictions | None:
     """
-    Out-of-fold predictions; a pair with its repeats and its other direction is in one fold. None for too few pairs.
+    Out-of-fold predictions. A pair with its repeats and its other direction is in one fold. None with too few pairs.
     """
     pairs = np.unique(measured.pair)
     if len(pairs) < LEAST_PAIRS:
@@ -628,10 +632,10 @@ def judge(measured: Samples, fit: Fit, seed: int = SEED) -> Judged | None:
         held_out: Ints = np.flatnonzero(np.isin(measured.pair, fold))
         training = measured.take(~np.isin(measured.pair, fold))
         predictor = fit(training, seed)
-        asked = measured.take(held_out)
-        predicted[held_out], upper[held_out] = predictor.predict(asked), predictor.upper(asked, COVERAGE)
+        held_samples = measured.take(held_out)
+        predicted[held_out], upper[held_out] = predictor.predict(held_samples), predictor.upper(held_samples, COVERAGE)
         constant[held_out] = np.expm1(np.log1p(np.maximum(training.target, 0)).mean())
-    return Judged(samples=measured, predicted=predicted, upper=upper, constant=constant)
+    return JudgedPredictions(samples=measured, predicted=predicted, upper=upper, constant=constant)
 
 
 def wilson(hits: float, n: int) -> tuple[float, float]:
@@ -642,7 +646,7 @@ def wilson(hits: float, n: int) -> tuple[float, float]:
 
 
 def pair_rows(profile: Profile) -> list[Row]:
-    """The rows of two members."""
+    """The rows with two members."""
     return [row for row in profile.colocations if len(row.members) == 2]
 
 
@@ -670,11 +674,11 @@ def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
 
 
 def profile_text(profile: Profile, preset: str) -> str:
-    """The Markdown beside the pictures of ``profiles``."""
+    """The Markdown beside the pictures of the command ``profiles``."""
     rows: list[Row] = [*profile.solo.values(), *profile.colocations]
     kinds = Counter(row.kind for row in profile.colocations)
     pairs = cells(profile, "training")
-    found = observations(profile)
+    verdicts = observations(profile)
     lines = _heading(profile, preset, rows, "Profiles")
     lines += [
         (
@@ -685,14 +689,14 @@ def profile_text(profile: Profile, preset: str) -> str:
         "",
         "## Observations of the paper",
         "",
-        *_table(["", "claim", "here"], [[o.number, o.claim, f"**{VERDICTS[o.held]}**"] for o in found]),
+        *_table(["", "claim", "here"], [[o.number, o.claim, f"**{VERDICTS[o.held]}**"] for o in verdicts]),
         "An observation did not hold if one of its rules did not; it held if all did; otherwise the rows cannot say.",
         "",
     ]
-    for observation in found:
+    for observation in verdicts:
         lines += [f"### {observation.number}: {VERDICTS[observation.held]}", ""]
         lines += [
-            f"- {part.rule}\n  **{VERDICTS[part.held].capitalize()}**: {part.found}." for part in observation.parts
+            f"- {part.rule}\n  **{VERDICTS[part.held].capitalize()}**: {part.numbers}." for part in observation.parts
         ]
         lines += ["", *(f"{detail}\n" for detail in observation.details)]
     lines += [
@@ -751,16 +755,16 @@ def _repeats(profile: Profile) -> Iterator[list[str]]:
         measured = cells(profile, direction)
         floor = noise(measured)
         repeated = sum(len(values) > 1 for values in measured.values())
-        told = (
+        floor_words = (
             [f"{floor.deviation:.3f}", percent(math.expm1(floor.deviation))]
             if floor.freedom
             else ["unknown", "unknown"]
         )
-        yield [DIRECTION_TITLES[direction], str(repeated), *told]
+        yield [DIRECTION_TITLES[direction], str(repeated), *floor_words]
 
 
-def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, Judged | None]) -> str:
-    """The Markdown beside the pictures of ``predictor``."""
+def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, JudgedPredictions | None]) -> str:
+    """The Markdown beside the pictures of the command ``predictor``."""
     lines = _heading(profile, preset, pair_rows(profile), "Predictor")
     lines += [
         (
@@ -773,31 +777,31 @@ def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, Jud
         "",
     ]
     table = []
-    for direction, found in judged.items():
-        if found is None:
+    for direction, result in judged.items():
+        if result is None:
             table.append([DIRECTION_TITLES[direction], f"fewer than {LEAST_PAIRS}", *[""] * 6])
             continue
-        low, high = wilson(found.covered, found.pairs)
+        low, high = wilson(result.covered, result.pairs)
         floor = noise(cells(profile, direction))
         table.append(
             [
                 DIRECTION_TITLES[direction],
-                str(found.pairs),
-                str(len(found.actual)),
-                f"{found.rmsle:.3f}",
-                f"{mae(found.actual, found.predicted):.3f}",
-                f"{found.skill:.2f}",
+                str(result.pairs),
+                str(len(result.actual)),
+                f"{result.rmsle:.3f}",
+                f"{mae(result.actual, result.predicted):.3f}",
+                f"{result.skill:.2f}",
                 f"{floor.deviation:.3f}" if floor.freedom else "unknown",
-                f"{percent(found.covered)} ({percent(low)} to {percent(high)})",
+                f"{percent(result.covered)} ({percent(low)} to {percent(high)})",
             ]
         )
     lines += _table(
         ["direction", "pairs", "samples", "RMSLE", "MAE (fraction)", "skill", "noise floor", "covered"], table
     )
-    for direction, found in judged.items():
-        if found is None:
+    for direction, result in judged.items():
+        if result is None:
             continue
-        victim, aggressor = found.of_model("victim"), found.of_model("aggressor")
+        victim, aggressor = result.of_model("victim"), result.of_model("aggressor")
         lines += [f"## Error by model: {DIRECTION_TITLES[direction]}", ""]
         lines += _table(
             ["model", "RMSLE where it is slowed down", "samples", "RMSLE where it is beside", "samples"],
@@ -810,5 +814,5 @@ def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, Jud
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _error(found: tuple[float, int] | None) -> list[str]:
-    return ["", "0"] if found is None else [f"{found[0]:.3f}", str(found[1])]
+def _error(model_error: tuple[float, int] | None) -> list[str]:
+    return ["", "0"] if model_error is None else [f"{model_error[0]:.3f}", str(model_error[1])]

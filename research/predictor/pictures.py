@@ -33,7 +33,7 @@ from research.predictor.observations import (
     PREDICTOR_PICTURES,
     PROFILE_PICTURES,
     PUBLISHED,
-    Judged,
+    JudgedPredictions,
     by_models,
     cells,
     cold_starts,
@@ -388,7 +388,7 @@ def draw_cold_starts(profile: Profile) -> Figure:
     return figure
 
 
-def draw_calibration(profile: Profile, judged: Mapping[Direction, Judged | None]) -> Figure:
+def draw_calibration(profile: Profile, judged: Mapping[Direction, JudgedPredictions | None]) -> Figure:
     """Predicted against measured degradation by direction, with the upper bound as a second mark."""
     words = caption(
         profile,
@@ -452,7 +452,7 @@ def draw_calibration(profile: Profile, judged: Mapping[Direction, Judged | None]
     return figure
 
 
-def draw_errors(profile: Profile, judged: Mapping[Direction, Judged | None]) -> Figure:
+def draw_errors(profile: Profile, judged: Mapping[Direction, JudgedPredictions | None]) -> Figure:
     """RMSLE by model, as the one slowed down and as the one beside it."""
     words = caption(
         profile,
@@ -504,7 +504,7 @@ _PROFILE: Final[Mapping[str, Callable[[Profile], Figure]]] = {
     "concurrency": draw_concurrency,
     "cold-start": draw_cold_starts,
 }
-_PREDICTOR: Final[Mapping[str, Callable[[Profile, Mapping[Direction, Judged | None]], Figure]]] = {
+_PREDICTOR: Final[Mapping[str, Callable[[Profile, Mapping[Direction, JudgedPredictions | None]], Figure]]] = {
     "calibration": draw_calibration,
     "errors": draw_errors,
 }
@@ -530,7 +530,7 @@ def draw_profile(profile: Profile, folder: Path, *, png: bool = False) -> Iterat
 
 
 def draw_predictor(
-    profile: Profile, judged: Mapping[Direction, Judged | None], folder: Path, *, png: bool = False
+    profile: Profile, judged: Mapping[Direction, JudgedPredictions | None], folder: Path, *, png: bool = False
 ) -> Iterator[Path]:
     """
     Every one of :data:`PREDICTOR_PICTURES` into a folder that is there; yields what was written. OSError where that

@@ -1,13 +1,13 @@
 """
-Draws what was measured and what the predictor makes of it: ``python -m research.predictor.report profiles`` and
-``python -m research.predictor.report predictor``.
+Draws measured rows and predictions: ``python -m research.predictor.report profiles`` and ``python -m
+research.predictor.report predictor``.
 
-``profiles`` repeats figures 1 to 3, table II and the four observations of the paper (section II-B) on our own rows;
-``predictor`` holds predictions against measurements that the predictor has not seen. Rows of two places (device and
-sharing mode) are never put together: each place gets a folder of its own, with pictures (SVG, with ``--png`` also PNG)
-and ``report.md``. The same rows give the same files.
+``profiles`` repeats figures 1 to 3, table II and the four observations of the paper (section II-B) on our own rows.
+``predictor`` compares predictions with measurements that the predictor was not fitted on. Each device and sharing mode
+gets a folder of its own, with pictures (SVG, with ``--png`` also PNG) and ``report.md``. The same rows give the same
+files.
 
-Here rows are gathered and files written; ``research.predictor.observations`` says what rows mean,
+This module reads rows and writes files; ``research.predictor.observations`` evaluates the rows,
 ``research.predictor.pictures`` draws.
 """
 
@@ -24,19 +24,19 @@ from typing import Final
 from ml.measure.rows import BadRow, Profile, Row, profiles, read
 from ml.predict.pairwise import RECIPES
 from ml.predict.samples import DIRECTIONS, Direction, samples
-from research.predictor.observations import SEED, Fit, Judged, judge, predictor_text, profile_text
+from research.predictor.observations import SEED, Fit, JudgedPredictions, judge, predictor_text, profile_text
 
-#: The rows that come with the platform.
+#: Folder of the checkout's measured rows.
 DATA: Final = Path(__file__).parents[2] / "ml" / "data"
 
-#: Draw into a folder that is there and yield what was written: see research.predictor.pictures.
+#: Draw into an existing folder and yield the paths: see research.predictor.pictures.
 DrawProfile = Callable[[Profile, Path], Iterable[Path]]
-DrawPredictor = Callable[[Profile, Mapping[Direction, Judged | None], Path], Iterable[Path]]
+DrawPredictor = Callable[[Profile, Mapping[Direction, JudgedPredictions | None], Path], Iterable[Path]]
 
 
 def by_preset(profile: Profile) -> Iterator[tuple[str, Profile]]:
     """
-    A place's rows by preset: a small and a published model of one name are not one model. Raises BadRow for a row of
+    The rows of each preset: a small and a published model of one name are different models. Raises BadRow for a row of
     two presets.
     """
     presets = {workload.preset for workload in profile.solo}
@@ -56,15 +56,15 @@ def by_preset(profile: Profile) -> Iterator[tuple[str, Profile]]:
 
 
 def folder_name(profile: Profile, preset: str) -> str:
-    """A word for a folder; the digits tell places apart that read alike."""
+    """A folder's name; its digits distinguish places with similar names."""
     text = "/".join([*profile.place.key, preset])
     readable = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
     return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-def report_profiles(found: Iterable[Profile], out: Path, draw: DrawProfile) -> Iterator[Path]:
-    """Draw and write the profiles of each place; yields what was written. OSError where that fails."""
-    for profile in found:
+def report_profiles(measured: Iterable[Profile], out: Path, draw: DrawProfile) -> Iterator[Path]:
+    """Draw and write the profiles of each place; yields the paths. Raises OSError."""
+    for profile in measured:
         for preset, part in by_preset(profile):
             folder = out / folder_name(profile, preset)
             folder.mkdir(parents=True, exist_ok=True)
@@ -74,14 +74,14 @@ def report_profiles(found: Iterable[Profile], out: Path, draw: DrawProfile) -> I
 
 
 def report_predictor(
-    found: Iterable[Profile], out: Path, draw: DrawPredictor, *, fit: Fit, seed: int = SEED
+    measured: Iterable[Profile], out: Path, draw: DrawPredictor, *, fit: Fit, seed: int = SEED
 ) -> Iterator[Path]:
-    """Judge, draw and write the predictor of each place; yields what was written. OSError where that fails."""
-    for profile in found:
+    """Judge, draw and write the predictor of each place; yields the paths. Raises OSError."""
+    for profile in measured:
         for preset, part in by_preset(profile):
             folder = out / folder_name(profile, preset)
-            measured = {direction: samples(part, direction, name=folder.name) for direction in DIRECTIONS}
-            judged = {direction: judge(pairs, fit, seed) for direction, pairs in measured.items()}
+            by_direction = {direction: samples(part, direction, name=folder.name) for direction in DIRECTIONS}
+            judged = {direction: judge(pairs, fit, seed) for direction, pairs in by_direction.items()}
             folder.mkdir(parents=True, exist_ok=True)
             yield from draw(part, judged, folder)
             (folder / "report.md").write_text(predictor_text(part, preset, judged))
@@ -109,7 +109,7 @@ def gather(sources: Sequence[Path]) -> list[Row]:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="research.predictor.report", description="Draw measured profiles, or what the predictor makes of them."
+        prog="research.predictor.report", description="Draw measured profiles, or the predictions of held-out pairs."
     )
     parser.add_argument("what", choices=("profiles", "predictor"))
     parser.add_argument(
@@ -137,12 +137,12 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     out = options.out or Path("build/report") / options.what
     try:
-        found = profiles(gather(options.data))
+        measured = profiles(gather(options.data))
         if options.what == "profiles":
-            written = report_profiles(found, out, partial(pictures.draw_profile, png=options.png))
+            written = report_profiles(measured, out, partial(pictures.draw_profile, png=options.png))
         else:
             written = report_predictor(
-                found, out, partial(pictures.draw_predictor, png=options.png), fit=RECIPES["ours"].fit
+                measured, out, partial(pictures.draw_predictor, png=options.png), fit=RECIPES["ours"].fit
             )
         for path in written:
             print(path)

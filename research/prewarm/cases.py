@@ -1,4 +1,8 @@
-"""Prewarming rules on real traces: workloads, forecasts, replays, prices, and what is reported of them."""
+"""
+Evaluates prewarming rules on real traces: workloads, forecasts, rules, replays, tuning of prices, and reports.
+
+The module is longer than 500 lines: its steps form one evaluation of a trace, in the order in which they run.
+"""
 
 import hashlib
 import inspect
@@ -54,24 +58,23 @@ TABLE_I: Final = (
     ("deepfm", 0.008, 0.039),
     ("segnet", 0.050, 4.215),
 )
-#: GB-seconds of held memory that a cold start is worth, in ``gap_closed``.
+#: Prices of a cold start, GB-seconds of held memory, at which ``gap_closed`` is computed.
 RATIOS: Final = (30.0, 300.0, 3000.0)
-#: The bar: R_cs at most this above LSTH's.
+#: Tolerance: R_cs at most this much above LSTH's.
 TOLERANCE: Final = 0.005
-#: Prices that a function may have, GB-seconds: half an octave apart.
+#: Candidate prices of a function, GB-seconds, half an octave apart.
 PRICES: Final = tuple(2.0 ** (step / 2) for step in range(27))
-#: Requests that a function is given beside its own when its cold starts are held against LSTH's, as a share of the
-#: requests of all: what a function with few requests does hardly moves the pooled rate, and its own rate is little
-#: known.
+#: Virtual requests that are added to each function when its cold starts are compared with LSTH's, as a share of all
+#: requests: a function with few requests hardly changes the pooled rate, and its own rate is uncertain.
 PRIOR_SHARE: Final = 0.03
-#: Folds of functions, and how often they are dealt anew.
+#: Number of folds of functions, and of random partitions into folds.
 FOLDS: Final = 5
 DEALS: Final = 5
-#: Quantiles of the forecast that the paper's rule is tried with (``ls-lstm-quantile``).
+#: Quantiles of the forecast at which the paper's rule is evaluated (``ls-lstm-quantile``).
 QUANTILES: Final = (0.9, 0.95, 0.99)
 RESAMPLES: Final = 1000
-#: What the live platform has: the keep-alive of a function that names none (smore/domain/function.py), forecasters
-#: (ml/forecast/foresight.py).
+#: Settings of the live platform: the keep-alive of a function without one of its own (smore/domain/function.py), and
+#: its forecasters (ml/forecast/foresight.py).
 KEEP_ALIVE_S: Final = 600.0
 PRODUCT: Final = (Seasonal.name, Renewal.name)
 LEAST_S: Final = 0.001
@@ -79,7 +82,7 @@ LEAST_S: Final = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """``functions``: of each file, evenly spread; None: all. ``neural``: with the LSTMs."""
+    """``functions``: number of functions of each file, evenly spread (None = all). ``neural``: with the LSTMs."""
 
     name: str
     files: tuple[str, ...]
@@ -90,8 +93,8 @@ class Preset:
 
 
 PRESETS: Final = {
-    one.name: one
-    for one in (
+    preset.name: preset
+    for preset in (
         Preset(name="small", files=("8h",), functions=60, seeds=(0,), loads_s=(1.5,), neural=False),
         Preset(name="check", files=("8h",), functions=None, seeds=(0,), loads_s=(1.5,), neural=False),
         Preset(name="check-1d", files=("1d",), functions=None, seeds=(0,), loads_s=(1.5,), neural=False),
@@ -101,30 +104,30 @@ PRESETS: Final = {
 
 
 def workload(folder: Path, file: str, load_s: float, functions: int | None = None) -> Workload:
-    """``8h`` or ``1d``. NotFound where its files are not."""
+    """The workload of the trace ``8h`` or ``1d``. Raises NotFound if a file is missing."""
     needed = ("invocations", "durations", "memory") if file == "8h" else ("one_day_rows",)
     paths = [folder / f"{name}.csv.gz" for name in needed]
     for path in paths:
         if not path.exists():
-            raise NotFound(f"{path} is not there: name the folder of the Azure trace with --traces")
+            raise NotFound(f"{path} does not exist: give the folder of the Azure trace with --traces")
     if file == "8h":
-        found = invocations(paths[0])
+        trace = invocations(paths[0])
         seconds, megabytes = (
             by_function(paths[1], "percentile_Average_50"),
             by_function(paths[2], "AverageAllocatedMb_pct50"),
         )
-        run_s = np.array([max(LEAST_S, seconds[name] / 1000.0) for name in found.names])
-        memory = np.array([megabytes[name] / 1024.0 for name in found.names])
+        run_s = np.array([max(LEAST_S, seconds[name] / 1000.0) for name in trace.names])
+        memory = np.array([megabytes[name] / 1024.0 for name in trace.names])
     else:
-        found = invocations(paths[0], "row_id")
-        dealt = [TABLE_I[row % len(TABLE_I)] for row in range(len(found.names))]
-        run_s, memory = np.array([one[1] for one in dealt]), np.array([one[2] for one in dealt])
-    every = len(found.names)
-    chosen = np.arange(every) if functions is None else np.unique(np.linspace(0, every - 1, functions).astype(int))
+        trace = invocations(paths[0], "row_id")
+        models = [TABLE_I[row % len(TABLE_I)] for row in range(len(trace.names))]
+        run_s, memory = np.array([model[1] for model in models]), np.array([model[2] for model in models])
+    total = len(trace.names)
+    chosen = np.arange(total) if functions is None else np.unique(np.linspace(0, total - 1, functions).astype(int))
     return Workload(
         name=file,
-        names=tuple(found.names[row] for row in chosen),
-        counts=found.counts[chosen].astype(np.int64),
+        names=tuple(trace.names[row] for row in chosen),
+        counts=trace.counts[chosen].astype(np.int64),
         run_s=run_s[chosen],
         memory_gb=memory[chosen],
         load_s=load_s,
@@ -132,7 +135,7 @@ def workload(folder: Path, file: str, load_s: float, functions: int | None = Non
 
 
 def classes(counts: NDArray[np.int64]) -> dict[str, Bools]:
-    """[F] of each class, by these minutes alone."""
+    """The mask [F] of each class, from these minutes only."""
     active = (counts > 0).mean(axis=1)
     mean = counts.mean(axis=1)
     bursty = counts.var(axis=1) >= 5.0 * mean
@@ -147,45 +150,45 @@ def classes(counts: NDArray[np.int64]) -> dict[str, Bools]:
 
 # ---- forecasts -------------------------------------------------------------------------------------------------------
 def _forecasters(neural: bool) -> dict[str, tuple[Callable[[], Forecaster], int, int | None]]:
-    """What is made, how often it is fitted anew (minutes), and on how much."""
-    found: dict[str, tuple[Callable[[], Forecaster], int, int | None]] = {
+    """The forecasters by name: constructor, minutes between fits (0 = once), minutes to fit on (None = all)."""
+    forecasters: dict[str, tuple[Callable[[], Forecaster], int, int | None]] = {
         "seasonal-naive": (Seasonal, 60, None),
         "renewal": (Renewal, 0, None),
         "intermittent": (Intermittent, 0, None),
     }
     if neural:
-        found["short"] = (lambda: Grouped(span=60, epochs=15, warm=3), 10, 60)
-        found["long"] = (lambda: Grouped(span=1440, epochs=15, warm=1), 60, None)
-        found["shared"] = (Shared, 120, None)
-    return found
+        forecasters["short"] = (lambda: Grouped(span=60, epochs=15, warm=3), 10, 60)
+        forecasters["long"] = (lambda: Grouped(span=1440, epochs=15, warm=1), 60, None)
+        forecasters["shared"] = (Shared, 120, None)
+    return forecasters
 
 
 def forecasts(work: Workload, neural: bool, kept: Path | None, say: Callable[[str], None]) -> dict[str, Ahead]:
     """
-    Of all minutes from the middle of the training part on. ``kept``: where they are kept from run to run, by trace and
-    forecaster.
+    Forecasts one minute ahead for all minutes from the middle of the training part on. ``kept``: the folder that stores
+    them between runs, by trace and forecaster.
     """
-    found: dict[str, Ahead] = {}
+    ahead: dict[str, Ahead] = {}
     length = work.counts.shape[1]
     begin = int(TRAIN * TRAIN * length)
     for name, (make, every, span) in _forecasters(neural).items():
         stored = None if kept is None else kept / f"{work.name}-{len(work.names)}-{name}.npz"
         if stored is not None and stored.exists():
             with np.load(stored) as arrays:
-                found[name] = (arrays["mean"], arrays["any"])
+                ahead[name] = (arrays["mean"], arrays["any"])
             continue
         say(f"{work.name}: forecasting ({name})")
-        found[name] = rolling(make(), work.counts.astype(float), begin, refit_every=every, span=span)
+        ahead[name] = rolling(make(), work.counts.astype(float), begin, refit_every=every, span=span)
         if stored is not None:
             stored.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(stored, mean=found[name][0], any=found[name][1])
+            np.savez(stored, mean=ahead[name][0], any=ahead[name][1])
     if neural:
-        found["blend"] = blend(found, 0.5)
-    return found
+        ahead["blend"] = blend(ahead, 0.5)
+    return ahead
 
 
 def blend(ahead: Mapping[str, Ahead], alpha: float) -> Ahead:
-    """Eq. 8."""
+    """The weighted forecast of Eq. 8."""
     mean = alpha * ahead["long"][0] + (1 - alpha) * ahead["short"][0]
     return mean, -np.expm1(-mean)
 
@@ -194,22 +197,22 @@ def blend(ahead: Mapping[str, Ahead], alpha: float) -> Ahead:
 def histogram(
     name: str, gamma: float, *, head: float = 5.0, tail: float = 99.0, range_minutes: int = 240, stand_in: bool = False
 ) -> Setup:
-    """HHP (``gamma`` 1) and LSTH."""
+    """The rule HHP (``gamma`` = 1) or LSTH."""
     return Setup(
         name=name, how=HISTOGRAM, knobs=(gamma, head, tail, 0.1, 10, 2.0, 0.5, float(stand_in), range_minutes, 1440, 60)
     )
 
 
 def lsth_grid() -> list[Setup]:
-    """The published setting first."""
-    found = [histogram("lsth", 0.5)]
+    """The settings of LSTH that are tried, the published one first."""
+    grid = [histogram("lsth", 0.5)]
     for tail in (99.0, 90.0):
         for range_minutes in (240, 60, 20):
             for stand_in in (False, True):
                 for gamma in (0.3, 0.7):
                     name = f"lsth {gamma:g} 5/{tail:g} {range_minutes} min{' stand-in' if stand_in else ''}"
-                    found.append(histogram(name, gamma, tail=tail, range_minutes=range_minutes, stand_in=stand_in))
-    return found[:1] + [one for one in found[1:] if one.knobs != found[0].knobs]
+                    grid.append(histogram(name, gamma, tail=tail, range_minutes=range_minutes, stand_in=stand_in))
+    return grid[:1] + [setup for setup in grid[1:] if setup.knobs != grid[0].knobs]
 
 
 def counted(name: str, work: Workload, ahead: Ahead, quantile: float | None = None) -> Setup:
@@ -224,10 +227,10 @@ def counted(name: str, work: Workload, ahead: Ahead, quantile: float | None = No
 
 
 def cut(setup: Setup, minutes: int) -> Setup:
-    """For a trace of the first ``minutes``."""
+    """The setup for the first ``minutes`` of a trace."""
 
-    def first(one: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-        return None if one is None else one[:, :minutes]
+    def first(counts: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+        return None if counts is None else counts[:, :minutes]
 
     return replace(
         setup,
@@ -242,14 +245,14 @@ def cut(setup: Setup, minutes: int) -> Setup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """
-    Of the functions of a class. ``r_cs`` (Eq. 7), ``r_cs_minutes`` (minutes with a cold start of those with requests):
-    pooled, 0..1.
+    The rates of a class of functions. ``r_cs`` (Eq. 7) and ``r_cs_minutes`` (share of the minutes with requests that
+    have a cold start): pooled, 0..1.
 
-    ``r_rw`` (Eq. 6, A44): instance-seconds loaded or loading and not at work, over the total time, the mean over
-    functions. The pooled rate is the same number, since the total time of all functions is the same. Above 1 where
-    several instances stand idle. ``r_rw_alone``: seconds in which a function is loaded or loading and nothing of it is
-    at work, over the total time, the mean over functions, 0..1. ``r_rw_loaded``: instance-seconds as in ``r_rw`` over
-    the seconds loaded, pooled, 0..1.
+    ``r_rw`` (Eq. 6; assumption A44: waste is counted per instance): instance-seconds loaded or loading without work,
+    over the total time, the mean over functions. The pooled rate is the same, because all functions have the same total
+    time. It exceeds 1 where several instances are idle. ``r_rw_alone``: seconds in which a function is loaded or
+    loading and none of its instances works, over the total time, the mean over functions, 0..1. ``r_rw_loaded``: the
+    instance-seconds of ``r_rw`` over the seconds loaded, pooled, 0..1.
     """
 
     r_cs: float
@@ -260,13 +263,13 @@ class Rates:
 
 
 def cold_rate(tally: Floats, part: Bools) -> float:
-    """R_cs, pooled over the functions of a class."""
+    """R_cs, pooled over the functions of the mask ``part``."""
     total = tally[part].sum(axis=0)
     return float(total[COLDS] / max(1.0, total[REQUESTS]))
 
 
 def rates(tally: Floats, part: Bools, wall_s: float) -> Rates:
-    """``tally`` [F, FIELDS] of ``wall_s`` seconds."""
+    """The rates of ``tally`` [F, FIELDS] over ``wall_s`` seconds."""
     total = tally[part].sum(axis=0)
     waste, wall = float(waste_s(total)), max(1.0, wall_s * int(part.sum()))
     return Rates(
@@ -280,7 +283,7 @@ def rates(tally: Floats, part: Bools, wall_s: float) -> Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scored:
-    """One rule in one trace: ``tally`` [F, FIELDS], the mean of all seeds."""
+    """The result of one rule on one trace: ``tally`` [F, FIELDS], the mean of all seeds."""
 
     name: str
     family: str
@@ -289,11 +292,11 @@ class Scored:
 
 class Replays:
     """
-    Replays that were made before: a run that was cut goes on where it ended, and one with other rules makes only what
-    is new.
+    Replays with stored results: an interrupted run continues where it stopped, and a run with other rules replays only
+    the new ones.
 
-    A tally lies in ``folder`` (None: nowhere) under a hash of all that it follows from: trace, setup, seed and the code
-    of the replay.
+    A tally is stored in ``folder`` (None = nowhere) under a hash of all its inputs: trace, setup, seed and the code of
+    the replay.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -307,24 +310,24 @@ class Replays:
         stored = self._folder / f"{self._name(work, setup, seed, from_minute, only)}.npy"
         if stored.exists():
             return np.asarray(np.load(stored))
-        found = score(work, setup, seed, from_minute, only=only)
+        tally = score(work, setup, seed, from_minute, only=only)
         stored.parent.mkdir(parents=True, exist_ok=True)
         part = stored.with_suffix(".part")
         with part.open("wb") as file:
-            np.save(file, found)
+            np.save(file, tally)
         part.rename(stored)
-        return found
+        return tally
 
     def _name(self, work: Workload, setup: Setup, seed: int, from_minute: int, only: Bools | None) -> str:
         digest = hashlib.blake2b(self._code, digest_size=16)
 
         def add(*parts: object) -> None:
-            for one in parts:
-                if isinstance(one, np.ndarray):
-                    digest.update(f"{one.dtype}{one.shape}".encode())
-                    digest.update(np.ascontiguousarray(one).tobytes())
+            for part in parts:
+                if isinstance(part, np.ndarray):
+                    digest.update(f"{part.dtype}{part.shape}".encode())
+                    digest.update(np.ascontiguousarray(part).tobytes())
                 else:
-                    digest.update(f"{one!r};".encode())
+                    digest.update(f"{part!r};".encode())
 
         def add_setup(one: Setup) -> None:
             add(one.how, one.keep_s, one.knobs, one.price_s, one.base, one.close, one.told, one.guard, one.choice)
@@ -344,33 +347,33 @@ def scored(
 
 
 def intervals(ours: Floats, theirs: Floats, part: Bools, seed: int = 0) -> dict[str, tuple[float, float]]:
-    """95 % over functions of: the difference of R_cs, the ratios of R_rw and of waste over the seconds loaded."""
+    """
+    95 % intervals over functions: the difference of R_cs, the ratios of R_rw and of waste over the seconds loaded.
+    """
     random = np.random.default_rng(seed)
     rows = np.flatnonzero(part)
-    found: dict[str, list[float]] = {"rcs_diff": [], "rrw_wall_ratio": [], "rrw_loaded_ratio": []}
+    samples: dict[str, list[float]] = {"rcs_diff": [], "rrw_wall_ratio": [], "rrw_loaded_ratio": []}
     if not len(rows):
         return {}
     for _ in range(RESAMPLES):
         drawn = random.choice(rows, len(rows))
-        one, other = ours[drawn].sum(axis=0), theirs[drawn].sum(axis=0)
-        mine, yours = float(waste_s(one)), float(waste_s(other))
-        found["rcs_diff"].append(float((one[COLDS] - other[COLDS]) / max(1.0, one[REQUESTS])))
-        found["rrw_wall_ratio"].append(mine / max(1e-9, yours))
-        found["rrw_loaded_ratio"].append(
-            (mine / max(1e-9, mine + one[BUSY_S])) / max(1e-9, yours / max(1e-9, yours + other[BUSY_S]))
+        our_total, their_total = ours[drawn].sum(axis=0), theirs[drawn].sum(axis=0)
+        our_waste, their_waste = float(waste_s(our_total)), float(waste_s(their_total))
+        samples["rcs_diff"].append(float((our_total[COLDS] - their_total[COLDS]) / max(1.0, our_total[REQUESTS])))
+        samples["rrw_wall_ratio"].append(our_waste / max(1e-9, their_waste))
+        samples["rrw_loaded_ratio"].append(
+            (our_waste / max(1e-9, our_waste + our_total[BUSY_S]))
+            / max(1e-9, their_waste / max(1e-9, their_waste + their_total[BUSY_S]))
         )
     return {
-        name: (float(np.quantile(values, 0.025)), float(np.quantile(values, 0.975))) for name, values in found.items()
+        name: (float(np.quantile(values, 0.025)), float(np.quantile(values, 0.975))) for name, values in samples.items()
     }
 
 
 # ---- tuning on the training part -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Bench:
-    """
-    A trace's training part as a bench of its own: what is learned lies before ``begin``, what is compared from there
-    on.
-    """
+class TrainingPart:
+    """The training part of a trace: rules learn before the minute ``begin`` and are compared from it on."""
 
     work: Workload
     begin: int
@@ -380,18 +383,20 @@ class Bench:
         return self.replays.tally(self.work, cut(setup, self.work.counts.shape[1]), 0, self.begin, only)
 
 
-def chosen(work: Workload, bench: Bench, price_gb_s: float, ahead: Mapping[str, Ahead]) -> tuple[Setup, list[str]]:
-    """Ours at a price: what decides each function is chosen as the live platform does, and which."""
-    judge = Backtest(bench.work, bench.begin, price_gb_s, bench.replays.tally)
-    sources = choose(ahead, bench.work.counts.astype(float), judge).sources
+def chosen(
+    work: Workload, training: TrainingPart, price_gb_s: float, ahead: Mapping[str, Ahead]
+) -> tuple[Setup, list[str]]:
+    """Ours at a price, and the source of each function's forecasts, chosen as the live platform chooses it."""
+    judge = Backtest(training.work, training.begin, price_gb_s, training.replays.tally)
+    sources = choose(ahead, training.work.counts.astype(float), judge).sources
     names = list(ahead)
-    places = np.array([names.index(one) if one in ahead else -1 for one in sources], np.int64)
+    places = np.array([names.index(source) if source in ahead else -1 for source in sources], np.int64)
     others = tuple(priced(name, work, price_gb_s, ahead[name]) for name in names)
     return replace(priced("ours", work, price_gb_s, None), choice=places, others=others), sources
 
 
 def smallest(holds: Callable[[float], bool]) -> float:
-    """The smallest price, to an eighth of an octave, from which on something holds."""
+    """The smallest price, to an eighth of an octave, at which ``holds`` becomes true."""
     low, high = 0, 8 * 13
     while low < high:
         middle = (low + high) // 2
@@ -404,8 +409,8 @@ def smallest(holds: Callable[[float], bool]) -> float:
 
 def base_price(ladder: Floats, theirs: Floats, parts: Mapping[str, Bools], tuned_on: Bools) -> int:
     """
-    The step of :data:`PRICES` from which on R_cs of the functions ``tuned_on`` [F] stays within the tolerance of
-    LSTH's, overall and bursty.
+    The lowest step of :data:`PRICES` from which on R_cs of the functions ``tuned_on`` [F] is within the tolerance of
+    LSTH's, overall and for bursty functions.
 
     ``ladder`` [PRICES, F, FIELDS]: the training part at each price; ``theirs`` [F, FIELDS]: LSTH's.
     """
@@ -420,49 +425,56 @@ def base_price(ladder: Floats, theirs: Floats, parts: Mapping[str, Bools], tuned
 
 def own_prices(ladder: Floats, theirs: Floats, base: int) -> Ints:
     """
-    [F] steps of :data:`PRICES`: the base, or the first one above it with which a function's own cold starts are not too
-    many.
+    [F] steps of :data:`PRICES`: the base, or the next step at which the function's own cold starts are within their
+    limit.
     """
     allowed = theirs[:, COLDS] + TOLERANCE / 2 * (theirs[:, REQUESTS] + PRIOR_SHARE * theirs[:, REQUESTS].sum())
-    found = np.full(len(theirs), len(PRICES) - 1, np.int64)
+    steps = np.full(len(theirs), len(PRICES) - 1, np.int64)
     for step in range(len(PRICES) - 1, base - 1, -1):
-        found[ladder[step, :, COLDS] <= allowed] = step
-    return found
+        steps[ladder[step, :, COLDS] <= allowed] = step
+    return steps
 
 
 def crossfit_prices(ladder: Floats, theirs: Floats, parts: Mapping[str, Bools], deal: int) -> Ints:
-    """[F] steps of :data:`PRICES`, each function's from a base price that was tuned on the other folds."""
+    """[F] steps of :data:`PRICES`; each function's base price is tuned on the other folds."""
     fold = np.random.default_rng(deal).permutation(len(theirs)) % FOLDS
-    found = np.zeros(len(theirs), np.int64)
+    steps = np.zeros(len(theirs), np.int64)
     for held in range(FOLDS):
-        found[fold == held] = own_prices(ladder, theirs, base_price(ladder, theirs, parts, fold != held))[fold == held]
-    return found
+        steps[fold == held] = own_prices(ladder, theirs, base_price(ladder, theirs, parts, fold != held))[fold == held]
+    return steps
 
 
 def mixed(name: str, steps: Ints, setup_at: Callable[[float], Setup]) -> Setup:
-    """One setup of a price for each function."""
-    used, place = np.unique(steps, return_inverse=True)
+    """One setup that gives each function its own price."""
+    used, position = np.unique(steps, return_inverse=True)
     others = tuple(setup_at(PRICES[int(step)]) for step in used)
-    return replace(others[0], name=name, choice=place.astype(np.int64), others=others)
+    return replace(others[0], name=name, choice=position.astype(np.int64), others=others)
 
 
-def product_price(work: Workload, bench: Bench, ahead: Mapping[str, Ahead], say: Callable[[str], None]) -> float:
+def product_price(
+    work: Workload, training: TrainingPart, ahead: Mapping[str, Ahead], say: Callable[[str], None]
+) -> float:
     """
-    The smallest price with which the live platform, with its forecasters, has no more cold starts than its default
+    The smallest price at which the live platform, with its forecasters, has no more cold starts than its default
     keep-alive.
     """
     say(f"{work.name}, {work.load_s:g} s: the product's price")
-    theirs = bench.tally(Setup(name="keep-alive", keep_s=KEEP_ALIVE_S))[:, COLDS].sum()
-    known = {name: ahead[name] for name in PRODUCT}
-    return smallest(lambda price: bool(bench.tally(chosen(work, bench, price, known)[0])[:, COLDS].sum() <= theirs))
+    theirs = training.tally(Setup(name="keep-alive", keep_s=KEEP_ALIVE_S))[:, COLDS].sum()
+    forecasts_of_product = {name: ahead[name] for name in PRODUCT}
+    return smallest(
+        lambda price: bool(
+            training.tally(chosen(work, training, price, forecasts_of_product)[0])[:, COLDS].sum() <= theirs
+        )
+    )
 
 
 # ---- the evaluation --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Case:
+class TraceEvaluation:
     """
-    One trace with one cold start, evaluated. ``scores`` by name; ``curves`` family → names in it; ``crossfit``: ours
-    with base prices that were tuned on other functions, one for each deal of the folds; ``prices_gb_s`` [F].
+    The evaluation of one trace with one load time. ``scores``: by rule. ``curves``: the rules of each family.
+    ``crossfit``: ours with base prices that were tuned on other functions, one for each partition into folds.
+    ``prices_gb_s`` [F].
     """
 
     work: Workload
@@ -481,7 +493,7 @@ class Case:
 
     @property
     def wall_s(self) -> float:
-        """Seconds that are scored."""
+        """Seconds of the scored part."""
         return 60.0 * (int(self.work.counts.shape[1]) - self.from_minute)
 
     def rates(self, name: str, part: str) -> Rates:
@@ -490,13 +502,13 @@ class Case:
 
 def evaluate(
     preset: Preset, file: str, load_s: float, traces: Path, kept: Path | None, say: Callable[[str], None]
-) -> Case:
-    """``kept``: the folder of forecasts and replays that were made before."""
+) -> TraceEvaluation:
+    """Evaluate all rules on a trace. ``kept``: the folder of stored forecasts and replays."""
     work = workload(traces, file, load_s, preset.functions)
     length = work.counts.shape[1]
     train = int(TRAIN * length)
     replays = Replays(None if kept is None else kept / "replays")
-    bench = Bench(work=work.cut(train), begin=int(TRAIN * train), replays=replays)
+    training = TrainingPart(work=work.cut(train), begin=int(TRAIN * train), replays=replays)
     parts = classes(work.counts[:, :train])
     ahead = forecasts(work, preset.neural, None if kept is None else kept / "forecasts", say)
     scores: dict[str, Scored] = {}
@@ -508,19 +520,19 @@ def evaluate(
         curves.setdefault(family, []).append(setup.name)
         return scores[setup.name]
 
-    # LSTH: the published setting and the one that cost least in the training part.
+    # LSTH: the published setting, and the cheapest one in the training part.
     grid = lsth_grid()[:4] if preset.name == "small" else lsth_grid()
-    costs = [float(cost(bench.tally(setup), work, RATIOS[1]).sum()) for setup in grid]
+    costs = [float(cost(training.tally(setup), work, RATIOS[1]).sum()) for setup in grid]
     published, best = grid[0], grid[int(np.argmin(costs))]
     reference = replace(best, name="lsth tuned") if best is not published else published
-    trained = bench.tally(reference)
+    trained = training.tally(reference)
 
     @cache
     def at(price: float) -> tuple[Setup, list[str]]:
-        return chosen(work, bench, price, ahead)
+        return chosen(work, training, price, ahead)
 
     say(f"{file}, {load_s:g} s: prices")
-    ladder = np.stack([bench.tally(at(price)[0]) for price in PRICES])
+    ladder = np.stack([training.tally(at(price)[0]) for price in PRICES])
     base = base_price(ladder, trained, parts, parts["overall"])
     steps = own_prices(ladder, trained, base)
     add("never", Setup(name="never"))
@@ -545,8 +557,8 @@ def evaluate(
         add("shared-lstm", counted("shared-lstm", work, ahead["shared"]))
         for quantile in QUANTILES:
             add("ls-lstm-quantile", counted(f"ls-lstm-quantile {quantile:g}", work, ahead["blend"], quantile))
-    known = counts_known(work)
-    add("counts-known", counted("ls-lstm, counts known", work, known))
+    true_counts = oracle_forecasts(work)
+    add("counts-known", counted("ls-lstm, counts known", work, true_counts))
     add("ours", mixed("ours", steps, lambda price: at(price)[0]))
     sources = [at(PRICES[step])[1][row] for row, step in enumerate(steps.tolist())]
     add("ours", replace(at(PRICES[base])[0], name="ours, one price"))
@@ -568,11 +580,11 @@ def evaluate(
         if ratio in RATIOS:
             at_lsth = min(
                 (name for name in curves["lsth"][: 1 + (reference is not published)]),
-                key=lambda one: _total(scores[one], work, ratio),
+                key=lambda rule: _total(scores[rule], work, ratio),
             )
             theirs, floor = _total(scores[at_lsth], work, ratio), _total(scores["oracle"], work, ratio)
             gap_closed[f"{ratio:g}"] = (theirs - _total(at_ratio, work, ratio)) / max(1e-9, theirs - floor)
-    return Case(
+    return TraceEvaluation(
         work=work,
         parts=parts,
         scores=scores,
@@ -582,55 +594,55 @@ def evaluate(
         base_price_gb_s=PRICES[base],
         prices_gb_s=np.array([PRICES[step] for step in steps.tolist()]),
         sources=sources,
-        product_price_gb_s=product_price(work, bench, ahead, say),
+        product_price_gb_s=product_price(work, training, ahead, say),
         lsth=reference.name,
         gap_closed=gap_closed,
         from_minute=train,
     )
 
 
-def counts_known(work: Workload) -> Ahead:
-    """
-    A forecaster that knows the number of requests of each minute: what the paper's rule would do with forecasts that
-    are right.
-    """
+def oracle_forecasts(work: Workload) -> Ahead:
+    """Forecasts equal to the counts: the paper's rule with perfect forecasts."""
     mean = work.counts.astype(float)
     return mean, (mean > 0).astype(float)
 
 
-def _total(one: Scored, work: Workload, price_gb_s: float) -> float:
-    return float(cost(one.tally, work, price_gb_s).sum())
+def _total(scored_rule: Scored, work: Workload, price_gb_s: float) -> float:
+    return float(cost(scored_rule.tally, work, price_gb_s).sum())
 
 
-def point(case: Case, name: str) -> tuple[float, float]:
-    """(GB-seconds of waste, R_cs) of the whole trace."""
+def point(case: TraceEvaluation, name: str) -> tuple[float, float]:
+    """(GB-seconds of waste, R_cs) of a rule over all functions."""
     tally = case.scores[name].tally
     return float((waste_s(tally) * case.work.memory_gb).sum()), cold_rate(tally, case.parts["overall"])
 
 
-def above(case: Case) -> list[str]:
-    """Baselines that ours does not reach: at their GB-seconds the line through ours has a higher R_cs."""
-    mine = sorted(point(case, name) for name in case.curves["ours"])
-    spent, cold = np.log([one[0] for one in mine]), np.minimum.accumulate([one[1] for one in mine])
-    found = []
+def above(case: TraceEvaluation) -> list[str]:
+    """Baselines that beat ours: at their GB-seconds the curve of ours has a higher R_cs."""
+    ours = sorted(point(case, name) for name in case.curves["ours"])
+    spent, cold = (
+        np.log([our_point[0] for our_point in ours]),
+        np.minimum.accumulate([our_point[1] for our_point in ours]),
+    )
+    names = []
     for family, members in case.curves.items():
         if family not in ("ours", "gaps", "oracle", "counts-known", "always", "never"):
             for name in members:
-                at = point(case, name)
-                if np.interp(np.log(at[0]), spent, cold, left=np.inf) > at[1] + 1e-9:
-                    found.append(name)
-    return found
+                theirs = point(case, name)
+                if np.interp(np.log(theirs[0]), spent, cold, left=np.inf) > theirs[1] + 1e-9:
+                    names.append(name)
+    return names
 
 
-def rows(case: Case) -> list[dict[str, Any]]:
-    """One per rule and class: what the tables show."""
-    found = []
-    for name, one in case.scores.items():
+def rows(case: TraceEvaluation) -> list[dict[str, Any]]:
+    """One row per rule and class, as the tables show them."""
+    table_rows = []
+    for name, scored_rule in case.scores.items():
         for part, mask in case.parts.items():
             if not mask.any():
                 continue
-            total = one.tally[mask].sum(axis=0)
-            found.append(
+            total = scored_rule.tally[mask].sum(axis=0)
+            table_rows.append(
                 {
                     "rule": name,
                     "class": part,
@@ -638,44 +650,41 @@ def rows(case: Case) -> list[dict[str, Any]]:
                     "requests": float(total[REQUESTS]),
                     **asdict(case.rates(name, part)),
                     "waste_per_wall_s": float(waste_s(total)) / case.wall_s,
-                    "gb_s": float((waste_s(one.tally[mask]) * case.work.memory_gb[mask]).sum()),
+                    "gb_s": float((waste_s(scored_rule.tally[mask]) * case.work.memory_gb[mask]).sum()),
                     "late": float(total[LATES] / max(1.0, total[REQUESTS])),
                     "loads_ahead": float(total[AHEADS]),
                 }
             )
-    return found
+    return table_rows
 
 
-def foreseen(case: Case) -> list[dict[str, Any]]:
-    """
-    One per forecaster and class, of the minutes that are scored: the mean of the Brier scores, the median of the scaled
-    errors.
-    """
+def forecast_rows(case: TraceEvaluation) -> list[dict[str, Any]]:
+    """One row per forecaster and class, over the scored minutes: the mean Brier score and the median scaled error."""
     counts = case.work.counts.astype(float)
     since = case.from_minute
-    found = []
+    table_rows = []
     for name, (mean, any_) in case.ahead.items():
-        missed, far = brier(any_[:, since:], counts[:, since:]), mase(mean, counts, since)
+        brier_scores, scaled_errors = brier(any_[:, since:], counts[:, since:]), mase(mean, counts, since)
         for part, mask in case.parts.items():
             if mask.any():
-                found.append(
+                table_rows.append(
                     {
                         "forecaster": name,
                         "class": part,
-                        "brier": float(np.nanmean(missed[mask])),
-                        "mase": float(np.nanmedian(far[mask])),
+                        "brier": float(np.nanmean(brier_scores[mask])),
+                        "mase": float(np.nanmedian(scaled_errors[mask])),
                     }
                 )
-    return found
+    return table_rows
 
 
-def figures(cases: Sequence[Case]) -> dict[str, float]:
+def figures(cases: Sequence[TraceEvaluation]) -> dict[str, float]:
     """
-    ``<name>.<trace>[.5s].<all|bursty>.<time|crossfit>``, the cold start named where it is not 1.5 s. ``time``: tuned on
-    the training part of the same functions. ``crossfit``: with base prices from other functions, the mean of the deals;
-    ``crossfit_worst``: the worst of them.
+    ``<name>.<trace>[.5s].<all|bursty>.<time|crossfit>``, with the load time if it is not 1.5 s. ``time``: tuned on the
+    training part of the same functions. ``crossfit``: with base prices from other functions, the mean over partitions;
+    ``crossfit_worst``: the worst partition.
     """
-    found: dict[str, float] = {}
+    values_by_name: dict[str, float] = {}
     for case in cases:
         suffix = f".{case.work.name}" + ("" if case.work.load_s == LOADS_S[0] else f".{case.work.load_s:g}s")
         for part, called in (("overall", "all"), ("bursty", "bursty")):
@@ -685,32 +694,32 @@ def figures(cases: Sequence[Case]) -> dict[str, float]:
             theirs = case.rates(case.lsth, part)
             for split, tallies in (
                 ("time", [case.scores["ours"].tally]),
-                ("crossfit", [one.tally for one in case.crossfit]),
+                ("crossfit", [scored_rule.tally for scored_rule in case.crossfit]),
             ):
                 ours = [rates(tally, mask, case.wall_s) for tally in tallies]
                 compared = {
-                    "rcs_diff_to_lsth": [one.r_cs - theirs.r_cs for one in ours],
-                    "rcs_minutes_diff_to_lsth": [one.r_cs_minutes - theirs.r_cs_minutes for one in ours],
-                    "rrw_wall_ratio_to_lsth": [one.r_rw / theirs.r_rw for one in ours],
-                    "rrw_alone_ratio_to_lsth": [one.r_rw_alone / theirs.r_rw_alone for one in ours],
-                    "rrw_loaded_ratio_to_lsth": [one.r_rw_loaded / theirs.r_rw_loaded for one in ours],
+                    "rcs_diff_to_lsth": [rate.r_cs - theirs.r_cs for rate in ours],
+                    "rcs_minutes_diff_to_lsth": [rate.r_cs_minutes - theirs.r_cs_minutes for rate in ours],
+                    "rrw_wall_ratio_to_lsth": [rate.r_rw / theirs.r_rw for rate in ours],
+                    "rrw_alone_ratio_to_lsth": [rate.r_rw_alone / theirs.r_rw_alone for rate in ours],
+                    "rrw_loaded_ratio_to_lsth": [rate.r_rw_loaded / theirs.r_rw_loaded for rate in ours],
                 }
                 for name, values in compared.items():
-                    found[f"{name}{suffix}.{called}.{split}"] = float(np.mean(values))
+                    values_by_name[f"{name}{suffix}.{called}.{split}"] = float(np.mean(values))
                     if len(values) > 1:
-                        found[f"{name}{suffix}.{called}.{split}_worst"] = max(values)
+                        values_by_name[f"{name}{suffix}.{called}.{split}_worst"] = max(values)
             floor = case.rates("oracle", part)
-            found[f"rrw_wall_floor_to_lsth{suffix}.{called}"] = floor.r_rw / theirs.r_rw
-            found[f"rrw_loaded_floor_to_lsth{suffix}.{called}"] = floor.r_rw_loaded / theirs.r_rw_loaded
+            values_by_name[f"rrw_wall_floor_to_lsth{suffix}.{called}"] = floor.r_rw / theirs.r_rw
+            values_by_name[f"rrw_loaded_floor_to_lsth{suffix}.{called}"] = floor.r_rw_loaded / theirs.r_rw_loaded
         for ratio, share in case.gap_closed.items():
-            found[f"gap_closed_{ratio}{suffix}"] = share
-        found[f"above_pareto{suffix}"] = float(len(above(case)))
-        found[f"base_price_gb_s{suffix}"] = case.base_price_gb_s
-        found[f"product_price_gb_s{suffix}"] = case.product_price_gb_s
-    return found
+            values_by_name[f"gap_closed_{ratio}{suffix}"] = share
+        values_by_name[f"above_pareto{suffix}"] = float(len(above(case)))
+        values_by_name[f"base_price_gb_s{suffix}"] = case.base_price_gb_s
+        values_by_name[f"product_price_gb_s{suffix}"] = case.product_price_gb_s
+    return values_by_name
 
 
-def report(cases: Sequence[Case]) -> dict[str, Any]:
+def report(cases: Sequence[TraceEvaluation]) -> dict[str, Any]:
     return {
         "figures": figures(cases),
         "cases": [
@@ -735,14 +744,14 @@ def report(cases: Sequence[Case]) -> dict[str, Any]:
                 "above_pareto": above(case),
                 "gap_closed": case.gap_closed,
                 "rows": rows(case),
-                "forecasts": foreseen(case),
+                "forecasts": forecast_rows(case),
             }
             for case in cases
         ],
     }
 
 
-def table(case: Case) -> str:
+def table(case: TraceEvaluation) -> str:
     """Plain text of one case."""
     lines = [
         f"{case.work.name}, cold start {case.work.load_s:g} s, base price {case.base_price_gb_s:.4g} GB-s, LSTH:"

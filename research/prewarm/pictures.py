@@ -1,7 +1,4 @@
-"""
-Draws what prewarming rules scored: figures 15 and 16 of the paper as plots of our own, and cold starts against held
-memory.
-"""
+"""Draws the scores of prewarming rules: figures 15 and 16 of the paper, and cold starts against held memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from research.predictor.pictures import BLUE, GREEN, GREY, ORANGE, RED, SKY, STYLE
-from research.prewarm.cases import Case, point
+from research.prewarm.cases import TraceEvaluation, point
 
-#: Family → colour, marker.
+#: Colour and marker of each family.
 LOOKS: Final = {
     "ours": (BLUE, "o"),
     "lsth": (ORANGE, "s"),
@@ -28,8 +25,8 @@ LOOKS: Final = {
 SHOWN: Final = 120
 
 
-def draw(cases: Sequence[Case], folder: Path) -> list[Path]:
-    """SVG and PNG of each picture of each case."""
+def draw(cases: Sequence[TraceEvaluation], folder: Path) -> list[Path]:
+    """Write each picture of each case as SVG and PNG; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for case in cases:
@@ -46,15 +43,15 @@ def draw(cases: Sequence[Case], folder: Path) -> list[Path]:
     return written
 
 
-def _example(case: Case, part: str) -> int | None:
-    """The function of a class that stands in the middle by requests in the scored part, of those that have some."""
+def _example(case: TraceEvaluation, part: str) -> int | None:
+    """The function with the median number of requests in the scored part, of a class's functions with requests."""
     counts = case.work.counts[:, case.from_minute :].sum(axis=1)
     rows = np.flatnonzero(case.parts[part] & (counts > 0))
     return int(rows[np.argsort(counts[rows], kind="stable")[len(rows) // 2]]) if len(rows) else None
 
 
-def _forecasts(case: Case) -> Figure:
-    """Figure 15 for three classes: requests that came, and what was forecast a minute ahead."""
+def _forecasts(case: TraceEvaluation) -> Figure:
+    """Figure 15 for three classes: arrived requests, and the forecast one minute ahead."""
     source = "blend" if "blend" in case.ahead else "renewal"
     label = "LS-LSTM (Eq. 8)" if source == "blend" else "renewal"
     figure = Figure(figsize=(9.2, 6.4), layout="constrained")
@@ -65,13 +62,13 @@ def _forecasts(case: Case) -> Figure:
             axes.text(0.5, 0.5, "no function of this class", ha="center", transform=axes.transAxes)
             continue
         span = slice(case.from_minute, min(case.work.counts.shape[1], case.from_minute + SHOWN))
-        came, ahead = case.work.counts[row, span], case.ahead[source][0][row, span]
-        minutes = np.arange(len(came))
-        axes.bar(minutes, came, 0.9, color="0.8", label="came")
+        arrived, ahead = case.work.counts[row, span], case.ahead[source][0][row, span]
+        minutes = np.arange(len(arrived))
+        axes.bar(minutes, arrived, 0.9, color="0.8", label="arrived")
         axes.step(minutes, ahead, where="mid", color=BLUE, linewidth=1.2, label=label)
-        both = ((came > 0) == (ahead >= 0.5)).mean()
+        both = ((arrived > 0) == (ahead >= 0.5)).mean()
         axes.set_title(
-            f"{part}: {100 * both:.0f} % of minutes are rightly said to have requests or none", loc="left", fontsize=9
+            f"{part}: {100 * both:.0f} % of minutes correctly forecast to have requests or none", loc="left", fontsize=9
         )
         axes.set_ylabel("requests in a minute")
         axes.legend(loc="upper right", fontsize=8)
@@ -80,9 +77,9 @@ def _forecasts(case: Case) -> Figure:
     return figure
 
 
-def _rates(case: Case) -> Figure:
-    """Figure 16: both rates, overall and of the bursty class."""
-    shown = (
+def _rates(case: TraceEvaluation) -> Figure:
+    """Figure 16: both rates, overall and for bursty functions."""
+    rules = (
         "hhp",
         "lsth",
         case.lsth,
@@ -93,16 +90,16 @@ def _rates(case: Case) -> Figure:
         "ours",
         "oracle",
     )
-    names = [name for name in dict.fromkeys(shown) if name in case.scores]
+    names = [name for name in dict.fromkeys(rules) if name in case.scores]
     parts = [part for part in ("overall", "bursty") if case.parts[part].any()]
     figure = Figure(figsize=(9.2, 4.2), layout="constrained")
-    headings = ("cold-start rate R_cs", "loaded and nothing at work, of the total time")
+    headings = ("cold-start rate R_cs", "loaded without work, share of the total time")
     for column, (axes, heading) in enumerate(zip(figure.subplots(1, 2), headings, strict=True)):
-        for place, part in enumerate(parts):
-            found = [case.rates(name, part) for name in names]
-            values = [100 * (one.r_cs if column == 0 else one.r_rw_alone) for one in found]
-            shift = 0.4 * (place - (len(parts) - 1) / 2)
-            bars = axes.bar(np.arange(len(names)) + shift, values, 0.38, color=(BLUE, ORANGE)[place], label=part)
+        for position, part in enumerate(parts):
+            case_rates = [case.rates(name, part) for name in names]
+            values = [100 * (rate.r_cs if column == 0 else rate.r_rw_alone) for rate in case_rates]
+            shift = 0.4 * (position - (len(parts) - 1) / 2)
+            bars = axes.bar(np.arange(len(names)) + shift, values, 0.38, color=(BLUE, ORANGE)[position], label=part)
             axes.bar_label(bars, [f"{value:.2g}" if column == 0 else f"{value:.0f}" for value in values], fontsize=7)
         if column == 0:
             axes.set_yscale("symlog", linthresh=0.1)
@@ -118,7 +115,7 @@ def _rates(case: Case) -> Figure:
     return figure
 
 
-def _pareto(case: Case) -> Figure:
+def _pareto(case: TraceEvaluation) -> Figure:
     """Cold starts against held memory."""
     figure = Figure(figsize=(7.6, 4.8), layout="constrained")
     axes = figure.subplots()
@@ -143,7 +140,7 @@ def _pareto(case: Case) -> Figure:
         axes.annotate(name, (spent_at, max(1e-3, 100 * cold_at)), textcoords="offset points", xytext=(5, 4), fontsize=8)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("GB-seconds loaded and not at work")
+    axes.set_xlabel("GB-seconds loaded without work")
     axes.set_ylabel("cold-start rate R_cs (%)")
     axes.set_title(f"{case.work.name}, cold start {case.work.load_s:g} s, not compressed", loc="left", fontsize=9)
     axes.grid(linewidth=0.4)

@@ -1,12 +1,12 @@
 """
-``python -m research.prewarm.served --since 24h --out page``: what keeping instances ready came to, and what other rules
-would have made of it.
+``python -m research.prewarm.served --since 24h --out page``: a page with the results of prewarming, and with what other
+rules would have achieved.
 
-Two kinds of numbers that are never mixed: what was **measured** (lives of instances and cold starts, as workers and the
-leader told them), and what rules would have done with the arrivals per minute that were **counted**, replayed by
-``scheduler/simulation/instances.py`` without a limit of memory: never, fixed keep-alives, the rule of this platform at
-several prices, and the oracle. What rules are worth is scored after the first fifth of the span, which they learn from;
-minutes that nobody counted are taken to be without arrivals. The last line is one JSON object.
+It has two kinds of numbers, never mixed. **Measured** are lifetimes of instances and cold starts, as workers and the
+leader reported them. **Replayed** are rules on the counted arrivals per minute, by
+``scheduler/simulation/instances.py`` without a memory limit: never, fixed keep-alives, the rule of this platform at
+several prices, and the oracle. Rules are scored after the first fifth of the span, from which they learn. Uncounted
+minutes are taken to have no arrivals. The last line of the output is one JSON object.
 """
 
 import argparse
@@ -38,16 +38,16 @@ from smore.redis.connection import connect
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Seconds that fixed keep-alives last, and GB-seconds that a cold start is worth to the rule of this platform.
+#: Fixed keep-alives, seconds, and prices of a cold start for the platform's rule, GB-seconds.
 KEEPS: Final = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
 PRICES: Final = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 1000.0)
-#: Of the priced rule: what stands for gaps that are not known yet, and how their hazard falls.
+#: The priced rule's prior: its weight in gaps, and how the hazard falls with age.
 BELIEFS: Final = (1.0, 0.3)
-#: Part of the span that rules learn from before they are scored.
+#: Share of the span that rules learn from before they are scored.
 LEARNING: Final = 0.2
 PAGE: Final = "index.html"
-#: Beside the style that pages of reports share. The picture's inks are made for white paper: in the dark they are
-#: turned round, hues kept.
+#: Added to the style that all report pages share. The picture is drawn for white paper; in dark mode its colours are
+#: inverted, hues kept.
 LOOK: Final = """
 figure svg { width: 100%; max-width: 700px; height: auto; display: block; margin: 0 auto; }
 td.why { min-width: 32ch; }
@@ -64,10 +64,11 @@ tr.ours td { font-weight: 600; }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class RulePoint:
     """
-    One rule over the scored minutes, all functions: ``cold`` share of the requests that met no loaded instance,
-    ``idle_gb_h`` loaded without work (loads included), ``avoided`` cold starts against never.
+    One rule over the scored minutes and all functions. ``cold``: share of the requests without a loaded instance.
+    ``idle_gb_h``: GB-hours loaded without work, loads included. ``avoided``: cold starts fewer than with the rule
+    never.
     """
 
     rule: str
@@ -83,32 +84,29 @@ class Point:
 
 
 def workload(past: Past, specs: dict[str, FunctionSpec]) -> Workload:
-    """
-    What was counted, as a replay takes it; functions that the catalog does not know any more have the defaults of a
-    spec.
-    """
+    """The counted arrivals as a workload. Functions that the catalog no longer has get the default profile."""
     names = tuple(sorted(past.counts))
     counts: Ints = np.zeros((len(names), len(past.known)), np.int64)
     for row, name in enumerate(names):
         for minute, count in past.counts[name].items():
             counts[row, minute] = count
     profiles = [(specs.get(name) or FunctionSpec(entrypoint="none:None")).profile for name in names]
-    load_s = float(np.median([one.load_s for one in profiles])) if profiles else 1.0
+    load_s = float(np.median([profile.load_s for profile in profiles])) if profiles else 1.0
     return Workload(
         name="counted",
         names=names,
         counts=counts,
-        run_s=np.array([one.run_time_s(1) for one in profiles]),
-        memory_gb=np.array([one.memory_mib / 1024 for one in profiles]),
+        run_s=np.array([profile.run_time_s(1) for profile in profiles]),
+        memory_gb=np.array([profile.memory_mib / 1024 for profile in profiles]),
         load_s=load_s,
     )
 
 
 def since_counted(past: Past) -> Past:
-    """From the first minute on of which anything is known: a platform is not judged by the time before it came up."""
+    """The past from its first counted minute on: the time before the platform started does not count."""
     first = min(
-        [minute for each in past.counts.values() for minute in each]
-        + [minute for minute, known in enumerate(past.known) if known]
+        [minute for minutes in past.counts.values() for minute in minutes]
+        + [minute for minute, counted in enumerate(past.known) if counted]
     )
     counts = {
         function: {minute - first: count for minute, count in minutes.items()}
@@ -117,8 +115,8 @@ def since_counted(past: Past) -> Past:
     return Past(from_at=past.from_at + first * MINUTE_S, known=past.known[first:], counts=counts)
 
 
-def points(work: Workload, seed: int, price: float) -> list[Point]:
-    """Every rule on the same arrivals; ``price``: GB-seconds that a cold start is worth to the rule in force."""
+def points(work: Workload, seed: int, price: float) -> list[RulePoint]:
+    """Every rule on the same arrivals. ``price``: GB-seconds that a cold start costs in the present rule."""
     first = int(LEARNING * work.counts.shape[1])
     setups = [("never", Setup(name="never", how=KEEP, keep_s=0.0))]
     setups += [("keep-alive", Setup(name=f"keep-alive {keep:g} s", how=KEEP, keep_s=keep)) for keep in KEEPS]
@@ -129,12 +127,12 @@ def points(work: Workload, seed: int, price: float) -> list[Point]:
     setups.append(("oracle", Setup(name="oracle", how=ORACLE)))
     tallies = [(family, setup.name, score(work, setup, seed, first)) for family, setup in setups]
     never = _missed(tallies[0][2])
-    found = []
+    rule_points = []
     for family, name, tally in tallies:
         missed, requests = _missed(tally), int(tally[:, REQUESTS].sum())
         idle = float(((tally[:, IDLE_S] + tally[:, LOADING_S]) * work.memory_gb).sum()) / 3600
-        found.append(
-            Point(
+        rule_points.append(
+            RulePoint(
                 rule=name,
                 family=family,
                 requests=requests,
@@ -143,11 +141,11 @@ def points(work: Workload, seed: int, price: float) -> list[Point]:
                 avoided=never - missed,
             )
         )
-    return found
+    return rule_points
 
 
 def _missed(tally: Floats) -> int:
-    """Requests that waited for a load, whoever began it."""
+    """Requests that waited for a load."""
     return int((tally[:, COLDS] + tally[:, LATES]).sum())
 
 
@@ -158,10 +156,8 @@ def _priced(price: float) -> str:
     return f"priced {price:g} GB s"
 
 
-def draw(found: Sequence[Point], price: float) -> "Figure":
-    """
-    Cold starts avoided against memory held idle: the further up and left, the better. A ring marks the price in force.
-    """
+def draw(rule_points: Sequence[RulePoint], price: float) -> "Figure":
+    """Cold starts avoided against memory held idle; up and to the left is better. A ring marks the present price."""
     from matplotlib.figure import Figure
 
     from research.predictor.pictures import BLUE, GREEN, GREY, ORANGE
@@ -170,20 +166,20 @@ def draw(found: Sequence[Point], price: float) -> "Figure":
     axes = figure.subplots()
     looks = {"keep-alive": (ORANGE, "s", "fixed keep-alives"), "priced": (BLUE, "o", "priced, at several prices")}
     for family, (colour, marker, label) in looks.items():
-        line = sorted((one for one in found if one.family == family), key=lambda one: one.idle_gb_h)
+        line = sorted((point for point in rule_points if point.family == family), key=lambda point: point.idle_gb_h)
         axes.plot(
-            [one.idle_gb_h for one in line],
-            [one.avoided for one in line],
+            [point.idle_gb_h for point in line],
+            [point.avoided for point in line],
             color=colour,
             marker=marker,
             label=label,
             linewidth=1.4,
         )
     for family, colour, marker in (("never", GREY, "v"), ("oracle", GREEN, "*")):
-        one = next(point for point in found if point.family == family)
+        point = next(point for point in rule_points if point.family == family)
         axes.plot(
-            [one.idle_gb_h],
-            [one.avoided],
+            [point.idle_gb_h],
+            [point.avoided],
             color=colour,
             marker=marker,
             markersize=10,
@@ -191,7 +187,7 @@ def draw(found: Sequence[Point], price: float) -> "Figure":
             label=family,
             clip_on=False,
         )
-    ours = next(point for point in found if point.rule == _priced(price))
+    ours = next(point for point in rule_points if point.rule == _priced(price))
     axes.plot(
         [ours.idle_gb_h],
         [ours.avoided],
@@ -211,8 +207,8 @@ def draw(found: Sequence[Point], price: float) -> "Figure":
     return figure
 
 
-def picture(found: Sequence[Point], price: float) -> str:
-    """As SVG, the same for the same points."""
+def picture(rule_points: Sequence[RulePoint], price: float) -> str:
+    """The picture as SVG; deterministic for the same points."""
     import io
 
     import matplotlib as mpl
@@ -221,17 +217,21 @@ def picture(found: Sequence[Point], price: float) -> str:
 
     with mpl.rc_context(STYLE):
         written = io.StringIO()
-        draw(found, price).savefig(written, format="svg", metadata={"Date": None}, transparent=True)
+        draw(rule_points, price).savefig(written, format="svg", metadata={"Date": None}, transparent=True)
     return written.getvalue()
 
 
-def page(past: Past, accounts: Sequence[FunctionAccount], found: Sequence[Point], svg: str, price: float) -> str:
+def page(
+    past: Past, accounts: Sequence[FunctionAccount], rule_points: Sequence[RulePoint], svg: str, price: float
+) -> str:
     from research.compare.report import STYLE
 
     begin = datetime.fromtimestamp(past.from_at).astimezone()
     counted = f"{sum(past.known)} of {len(past.known)} minutes since {begin:%Y-%m-%d %H:%M %Z} were counted"
-    attempts, cold, saved = (sum(getattr(one, name) for one in accounts) for name in ("invocations", "cold", "saved"))
-    idle = sum(one.idle_gb_s for one in accounts) / 3600
+    attempts, cold, saved = (
+        sum(getattr(account, name) for account in accounts) for name in ("invocations", "cold", "saved")
+    )
+    idle = sum(account.idle_gb_s for account in accounts) / 3600
     total = (
         f"{cold} of {attempts} attempts were cold, {saved} were saved a cold start, for {idle:.3f} GB-hours loaded"
         " without work"
@@ -252,34 +252,35 @@ def page(past: Past, accounts: Sequence[FunctionAccount], found: Sequence[Point]
         ),
         [
             (
-                one.function,
-                one.invocations,
-                one.cold,
-                one.hits,
-                one.late,
-                one.wasted,
-                one.failed,
-                one.saved,
-                f"{one.idle_gb_s:.1f}",
-                f"{one.wasted_gb_s:.1f}",
+                account.function,
+                account.invocations,
+                account.cold,
+                account.hits,
+                account.late,
+                account.wasted,
+                account.failed,
+                account.saved,
+                f"{account.idle_gb_s:.1f}",
+                f"{account.wasted_gb_s:.1f}",
                 ", ".join(
-                    f"{reason} {count}" for reason, count in sorted(one.unforeseen.items(), key=lambda item: -item[1])
+                    f"{reason} {count}"
+                    for reason, count in sorted(account.unforeseen.items(), key=lambda item: -item[1])
                 ),
             )
-            for one in accounts
+            for account in accounts
         ],
     )
     rules = _table(
         ("rule", "cold starts", "avoided", "GB-hours idle", "avoided per GB-hour"),
         [
             (
-                one.rule,
-                f"{100 * one.cold:.1f} %",
-                one.avoided,
-                f"{one.idle_gb_h:.3f}",
-                f"{one.avoided_per_gb_h:.1f}" if one.avoided_per_gb_h is not None else "",
+                point.rule,
+                f"{100 * point.cold:.1f} %",
+                point.avoided,
+                f"{point.idle_gb_h:.3f}",
+                f"{point.avoided_per_gb_h:.1f}" if point.avoided_per_gb_h is not None else "",
             )
-            for one in found
+            for point in rule_points
         ],
         ours=_priced(price),
     )
@@ -298,7 +299,10 @@ def page(past: Past, accounts: Sequence[FunctionAccount], found: Sequence[Point]
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], ours: str = "") -> str:
-    """Numbers but for the first column, and for one that says why. The row that begins with ``ours`` stands out."""
+    """
+    A table of numbers, except in the first column and in columns whose head begins with "why". The row that begins with
+    ``ours`` is highlighted.
+    """
 
     def line(tag: str, cells: Sequence[object]) -> str:
         looks = ["", *(' class="why"' if head.startswith("why") else ' class="n"' for head in heads[1:])]
@@ -317,33 +321,35 @@ def write(
     engine: Engine, specs: dict[str, FunctionSpec], since_s: float, out: Path, *, seed: int, now: float, price: float
 ) -> dict[str, object]:
     """
-    The page into ``out``; what it says, in short. ``price``: of the rule in force. Raises ValueError where nothing came
-    in the span.
+    Write the page into ``out`` and return a summary. ``price``: of the present rule. Raises ValueError if the span has
+    no arrivals.
     """
-    door = Prewarming(engine)
-    past, accounts = door.past(now - since_s, now), door.account(now - since_s, now)
+    prewarming = Prewarming(engine)
+    past, accounts = prewarming.past(now - since_s, now), prewarming.account(now - since_s, now)
     if not past.counts:
-        raise ValueError("nothing was counted in that span")
+        raise ValueError("no arrivals were counted in that span")
     past = since_counted(past)
-    found = points(workload(past, specs), seed, price)
-    svg = picture(found, price)
+    rule_points = points(workload(past, specs), seed, price)
+    svg = picture(rule_points, price)
     out.mkdir(parents=True, exist_ok=True)
     (out / "avoided.svg").write_text(svg)
-    (out / PAGE).write_text(page(past, accounts, found, svg, price))
+    (out / PAGE).write_text(page(past, accounts, rule_points, svg, price))
     return {
         "page": str(out / PAGE),
-        "functions": [asdict(one) for one in accounts],
-        "rules": [asdict(one) for one in found],
+        "functions": [asdict(account) for account in accounts],
+        "rules": [asdict(point) for point in rule_points],
     }
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="smore prewarm report", description="What keeping instances ready came to, as a page."
+        prog="smore prewarm report", description="Write a page with the results of prewarming."
     )
-    parser.add_argument("--since", type=span_s, default=span_s("24h"), metavar="24h", help="how far back, to now")
+    parser.add_argument(
+        "--since", type=span_s, default=span_s("24h"), metavar="24h", help="length of the span up to now"
+    )
     parser.add_argument("--out", type=Path, default=Path("prewarm-report"), help="folder of the page")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments within a minute")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the arrival times within a minute")
     options = parser.parse_args(arguments)
     config: Settings = settings()
     if config.postgres.url is None or config.redis.url is None:
@@ -353,13 +359,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with connect(config) as client:
             catalog = Catalog(client, config.redis.prefix)
-            known = {
+            revisions = {
                 key: catalog.revision(key, entry.revision)
                 for key, entry in catalog.functions().items()
                 if entry.revision
             }
-        specs = {key: spec for key, spec in known.items() if spec is not None}
-        said = write(
+        specs = {key: spec for key, spec in revisions.items() if spec is not None}
+        summary = write(
             engine,
             specs,
             options.since,
@@ -376,7 +382,7 @@ def main(arguments: Sequence[str]) -> int:
         return 3
     finally:
         engine.dispose()
-    print(json.dumps(said))
+    print(json.dumps(summary))
     return 0
 
 

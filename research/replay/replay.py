@@ -1,10 +1,10 @@
 """
-``python -m research.replay.replay --since 24h --policy edf-util --gpus +1``: what another policy would have done with
-what really came.
+``python -m research.replay.replay --since 24h --policy edf-util --gpus +1``: replays recorded arrivals under another
+policy.
 
-Reads the platform's history (Postgres), its GPU instances (Redis) and the published table, makes a world of them
-(``scheduler/simulation/history_world.py``) and runs the policy in force and the other one through it. What really
-happened is printed beside both, in a column of its own. The last line is one JSON object; what cannot be used is one
+It reads the platform's history (Postgres), its GPU instances (Redis) and the published table, makes a simulated world
+from them (``scheduler/simulation/history_world.py``), and runs the present policy and the other one in it. The real
+results are printed beside both, in a column of their own. The last line is one JSON object. Unusable input gives one
 line on standard error and the exit status 2, an absent platform 3.
 """
 
@@ -42,11 +42,11 @@ from smore.redis.connection import connect
 from smore.redis.fleet import Fleet
 from smore.redis.tables import Tables
 
-#: Invocations that are replayed at most: the newest.
+#: Most invocations that are replayed; the newest are taken.
 MOST: Final = 200_000
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
-#: What a replay cannot know, whatever the history holds.
+#: Limits of every replay.
 UNKNOWN: Final = (
     (
         "Whom the gate had refused before the queue, and what clients would have done had they been answered sooner or"
@@ -81,24 +81,22 @@ def more(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    main = argparse.ArgumentParser(
-        prog="smore replay", description="What another policy would have done with what really came."
-    )
-    main.add_argument("--since", type=span_s, default=span_s("24h"), metavar="24h", help="how far back, to now")
+    main = argparse.ArgumentParser(prog="smore replay", description="Replay recorded arrivals under another policy.")
+    main.add_argument("--since", type=span_s, default=span_s("24h"), metavar="24h", help="length of the span up to now")
     main.add_argument("--policy", required=True, help="the other policy; knobs after colons, edf-util:sm_cap=0.9")
     main.add_argument(
-        "--gpus", type=more, default=0, metavar="+N", help="as many GPU instances more for it, with nothing on them"
+        "--gpus", type=more, default=0, metavar="+N", help="empty GPU instances to add for the other policy"
     )
-    main.add_argument("--seed", type=int, default=0, help="of the policies, and of run times that were not measured")
+    main.add_argument(
+        "--seed", type=int, default=0, help="seed of the policies and of run times that were not measured"
+    )
     main.add_argument("--json", action="store_true", help="only the JSON line; without it a terminal gets none")
     return main
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """
-    ``force``: the policy in force by name, with the knobs that are set on it; ``notes``: what was left out, in words.
-    """
+class ReplayInput:
+    """``force``: the name of the present policy, with its ``knobs``. ``notes``: what was left out, in words."""
 
     past: Past
     force: str
@@ -108,30 +106,32 @@ class Found:
 
 def gather(
     reader: Reader, reports: Sequence[Report], tables: Tables, config: Settings, since: float, until: float
-) -> Found:
-    """What is known of [since, until), epoch seconds. Raises BadTable where the published table cannot be read."""
+) -> ReplayInput:
+    """The history of [since, until), epoch seconds. Raises BadTable if the published table cannot be read."""
     served, count = reader.served(since, until, MOST)
     notes = [f"Of {count:,} invocations the newest {len(served):,} are replayed."] if count > len(served) else []
-    specs = reader.specs({(one.function, one.revision) for one in served})
-    known = [one for one in served if (one.function, one.revision) in specs]
-    if len(known) < len(served):
-        notes.append(f"{len(served) - len(known):,} invocations are of revisions that the catalog no longer knows.")
+    specs = reader.specs({(invocation.function, invocation.revision) for invocation in served})
+    replayable = [invocation for invocation in served if (invocation.function, invocation.revision) in specs]
+    if len(replayable) < len(served):
+        notes.append(
+            f"{len(served) - len(replayable):,} invocations are of revisions that the catalog no longer knows."
+        )
     decided = reader.policies(since, until)
     force = next(iter(decided), "") or config.policy.name
     if len(decided) > 1:
         shares = ", ".join(f"{name or 'unknown'} {number:,}" for name, number in decided.items())
-        notes.append(f"More than one policy decided in this span ({shares}); {force} is taken for the one in force.")
+        notes.append(f"More than one policy decided in this span ({shares}); {force} is taken as the present policy.")
     if len({(report.device, report.sharing_mode) for report in reports}) > 1:
         notes.append("The GPU instances are of several kinds; those that are added are like each of them in turn.")
     # GPU instances and jobs over the time in which something was served: the rest is not replayed either.
     begin, end = (
-        min((one.arrival_at for one in known), default=since),
-        max((one.finished_at for one in known), default=until),
+        min((invocation.arrival_at for invocation in replayable), default=since),
+        max((invocation.finished_at for invocation in replayable), default=until),
     )
     table = tables.current()
     arrays = ArrayTable(table) if table is not None else None
-    return Found(
-        past=Past(served=known, gpus=_gpus(reader, reports, begin // 1, end + 1.0), specs=specs, table=arrays),
+    return ReplayInput(
+        past=Past(served=replayable, gpus=_gpus(reader, reports, begin // 1, end + 1.0), specs=specs, table=arrays),
         force=force,
         knobs=config.policy.knobs if force == config.policy.name else {},
         notes=notes,
@@ -142,16 +142,16 @@ def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float)
     now = {report.gpu: report for report in reports}
     jobs: dict[str, JobUse] = {}
     for held in reader.job_use(since, until):
-        # The one that was there longest.
+        # Keep the job that was present longest.
         jobs.setdefault(held.gpu, held)
     tags = reader.job_tags({job.job for job in jobs.values()})
-    found = []
+    gpus = []
     for use in reader.gpu_use(since, until):
         report, job = now.get(use.gpu), jobs.get(use.gpu)
         running = report.jobs if report is not None and job is not None else ()
-        held_mib = sum(one.memory_mib for one in running if job is not None and one.id == job.job)
-        said = tags.get(job.job, {}) if job is not None else {}
-        found.append(
+        held_mib = sum(job_report.memory_mib for job_report in running if job is not None and job_report.id == job.job)
+        job_tags = tags.get(job.job, {}) if job is not None else {}
+        gpus.append(
             PastGpu(
                 name=use.gpu,
                 device=use.device,
@@ -160,48 +160,50 @@ def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float)
                 slots=report.slots if report is not None else history_world.SLOTS,
                 utilisation=max(0.0, use.utilisation - use.function_utilisation),
                 function_utilisation=use.function_utilisation,
-                # A sample is of a second.
+                # One sample a second.
                 seen_s=float(use.samples),
                 job=job.job if job is not None else "",
-                workload=str(said.get("workload", "")),
+                workload=str(job_tags.get("workload", "")),
                 iteration_s=job.solo_s or job.mean_s if job is not None else None,
                 mean_s=job.mean_s if job is not None else None,
-                budget=float(said.get("budget", DEFAULT_BUDGET)) if job is not None else None,
+                budget=float(job_tags.get("budget", DEFAULT_BUDGET)) if job is not None else None,
             )
         )
-    return found
+    return gpus
 
 
-def _in_force(found: Found) -> Callable[[int], Policy]:
-    preset(found.force, **found.knobs)
-    return lambda seed: Engine(preset(found.force, **({"seed": seed} | dict(found.knobs))))
+def _in_force(history: ReplayInput) -> Callable[[int], Policy]:
+    preset(history.force, **history.knobs)
+    return lambda seed: Engine(preset(history.force, **({"seed": seed} | dict(history.knobs))))
 
 
-def replay(found: Found, policy: str, gpus: int, seed: int) -> dict[str, dict[str, float]]:
+def replay(history: ReplayInput, policy: str, gpus: int, seed: int) -> dict[str, dict[str, float]]:
     """
     Column → figures: what happened, the policy in force on the GPU instances there were, the other one with ``gpus``
     more.
     """
     other = policies.factory(policy)
-    force = _in_force(found)
-    trace = history_world.trace(found.past)
+    force = _in_force(history)
+    trace = history_world.trace(history.past)
 
     def run(make: Callable[[int], Policy], name: str, extra: int) -> dict[str, float]:
-        world = history_world.world(found.past, more=extra)
-        result: Result = quiet(lambda: simulate(world, trace, make, seed=seed, table=found.past.table, name=name))
+        world = history_world.world(history.past, more=extra)
+        result: Result = quiet(lambda: simulate(world, trace, make, seed=seed, table=history.past.table, name=name))
         return history_world.would_have(result)
 
     return {
-        "happened": history_world.happened(found.past),
-        "force": run(force, found.force, 0),
+        "happened": history_world.happened(history.past),
+        "force": run(force, history.force, 0),
         "other": run(other, policy, gpus),
     }
 
 
-def show(found: Found, columns: Mapping[str, Mapping[str, float]], policy: str, gpus: int) -> None:
-    served = found.past.served
-    heads = ("happened", f"simulated: {found.force}", f"simulated: {policy}" + (f", +{gpus} GPU" if gpus else ""))
-    print(f"{len(served):,} invocations on {len(found.past.gpus)} GPU instances; the policy in force is {found.force}")
+def show(history: ReplayInput, columns: Mapping[str, Mapping[str, float]], policy: str, gpus: int) -> None:
+    served = history.past.served
+    heads = ("happened", f"simulated: {history.force}", f"simulated: {policy}" + (f", +{gpus} GPU" if gpus else ""))
+    print(
+        f"{len(served):,} invocations on {len(history.past.gpus)} GPU instances; the policy in force is {history.force}"
+    )
     width = max(18, *(len(head) + 2 for head in heads))
     print(f"{'':36}" + "".join(f"{head:>{width}}" for head in heads))
     for name, words in history_world.ROWS.items():
@@ -212,7 +214,7 @@ def show(found: Found, columns: Mapping[str, Mapping[str, float]], policy: str, 
         " happened."
     )
     print("What this cannot know:")
-    for note in (*found.notes, *UNKNOWN):
+    for note in (*history.notes, *UNKNOWN):
         print(f"- {note}")
 
 
@@ -222,7 +224,7 @@ def _cell(name: str, value: float) -> str:
     return f"{1e3 * value:.1f} ms" if name.endswith("_s") else f"{100 * value:.2f} %"
 
 
-def _read(config: Settings, since_s: float) -> Found:
+def _read(config: Settings, since_s: float) -> ReplayInput:
     """Of the platform that the settings name, the last ``since_s`` seconds."""
     assert config.postgres.url is not None
     until, prefix = time.time(), config.redis.prefix
@@ -247,8 +249,8 @@ def main(arguments: Sequence[str]) -> int:
                 file=sys.stderr,
             )
             return 3
-        found = _read(config, options.since)
-        columns = replay(found, options.policy, options.gpus, options.seed)
+        history = _read(config, options.since)
+        columns = replay(history, options.policy, options.gpus, options.seed)
     except (OperationalError, redis.ConnectionError, redis.TimeoutError) as error:
         print(f"smore replay: the platform cannot be reached: {' '.join(str(error).split())[:200]}", file=sys.stderr)
         return 3
@@ -256,7 +258,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"smore replay: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     if not options.json:
-        show(found, columns, options.policy, options.gpus)
+        show(history, columns, options.policy, options.gpus)
         if sys.stdout.isatty():
             return 0  # all of it was shown
     figures = {
@@ -266,13 +268,13 @@ def main(arguments: Sequence[str]) -> int:
         if math.isfinite(value)
     }
     extra = {
-        "force": found.force,
+        "force": history.force,
         "policy": options.policy,
         "gpus": options.gpus,
         "seed": options.seed,
-        "notes": list(found.notes),
+        "notes": list(history.notes),
     }
-    count = {"invocations": len(found.past.served)}
+    count = {"invocations": len(history.past.served)}
     print(json.dumps({"command": "smore replay " + " ".join(arguments), "figures": figures | count, **extra}))
     return 0
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.forecast.foresight import Best, Foresight, Outcome
+from ml.forecast.foresight import Best, ForecastResult, Foresight
 from ml.learn.learning import yield_to_others
 from smore.domain.function import FunctionSpec, Prewarming
 from smore.postgres.arrivals import Prewarming as History
@@ -97,7 +97,7 @@ def foresight(config: Settings) -> Iterator[Foresight]:
                 return Rehearsal(names, counts, begin, specs(), config.prewarm.price_gb_s)
 
             board = Board(client, config.redis.prefix)
-            yield Foresight(History(engine), board, config.prewarm, craft=Best(judging), paper=paper)
+            yield Foresight(History(engine), board, config.prewarm, toolkit=Best(judging), paper=paper)
     finally:
         engine.dispose()
 
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
         with foresight(config) as door:
             outcome = door.forecast() if options.command == "forecast" else door.fit(asked=not options.if_due)
     except (ValueError, OSError) as error:
-        outcome = Outcome(result="failed", reason=str(error))
+        outcome = ForecastResult(result="failed", reason=str(error))
     print(json.dumps(asdict(outcome)), flush=True)
     return 1 if outcome.result == "failed" else 0
 

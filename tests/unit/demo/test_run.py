@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from demo import run
-from demo.run import Due, Outcome, Phase, Sent
+from demo.run import Due, Phase, RequestOutcome, Sent
 from smore import local
 from smore.domain.function import TensorSpec
 from smore.domain.invocation import State
@@ -87,11 +87,11 @@ class TestTrace:
 
     def test_a_trace_that_is_too_short_or_silent_is_refused(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, durations=False)
-        with pytest.raises(ValueError, match="4 columns of minutes are needed, there are 3"):
+        with pytest.raises(ValueError, match="4 columns of minutes are needed, the file has 3"):
             run.trace_counts(path, 2, 4)
         plain = tmp_path / "plain.csv"
         plain.write_text("HashFunction,1\nf,0\n")
-        with pytest.raises(ValueError, match="nothing was invoked"):
+        with pytest.raises(ValueError, match="no invocation in these minutes"):
             run.trace_counts(plain, 1, 1)
 
     def test_the_publishers_file(self) -> None:
@@ -109,26 +109,26 @@ def refused(status: int, code: str, state: str | None = None) -> ApiError:
 @pytest.mark.parametrize(
     ("result", "outcome"),
     [
-        (Invocation(id="1", state=State.SUCCEEDED), Outcome.SUCCEEDED),  # type: ignore[arg-type]
-        (refused(429, "slo_infeasible"), Outcome.REJECTED),
-        (refused(429, "queue_full"), Outcome.REJECTED),
-        (refused(429, "slo_infeasible", "rejected"), Outcome.REJECTED),
-        (refused(400, "deadline_expired"), Outcome.EXPIRED),
-        (refused(504, "deadline_expired", "expired"), Outcome.EXPIRED),
-        (refused(502, "crashed", "failed"), Outcome.FAILED),
-        (Unreachable("gone"), Outcome.FAILED),
+        (Invocation(id="1", state=State.SUCCEEDED), RequestOutcome.SUCCEEDED),
+        (refused(429, "slo_infeasible"), RequestOutcome.REJECTED),
+        (refused(429, "queue_full"), RequestOutcome.REJECTED),
+        (refused(429, "slo_infeasible", "rejected"), RequestOutcome.REJECTED),
+        (refused(400, "deadline_expired"), RequestOutcome.EXPIRED),
+        (refused(504, "deadline_expired", "expired"), RequestOutcome.EXPIRED),
+        (refused(502, "crashed", "failed"), RequestOutcome.FAILED),
+        (Unreachable("gone"), RequestOutcome.FAILED),
     ],
 )
-def test_outcomes(result: Invocation | ApiError | Unreachable, outcome: Outcome) -> None:
+def test_outcomes(result: Invocation | ApiError | Unreachable, outcome: RequestOutcome) -> None:
     assert run.outcome_of(result) is outcome
 
 
 class TestFigures:
     SENT = (
-        *(Sent(function="a", latency_s=i / 1e3, outcome=Outcome.SUCCEEDED, cold=i == 1) for i in range(1, 101)),
-        Sent(function="a", latency_s=9.0, outcome=Outcome.REJECTED),
-        Sent(function="a", latency_s=9.0, outcome=Outcome.EXPIRED),
-        Sent(function="a", latency_s=9.0, outcome=Outcome.FAILED),
+        *(Sent(function="a", latency_s=i / 1e3, outcome=RequestOutcome.SUCCEEDED, cold=i == 1) for i in range(1, 101)),
+        Sent(function="a", latency_s=9.0, outcome=RequestOutcome.REJECTED),
+        Sent(function="a", latency_s=9.0, outcome=RequestOutcome.EXPIRED),
+        Sent(function="a", latency_s=9.0, outcome=RequestOutcome.FAILED),
     )
 
     def test_every_request_is_counted_once(self) -> None:
@@ -178,10 +178,10 @@ class TestFigures:
         (unseen,) = run.gpu_figures(self.samples(), (20, 21), (4, 6))
         assert unseen.without_functions is None
 
-    def report(self) -> run.Report:
+    def report(self) -> run.DemoReport:
         figures = run.function_figures("a", self.SENT, {"a": 0.0905})
         took = run.Iterations(count=9, mean_s=0.1, half_width_s=0.001)
-        return run.Report(
+        return run.DemoReport(
             traffic="test",
             seconds=60,
             rate=20,
@@ -226,7 +226,7 @@ def test_the_board_can_be_drawn_in_every_phase() -> None:
         with console.capture() as capture:
             console.print(board)
         assert "traffic" in capture.get()
-        board.sent += [Sent(function="echo", latency_s=0.1, outcome=Outcome.SUCCEEDED)]
+        board.sent += [Sent(function="echo", latency_s=0.1, outcome=RequestOutcome.SUCCEEDED)]
         board.samples.append(run.Sample(at=0.0, gpus=(Gpu(id="cpu0", utilisation=0.5),)))
         board.recent["train"] = [0.1]
     assert "cpu0" in capture.get()

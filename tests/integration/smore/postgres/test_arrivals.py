@@ -513,7 +513,7 @@ def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) ->
 def test_the_page_is_made_of_what_was_recorded(
     recorder: Recorder, engine: Engine, redis_client: "redis.Redis", tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="nothing was counted"):
+    with pytest.raises(ValueError, match="no arrivals were counted"):
         write(engine, {}, 3600.0, tmp_path, seed=0, now=T + 3600.0, price=60.0)
     for minute in range(0, 60, 5):
         emit(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from research.compare.claims import Claim, Verdict, claims, judge
+from research.compare.claims import Claim, ClaimVerdict, claims, judge
 from scheduler.simulation.metrics import FIGURE_14, Interval, advantage
 
 
@@ -15,19 +15,19 @@ def interval(low: float, high: float) -> Interval:
 @pytest.mark.parametrize(
     ("metric", "low", "high", "verdict"),
     [
-        ("dsr", -0.009, 0.02, Verdict.HELD),
-        ("dsr", -0.009, -0.001, Verdict.HELD),
-        ("dsr", -0.02, 0.02, Verdict.UNKNOWN),
-        ("dsr", -0.02, -0.001, Verdict.FAILED),
-        ("gui", 0.0, 0.0, Verdict.HELD),
-        ("sfd", 0.001, 0.02, Verdict.HELD),
-        ("sfd", -0.001, 0.02, Verdict.UNKNOWN),
-        ("sfd", 0.0, 0.0, Verdict.UNKNOWN),
-        ("sld", -0.002, -0.001, Verdict.FAILED),
-        ("sld", math.nan, math.nan, Verdict.UNKNOWN),
+        ("dsr", -0.009, 0.02, ClaimVerdict.HELD),
+        ("dsr", -0.009, -0.001, ClaimVerdict.HELD),
+        ("dsr", -0.02, 0.02, ClaimVerdict.UNKNOWN),
+        ("dsr", -0.02, -0.001, ClaimVerdict.FAILED),
+        ("gui", 0.0, 0.0, ClaimVerdict.HELD),
+        ("sfd", 0.001, 0.02, ClaimVerdict.HELD),
+        ("sfd", -0.001, 0.02, ClaimVerdict.UNKNOWN),
+        ("sfd", 0.0, 0.0, ClaimVerdict.UNKNOWN),
+        ("sld", -0.002, -0.001, ClaimVerdict.FAILED),
+        ("sld", math.nan, math.nan, ClaimVerdict.UNKNOWN),
     ],
 )
-def test_a_claim_is_judged_by_its_paired_interval(metric: str, low: float, high: float, verdict: Verdict) -> None:
+def test_a_claim_is_judged_by_its_paired_interval(metric: str, low: float, high: float, verdict: ClaimVerdict) -> None:
     assert Claim(metric=metric, first="a", other="b").judge(interval(low, high)) is verdict
 
 
@@ -35,7 +35,7 @@ def test_a_paired_difference_can_be_told_where_the_means_overlap() -> None:
     """Seeds differ by far more than the policies; each seed says the same."""
     ours, theirs = [0.30, 0.60, 0.90, 0.45], [0.28, 0.58, 0.885, 0.43]
 
-    assert Claim(metric="sfd", first="a", other="b").judge(advantage("sfd", theirs, ours)) is Verdict.HELD
+    assert Claim(metric="sfd", first="a", other="b").judge(advantage("sfd", theirs, ours)) is ClaimVerdict.HELD
 
 
 def test_every_other_policy_is_claimed_against_by_all_four() -> None:
@@ -58,7 +58,7 @@ def test_signs_are_counted_over_worlds() -> None:
     assert [one.worlds for one in found] == [0.75, 0.75, 0.5, 0.5]
     assert all(one.holds == 1.0 for one in found)
     assert found[0].remark == "its sign is lost in 25 % of the changed worlds"
-    assert found[2].remark.endswith("without interference, where there is nothing to tell apart")
+    assert found[2].remark.endswith("without interference, where the policies do not differ")
     alone = judge(["a", "b"], dict.fromkeys(names, interval(0.01, 0.02)), [], {})
     assert math.isnan(alone[0].worlds) and alone[0].remark == ""
 

@@ -14,7 +14,7 @@ import yaml
 
 from bench import live as here
 from research.compare import live, live_report
-from research.compare.live import SHARED, Calibration, Look, Outcome, Plan, Run
+from research.compare.live import SHARED, Calibration, LiveComparison, Look, Plan, Run
 from scheduler.simulation import world
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.traces import Trace
@@ -36,7 +36,7 @@ CALIBRATION = Calibration(
     device="a core",
     sharing_mode="time-slice",
     solo_s={"deepfm": 0.004, "bert": 0.02},
-    hop_s=0.003,
+    network_s=0.003,
     looks=[Look(rate_per_s=10.0, met=1.0), Look(rate_per_s=40.0, met=0.5)],
     deadline_s={"deepfm": 0.1, "bert": 0.5},
 )
@@ -98,12 +98,12 @@ def plan(folder: Path, **changed: Any) -> Plan:
     return Plan(**({"preset": found, "policies": found.policies, "repeats": 2, "load": 0.5, "seconds": 2.0} | changed))
 
 
-def outcome(folder: Path, platform: Fake, **changed: Any) -> Outcome:
+def outcome(folder: Path, platform: Fake, **changed: Any) -> LiveComparison:
     return live.compare(platform, plan(folder, **changed), lambda _: None, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fake, Outcome]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fake, LiveComparison]:
     """Two policies, two repeats."""
     platform = Fake({"smore:sm_rule=none": 0.5, "random": 0.75})
     with pytest.MonkeyPatch.context() as patch:
@@ -114,13 +114,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fake, Outcome]:
 @pytest.fixture
 def undragged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator as the rows have it: tests of what is sent need no calibration of it."""
-    monkeypatch.setattr(live, "dragged", lambda *_: 1.0)
+    monkeypatch.setattr(live, "fitted_slowdown", lambda *_: 1.0)
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def test_every_policy_gets_the_same_arrivals_and_the_first_one_takes_turns(served: tuple[Fake, Outcome]) -> None:
+def test_every_policy_gets_the_same_arrivals_and_the_first_one_takes_turns(served: tuple[Fake, LiveComparison]) -> None:
     platform, found = served
 
     assert [name for name, _ in platform.asked] == ["smore:sm_rule=none", "random", "random", "smore:sm_rule=none"]
@@ -129,7 +129,7 @@ def test_every_policy_gets_the_same_arrivals_and_the_first_one_takes_turns(serve
     assert not np.array_equal(first.arrival_s, third.arrival_s)
     # Half of twenty a second, not the preset's seven a minute.
     assert 5 < len(first) < 40 and found.rates == [first.rate_per_s, third.rate_per_s]
-    assert found.drag > 0
+    assert found.slowdown_factor > 0
 
 
 @pytest.mark.usefixtures("undragged")
@@ -147,13 +147,13 @@ def test_deadlines_follow_the_times_of_calibration(tmp_path: Path) -> None:
 
 def test_the_simulated_world_has_the_times_at_hand_and_larger_batches_in_proportion(tmp_path: Path) -> None:
     before = preset(tmp_path).worlds[""]
-    after = live.at_hand(before, CALIBRATION)
+    after = live.calibrated_world(before, CALIBRATION)
 
     assert after.truth.use("bert", "function", 1).seconds == pytest.approx(0.02)
     grown = after.truth.use("bert", "function", 4).seconds / before.truth.use("bert", "function", 4).seconds
     assert grown == pytest.approx(0.02 / before.truth.use("bert", "function", 1).seconds)
     assert after.truth.use("resnet50", "training", 2) == before.truth.use("resnet50", "training", 2)
-    assert after.dispatch_s == CALIBRATION.hop_s
+    assert after.dispatch_s == CALIBRATION.network_s
     assert (after.truth.device, after.truth.sharing_mode) == ("a core", "time-slice")
 
 
@@ -165,14 +165,17 @@ def test_with_its_drag_the_simulator_meets_as_many_deadlines_as_calibration_did(
             np.mean(
                 [
                     live._look(
-                        live.at_hand(bare, CALIBRATION, drag), CALIBRATION, look.rate_per_s, live.CALIBRATED_WITH
+                        live.calibrated_world(bare, CALIBRATION, drag),
+                        CALIBRATION,
+                        look.rate_per_s,
+                        live.CALIBRATED_WITH,
                     )
                     for look in CALIBRATION.looks
                 ]
             )
         )
 
-    drag = live.dragged(bare, CALIBRATION)
+    drag = live.fitted_slowdown(bare, CALIBRATION)
 
     assert drag > 1 and met(1.0) > 0.9
     assert met(drag) == pytest.approx(0.75, abs=0.03)
@@ -257,7 +260,7 @@ def test_a_training_without_a_window_and_a_policy_without_a_run_have_no_figure()
 
 
 def test_simulated_figures_are_what_would_be_measured(tmp_path: Path) -> None:
-    one = live.at_hand(preset(tmp_path).worlds[""], CALIBRATION)
+    one = live.calibrated_world(preset(tmp_path).worlds[""], CALIBRATION)
     trace = live.scaled(plan(tmp_path), one, 0, 40.0)
     told = table(one, Belief(kind="exact", updates=0), 0)
     exclusive, result = (
@@ -275,7 +278,7 @@ def test_simulated_figures_are_what_would_be_measured(tmp_path: Path) -> None:
 # ---- what is published -----------------------------------------------------------------------------------------------
 
 
-def test_figures_name_both_sides_and_how_they_agree(served: tuple[Fake, Outcome]) -> None:
+def test_figures_name_both_sides_and_how_they_agree(served: tuple[Fake, LiveComparison]) -> None:
     _, found = served
 
     figures, intervals = live_report.figures(found)
@@ -298,7 +301,7 @@ def test_figures_name_both_sides_and_how_they_agree(served: tuple[Fake, Outcome]
     assert figures["train_loss.random"] == pytest.approx(0.1)
 
 
-def test_the_page_keeps_what_was_measured_apart(served: tuple[Fake, Outcome], tmp_path: Path) -> None:
+def test_the_page_keeps_what_was_measured_apart(served: tuple[Fake, LiveComparison], tmp_path: Path) -> None:
     _, found = served
     told = here.document(found, "smore compare --live")
 
@@ -340,7 +343,7 @@ def test_raw_rows_are_kept_with_those_of_the_trace(tmp_path: Path) -> None:
     [
         (["--preset", "fig14"], "configurations: a live comparison runs one configuration"),
         (["--preset", "small"], "functions[2]: a live comparison sends one row each"),
-        (["--preset", "mig"], "gpus[0].sevenths: GPU instances are as they are at hand"),
+        (["--preset", "mig"], "gpus[0].sevenths: a live comparison uses whole GPU instances"),
         (["--preset", "nothing"], "'nothing' is not known"),
         (["--policies", "best"], "'best' is not a policy"),
     ],
@@ -361,7 +364,7 @@ def test_a_platform_without_a_capacity_is_no_comparison(tmp_path: Path) -> None:
         def calibrate(self) -> Calibration:
             return replace(CALIBRATION, looks=[Look(rate_per_s=10.0, met=0.0)])
 
-    with pytest.raises(RuntimeError, match="at no rate was a deadline met"):
+    with pytest.raises(RuntimeError, match="no deadline was met at any rate"):
         outcome(tmp_path, Dead({}))
 
 

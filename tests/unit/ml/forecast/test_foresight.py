@@ -85,7 +85,7 @@ class Wall:
 
 
 class Twice:
-    """A craft: what came last, twice."""
+    """A toolkit: what came last, twice."""
 
     def fit(self, functions: Sequence[str], counts: Floats, paper: Sequence[int], before: bytes | None) -> bytes:
         return msgspec.json.encode([counts.shape[1], list(paper)])
@@ -95,23 +95,14 @@ class Twice:
         return mean, np.minimum(mean, 1.0), ["twice"] * len(since)
 
 
-def learner(
-    door: Door, wall: Wall, now: list[float], *, craft: Any = None, paper: frozenset[str] = frozenset(), **knobs: Any
-) -> Foresight:
-    settings = PrewarmSettings(least_minutes=10, horizon=3, **knobs)
-    return Foresight(
-        cast(Any, door),
-        cast(Any, wall),
-        settings,
-        craft=craft or Twice(),
-        paper=lambda: set(paper),
-        clock=lambda: now[0],
-    )
-
-
-def made(past: Past, now: list[float], *, craft: Any = None, **knobs: Any) -> tuple[Foresight, Door, Wall]:
+def made(past: Past, now: list[float], *, toolkit: Any = None, **knobs: Any) -> tuple[Foresight, Door, Wall]:
     door, wall = Door(past), Wall()
-    return learner(door, wall, now, craft=craft, paper=frozenset({"p/b"}), **knobs), door, wall
+    settings = PrewarmSettings(least_minutes=10, horizon=3, **knobs)
+    return (
+        Foresight(door, wall, settings, toolkit=toolkit or Twice(), paper=lambda: {"p/b"}, clock=lambda: now[0]),  # type: ignore[arg-type]
+        door,
+        wall,
+    )
 
 
 def past(minutes: int, *, unknown: Sequence[int] = ()) -> Past:
@@ -160,7 +151,9 @@ def test_a_fit_that_is_killed_leaves_the_last_one_in_use() -> None:
     now = [T + 20 * 60 + 5]
     made_, door, wall = made(past(20), now)
     made_.fit(asked=True)
-    killed = learner(door, wall, now, craft=Killed())
+    killed = Foresight(
+        door, wall, PrewarmSettings(least_minutes=10, horizon=3), toolkit=Killed(), paper=set, clock=lambda: now[0]
+    )  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         killed.fit(asked=True)
     assert (len(door.fitted), wall.used, wall.forecasts) == (1, 1, [])
@@ -174,7 +167,9 @@ def test_what_a_redis_has_lost_is_said_again() -> None:
     made_.fit(asked=True)
     door.fitted[0] = Fitted(version=1, created_at=now[0], manifest=door.fitted[0].manifest, model=door.fitted[0].model)
     emptied = Wall()
-    again = learner(door, emptied, now)
+    again = Foresight(
+        door, emptied, PrewarmSettings(least_minutes=10, horizon=3), toolkit=Twice(), paper=set, clock=lambda: now[0]
+    )  # type: ignore[arg-type]
     assert again.fit(asked=False).result == "skipped"
     assert (emptied.used, emptied.counted is not None) == (1, True)
     now[0] += 60
@@ -186,14 +181,14 @@ def test_numbers_of_another_shape_are_not_published() -> None:
         def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
             return since[:1, :1], since[:1, :1], ["short"]
 
-    made_, _, wall = made(past(20), [T + 20 * 60 + 5], craft=Short())
+    made_, _, wall = made(past(20), [T + 20 * 60 + 5], toolkit=Short())
     made_.fit(asked=True)
     assert made_.forecast().result == "failed"
     assert wall.forecasts == []
 
 
 def test_a_forecaster_that_returns_no_number_leaves_its_function_to_the_keep_alive() -> None:
-    """From the craft to the leader, by way of the blob; another function is foreseen meanwhile."""
+    """From the toolkit to the leader, by way of the blob; another function is foreseen meanwhile."""
 
     class Broken(Twice):
         def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
@@ -202,7 +197,7 @@ def test_a_forecaster_that_returns_no_number_leaves_its_function_to_the_keep_ali
 
     now = [T + 20 * 60.0]
     counts = {"p/f0": {0: 1}, "p/f1": {0: 1}}
-    door, _, wall = made(Past(from_at=T, known=[True] * 30, counts=counts), now, craft=Broken())
+    door, _, wall = made(Past(from_at=T, known=[True] * 30, counts=counts), now, toolkit=Broken())
     assert door.fit(asked=True).result == "fitted"
     assert door.forecast().result == "published"
     blob = wire.decode(wire.encode(wall.forecasts[0]))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ml.learn import learning
-from ml.learn.challenge import Predictor, Trial, Unusable, craft, overlay, pack, rmsle, unpack
+from ml.learn.challenge import Challenge, PairPredictor, Unusable, load_toolkit, overlay, pack, rmsle, unpack
 from ml.learn.dataset import Point, Rows, gather, hold_back, observations, points, samples_of
 from ml.learn.live import History, Job, Observed, Run
 from ml.measure.rows import BadRow, Colocation, Profile, profiles, write
@@ -74,7 +74,7 @@ def test_with_a_champion_half_of_what_it_has_not_seen_is_held_back() -> None:
     known = [point(pair, at=pair) for pair in range(10)]
     new = [point(pair, at=100.0 + pair) for pair in range(10, 14)]
 
-    rest, held = hold_back([*known, *new], known=50.0)
+    rest, held = hold_back([*known, *new], seen_until=50.0)
     assert held == new[2:]
     assert rest == [*known, *new[:2]]
 
@@ -82,13 +82,13 @@ def test_with_a_champion_half_of_what_it_has_not_seen_is_held_back() -> None:
 def test_what_the_champion_knew_of_a_pair_the_challenger_may_know() -> None:
     found = [point(0, at=1.0), point(0, at=60.0), point(0, at=70.0), point(1, at=2.0)]
 
-    rest, held = hold_back(found, known=50.0)
+    rest, held = hold_back(found, seen_until=50.0)
     assert held == found[1:3]
     assert rest == [found[0], found[3]]
 
 
 def test_nothing_newer_is_nothing_to_judge_by() -> None:
-    assert hold_back([point(0, at=1.0)], known=1.0)[1] == []
+    assert hold_back([point(0, at=1.0)], seen_until=1.0)[1] == []
 
 
 # Rows
@@ -216,10 +216,10 @@ class Constant:
         return np.full(len(samples), 2 * self.value)
 
 
-def judged(champion: Predictor | None, rows: Rows, until: float) -> Trial:
+def judged(champion: PairPredictor | None, rows: Rows, until: float) -> Challenge:
     known = {HERE: {"function": champion}} if champion is not None else {}
     former = {"places": [{"device": HERE[0], "sharing_mode": HERE[1], "directions": {"function": {"until": until}}}]}
-    found = Trial(craft(), known, former if known else {})  # type: ignore[arg-type]
+    found = Challenge(load_toolkit(), known, former if known else {})  # type: ignore[arg-type]
     found.judge(profiles(rows.rows)[0], rows)
     return found
 
@@ -319,11 +319,11 @@ def test_what_the_platform_measured_since_stands_in_the_table() -> None:
 # Weights
 
 
-def weigh(observed: list[Observed], former: Trial | None = None) -> Trial:
+def weigh(observed: list[Observed], former: Challenge | None = None) -> Challenge:
     """A trial of which the weights alone are of interest, against the weights of another."""
     rows = Rows(rows=rows_of(32).rows, observed=observed)
     weights = {HERE: former.tables()[0].weights} if former is not None else {}
-    found = Trial(craft(), {}, former.manifest() if former is not None else {}, weights)
+    found = Challenge(load_toolkit(), {}, former.manifest() if former is not None else {}, weights)
     found.judge(profiles(rows.rows)[0], rows)
     return found
 
@@ -335,14 +335,14 @@ def error_of(weights: Weights, place: PlaceTable, observed: list[Observed]) -> f
 def test_weights_learned_from_the_platforms_own_runs() -> None:
     found = weigh(sets(0, 60, 1.5))
 
-    verdict = found.weighed[HERE]["training"]
+    verdict = found.weight_verdicts[HERE]["training"]
     assert (verdict.verdict, verdict.sets, verdict.held_sets, verdict.until) == (
         "better",
         60,
         12,
         sets(59, 60, 1.5)[0].at,
     )
-    assert found.weighed[HERE].keys() == {"training"}
+    assert found.weight_verdicts[HERE].keys() == {"training"}
     (place,) = found.tables()
     # They hold for sets that were not among what they learned from.
     later, ones = sets(60, 90, 1.5), Weights()
@@ -355,7 +355,7 @@ def test_weights_that_do_not_help_are_not_published() -> None:
     """What was seen at first does not hold for the newest, which are held back."""
     found = weigh([*sets(0, 48, 2.5), *sets(48, 60, 1.0)])
 
-    verdict = found.weighed[HERE]["training"]
+    verdict = found.weight_verdicts[HERE]["training"]
     assert verdict.verdict == "kept"
     assert cast(float, verdict.challenger) > cast(float, verdict.ones)
     assert found.tables()[0].weights == []
@@ -364,7 +364,7 @@ def test_weights_that_do_not_help_are_not_published() -> None:
 def test_few_sets_cannot_tell() -> None:
     found = weigh(sets(0, 20, 1.5))
 
-    assert found.weighed[HERE]["training"].why == "4 newer sets held back, 5 are needed"
+    assert found.weight_verdicts[HERE]["training"].why == "4 newer sets held back; 5 are needed"
     assert found.tables()[0].weights == []
 
 
@@ -374,33 +374,33 @@ def test_learned_weights_replace_the_champions_only_where_they_are_better() -> N
 
     # Nothing new: they stay, and what they know stays what it was.
     same = weigh(sets(0, 60, 1.5), champion)
-    assert same.weighed[HERE]["training"].verdict == "kept"
-    assert same.weighed[HERE]["training"].until == champion.weighed[HERE]["training"].until
+    assert same.weight_verdicts[HERE]["training"].verdict == "kept"
+    assert same.weight_verdicts[HERE]["training"].until == champion.weight_verdicts[HERE]["training"].until
     assert same.tables()[0].weights == weights
     # Co-location costs more than it did.
     more = weigh([*sets(0, 60, 1.5), *sets(60, 100, 2.5)], champion)
-    verdict = more.weighed[HERE]["training"]
+    verdict = more.weight_verdicts[HERE]["training"]
     assert (verdict.verdict, verdict.held_sets) == ("better", 20)
     assert cast(float, verdict.challenger) < cast(float, verdict.champion)
     assert more.tables()[0].weights != weights
     # Co-location costs less than the plain sums now, and what came before still weighs on the challenger: ones are
     # better than both.
     none = weigh([*sets(0, 80, 1.5), *sets(80, 100, 0.5)], champion)
-    assert none.weighed[HERE]["training"].verdict == "dropped"
-    assert none.weighed[HERE]["training"].until is None
+    assert none.weight_verdicts[HERE]["training"].verdict == "dropped"
+    assert none.weight_verdicts[HERE]["training"].until is None
     assert none.tables()[0].weights == []
     assert more.won
 
 
 def test_profiled_sets_teach_too_and_pairs_do_not() -> None:
     rows = [*rows_of(32).rows, *several(60)]
-    found = Trial(craft(), {}, {})
+    found = Challenge(load_toolkit(), {}, {})
     found.judge(profiles(rows)[0], Rows(rows=rows))
 
-    assert found.weighed[HERE].keys() == {"training", "function"}
+    assert found.weight_verdicts[HERE].keys() == {"training", "function"}
     gamma = [one.value for one in found.tables()[0].weights if one.kind == "training" and one.k == 2]
     assert 1.1 < np.mean(gamma) < 1.9
-    assert weigh([]).weighed[HERE] == {}
+    assert weigh([]).weight_verdicts[HERE] == {}
 
 
 def several(count: int) -> list[Colocation]:
@@ -419,14 +419,14 @@ def several(count: int) -> list[Colocation]:
 
 
 def artifact() -> bytes:
-    return pack(judged(None, rows_of(24), 0.0).chosen, craft().save)
+    return pack(judged(None, rows_of(24), 0.0).chosen, load_toolkit().save)
 
 
 def test_an_artifact_and_back() -> None:
     chosen = judged(None, rows_of(24), 0.0).chosen
     samples = samples_of(points(profile(24), (), "function"), profile(24), "function")
 
-    found = unpack(pack(chosen, craft().save), craft().load)
+    found = unpack(pack(chosen, load_toolkit().save), load_toolkit().load)
     assert found.keys() == {HERE}
     assert found[HERE].keys() == {"training", "function"}
     assert (found[HERE]["function"].predict(samples) == chosen[HERE]["function"].predict(samples)).all()
@@ -437,7 +437,7 @@ def test_a_cut_artifact_is_refused(share: float) -> None:
     blob = artifact()
 
     with pytest.raises(Unusable, match="damaged"):
-        unpack(blob[: int(share * len(blob))], craft().load)
+        unpack(blob[: int(share * len(blob))], load_toolkit().load)
 
 
 def test_an_artifact_of_another_version_is_refused() -> None:
@@ -446,7 +446,7 @@ def test_an_artifact_of_another_version_is_refused() -> None:
         archive.writestr("index.json", json.dumps({"format": 2, "predictors": []}))
 
     with pytest.raises(Unusable, match="format 2, 1 is expected"):
-        unpack(blob.getvalue(), craft().load)
+        unpack(blob.getvalue(), load_toolkit().load)
 
 
 def test_a_damaged_byte_is_found() -> None:
@@ -454,7 +454,7 @@ def test_a_damaged_byte_is_found() -> None:
     blob[200] ^= 0xFF
 
     with pytest.raises(ValueError, match=r"damaged|Bad"):
-        unpack(bytes(blob), craft().load)
+        unpack(bytes(blob), load_toolkit().load)
 
 
 # Drift

@@ -96,7 +96,7 @@ def test_the_committed_rows_can_be_read() -> None:
     ("change", "message"),
     [
         ({"version": 2}, "version 2"),
-        ({"row": "duo"}, "kind 'duo'"),
+        ({"row": "duo"}, "kind of row 'duo'"),
         ({"features": {"flops": 1.0}}, "features without"),
         ({"timing": {"n": 0, "mean": 1, "p50": 1, "p95": 1, "p99": 1}}, "positive"),
         ({"timing": {"n": 1, "mean": float("nan"), "p50": 1, "p95": 1, "p99": 1}}, "mean is nan"),
@@ -194,5 +194,5 @@ def test_samples_refuse_what_is_not_a_number() -> None:
         replace(good, target=np.array([np.nan]))
     with pytest.raises(BadRow, match="shape"):
         replace(good, victim=np.zeros((1, 3)))
-    with pytest.raises(BadRow, match="nothing"):
+    with pytest.raises(BadRow, match="0 or less"):
         replace(good, target=np.array([-1.0]))

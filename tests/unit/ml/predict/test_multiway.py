@@ -14,8 +14,8 @@ from ml.predict.multiway import (
     Neighbour,
     Observation,
     Pairs,
-    Rule,
     Update,
+    UpdateRule,
     Weights,
     evaluate,
     function_degradation,
@@ -28,7 +28,7 @@ from ml.predict.multiway import (
 from smore.messages.degradation import Weight
 
 MODELS = ("vgg16", "mobilenet", "deepvit", "resnet50", "bert", "roberta", "deepfm", "segnet")
-NLMS = Rule()
+NLMS = UpdateRule()
 
 
 def beside(*pairs: tuple[str, float]) -> list[Neighbour]:
@@ -115,7 +115,9 @@ def test_updates_by_hand() -> None:
     }
     for update, values in expected.items():
         weights = Weights()
-        error = update_training(weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.2)), 0.5, Rule(update=update))
+        error = update_training(
+            weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.2)), 0.5, UpdateRule(update=update)
+        )
         assert error == pytest.approx(0.2)
         learned = [weights.value("training", 2, "vgg16", other) for other in ("bert", "deepfm")]
         assert learned == pytest.approx(values), update
@@ -123,7 +125,7 @@ def test_updates_by_hand() -> None:
 
 def test_off_learns_nothing() -> None:
     weights = Weights()
-    update_training(weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.2)), 0.5, Rule(update="off"))
+    update_training(weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.2)), 0.5, UpdateRule(update="off"))
 
     assert weights.learned == {}
 
@@ -162,7 +164,7 @@ def test_bad_numbers_are_refused_and_leave_the_weights(bad: float) -> None:
 @pytest.mark.parametrize("fields", [{"update": "sgd"}, {"eta": 0.0}, {"eta": 2.0}, {"eps": 0.0}])
 def test_a_rule_that_cannot_work_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(fields))):
-        Rule(**fields)  # type: ignore[arg-type]
+        UpdateRule(**fields)  # type: ignore[arg-type]
 
 
 # ---- what weights learn ----------------------------------------------------------------------------------------------
@@ -228,7 +230,7 @@ def test_3000_updates_cut_the_error_of_eq_3_to_a_third(
     before = error()
     for _ in range(3000):
         i, functions, actual = generator.training()
-        update_training(weights, i, functions, actual, Rule(update=update))
+        update_training(weights, i, functions, actual, UpdateRule(update=update))
 
     assert before / error() >= gain
 
@@ -382,6 +384,6 @@ def test_the_newest_observation_has_the_last_word() -> None:
     older = observed(generator, "vgg16", ["bert", "bert"], at=1.0)[:1]
     newer = observed(generator, "vgg16", ["bert", "bert"], at=2.0, truth=lambda plain, _: plain)[:1]
 
-    weights = learn([*newer, *older], known(generator), rule=Rule(eta=1.0), epochs=1)
+    weights = learn([*newer, *older], known(generator), rule=UpdateRule(eta=1.0), epochs=1)
 
     assert weights.learned["training", 2, "vgg16", "bert"] == pytest.approx(1.0, abs=0.05)

@@ -29,9 +29,9 @@ from ml.predict.pairwise import (
     SHARES,
     UNSEEN,
     BadArtifact,
+    FittedPredictor,
     Linear,
     Ours,
-    Predictor,
     Trees,
     columns,
     estimator,
@@ -103,7 +103,7 @@ def world(count: int, seed: int, *, models: int = 8, noise: float = 0.1, directi
     )
 
 
-def rmsle(predictor: Predictor, held: Samples) -> float:
+def rmsle(predictor: FittedPredictor, held: Samples) -> float:
     return float(np.sqrt(((log_target(held) - np.log1p(predictor.predict(held))) ** 2).mean()))
 
 
@@ -126,7 +126,7 @@ def fresh() -> Samples:
 
 
 @pytest.fixture(scope="module")
-def fitted(known: Samples) -> Mapping[str, Predictor]:
+def fitted(known: Samples) -> Mapping[str, FittedPredictor]:
     """Each recipe with its bounds."""
     return {name: recipe.fit(known, 3, place=PLACE) for name, recipe in RECIPES.items()}
 
@@ -243,7 +243,7 @@ def test_the_paper_learns_the_raw_fraction(name: str, known: Samples, monkeypatc
 
 @pytest.mark.parametrize("name", ["bagging", "paper"])
 def test_the_arrays_of_nodes_predict_what_scikit_learn_does(
-    name: str, known: Samples, fresh: Samples, fitted: Mapping[str, Predictor]
+    name: str, known: Samples, fresh: Samples, fitted: Mapping[str, FittedPredictor]
 ) -> None:
     model = fitted[name].model
     assert isinstance(model, Trees)
@@ -258,7 +258,7 @@ def test_the_arrays_of_nodes_predict_what_scikit_learn_does(
 
 
 def test_an_input_at_a_threshold_goes_where_scikit_learn_sends_it(
-    known: Samples, fitted: Mapping[str, Predictor]
+    known: Samples, fitted: Mapping[str, FittedPredictor]
 ) -> None:
     """Each threshold of the forest as an input: equal goes one way, the next single-precision number the other."""
     model = fitted["paper"].model
@@ -278,7 +278,7 @@ def test_an_input_at_a_threshold_goes_where_scikit_learn_sends_it(
 
 
 def test_linear_is_least_squares_and_never_below_nothing(
-    known: Samples, fresh: Samples, fitted: Mapping[str, Predictor]
+    known: Samples, fresh: Samples, fitted: Mapping[str, FittedPredictor]
 ) -> None:
     theirs: Any = estimator("linear", 3)
     theirs.fit(paper_features(known), np.maximum(known.target, 0.0))
@@ -290,7 +290,7 @@ def test_linear_is_least_squares_and_never_below_nothing(
 
 @pytest.mark.parametrize("name", PAPER_RECIPES)
 def test_what_the_paper_does_not_measure_changes_nothing_of_its_recipes(
-    name: str, fresh: Samples, fitted: Mapping[str, Predictor]
+    name: str, fresh: Samples, fitted: Mapping[str, FittedPredictor]
 ) -> None:
     unmeasured = np.full((len(fresh), len(SOLO)), np.nan)
 
@@ -570,7 +570,7 @@ def test_the_evidence_is_the_marginal_likelihood() -> None:
     rest = target - target.mean()
     expected = -0.5 * rest @ np.linalg.solve(covariance, rest) - 0.5 * np.linalg.slogdet(covariance)[1]
 
-    assert gaussian.evidence(inputs, target, LAYOUT) == pytest.approx(expected, rel=1e-9)
+    assert gaussian.log_marginal_likelihood(inputs, target, LAYOUT) == pytest.approx(expected, rel=1e-9)
 
 
 Objective = Callable[[Floats], tuple[float, Floats]]
@@ -587,7 +587,7 @@ def sought(monkeypatch: pytest.MonkeyPatch) -> tuple[Objective, Floats, Floats]:
         return minimum(objective, start, unit)
 
     monkeypatch.setattr(gaussian, "minimum", spy)
-    found = gaussian._most_probable(*inputs_and_target(20), LAYOUT)
+    found = gaussian._best_hyperparameters(*inputs_and_target(20), LAYOUT)
     [(objective, start)] = noted
     return objective, start, found
 
@@ -659,10 +659,12 @@ class Fixed:
         return {}
 
 
-def fixed(**scores: Sequence[float]) -> Predictor:
+def fixed(**scores: Sequence[float]) -> FittedPredictor:
     found: dict[Any, Floats] = {side: np.array(values, float) for side, values in scores.items()}
     some = frozenset({"m0"})
-    return Predictor(recipe="ours", direction="training", model=Fixed(), victims=some, aggressors=some, scores=found)
+    return FittedPredictor(
+        recipe="ours", direction="training", model=Fixed(), victims=some, aggressors=some, scores=found
+    )
 
 
 @pytest.mark.parametrize(
@@ -795,7 +797,7 @@ def test_the_bound_of_an_unseen_model_is_wider() -> None:
     assert (bounds[0] > predictor.predict(held)).all()
 
 
-def test_bounds_widen_away_from_what_was_measured(known: Samples, fitted: Mapping[str, Predictor]) -> None:
+def test_bounds_widen_away_from_what_was_measured(known: Samples, fitted: Mapping[str, FittedPredictor]) -> None:
     model = fitted["ours"].model
     far = replace(known, victim=known.victim * 1e3, victim_solo=known.victim_solo * 30)
 
@@ -830,7 +832,7 @@ def test_equal_degradations_are_learned_as_they_are(known: Samples) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_another_direction_is_refused(name: str, known: Samples, fitted: Mapping[str, Predictor]) -> None:
+def test_another_direction_is_refused(name: str, known: Samples, fitted: Mapping[str, FittedPredictor]) -> None:
     other = replace(known, direction="function")
 
     with pytest.raises(BadRow, match="of the direction 'training' was given 'function'"):
@@ -840,14 +842,14 @@ def test_another_direction_is_refused(name: str, known: Samples, fitted: Mapping
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_nothing_asked_is_nothing_answered(name: str, known: Samples, fitted: Mapping[str, Predictor]) -> None:
+def test_nothing_asked_is_nothing_answered(name: str, known: Samples, fitted: Mapping[str, FittedPredictor]) -> None:
     none = known.take(np.zeros(0, np.int64))
 
     assert (fitted[name].predict(none).shape, fitted[name].upper(none).shape) == ((0,), (0,))
 
 
 @pytest.mark.parametrize("coverage", [0.0, 1.0, -0.1, 1.5, math.nan])
-def test_a_coverage_is_between_0_and_1(coverage: float, known: Samples, fitted: Mapping[str, Predictor]) -> None:
+def test_a_coverage_is_between_0_and_1(coverage: float, known: Samples, fitted: Mapping[str, FittedPredictor]) -> None:
     with pytest.raises(ValueError, match="a coverage is between 0 and 1"):
         fitted["linear"].upper(known, coverage)
 
@@ -891,7 +893,7 @@ def test_a_time_of_nothing_and_a_missing_name_are_refused(known: Samples) -> Non
         replace(known, victims=known.victims[:-1])
 
 
-def test_a_seed_decides(known: Samples, fresh: Samples, fitted: Mapping[str, Predictor]) -> None:
+def test_a_seed_decides(known: Samples, fresh: Samples, fitted: Mapping[str, FittedPredictor]) -> None:
     """That of the forest is scikit-learn's: with the same one it predicts the same, see above."""
     other = RECIPES["paper"].fit(known, 4, bounds=False)
 
@@ -904,7 +906,7 @@ def test_a_seed_decides(known: Samples, fresh: Samples, fitted: Mapping[str, Pre
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_stored_predictor_is_the_same_again(
-    name: str, fresh: Samples, fitted: Mapping[str, Predictor], tmp_path: Path
+    name: str, fresh: Samples, fitted: Mapping[str, FittedPredictor], tmp_path: Path
 ) -> None:
     save(fitted[name], tmp_path / "new" / "folder")
     again = load(tmp_path / "new" / "folder")
@@ -925,7 +927,7 @@ def test_no_place_and_no_bounds_are_kept_as_such(known: Samples, tmp_path: Path)
         assert (again.recipe, again.place, again.scores) == (name, None, {})
 
 
-def test_where_nothing_is_stored(tmp_path: Path, fitted: Mapping[str, Predictor]) -> None:
+def test_where_nothing_is_stored(tmp_path: Path, fitted: Mapping[str, FittedPredictor]) -> None:
     with pytest.raises(OSError, match=MANIFEST):
         load(tmp_path)
     save(fitted["linear"], tmp_path)
@@ -934,7 +936,9 @@ def test_where_nothing_is_stored(tmp_path: Path, fitted: Mapping[str, Predictor]
         load(tmp_path)
 
 
-def test_a_save_that_was_cut_short_is_noticed(known: Samples, fitted: Mapping[str, Predictor], tmp_path: Path) -> None:
+def test_a_save_that_was_cut_short_is_noticed(
+    known: Samples, fitted: Mapping[str, FittedPredictor], tmp_path: Path
+) -> None:
     """New arrays beside the old manifest."""
     save(fitted["linear"], tmp_path / "old")
     save(RECIPES["linear"].fit(known.take(np.arange(30)), 0), tmp_path / "new")
@@ -988,7 +992,7 @@ DAMAGE: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "no version": (lambda at: tell(at, version=None), "version"),
     "fewer features": (lambda at: tell(at, features=PAPER_FEATURES[:-1]), "aggressor.batch"),
     "features in disorder": (lambda at: tell(at, features=PAPER_FEATURES[::-1]), "their order"),
-    "an unknown recipe": (lambda at: tell(at, recipe="forest"), "the recipe 'forest' is not known"),
+    "an unknown recipe": (lambda at: tell(at, recipe="forest"), "unknown recipe 'forest'"),
     "a recipe that is none": (lambda at: tell(at, recipe=["linear"]), "not a stored predictor"),
     "features of another recipe": (lambda at: tell(at, recipe="ours"), "other features"),
     "an unknown direction": (lambda at: tell(at, direction="sideways"), "'sideways'"),
@@ -1012,7 +1016,9 @@ def unpickled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_noticed(damage: str, fitted: Mapping[str, Predictor], tmp_path: Path, unpickled: list[str]) -> None:
+def test_damage_is_noticed(
+    damage: str, fitted: Mapping[str, FittedPredictor], tmp_path: Path, unpickled: list[str]
+) -> None:
     save(fitted["linear"], tmp_path)
     assert load(tmp_path).recipe == "linear"
     change, why = DAMAGE[damage]
@@ -1024,7 +1030,7 @@ def test_damage_is_noticed(damage: str, fitted: Mapping[str, Predictor], tmp_pat
 
 
 def test_every_flipped_byte_of_vouched_arrays_is_noticed_or_harmless(
-    fitted: Mapping[str, Predictor], tmp_path: Path
+    fitted: Mapping[str, FittedPredictor], tmp_path: Path
 ) -> None:
     """
     Whatever a byte breaks, in the archive's structure or in a compressed array, nothing but BadArtifact comes out.
@@ -1048,7 +1054,7 @@ class Bomb:
 
 @pytest.mark.parametrize("name", ["model.weights", "scores.none", "something else"])
 def test_no_code_of_a_file_is_run(
-    name: str, fitted: Mapping[str, Predictor], tmp_path: Path, unpickled: list[str]
+    name: str, fitted: Mapping[str, FittedPredictor], tmp_path: Path, unpickled: list[str]
 ) -> None:
     save(fitted["linear"], tmp_path)
     with np.load(tmp_path / ARRAYS, allow_pickle=False) as stored:
@@ -1061,7 +1067,7 @@ def test_no_code_of_a_file_is_run(
 
 
 def test_a_pickle_in_place_of_the_arrays_is_not_opened(
-    fitted: Mapping[str, Predictor], tmp_path: Path, unpickled: list[str]
+    fitted: Mapping[str, FittedPredictor], tmp_path: Path, unpickled: list[str]
 ) -> None:
     save(fitted["linear"], tmp_path)
     arrays_of(tmp_path, pickle.dumps(Bomb()))
@@ -1071,7 +1077,7 @@ def test_a_pickle_in_place_of_the_arrays_is_not_opened(
     assert unpickled == []
 
 
-def test_what_is_stored_are_arrays_of_numbers(fitted: Mapping[str, Predictor], tmp_path: Path) -> None:
+def test_what_is_stored_are_arrays_of_numbers(fitted: Mapping[str, FittedPredictor], tmp_path: Path) -> None:
     save(fitted["ours"], tmp_path)
     with np.load(tmp_path / ARRAYS, allow_pickle=False) as stored:
         kinds = {name: stored[name].dtype.kind for name in stored.files}

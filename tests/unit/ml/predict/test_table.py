@@ -367,7 +367,7 @@ def test_one_bad_place_means_no_table() -> None:
 
     with pytest.raises(BadRow, match="functions"):
         build([profile(), other], {PLACE.key: predictors()}, version=1, source="s", created_at=0.0)
-    with pytest.raises(BadRow, match="one place"):
+    with pytest.raises(BadRow, match="two profiles"):
         build([profile(), profile()], {PLACE.key: predictors()}, version=1, source="s", created_at=0.0)
 
 
@@ -375,7 +375,7 @@ def test_what_no_reader_would_take_is_not_built() -> None:
     slashed = Workload(model="a/b", preset="cpu", role="function", batch=1)
     found = Profile(place=PLACE, solo={slashed: solo(slashed)})
 
-    with pytest.raises(BadRow, match="not to be published"):
+    with pytest.raises(BadRow, match="cannot be published"):
         build([found], {PLACE.key: predictors()}, version=1, source="s", created_at=0.0)
 
 

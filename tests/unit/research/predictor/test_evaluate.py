@@ -14,15 +14,15 @@ import pytest
 from ml.measure import rows
 from ml.measure.rows import Colocation, Row
 from ml.predict import outside
-from ml.predict.pairwise import RECIPES, Predictor
+from ml.predict.pairwise import RECIPES, FittedPredictor
 from ml.predict.samples import DIRECTIONS, Direction, Samples, samples
 from research.predictor import evaluate
 from research.predictor.evaluate import (
     CALIBRATION_PAIRS,
     FRACTIONS,
     SIDES,
+    EvaluationReport,
     Figure,
-    Report,
     json_line,
     log_mean,
     mae,
@@ -69,7 +69,7 @@ class Spy:
         spy = self
 
         class Noted:
-            def __init__(self, learned: Samples, predictor: Predictor) -> None:
+            def __init__(self, learned: Samples, predictor: FittedPredictor) -> None:
                 self.learned, self.predictor = learned, predictor
 
             def predict(self, held: Samples) -> Any:
@@ -230,7 +230,7 @@ def test_a_figure_is_the_mean_and_the_interval_of_95_percent() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    report = Report()
+    report = EvaluationReport()
     report.put("a", math.nan)
     report.put("b", [0.1, math.inf])
     report.put("c", 0.5)
@@ -302,7 +302,7 @@ def test_ratios_are_of_each_split(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(evaluate, "splits", splits)
-    report = Report()
+    report = EvaluationReport()
     evaluate.at_twenty_percent(report, measured("training"), count=2, seed=3)
 
     assert asked == [{"count": 2, "seed": 3, "fraction": 0.2, "recipes": ["linear", "bagging", "paper", "ours"]}]
@@ -316,7 +316,7 @@ def test_ratios_are_of_each_split(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_floor_is_the_deviation_of_repeats() -> None:
     """Two pairs measured twice, apart by 0.2 and 0.4 in log space: variances of 0.02 and 0.08."""
     found = measured("training").take(np.array([0, 0, 1, 1, 2]))
-    report = Report()
+    report = EvaluationReport()
     report.put("rmsle.cpu.training.paper", 0.5)
     evaluate.floor(report, replace(found, target=np.expm1([0.5, 0.7, 1.0, 1.4, 3.0])))
 
@@ -325,7 +325,7 @@ def test_the_floor_is_the_deviation_of_repeats() -> None:
 
 
 def test_without_repeats_there_is_no_floor() -> None:
-    report = Report()
+    report = EvaluationReport()
     report.put("rmsle.cpu.training.paper", 0.5)
     evaluate.floor(report, measured("training"))
 
@@ -343,12 +343,12 @@ def test_a_place_where_nobody_slows_down_anybody(spy: Spy) -> None:
     assert not [
         name for name in report.figures if "ratio" in name or "_to_" in name or name.startswith(("skill_", "paper_"))
     ]
-    assert "cpu.training: cannot be said, an error is zero" in list(tables(report))
+    assert "cpu.training: unknown, an error is zero" in list(tables(report))
     assert strict(json_line(report, "c"))["figures"]["floor.cpu.training"] == 0.0
 
 
 def test_a_gate_is_the_mean_over_gavels_gpus() -> None:
-    report = Report()
+    report = EvaluationReport()
     names = ["cpu", "gavel-k80", "gavel-p100", "gavel-v100", "parvagpu-a100-7g", "cpu-2"]
     for number, name in enumerate(names):
         report.figures[f"skill.{name}.training"] = Figure(value=0.25 * number, low=number, high=10.0 + number)
@@ -379,7 +379,7 @@ def test_the_samples_of_a_model() -> None:
 @pytest.mark.parametrize("direction", ["training", "functions"])
 def test_a_model_that_is_left_out_was_never_learned_from(direction: Direction, spy: Spy) -> None:
     found = measured(direction)
-    report = Report()
+    report = EvaluationReport()
     evaluate.unseen(report, found, seed=0)
 
     asked = iter(spy.asked)
@@ -409,7 +409,7 @@ def test_a_model_that_is_left_out_was_never_learned_from(direction: Direction, s
 
 def test_errors_of_left_out_models_are_pooled(spy: Spy) -> None:
     found = measured("training")
-    report = Report()
+    report = EvaluationReport()
     evaluate.unseen(report, found, seed=0)
     of_victims = [(learned, held) for name, learned, held in spy.asked if name == "ours"][: len(MODELS)]
     errors, base = 0.0, 0.0
@@ -429,7 +429,7 @@ def test_models_beside_themselves_are_left_out_on_both_sides_at_once(spy: Spy) -
     # Of two batches of a model there are three pairs: too few to show three and hold one out. Twice the numbers make
     # six.
     alike = found.take(np.repeat(np.flatnonzero(itself), 2))
-    report = Report()
+    report = EvaluationReport()
     evaluate.unseen(report, replace(alike, pair=2 * alike.pair + np.arange(len(alike)) % 2), seed=0)
 
     assert {name.rpartition(".")[2] for name in report.figures} == {"both"}
@@ -444,7 +444,7 @@ def test_a_model_with_too_few_pairs_is_not_left_out(spy: Spy) -> None:
             np.flatnonzero(~of_model(found, "bert", "both")),
         ]
     )
-    evaluate.unseen(Report(), found.take(few), seed=0)
+    evaluate.unseen(EvaluationReport(), found.take(few), seed=0)
 
     assert spy.asked
     assert not [held for _, _, held in spy.asked if "bert" in held.victims and set(held.victims) == {"bert"}]
@@ -488,7 +488,7 @@ def strict(line: str) -> Any:
 
 
 def test_the_line_is_strict_json() -> None:
-    report = Report(sizes={"cpu.training": {"samples": 3, "pairs": 2}})
+    report = EvaluationReport(sizes={"cpu.training": {"samples": 3, "pairs": 2}})
     report.put("exact", 1 / 3)
     report.put("mean", [0.1, 0.30001])
     report.put("nothing", math.nan)

@@ -135,8 +135,8 @@ def test_observation_i_holds_for_models_that_differ_and_stay_in_a_band() -> None
     found = observations.observation_i(levels(GPU, lambda i, k: 0.2 + 0.08 * i + 0.05 * k))
 
     assert found.held is True
-    assert "16 of 16" in found.parts[1].found
-    assert "15 points" in found.parts[1].found
+    assert "16 of 16" in found.parts[1].numbers
+    assert "15 points" in found.parts[1].numbers
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_observation_iii_holds_for_a_world_that_adds_up() -> None:
     assert [part.held for part in found.parts] == [True, True, True]
     # Three ladders of three lengths give two steps each, VGG-16 at another batch beside one and two DeepViT a fourth,
     # in both directions.
-    assert "14 of 14" in found.parts[0].found
+    assert "14 of 14" in found.parts[0].numbers
 
 
 def test_observation_iii_does_not_hold_where_the_sum_tells_nothing() -> None:
@@ -468,7 +468,7 @@ def test_a_pair_is_never_judged_by_a_predictor_that_has_seen_it() -> None:
 
 def test_error_skill_and_coverage_by_hand() -> None:
     measured = pairs().take(np.arange(2))
-    judged = observations.Judged(
+    judged = observations.JudgedPredictions(
         samples=replace(measured, target=np.array([0.0, math.e - 1])),
         predicted=np.array([0.0, 0.0]),
         upper=np.array([0.0, 1.0]),
