@@ -332,7 +332,7 @@ class Rig:
             device=gpu.device,
             sharing_mode=gpu.sharing_mode,
             solo_s=solo,
-            hop_s=self.hop_s,
+            network_s=self.hop_s,
             looks=[Look(rate_per_s=look.rate, met=look.met / look.submitted) for look in looks],
             deadline_s={one.model: one.deadline_s for one in self.functions},
             table=table if table is not None and table.at(gpu.device, gpu.sharing_mode) is not None else None,

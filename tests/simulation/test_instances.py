@@ -21,7 +21,7 @@ from scheduler.policy.prewarm.kernel import (
     wanted,
 )
 from scheduler.policy.prewarm.rules import rule
-from scheduler.policy.prewarm.window import Forecast, Hold, WarmPolicy
+from scheduler.policy.prewarm.window import Forecast, WarmPolicy, WarmWindow
 from scheduler.simulation.instances import Setup, Workload, score
 
 LOAD_S = 1.5
@@ -52,7 +52,7 @@ def driven(tried: WarmPolicy, trace: Workload, forecast: dict[int, float] | None
         + [(end, 3, -1)]
     )
     heapq.heapify(events)
-    holds: list[Hold] = []
+    holds: list[WarmWindow] = []
     idle: list[tuple[float, float]] = []  # (idle since, ready at)
     busy = 0
     tally = np.zeros(FIELDS)

@@ -109,7 +109,7 @@ def refused(status: int, code: str, state: str | None = None) -> ApiError:
 @pytest.mark.parametrize(
     ("result", "outcome"),
     [
-        (Invocation(id="1", state=State.SUCCEEDED), RequestOutcome.SUCCEEDED),
+        (Invocation(id="1", state=State.SUCCEEDED), RequestOutcome.SUCCEEDED),  # type: ignore[arg-type]
         (refused(429, "slo_infeasible"), RequestOutcome.REJECTED),
         (refused(429, "queue_full"), RequestOutcome.REJECTED),
         (refused(429, "slo_infeasible", "rejected"), RequestOutcome.REJECTED),

@@ -5,7 +5,7 @@ number.
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -152,8 +152,13 @@ def test_a_fit_that_is_killed_leaves_the_last_one_in_use() -> None:
     made_, door, wall = made(past(20), now)
     made_.fit(asked=True)
     killed = Foresight(
-        door, wall, PrewarmSettings(least_minutes=10, horizon=3), toolkit=Killed(), paper=set, clock=lambda: now[0]
-    )  # type: ignore[arg-type]
+        door,  # type: ignore[arg-type]
+        wall,  # type: ignore[arg-type]
+        PrewarmSettings(least_minutes=10, horizon=3),
+        toolkit=Killed(),
+        paper=set,
+        clock=lambda: now[0],
+    )
     with pytest.raises(KeyboardInterrupt):
         killed.fit(asked=True)
     assert (len(door.fitted), wall.used, wall.forecasts) == (1, 1, [])
@@ -168,8 +173,13 @@ def test_what_a_redis_has_lost_is_said_again() -> None:
     door.fitted[0] = Fitted(version=1, created_at=now[0], manifest=door.fitted[0].manifest, model=door.fitted[0].model)
     emptied = Wall()
     again = Foresight(
-        door, emptied, PrewarmSettings(least_minutes=10, horizon=3), toolkit=Twice(), paper=set, clock=lambda: now[0]
-    )  # type: ignore[arg-type]
+        door,  # type: ignore[arg-type]
+        emptied,  # type: ignore[arg-type]
+        PrewarmSettings(least_minutes=10, horizon=3),
+        toolkit=Twice(),
+        paper=set,
+        clock=lambda: now[0],
+    )
     assert again.fit(asked=False).result == "skipped"
     assert (emptied.used, emptied.counted is not None) == (1, True)
     now[0] += 60
