@@ -21,7 +21,7 @@ from scheduler.policy.prewarm.kernel import (
     wanted,
 )
 from scheduler.policy.prewarm.rules import rule
-from scheduler.policy.prewarm.window import Forecast, WarmPolicy, WarmWindow
+from scheduler.policy.prewarm.window import Forecast, PrewarmRule, WarmWindow
 from scheduler.simulation.instances import Setup, Workload, score
 
 LOAD_S = 1.5
@@ -38,7 +38,7 @@ def work(counts: list[int], run_s: float = 0.5) -> Workload:
     )
 
 
-def driven(tried: WarmPolicy, trace: Workload, forecast: dict[int, float] | None = None) -> np.ndarray:
+def driven(tried: PrewarmRule, trace: Workload, forecast: dict[int, float] | None = None) -> np.ndarray:
     """
     What a rule's answers amount to, instance by instance: an idle one goes when fewer are held than are loaded, one is
     loaded a cold start before a hold that was said early enough. Instances are objects here; the replay knows levels

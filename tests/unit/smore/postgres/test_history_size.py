@@ -6,7 +6,7 @@ from bench.history import percentile
 from bench.soak import growth, worst_growth
 from smore.local.doctor import outlook
 from smore.local.findings import Verdict
-from smore.postgres.history import GIB, Size
+from smore.postgres.history.retention import GIB, Size
 from smore.process.settings import PostgresSettings
 
 KEPT = PostgresSettings(retention_days=14, retention_gib=32)
