@@ -42,7 +42,7 @@ DATA: Final = Path(__file__).parent / "data"
 MODELS: Final = ("vgg16", "mobilenet", "deepvit", "resnet50", "bert", "roberta", "deepfm", "segnet")
 ROLES: Final = ("training", "function")
 
-#: Digest 12.3: (u, b) at the reference batch.
+#: (u, b) of each model at the reference batch: demand of SMs and of memory bandwidth.
 TRAINING_DEMANDS: Final = {
     "vgg16": (0.55, 0.45),
     "mobilenet": (0.25, 0.20),
@@ -94,7 +94,7 @@ ITERATION: Final = 3.0
 #: MiB that a process holds besides its model: device context and framework .
 CONTEXT_MIB: Final = 450.0
 
-#: Digest 11.5: slowdown of a training on a slice of g/7 of an A100 against the whole of it. The log has no 1g of BERT:
+#: Slowdown of a training on a slice of g/7 of an A100 against the whole of it. The log has no 1g of BERT:
 #: out of memory.
 SLICE_CURVES: Final[Mapping[str, Mapping[int, float]]] = {
     "MobileNet 64": {4: 1.02, 3: 1.03, 2: 1.11, 1: 1.23},

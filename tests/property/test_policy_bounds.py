@@ -117,7 +117,7 @@ def test_elasticflow_is_smore_where_nothing_ever_waits_beside_another(
 def test_a_hundred_dispatches_at_once_never_take_more_memory_than_there_is(
     policy: str, which: list[int], used: tuple[float, ...], sizes: tuple[float, ...]
 ) -> None:
-    """No report comes between them: what is on its way to a load is reserved. Digest 2.19 (4)."""
+    """No report comes between them: what is on its way to a load is reserved."""
     engine = DrivenEngine(preset(policy))
     told = [function(number, max_warm=62) for number in range(FUNCTIONS)]
     told = [

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.simulation.interference import MODELS, BadTruth, Contention, Law, Truth, decode, encode, load
 
-#: Digest 12.3 gives its checks without noise and without the term of short functions.
+#: The checks were computed by hand without noise and without the term of short functions.
 CHECKED = replace(Truth(), noise=0.0, time_sharing=False)
 
 

@@ -1,4 +1,4 @@
-"""What the paper says of its scheduler, in runs small enough for every day (digest 2.19, 5 and 10)."""
+"""What the paper says of its scheduler, in runs small enough for every day."""
 
 from collections.abc import Mapping
 from functools import cache

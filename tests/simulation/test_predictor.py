@@ -74,7 +74,7 @@ def test_a_sampled_table_is_near_the_truth_where_nothing_was_measured(exact: Deg
 
 def test_the_paper_s_regressors_in_its_order() -> None:
     """
-    Table V on generated pairs: of 1,024 a fifth is known (digest 2.19, 6). Forest and bagging differ by less than what
+    Table V on generated pairs: of 1,024 a fifth is known. Forest and bagging differ by less than what
     seeds do.
     """
     trainings, functions, true = predictor._sides(Truth(), 7, ())
@@ -97,7 +97,7 @@ def test_the_paper_s_regressors_in_its_order() -> None:
 
 
 def test_weights_learn_what_pairs_do_not_tell(exact: Degradation) -> None:
-    """Eq. 3 with learned weights errs less on sets of functions than the plain sum (digest 2.19, test 7)."""
+    """Eq. 3 with learned weights errs less on sets of functions than the plain sum."""
     learned = place(Belief(kind="exact"))
     random = np.random.default_rng(9)
     i, beside = exact.trainings["vgg16/paper/training/64"], Truth().on(7, ("vgg16", 64))

@@ -159,7 +159,7 @@ def test_what_does_not_fit_the_warm_pool_is_passed_over() -> None:
 
 def test_the_warm_pool_is_sized_by_rate_and_run_time() -> None:
     """
-    Digest A39: 60 runs of 37 ms a second and a half more ask for 4 instances, 2 on each GPU instance; one without
+    Assumption A39, Little's law: 60 runs of 37 ms a second and a half more ask for 4 instances, 2 on each GPU instance; one without
     requests has one.
     """
     gpus = (Gpu(name="gpu0"), Gpu(name="gpu1"))

@@ -51,7 +51,7 @@ def test_every_preset_is_sound(name: str) -> None:
 
 def test_fig14_is_what_it_says() -> None:
     """
-    Digest 12.3 verbatim, the six configurations of A54, 16,000 requests a minute on 8 GPUs, a fifth of the pairs
+    The six configurations of assumption A54, 16,000 requests a minute on 8 GPUs, a fifth of the pairs
     measured.
     """
     preset = world.load("fig14")

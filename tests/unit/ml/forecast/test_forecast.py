@@ -139,7 +139,7 @@ def test_compiled_cells_say_what_the_trained_ones_say() -> None:
 
 def test_long_beats_short_on_a_period_and_short_beats_long_after_a_change() -> None:
     """
-    Digest 2.19 (8), and the blend is never worse than both. Day follows night again, and the short model has seen the
+    The blend is never worse than both. Day follows night again, and the short model has seen the
     night alone.
     """
     day, night = np.tile([30.0, 1.0, 1.0], 20), np.full(60, 2.0)

@@ -218,7 +218,7 @@ def processor_sharing(plain: float, k: int) -> float:
 def test_3000_updates_cut_the_error_of_eq_3_to_a_third(
     update: Update, gain: float, truth: Callable[[float, int], float]
 ) -> None:
-    """Digest 2.19, test 7."""
+    """Learned weights err less than weights of one on sets of functions."""
     generator, weights = Generator(truth), Weights()
 
     def error() -> float:

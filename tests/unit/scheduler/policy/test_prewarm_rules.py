@@ -64,7 +64,7 @@ def test_the_paper_rule_holds_what_the_minute_needs() -> None:
 
 
 def test_the_paper_rule_closes_on_count() -> None:
-    """Digest 2.19 (9): with rqnum = 5 the fifth request drains, so that nothing is held for the sixth."""
+    """With rqnum = 5 the fifth request drains, so that nothing is held for the sixth."""
     counted = rule("ls-lstm", run_s=0.01, load_s=1.5)
     counted.minute(0.0, 0, forecast(0.0, 5.0, 0.0))
     assert [counted.arrived(float(at)) for at in range(1, 6)] == [None, None, None, None, ()]

@@ -404,7 +404,7 @@ def test_what_a_rule_held_while_nobody_listened_is_not_let_go_of_when_it_has_its
 
 
 def test_the_paper_rule_drains_on_count_and_the_next_request_is_cold() -> None:
-    """Digest 2.19 (9), through the engine: with rqnum = 5 the fifth request is the last that finds an instance."""
+    """Through the engine: with rqnum = 5 the fifth request is the last that finds an instance."""
     stage = Stage(foresees=True)
     stage.rules["p/f0"] = rule("ls-lstm", run_s=0.01, load_s=1.0)  # type: ignore[assignment]
     stage.at(T, function(0, prewarm=Prewarming.PAPER), served(), report("a", T))
