@@ -218,7 +218,7 @@ def outcome_of(result: Invocation | ClientError) -> RequestOutcome:
     """The outcome of a request. A refusal at the gateway and a later rejection count alike."""
     match result:
         case Invocation():
-            return RequestOutcome.SUCCEEDED if result.state is State.SUCCEEDED else RequestOutcome.FAILED
+            return RequestOutcome.SUCCEEDED if result.state == State.SUCCEEDED else RequestOutcome.FAILED
         case ApiError() if result.code == "deadline_expired" or result.body.get("state") == State.EXPIRED:
             return RequestOutcome.EXPIRED
         case ApiError() if result.status == 429 or result.body.get("state") == State.REJECTED:

@@ -52,6 +52,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
+import msgspec
 import numpy as np
 
 from bench import report
@@ -294,7 +295,7 @@ def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
             rig.train(TRAININGS, budget=options.budget, lasting_s=lasting_s)
             rates = [multiple * reference for multiple in options.multiples]
             policy = by_turns(rig, solo, rates, seconds=options.seconds, repeats=options.repeats, seed=options.seed + 1)
-            said = {name: asdict(rig.client.statement(job)) for name, job in rig.jobs.items()}
+            said = {name: msgspec.structs.asdict(rig.client.statement(job)) for name, job in rig.jobs.items()}
     replays = simulated.replay(policy, calibration)
     for told in replays:
         report.progress("simulated: " + ", ".join(f"{name} {value:.3f}" for name, value in told.items()))
