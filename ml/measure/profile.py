@@ -67,7 +67,7 @@ SAMPLE_S = 0.2
 #: NVML reports the utilisation of the past second, so samples of a window's first second are dropped. Seconds.
 LAG_S = 1.0
 
-#: As for runners and serverful jobs (worker/runner/processes.py): the allocator keeps its memory; returning it to the
+#: As for runners and serverful jobs (worker/runner/runner.py): the allocator keeps its memory; returning it to the
 #: system doubles some run times.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),

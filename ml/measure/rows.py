@@ -181,7 +181,7 @@ def degradation(member: Member, metric: Metric) -> float:
 
     The reference is the workload alone (``solo``), scaled halfway to the speed of the control just before the window
     (by medians). The control sees the drift of a machine's speed over an hour, but it is short; using all or nothing of
-    it made repeated measurements differ more (docs/predictor.md has the figures).
+    it made repeated measurements differ more (docs/research/predictor.md has the figures).
     """
     drift = math.sqrt(member.control.p50 / member.solo.p50)
     reference: float = getattr(member.solo, metric) * drift

@@ -103,7 +103,7 @@ def test_the_window_is_drawn_or_given(tmp_path: Path) -> None:
             "durations.csv:3: Average: a number of at least 0 is expected, not 'nan'",
         ),
         (INVOCATIONS, DURATIONS.replace("Average", "Mean"), "durations.csv:1: Average: no column of this name"),
-        ("HashFunction,Trigger\nslow,http\n", DURATIONS, "invocations.csv:1: minutes: no column of a minute"),
+        ("HashFunction,Trigger\nslow,http\n", DURATIONS, "invocations.csv:1: minutes: no column is a minute"),
         (INVOCATIONS, "HashFunction,Average\nnobody,1\n", "invocations.csv: HashFunction: no function has a duration"),
         ("", DURATIONS, "invocations.csv:1: HashFunction: no column of this name"),
     ],
