@@ -108,6 +108,14 @@ CAUSES: Final[Mapping[invocation.Cause, str]] = {
 }
 
 
+#: Which processes serve the families of a registry (smore/process/observability.py: FAMILIES).
+METRIC_PROCESSES: Final[Mapping[str, str]] = {
+    "gateway": "gateway",
+    "scheduler": "leader and standby",
+    "worker": "GPU worker",
+    "control": "control",
+}
+
 #: Fields that mean the same in several events of the stream. A comment ``#:`` above a field says more, or something else.
 EVENT_FIELDS: Final[Mapping[str, str]] = {
     "version": "of the entry's format",
@@ -421,18 +429,36 @@ def rest() -> str:
 
 def metrics() -> str:
     kinds = (Counter, Gauge, Histogram)
+    families: dict[Counter | Gauge | Histogram, str] = {observability.BUILD: "every process"}
+    families |= {
+        metric: METRIC_PROCESSES[name]
+        for name, served in observability.FAMILIES.items()
+        for metric in vars(observability).values()
+        if isinstance(metric, kinds) and metric is not observability.BUILD and metric in _members(served)
+    }
+    _missing(
+        "processes with metrics",
+        [name for name, metric in vars(observability).items() if isinstance(metric, kinds)],
+        [name for name, metric in vars(observability).items() if isinstance(metric, kinds) and metric in families],
+    )
     rows = []
-    for metric in vars(observability).values():
-        if isinstance(metric, kinds):
-            described = next(iter(metric.describe()))
-            name = f"{described.name}_total" if described.type == "counter" else described.name
-            labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-            rows.append((f"`{name}`", described.type, labels or NONE, described.documentation))
+    for metric, process in families.items():
+        described = next(iter(metric.describe()))
+        name = f"{described.name}_total" if described.type == "counter" else described.name
+        labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+        rows.append((f"`{name}`", described.type, labels or NONE, process, described.documentation))
     return page(
         "Metrics",
-        "In Prometheus' text form. [Administration](../guides/administration.md#metrics) says which process serves them where.",
-        table(("metric", "type", "labels", "meaning"), rows),
+        "`smore metrics scrape-config` prints what Prometheus needs to read them; "
+        "[administration](../guides/administration.md#metrics) says who may. Every process also serves `python_*` and "
+        "`process_*` of the Prometheus client. A family with labels is left out until something was counted; a histogram has "
+        "the series `_bucket`, `_sum` and `_count`. `function` is `project/name`.",
+        table(("metric", "type", "labels", "served by", "meaning"), rows),
     )
+
+
+def _members(families: observability.Families) -> set[object]:
+    return set(families._collector_to_names)
 
 
 def events() -> str:
