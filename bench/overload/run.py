@@ -228,16 +228,14 @@ def enough_windows(
     times; only the windows of that time count. With 0 it takes the windows that are reported already.
     """
     spans = [first]
-    while True:
-        windows = _within(rig, spans)
-        if at_most and not _enough(windows):
-            rig.report_windows(until=spans[-1][1])
-            windows = _within(rig, spans)
-        if len(spans) > at_most or _enough(windows):
-            return windows
+    while not _enough(windows := _within(rig, spans)) and len(spans) <= at_most:
         began, more = time.time(), (first[1] - first[0]) / 2
         go_on(more)
         spans.append((began, began + more))
+    if at_most and not _enough(windows):
+        rig.report_windows(until=spans[-1][1])
+        windows = _within(rig, spans)
+    return windows
 
 
 def _within(rig: Rig, spans: Sequence[tuple[float, float]]) -> dict[str, list[Window]]:
