@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def jobs(text: str) -> dict[str, dict[str, object]]:
+def jobs(text: str) -> dict[str, dict[str, Any]]:
     return {job["job_name"]: job for job in yaml.safe_load(text)["scrape_configs"]}
 
 
