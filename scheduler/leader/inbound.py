@@ -6,7 +6,6 @@ what is published by others (tables, forecasts, overrides).
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from math import inf
 from typing import Final
 
 import redis
@@ -14,7 +13,6 @@ import redis
 from scheduler.leader import foresight
 from scheduler.leader.admission_board import AdmissionBoard
 from scheduler.leader.tables import ArrayTable
-from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.events import (
     Event,
     FunctionKnown,
@@ -25,7 +23,6 @@ from scheduler.policy.events import (
     InvocationArrived,
     InvocationHeld,
     InvocationSettled,
-    Override,
     OverridesChanged,
     PausesChanged,
     QuestionAsked,
@@ -33,7 +30,7 @@ from scheduler.policy.events import (
     TrafficMoved,
     WarmLimits,
 )
-from smore.domain.loss import Sample
+from smore.domain.loss import JobLoss, Sample
 from smore.messages import stream
 from smore.messages.degradation import BadTable
 from smore.messages.forecasts import BadForecast
@@ -137,16 +134,7 @@ class Inbound:
     def _overrides(self) -> list[Event]:
         """What people have set: pauses and drains, boosts and pins, limits, processes that are allowed."""
         self._allowed = self._fleet.allowed()
-        overrides = [
-            Override(
-                function=override.function,
-                boost=override.boost,
-                boost_until=inf if override.boost_until is None else override.boost_until,
-                gpus=frozenset(override.gpus),
-                pin_until=inf if override.pin_until is None else override.pin_until,
-            )
-            for override in self._fleet.steering(self._now()).values()
-        ]
+        overrides = list(self._fleet.steering(self._now()).values())
         mib = {
             name: limits.warm_memory_mib
             for name, limits in self._catalog.limits().items()

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.policy.decisions import Dispatch, End
+from scheduler.policy.decisions import Dispatch
 from scheduler.policy.events import (
     ClaimRefused,
     Event,
@@ -18,13 +18,14 @@ from scheduler.policy.events import (
     GpuReported,
     InvocationArrived,
     InvocationSettled,
-    Override,
     OverridesChanged,
     WarmLimits,
 )
 from scheduler.policy.knobs import preset
 from scheduler.policy.ordering import LEAST_SHARE
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.invocation import End
+from smore.domain.override import Override
 from tests.support.driven import DrivenEngine
 
 FUNCTIONS = ("p/a", "p/b", "p/c")
@@ -144,7 +145,7 @@ class World:
                 FUNCTIONS[number % 3]: Override(
                     function=FUNCTIONS[number % 3],
                     boost=1.0 + number,
-                    gpus=frozenset({GPUS[number % 2]}),
+                    gpus=(GPUS[number % 2],),
                     pin_until=self.now + span,
                 )
             }

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
-from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.cluster import Batch
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import Event, FunctionKnown, GpuReported, TableUpdated
 from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule, preset
 from smore.domain.degradation import Kind, Weights
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.loss import JobLoss
 from smore.messages.degradation import PlaceTable, Table, Weight
 from tests.support.driven import DrivenEngine
 from tests.support.tables import DEVICE, MODE, place

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scheduler.leader.tables import ArrayTable
-from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.decisions import Decision, Dispatch
 from scheduler.policy.events import (
     FunctionKnown,
@@ -13,6 +12,7 @@ from scheduler.policy.events import (
     TableUpdated,
 )
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.loss import JobLoss
 from smore.messages.degradation import Table
 from tests.support.tables import DEVICE, MODE, place
 

@@ -14,9 +14,10 @@ from scheduler.policy.events import (
     GpuReported,
     TrafficMoved,
 )
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
-from scheduler.policy.prewarm.window import Forecast, PrewarmRule, WarmWindow
+from scheduler.policy.prewarm.window import PrewarmRule, WarmWindow
 from smore.domain.function import Prewarming
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import gpu

@@ -9,7 +9,7 @@ keep-alive holds again after that. Idle instances beyond what a rule wants are o
 
 A rule is followed only while it knows something: where it needs a forecast and that is missing, older than ``stale_s``
 or no number for the minute that runs, the function goes on with its keep-alive, and
-:class:`~scheduler.policy.prewarm.status.PrewarmStatus` says so. What the rule answers meanwhile is kept, so that it
+:class:`~smore.domain.prewarming.PrewarmStatus` says so. What the rule answers meanwhile is kept, so that it
 counts as soon as the rule is followed again. All is pure: time is an argument, and a clock that was set back, or ahead,
 is straightened (clock.py).
 """
@@ -29,12 +29,14 @@ from scheduler.policy.cluster import Cluster
 from scheduler.policy.decisions import Decision
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown, ForecastsUpdated, GpuReported, InstanceReported
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.prewarm.clock import MINUTE_S, MinuteClock
 from scheduler.policy.prewarm.function import PrewarmedFunction
 from scheduler.policy.prewarm.instances import LEASE_S, Instances, PlacementView
-from scheduler.policy.prewarm.status import ColdStartReason, PrewarmStatus
-from scheduler.policy.prewarm.window import OWN, Forecast, PrewarmRule, WarmWindow
+from scheduler.policy.prewarm.status import ColdStartReason
+from scheduler.policy.prewarm.window import PrewarmRule, WarmWindow
 from smore.domain.function import Prewarming
+from smore.domain.prewarming import OWN, PrewarmStatus
 
 #: Rules that see a new minute in one round: a round is what an invocation's placement may have to wait for.
 AT_A_TIME: Final = 200
@@ -487,12 +489,16 @@ class Prewarmer:
                 loaded=entry.loaded,
                 unmet=entry.unmet,
                 load_s=round(entry.load_s, 4),
-                parked=sum(len(row) for row in entry.parked.values()),
-                host_s=round(entry.demand.host_s, 4),
                 holds=[
-                    (window.from_at - self._clock.offset, window.until_at - self._clock.offset, window.instances)
+                    (
+                        window.from_at - self._clock.offset,
+                        None if window.until_at == inf else window.until_at - self._clock.offset,
+                        window.instances,
+                    )
                     for window in entry.followed
                 ],
+                parked=sum(len(row) for row in entry.parked.values()),
+                host_s=round(entry.demand.host_s, 4),
             )
             for function, entry in sorted(self._functions.items())
         ]

@@ -23,13 +23,14 @@ from scheduler.policy.events import (
     InvocationSettled,
     PausesChanged,
 )
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.instances import LEASE_S
 from scheduler.policy.prewarm.prewarmer import AT_A_TIME
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.rules import rule
 from scheduler.policy.prewarm.status import ColdStartReason
-from scheduler.policy.prewarm.window import Forecast, WarmWindow
+from scheduler.policy.prewarm.window import WarmWindow
 from smore.domain.function import Prewarming
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import arrived, function, known
