@@ -12,7 +12,6 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from api import schemas
 from api.dates import moment
 from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import ResultDropped
@@ -20,6 +19,8 @@ from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
 from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, check_id, read, wait_s
 from api.invoke.response import JSON_TYPE, BytesResponse, accepted, respond, respond_several, server_timing, settled
 from api.invoke.submit import submit, submit_and_wait, submit_several
+from api.schemas import invocations as schemas
+from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Conflict
 from smore.domain.invocation import TERMINAL, State
@@ -219,9 +220,7 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
     return orjson.dumps(document)
 
 
-@router.get(
-    "/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": schemas.Problem}}
-)
+@router.get("/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": Problem}})
 async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, invocation: str) -> Response:
     """The result as a synchronous call would have got it; 202 while there is none, 410 when it has been dropped."""
     record = await _record(gateway, caller.project, invocation)
