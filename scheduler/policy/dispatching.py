@@ -175,7 +175,7 @@ class Dispatching:
         reasons = self._placement.reasons(demand, kind, weighed, row, run_s, priority)
         if cold and self._prewarmer is not None:
             self._prewarmer.dispatched(demand)
-            reasons = replace(reasons, unforeseen=self._prewarmer.cold_start_reason(now, demand, cluster).value)
+            reasons = replace(reasons, unforeseen=self._prewarmer.reports.cold_start_reason(now, demand, cluster).value)
         if self._placement.shadow is not None:
             reasons = replace(reasons, shadow=self._placement.shadowed(now, demand, kind, rows, deadline_at))
         batch = Batch(

@@ -98,7 +98,7 @@ class World:
             self.log.append(decision)
             if isinstance(decision, Dispatch):
                 pin = self.pins.get(decision.function)
-                assert pin is None or self.now >= pin.pin_until or decision.gpu in pin.gpus
+                assert pin is None or decision.gpu in (pin.left(self.now).gpus or GPUS)
                 for id_, attempt in decision.attempts:
                     invocation = self.waiting.pop(id_)  # KeyError: dispatched twice, or never arrived
                     assert attempt == invocation.attempt

@@ -19,7 +19,7 @@ from scheduler.policy.cluster import Batch
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import Event, FunctionKnown, GpuReported, TableUpdated
 from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule, preset
-from smore.domain.degradation import Kind, Weights
+from smore.domain.degradation import K_MAX, Kind, Weights
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.loss import JobLoss
 from smore.messages.degradation import PlaceTable, Table, Weight
@@ -122,7 +122,7 @@ class Plain:
         return lost
 
     def _k(self, gpu: Gpu, more: int) -> int:
-        return min(max(len(gpu.runs) + more - (0 if gpu.jobs else 1), 1), kernel.K_MAX)
+        return min(max(len(gpu.runs) + more - (0 if gpu.jobs else 1), 1), K_MAX)
 
     def go_on(self, gpu: Gpu, now: float) -> None:
         """

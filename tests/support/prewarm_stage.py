@@ -82,7 +82,7 @@ class Stage:
 
 
 def standing(stage: Stage, number: int = 0) -> object:
-    return next(one for one in stage.prewarmer.statuses() if one.function == f"p/f{number}")
+    return next(one for one in stage.prewarmer.reports.statuses() if one.function == f"p/f{number}")
 
 
 def served(number: int = 0) -> TrafficMoved:

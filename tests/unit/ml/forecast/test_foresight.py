@@ -217,7 +217,7 @@ def test_a_forecaster_that_returns_no_number_leaves_its_function_to_the_keep_ali
         rule.on_minute = [WarmWindow(from_at=now[0], until_at=math.inf)]
     stage.at(now[0] - 1, report("a", now[0] - 1), foresight.updated(blob))
     assert [(one.function, one.gpu) for one in stage.at(now[0]) if isinstance(one, Prewarm)] == [("p/f1", "a")]
-    assert {one.function: (one.source, one.silence) for one in stage.prewarmer.statuses()} == {
+    assert {one.function: (one.source, one.silence) for one in stage.prewarmer.reports.statuses()} == {
         "p/f0": ("keep-alive", "not_a_number"),
         "p/f1": ("broken", ""),
     }
