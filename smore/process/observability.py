@@ -23,6 +23,9 @@ E2E_SECONDS = Histogram(
 # Scheduler
 LEADER = Gauge("smore_leader", "1 where this process holds the leader's lease")
 QUEUE_DEPTH = Gauge("smore_queue_depth", "Invocations waiting", ["function"])
+DEADLINES_MISSED = Counter(
+    "smore_deadline_missed", "Invocations that ended after their deadline, by how they ended", ["function", "outcome"]
+)
 QUEUE_WAIT_SECONDS = Histogram("smore_queue_wait_seconds", "Arrival to dispatch", ["function"], buckets=BUCKETS)
 DECISION_SECONDS = Histogram(
     "smore_schedule_decision_seconds",
