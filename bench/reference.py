@@ -73,8 +73,14 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.profile.degradation": "what it costs a training, and what a training costs it",
 }
 
+#: The text of a cell where nothing applies.
+NONE: Final = "none"
+
 #: Modules whose errors a caller may see.
 ERRORS: Final = tuple(module.__name__ for module in (api_errors, domain_errors, vault))
+
+#: Codes that the web framework answers with: no class of error has them.
+UNRAISED: Final[Mapping[str, str]] = {"method_not_allowed": "Method Not Allowed"}
 
 #: Why an invocation ended as it did, or went back to the queue.
 CAUSES: Final[Mapping[invocation.Cause, str]] = {
@@ -102,6 +108,27 @@ CAUSES: Final[Mapping[invocation.Cause, str]] = {
 }
 
 
+#: Fields that mean the same in several events of the stream. A comment ``#:`` above a field says more, or something else.
+EVENT_FIELDS: Final[Mapping[str, str]] = {
+    "version": "of the entry's format",
+    "function": "`project/name`",
+    "revision": "number of the function's revision",
+    "gpu": "name of the GPU instance",
+    "id": "of the invocation",
+    "at_us": "when it happened",
+    "arrival_us": "when the invocation was accepted",
+    "deadline_us": "its deadline",
+    "finished_us": "when it ended",
+    "rows": "rows of its input",
+    "shape": "what decides with which invocations it may share a batch: its tensors' names, datatypes and sizes",
+    "attempt": "number of the attempt, from 1",
+    "cause": "one of the [causes](errors.md#causes)",
+    "key_id": "of the API key that sent it",
+    "trace": "the caller's `traceparent`; '' = none",
+    "memory_kib": "memory that it takes, KiB",
+}
+
+
 class Incomplete(Exception):
     """The code has a name that this module does not describe, or the other way round."""
 
@@ -114,7 +141,10 @@ def page(title: str, *parts: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in which no cell is empty. Raises :class:`Incomplete` otherwise."""
     lines = [heads, ["---"] * len(heads), *rows]
+    if empty := [line for line in lines if not all(cell.strip() for cell in line)]:
+        raise Incomplete(f"no help text, docstring or comment in the code for: {empty}")
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 
 
@@ -190,7 +220,7 @@ def _default(field: FieldInfo) -> str:
     if value is PydanticUndefined:
         return "required"
     if value is None or value in ("", (), {}):
-        return "none"
+        return NONE
     return f"`{value}`"
 
 
@@ -271,8 +301,8 @@ def _taken(call: ast.Call, sections: Mapping[str, str]) -> tuple[str, tuple[str,
     default = _value(call.args[1]) if len(call.args) > 1 else None
     bounds = [_value(node) for node in call.args[2:4]]
     unit = " s" if call.func.attr == "seconds" else ""
-    said = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else ""
-    shown = "" if default is None else f"`{default}`" if not unit else f"`{default}` s"
+    said = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else NONE
+    shown = NONE if default is None else f"`{default}`" if not unit else f"`{default}` s"
     return f"{section}.{key.value!s}", (shown, said)
 
 
@@ -297,12 +327,12 @@ def errors() -> str:
         seen.setdefault(error.code, (fault, _prose(error.__doc__)))
     rows = []
     for code in sorted({*seen, *STATUS} - {SmoreError.code}):
-        fault, said = seen.get(code, ("caller" if STATUS.get(code, 500) < 500 else "platform", ""))
+        fault, said = seen.get(code, ("caller" if STATUS.get(code, 500) < 500 else "platform", UNRAISED.get(code, "")))
         status = STATUS.get(code, 400 if fault == "caller" else 500)
         rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, said))
     _missing("causes", [cause.value for cause in invocation.Cause], [cause.value for cause in CAUSES])
     causes = [
-        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else "", _sentence(said))
+        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else NONE, _sentence(said))
         for cause, said in CAUSES.items()
     ]
     return page(
@@ -312,7 +342,7 @@ def errors() -> str:
         table(("code", "status", "fault", "message where none is more precise"), rows),
         "## Causes",
         "Why an invocation ended as it did, or went back to the queue: `cause` in answers, in the history and in metrics. The status is "
-        "that of a synchronous call whose invocation failed for it.",
+        "that of a synchronous call whose invocation failed for it; none where a call does not end with that cause.",
         table(("cause", "status", "meaning"), causes),
     )
 
@@ -379,7 +409,7 @@ def rest() -> str:
                 f"`{parameter['name']}`" for parameter in operation.get("parameters", []) if parameter["in"] == "query"
             )
             said = _prose(operation.get("description")) or operation["summary"]
-            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query, answers, said))
+            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, said))
     parts = [
         "A running gateway documents every body and answer under `/docs` and `/openapi.json`; this page is the list. Any operation may "
         "answer with a [problem document](errors.md)."
@@ -397,7 +427,7 @@ def metrics() -> str:
             described = next(iter(metric.describe()))
             name = f"{described.name}_total" if described.type == "counter" else described.name
             labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-            rows.append((f"`{name}`", described.type, labels, described.documentation))
+            rows.append((f"`{name}`", described.type, labels or NONE, described.documentation))
     return page(
         "Metrics",
         "In Prometheus' text form. [Administration](../guides/administration.md#metrics) says which process serves them where.",
@@ -406,16 +436,23 @@ def metrics() -> str:
 
 
 def events() -> str:
+    comments = _comments(inspect.getsource(stream))
     parts = [
         "The event stream is a Redis stream (`smore:ev`). An entry is a msgpack array: its tag, its version, its fields in this order. "
-        "Lua scripts write entries, the leader and the history read them. Times are integer microseconds of Redis' clock.",
+        "Lua scripts write entries, the leader and the history read them. Times (`_us`) are integer microseconds: instants of Redis' "
+        "clock, or durations.",
     ]
     for event in typing.get_args(stream.Event):
-        info = msgspec.structs.fields(event)
-        rows = [(f"`{field.name}`", _type(field.type)) for field in info]
+        rows = []
+        for field in msgspec.structs.fields(event):
+            said = comments.get((event.__name__, field.name)) or EVENT_FIELDS.get(field.name, "")
+            rows.append((f"`{field.name}`", _type(field.type), _sentence(said).rstrip(".")))
         # A dataclass' or struct's own docstring, not one that is inherited.
-        parts += [f"## {event.__name__} (`{event.__struct_config__.tag}`)", _prose(event.__dict__.get("__doc__"))]
-        parts.append(table(("field", "type"), rows))
+        said = _prose(event.__dict__.get("__doc__"))
+        if not said:
+            raise Incomplete(f"smore/messages/stream.py: {event.__name__} has no docstring")
+        parts += [f"## {event.__name__} (`{event.__struct_config__.tag}`)", said]
+        parts.append(table(("field", "type", "meaning"), rows))
     return page("Events of the stream", *parts)
 
 

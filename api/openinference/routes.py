@@ -20,7 +20,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
-from api import placing, readiness, schemas
+from api import placing, readiness
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
 from api.errors import NotReady, StillRunning, Unsupported
 from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
@@ -29,6 +29,7 @@ from api.invoke.response import JSON_TYPE, RAW_TYPE, BytesResponse, late_header,
 from api.invoke.submit import Submitted, submit_and_wait
 from api.openinference import codec
 from api.openinference.request import read_inference
+from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute, read_json
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec
@@ -95,7 +96,7 @@ async def server_live() -> Live:
     return Live(live=True)
 
 
-@router.get("/health/ready", responses={503: {"model": schemas.Problem}})
+@router.get("/health/ready", responses={503: {"model": Problem}})
 async def server_ready(gateway: TheGateway) -> Ready:
     """The platform can run an invocation."""
     failed = [(name, check) for name, check in (await readiness.checks(gateway)).items() if not check.ok]

@@ -4,10 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api import schemas
 from api.auth import OPERATORS
 from api.dates import moment
 from api.deps import AdminKey, TheGateway
+from api.schemas import audit as schemas
+from api.schemas.fields import Moment, Word
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Forbidden
 
@@ -18,12 +19,12 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=BoundedRoute)
 def list_audit(
     gateway: TheGateway,
     caller: AdminKey,
-    project: schemas.Word | None = None,
-    key: schemas.Word | None = None,
-    route: schemas.Word | None = None,
-    target: schemas.Word | None = None,
-    since: schemas.Moment | None = None,
-    until: schemas.Moment | None = None,
+    project: Word | None = None,
+    key: Word | None = None,
+    route: Word | None = None,
+    target: Word | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> schemas.AuditPage:

@@ -12,7 +12,6 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from api import schemas
 from api.dates import moment
 from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import ResultDropped
@@ -29,6 +28,8 @@ from api.invoke.response import (
     settled,
 )
 from api.invoke.submit import submit, submit_and_wait, submit_several
+from api.schemas import invocations as schemas
+from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Conflict
 from smore.domain.invocation import TERMINAL, State
@@ -235,9 +236,7 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
     return orjson.dumps(document)
 
 
-@router.get(
-    "/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": schemas.Problem}}
-)
+@router.get("/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": Problem}})
 async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, invocation: str) -> Response:
     """The result as a synchronous call would have got it; 202 while there is none, 410 when it has been dropped."""
     record = await _record(gateway, caller.project, invocation)

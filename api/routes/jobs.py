@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import redis
 from fastapi import APIRouter, Query
 
-from api import schemas, trainings
+from api import trainings
 from api.auth import is_operator
 from api.dates import moment
 from api.deps import AdminKey, Gateway, JobsKey, ReadKey, TheGateway, TheTrail
 from api.errors import LetGo
+from api.schemas import jobs as schemas
+from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
 from smore.domain import loss
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
@@ -194,7 +196,7 @@ def _where(reports: Sequence[Report], pid: int) -> str | None:
     return reports[0].gpu if len(reports) == 1 and not seen else None
 
 
-@router.post("/{job}/steps", status_code=204, responses={410: {"model": schemas.Problem}})
+@router.post("/{job}/steps", status_code=204, responses={410: {"model": Problem}})
 def take_steps(gateway: TheGateway, caller: JobsKey, job: str, body: schemas.StepsBody) -> None:
     """
     Take iterations of an attached training. 404 = it is over, or was never attached: register it (again); 410 =

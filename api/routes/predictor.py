@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api import schemas
 from api.dates import moment
 from api.deps import Gateway, ReadKey, TheGateway
+from api.schemas import predictor as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import InvalidInput, Unavailable
 from smore.domain.job import JobState

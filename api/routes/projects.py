@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter
 
-from api import schemas, trainings
+from api import trainings
 from api.dates import moment
 from api.deps import OperatorKey, TheGateway, TheTrail
+from api.schemas import projects as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.limits import parse_limits
 

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 
-from api import schemas
 from api.dates import moment
 from api.deps import DeployKey, TheGateway, TheTrail
+from api.schemas import secrets as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.function import parse_secret_name
 

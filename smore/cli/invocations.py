@@ -222,7 +222,7 @@ def _show_dry_run(answer: "DryRun", output: Output) -> None:
 def ps(
     function: Annotated[str | None, typer.Option(help="Of this function only.")] = None,
     state: Annotated[str | None, typer.Option(help="In this state only: queued, running, succeeded…")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="As many at most.")] = 20,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Recent invocations, the newest first."""

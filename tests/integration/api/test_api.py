@@ -681,7 +681,7 @@ def test_waiters_outlive_a_broken_subscription(
     The reply is published while nobody is subscribed, and nobody doubts in time, so only the reconnect's re-read can
     answer.
     """
-    monkeypatch.setattr("api.invoke.waiters.DOUBT_S", 600.0)
+    monkeypatch.setattr("api.waiters.DOUBT_S", 600.0)
     running, finish = threading.Event(), threading.Event()
 
     def hold(begun: StartedInvocation) -> Result:

@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from api import schemas, trainings
+from api import trainings
 from api.routes import health
 from api.routes.jobs import _shown
+from api.schemas.jobs import JobBody
 from smore.domain.errors import Conflict, InvalidInput, LimitReached
 from smore.domain.job import REFUSED, JobState, exit_of, outcome_of, state_of
 from smore.domain.limits import Limits
@@ -178,9 +179,9 @@ def test_a_reserve_must_fit_the_device_and_what_others_have_reserved_of_it() -> 
 @pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"=": "x"}, {"A\0": "x"}, {"A": "\0"}, {"A\n=": "x"}])
 def test_a_variable_that_no_process_can_have_is_refused(env: dict[str, str]) -> None:
     with pytest.raises(ValidationError) as refused:
-        schemas.JobBody(name="a", argv=["zoo.train"], env=env)
+        JobBody(name="a", argv=["zoo.train"], env=env)
     assert {error["loc"][0] for error in refused.value.errors()} == {"env"}
-    assert schemas.JobBody(name="a", argv=["zoo.train"], env={"A": "=", "b.c": ""}).env == {"A": "=", "b.c": ""}
+    assert JobBody(name="a", argv=["zoo.train"], env={"A": "=", "b.c": ""}).env == {"A": "=", "b.c": ""}
 
 
 def test_a_projects_trainings_are_bounded() -> None:
