@@ -344,5 +344,5 @@ def _from_past(past: "PastInvocation") -> schemas.Invocation:
         arrival_at=moment(past.arrival_at),
         deadline_at=moment(past.deadline_at),
         finished_at=moment(past.finished_at) if past.finished_at is not None else None,
-        late_ms=None if past.finished_at is None else round(max(0.0, past.finished_at - past.deadline_at) * 1e3, 3),
+        late_ms=0.0 if past.finished_at is None else round(max(0.0, past.finished_at - past.deadline_at) * 1e3, 3),
     )

@@ -394,7 +394,7 @@ def parse_spec(raw: object) -> FunctionSpec:
     if not 0 < payload_bytes <= 1 << 30:
         raise InvalidSpec("spec.limits.payload: must be within 1 B..1 GiB", field="spec.limits.payload")
     artifact = parse_artifact(reader.take("artifact"), "spec.artifact")
-    on_late = slo.take("on_late", OnLate.FINISH)
+    on_late = slo.take("on_late", "finish")
     if on_late not in tuple(OnLate):
         raise InvalidSpec(
             f"spec.slo.on_late: finish or drop is expected, not {quoted(on_late)}", field="spec.slo.on_late"

@@ -154,6 +154,9 @@ def in_redis(client: "redis.Redis", url: str) -> Stage:
         members = cast("list[bytes]", client.zrange(f"{P}leases", 0, -1))
         client.zadd(f"{P}leases", {member.decode(): 1 for member in members})
 
+    def expire_deadline(id_: str) -> None:
+        client.hset(f"{P}i:default:{id_}", FIELDS["deadline_us"], "1")
+
     def expire_leader() -> None:
         client.delete(f"{P}leader")
 
@@ -172,7 +175,7 @@ def in_redis(client: "redis.Redis", url: str) -> Stage:
         queue=Queue(client, P, BOUNDS),
         gateway=gateway,
         expire_leases=expire_leases,
-        expire_deadline=lambda id_: client.hset(f"{P}i:default:{id_}", FIELDS["deadline_us"], "1") and None,
+        expire_deadline=expire_deadline,
         expire_leader=expire_leader,
         sent=lambda: int(client.llen(f"{P}gpu.{GPU}")),
     )

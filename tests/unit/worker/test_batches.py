@@ -148,7 +148,7 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
     stage = Gpu()
     limits: list[float] = []
 
-    def predict(items: object, payloads: object, trace: str, limit_s: float) -> Any:  # noqa: ARG001 - a runner's
+    def predict(items: object, payloads: object, trace: str, limit_s: float) -> Any:
         limits.append(limit_s)
         raise RunnerTimeout
 
