@@ -110,6 +110,14 @@ CAUSES: Final[Mapping[invocation.Cause, str]] = {
 }
 
 
+#: Which processes serve the families of a registry (smore/process/observability.py: FAMILIES).
+METRIC_PROCESSES: Final[Mapping[str, str]] = {
+    "gateway": "gateway",
+    "scheduler": "leader and standby",
+    "worker": "GPU worker",
+    "control": "control",
+}
+
 #: Fields that mean the same in several events of the stream. A comment ``#:`` above a field says more, or something else.
 EVENT_FIELDS: Final[Mapping[str, str]] = {
     "version": "of the entry's format",
@@ -193,12 +201,12 @@ def settings() -> str:
     def rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:
         for name, field in model.model_fields.items():
             if not _nested(field):
-                said = comments.get((model.__name__, name))
-                if said is None:
+                meaning = comments.get((model.__name__, name))
+                if meaning is None:
                     raise Incomplete(
                         f"smore/process/settings.py: {model.__name__}.{name} has no comment that explains it"
                     )
-                yield f"`{prefix}{name.upper()}`", _type(field.annotation), _default(field), said
+                yield f"`{prefix}{name.upper()}`", _type(field.annotation), _default(field), meaning
 
     heads = ("variable", "type", "default", "meaning")
     parts = [
@@ -237,9 +245,9 @@ def _comments(source: str) -> dict[tuple[str, str], str]:
                 above = item.lineno - 1
                 while lines[above - 1].strip().startswith("#:"):
                     above -= 1
-                said = " ".join(line.strip().removeprefix("#:").strip() for line in lines[above : item.lineno - 1])
-                if said:
-                    comments[node.name, item.target.id] = said.replace("``", "`")
+                comment = " ".join(line.strip().removeprefix("#:").strip() for line in lines[above : item.lineno - 1])
+                if comment:
+                    comments[node.name, item.target.id] = comment.replace("``", "`")
     return comments
 
 
@@ -303,9 +311,9 @@ def _taken(call: ast.Call, sections: Mapping[str, str]) -> tuple[str, tuple[str,
     default = _value(call.args[1]) if len(call.args) > 1 else None
     bounds = [_value(node) for node in call.args[2:4]]
     unit = " s" if call.func.attr == "seconds" else ""
-    said = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else NONE
+    allowed = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else NONE
     shown = NONE if default is None else f"`{default}`" if not unit else f"`{default}` s"
-    return f"{section}.{key.value!s}", (shown, said)
+    return f"{section}.{key.value!s}", (shown, allowed)
 
 
 def _value(node: ast.expr) -> object:
@@ -329,13 +337,15 @@ def errors() -> str:
         seen.setdefault(error.code, (fault, _prose(error.__doc__)))
     rows = []
     for code in sorted({*seen, *STATUS} - {SmoreError.code}):
-        fault, said = seen.get(code, ("caller" if STATUS.get(code, 500) < 500 else "platform", UNRAISED.get(code, "")))
+        fault, meaning = seen.get(
+            code, ("caller" if STATUS.get(code, 500) < 500 else "platform", UNRAISED.get(code, ""))
+        )
         status = STATUS.get(code, 400 if fault == "caller" else 500)
-        rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, said))
+        rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, meaning))
     _missing("causes", [cause.value for cause in invocation.Cause], [cause.value for cause in CAUSES])
     causes = [
-        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else NONE, _sentence(said))
-        for cause, said in CAUSES.items()
+        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else NONE, _sentence(meaning))
+        for cause, meaning in CAUSES.items()
     ]
     return page(
         "Errors and causes",
@@ -410,8 +420,8 @@ def rest() -> str:
             query = ", ".join(
                 f"`{parameter['name']}`" for parameter in operation.get("parameters", []) if parameter["in"] == "query"
             )
-            said = _prose(operation.get("description")) or operation["summary"]
-            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, said))
+            text = _prose(operation.get("description")) or operation["summary"]
+            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, text))
     parts = [
         "A running gateway documents every body and answer under `/docs` and `/openapi.json`; this page is the list. Any operation may "
         "answer with a [problem document](errors.md)."
@@ -423,18 +433,36 @@ def rest() -> str:
 
 def metrics() -> str:
     kinds = (Counter, Gauge, Histogram)
+    families: dict[Counter | Gauge | Histogram, str] = {observability.BUILD: "every process"}
+    families |= {
+        metric: METRIC_PROCESSES[name]
+        for name, served in observability.FAMILIES.items()
+        for metric in vars(observability).values()
+        if isinstance(metric, kinds) and metric is not observability.BUILD and metric in _members(served)
+    }
+    _missing(
+        "processes with metrics",
+        [name for name, metric in vars(observability).items() if isinstance(metric, kinds)],
+        [name for name, metric in vars(observability).items() if isinstance(metric, kinds) and metric in families],
+    )
     rows = []
-    for metric in vars(observability).values():
-        if isinstance(metric, kinds):
-            described = next(iter(metric.describe()))
-            name = f"{described.name}_total" if described.type == "counter" else described.name
-            labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-            rows.append((f"`{name}`", described.type, labels or NONE, described.documentation))
+    for metric, process in families.items():
+        described = next(iter(metric.describe()))
+        name = f"{described.name}_total" if described.type == "counter" else described.name
+        labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+        rows.append((f"`{name}`", described.type, labels or NONE, process, described.documentation))
     return page(
         "Metrics",
-        "In Prometheus' text form. [Administration](../guides/administration.md#metrics) says which process serves them where.",
-        table(("metric", "type", "labels", "meaning"), rows),
+        "`smore metrics scrape-config` prints what Prometheus needs to read them; "
+        "[administration](../guides/administration.md#metrics) says who may. Every process also serves `python_*` and "
+        "`process_*` of the Prometheus client. A family with labels is left out until something was counted; a histogram has "
+        "the series `_bucket`, `_sum` and `_count`. `function` is `project/name`.",
+        table(("metric", "type", "labels", "served by", "meaning"), rows),
     )
+
+
+def _members(families: observability.Families) -> set[object]:
+    return set(families._collector_to_names)
 
 
 def events() -> str:

@@ -108,21 +108,14 @@ async def server_ready(gateway: TheGateway) -> Ready:
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
-class Tensor(BaseModel):
-    name: str
-    datatype: str
-    #: -1 = free.
-    shape: list[int]
-
-
 class Model(BaseModel):
     """``versions``: the revision that takes the traffic. Earlier ones whose first run succeeded can be named too."""
 
     name: str
     versions: list[str]
     platform: str
-    inputs: list[Tensor]
-    outputs: list[Tensor]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 class ModelReady(BaseModel):
@@ -155,10 +148,6 @@ async def _revision(
     return msgspec.structs.replace(entry, revision=number), named
 
 
-def _tensors(declared: tuple[TensorSpec, ...] | None) -> list[Tensor]:
-    return [Tensor(name=tensor.name, datatype=tensor.datatype, shape=list(tensor.shape)) for tensor in declared or ()]
-
-
 def _outputs(spec: FunctionSpec) -> tuple[TensorSpec, ...] | None:
     return codec.JSON_OUTPUTS if spec.inputs is None else spec.outputs
 
@@ -186,8 +175,8 @@ def _metadata(model: str, entry: FunctionEntry, spec: FunctionSpec) -> Model:
         name=model,
         versions=[str(entry.revision)],
         platform="smore",
-        inputs=_tensors(inputs),
-        outputs=_tensors(_outputs(spec)),
+        inputs=inputs or (),
+        outputs=_outputs(spec) or (),
     )
 
 

@@ -6,17 +6,21 @@ import math
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from smore.domain.function import FunctionSpec, OnLate
 from smore.domain.invocation import Cause, Encoding
 from smore.process.settings import WorkerSettings
+from smore.redis.catalog import Catalog
+from smore.redis.queue import Queue
 from tests.support.pool_stage import FakeRunner, Stage
 from worker.batches import LATE_MARGIN_S, Batch, Executor, Member
+from worker.device.device import Device
 from worker.pool.errors import LoadFailed, Unservable
 from worker.runner.runner_handle import RunnerFailed, RunnerTimeout
+from worker.training.run_gate import RunGate
 
 
 class Gpu(Stage):
@@ -46,12 +50,12 @@ class Gpu(Stage):
         own = WorkerSettings(kind="cuda")
         self.executor = Executor(
             config=own,
-            device=device,  # type: ignore[arg-type]
+            device=cast(Device, device),
             boot="b",
-            queue=self,
-            catalog=None,
+            queue=cast(Queue, self),
+            catalog=cast(Catalog, None),
             pool=self.pool,
-            gate=None,  # type: ignore[arg-type]
+            gate=cast(RunGate, None),
             jobs=list,
         )
 
@@ -78,11 +82,12 @@ class Gpu(Stage):
     def fail(self, cause: Cause, *ids: str, free: float = 50.0) -> FakeRunner:
         """A batch of these ends so, with so much free; its runner."""
         seat = self.acquire("a")
+        runner: FakeRunner = seat.runner
         self.free = free
         batch = Batch("p/a", 1, [Member(id=id_, attempt=1, begun=SimpleNamespace()) for id_ in ids])  # type: ignore[arg-type]
         self.executor._failed(batch, seat, RunnerFailed(cause, "words"))
         self.free = 300.0
-        return seat.runner  # type: ignore[return-value]
+        return runner
 
 
 def test_a_lost_context_ends_its_runner_and_is_charged_to_one_that_was_alone_in_a_new_one() -> None:
