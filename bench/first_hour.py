@@ -8,8 +8,8 @@ in a copy of its own. At last the client's distribution is installed into an emp
 
 Figures:
 
-* ``commands_to_own_function``: commands in the README's marked blocks up to the first answer of one's own function;
-  ``seconds_to_own_function``: what they took together.
+* ``commands_to_own_function``: commands in the README's quick blocks up to the first answer of one's own function;
+  ``seconds_to_own_function``: what these blocks took together, in a copy of their own.
 * ``first_call_failures``: calls that were not answered with their result, of ``first_calls``; ``up_s``: median of the
   starts.
 * ``explain_gap``: the largest difference between the phases that ``explain`` shows of such a call, added up, and its
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -141,20 +141,23 @@ def walk_documents(marked: Mapping[str, Sequence[Block]]) -> list[Walked]:
     return walked
 
 
-def own_function(walked: Iterable[Walked]) -> tuple[list[str], float]:
-    """The commands of the README up to the first call of one's own function, and their seconds. LookupError without."""
+def to_own_function(marked: Mapping[str, Sequence[Block]]) -> tuple[list[Block], list[str]]:
+    """
+    The README's quick blocks up to the first call of one's own function, and the commands in them. LookupError where
+    none calls it.
+    """
+    way: list[Block] = []
     typed: list[str] = []
-    seconds = 0.0
-    for step in walked:
-        if step.block.document != README:
+    for block in marked.get(README, ()):
+        if block.kind != "quick":
             continue
-        commands = step.block.commands()
-        seconds += step.seconds
+        way.append(block)
+        commands = block.commands()
         called = next((number for number, command in enumerate(commands) if command.startswith(CALL)), None)
         typed += commands if called is None else commands[: called + 1]
         if called is not None:
-            return typed, seconds
-    raise LookupError(f"no marked block of {README} has `{CALL}`")
+            return way, typed
+    raise LookupError(f"no quick block of {README} has `{CALL}`")
 
 
 def client_install_mb() -> float:
@@ -189,8 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     marked = walk.documents()
     figures: dict[str, float] = {"client_install_mb": client_install_mb()}
+    way, commands = to_own_function(marked)
+    figures["seconds_to_own_function"] = sum(step.seconds for step in walk_documents({README: way}))
     walked = walk_documents(marked)
-    commands, figures["seconds_to_own_function"] = own_function(walked)
     problems = {step.block.name: step.problem for step in walked if step.problem}
     with newcomer() as person:
         calls = first_calls(person, options.starts)

@@ -8,7 +8,7 @@ A mark is an HTML comment on the line before a fenced block:
 * ``<!-- walk: long -->``: ``python -m bench.first_hour`` alone runs it.
 * ``<!-- walk: output -->``: what the marked block before it prints. ``…`` stands for any text; the output may have more
   lines before and after.
-* ``<!-- walk: quick, after `make up` -->``: a command that the text names in backticks comes first.
+* ``<!-- walk: quick, after `make up` -->``: a command that the text above has named comes first.
 
 A block in ``sh`` is run by bash with ``-e``; the working folder and exported variables last until the end of the
 document. A block in ``python`` or ``yaml`` whose first line is a comment with a path (``# twice/handler.py``) is written
@@ -97,7 +97,7 @@ def commands(text: str) -> list[str]:
 def blocks(text: str, document: str) -> list[Block]:
     """
     The marked blocks of a document in their order. Raises ValueError for a mark of another kind, one that no block
-    follows, an output without a block, and an ``after`` that the text does not name.
+    follows, an output without a block, and an ``after`` that the text above does not name.
     """
     lines = text.splitlines()
     marked: list[Block] = []
@@ -122,8 +122,8 @@ def blocks(text: str, document: str) -> list[Block]:
                 Block(**{name: getattr(last, name) for name in last.__slots__ if name != "output"}, output=content)
             )
             continue
-        if after and f"`{after}`" not in "\n".join(other for other in lines[:number] if not other.startswith("<!--")):
-            raise ValueError(f"{place}: the text before it does not name `{after}`")
+        if after and after not in "\n".join(above for above in lines[:number] if not above.startswith("<!--")):
+            raise ValueError(f"{place}: the text above does not name `{after}`")
         marked.append(
             Block(document=document, line=number + 2, kind=kind, language=fence[1], text=content, after=after)
         )

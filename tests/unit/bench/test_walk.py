@@ -10,7 +10,7 @@ import pytest
 
 from bench import first_hour, walk
 from bench.report import ROOT
-from bench.walk import Block, Newcomer, Walked
+from bench.walk import Block, Newcomer
 
 DOCUMENT = """\
 # A title
@@ -87,11 +87,11 @@ def test_an_output_is_what_the_document_promises(promised: str, same: bool) -> N
     assert (walk.differs(printed, promised) == "") is same
 
 
-def test_every_mark_of_the_documents_is_one() -> None:
-    marked = walk.documents()
-    assert first_hour.own_function(
-        Walked(block=block, seconds=1.0, problem="") for blocks in marked.values() for block in blocks
-    )[0]
+def test_every_mark_of_the_documents_is_one_and_the_readme_leads_to_a_function_of_ones_own() -> None:
+    way, commands = first_hour.to_own_function(walk.documents())
+    assert [block.file for block in way][:2] == ["twice/handler.py", "twice/function.yaml"]
+    assert commands[0] == "make up"
+    assert len(commands) <= 4
 
 
 @pytest.fixture
