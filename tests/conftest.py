@@ -30,6 +30,8 @@ hypothesis_settings.load_profile("suite")
 
 #: Files that share one platform in processes (tests/acceptance/conftest.py), by the name of their group.
 TOGETHER = {
+    "tests/acceptance/hostile/test_hostile.py": "bounded",
+    "tests/acceptance/test_fuzz.py": "bounded",
     "tests/acceptance/test_kills.py": "durability strict",
     "tests/acceptance/test_oip.py": "durability strict",
     "tests/acceptance/test_path.py": "usual settings",
