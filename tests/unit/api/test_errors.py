@@ -209,7 +209,7 @@ def test_a_success_is_concatenated() -> None:
         reply("succeeded", encode_result(Result(form="json", load_us=1, run_us=2000, body=b'{"a":1}'))), "r"
     )
 
-    assert bytes(response.body) == b'{"id":"i","state":"succeeded","output":{"a":1}}'
+    assert bytes(response.body) == b'{"id":"i","state":"succeeded","late_ms":0,"output":{"a":1}}'
     assert (
         response.headers["server-timing"]
         == "queue;dur=2.000, schedule;dur=0.500, dispatch;dur=0.500, load;dur=0.001, run;dur=2.000"
