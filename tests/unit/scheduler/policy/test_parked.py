@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.policy import kernel
-from scheduler.policy.decisions import Dispatch, Offload, Prewarm
+from scheduler.policy.decisions import Dispatch, Offload, Prewarm, Refusal
 from scheduler.policy.events import (
     FunctionRemoved,
     GpuReported,
@@ -206,4 +206,4 @@ def test_a_measured_cold_start_is_expected_of_the_next_one_and_a_warm_instance_a
     assert before is not None and (before.row_gpu, before.cold) == ("a", True), "a cold start takes 1 s"
     engine.decide(T, [InstanceReported(function="p/f0", revision=1, gpu="a", load_s=11.0)])
     after = engine.ask(T, "p/f0", 1, 1, T + 30.0)
-    assert after is not None and after.row_gpu is None and not after.reasons.refused.get("deadline"), "4 s by now"
+    assert after is not None and after.row_gpu is None and Refusal.DEADLINE not in after.reasons.refused, "4 s by now"
