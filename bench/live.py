@@ -41,7 +41,8 @@ from bench.overload.run import enough_windows, looks
 from research.compare import live, live_report
 from research.compare.live import CALIBRATED_WITH, Calibration, LiveComparison, Plan, Run
 from research.compare.section import BadReport
-from scheduler.simulation import policies, world
+from scheduler.policy.setting import parse
+from scheduler.simulation import world
 from scheduler.simulation.result import Inconsistent
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import World
@@ -154,7 +155,7 @@ class Here:
         rig.follow([one for one in schedule if one[0] < seconds], seconds)
 
     def _rig(self, policy: str) -> Rig:
-        setting, knobs = policies.parse(policy)
+        setting, knobs = parse(policy)
         told = {"SMORE_POLICY__NAME": setting, "SMORE_POLICY__KNOBS": json.dumps(knobs)}
         return Rig(self._home, self._partitions, functions=self._functions, preset=self._size, environment=told)
 
