@@ -6,14 +6,14 @@ that of trainings (``jobs/knobs.py``). A setting is a frozen dataclass whose fie
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-    Setting = TypeVar("Setting", bound=DataclassInstance)
-else:
-    Setting = TypeVar("Setting")
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Setting = TypeVar("Setting", bound=_Dataclass)
 
 
 class UnknownPolicy(ValueError):
