@@ -8,6 +8,7 @@ from scheduler.policy.jobs.decisions import Decision, Finish, Requeue, Wait
 from scheduler.policy.jobs.events import (
     AttemptOver,
     Ended,
+    Event,
     JobSubmitted,
     JobUnderWay,
     JobWithdrawn,
@@ -22,7 +23,7 @@ from tests.support.driven_jobs import HOUR, DrivenJobs, gpus, started
 def pauses(allowed: int, lasted_s: float = 100.0) -> list[float]:
     """Of a job that fails as often as it may."""
     restarts = short_ends = 0
-    seconds = []
+    seconds: list[float] = []
     while True:
         verdict = after(job_setting("smore-jobs"), Ended.FAILED, lasted_s, allowed, restarts, short_ends)
         if verdict.ended is not None:
@@ -128,13 +129,13 @@ def test_a_rule_that_takes_over_goes_on_where_the_other_was() -> None:
         "waits": {"hours": 4},
         "gang2": {"count": 2, "hours": 1},
     }.items():
-        first.submit(name, later=60, **fields)  # type: ignore[arg-type]
+        first.submit(name, later=60, **fields)
     first.end("pair", Ended.FAILED, later=600)
     first.tell(later=5)
 
     second = DrivenJobs()
     second.now = first.now
-    told = []
+    told: list[Event] = []
     for id_, job in first.policy.jobs.items():
         told.append(
             JobSubmitted(

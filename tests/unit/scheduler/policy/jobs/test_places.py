@@ -1,6 +1,7 @@
 """Where jobs start: gangs, memory, kinds, nodes, pins; and what is said of those that do not."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_slices_form_no_gangs() -> None:
         ({"attached": 1}, "started elsewhere"),
     ],
 )
-def test_closed_gpu_instances_take_nothing(change: dict[str, object], word: str) -> None:
+def test_closed_gpu_instances_take_nothing(change: dict[str, Any], word: str) -> None:
     [gpu] = gpus(1)
     jobs = DrivenJobs(fleet=[replace(gpu, **change)])
     assert started(jobs.submit("pinned", gpus=("n0g0",))) == []
