@@ -78,7 +78,7 @@ class Here:
 
     def __init__(self, home: Path, wanted: World, seed: int) -> None:
         self._home, self._seed = home, seed
-        self._size = wanted.truth.preset
+        self._size = wanted.interference_model.preset
         partitions = one_core_partitions() if self._size == "cpu" else list(local.gpu_partitions())
         if len(partitions) < len(wanted.gpus):
             raise world.bad("gpus", f"{len(wanted.gpus)} are wanted, {len(partitions)} of the kind are at hand")
