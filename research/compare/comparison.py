@@ -138,12 +138,10 @@ def quiet(work: Callable[[], Result]) -> Result:
     """Run without the cycle collector: a run makes millions of small objects, none of them part of a cycle."""
     enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         return work()
     finally:
-        gc.unfreeze()
         if enabled:
             gc.enable()
 

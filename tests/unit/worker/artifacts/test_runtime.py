@@ -26,6 +26,7 @@ from smore.domain.artifact import Artifact
 from smore.domain.errors import BlobNotFound, InvalidArtifact, WrongDigest
 from smore.domain.function import FunctionSpec
 from smore.redis.catalog import Catalog, FunctionEntry
+from smore.testing import ManualClock
 from smore_client.pack import pack
 from tests.support.eventually import eventually
 from worker import proc
@@ -404,7 +405,7 @@ class FakeEnvironments:
 
 class Stage:
     def __init__(self, tmp_path: Path, store: Store, artifacts: Artifacts) -> None:
-        self.now = 0.0
+        self.clock = ManualClock()
         #: By revision, from 1.
         self.specs: list[FunctionSpec] = []
         self.functions: dict[str, FunctionEntry] = {}
@@ -420,7 +421,7 @@ class Stage:
                     revision=lambda _, revision: self.specs[revision - 1],
                 ),
             ),
-            clock=lambda: self.now,
+            clock=self.clock,
         )
         self.artifact = upload(store, tmp_path, handler_py="x")
 
@@ -454,7 +455,7 @@ class TestRuntimeProvider:
         assert stage.environments.asked == 1
         with pytest.raises(RuntimeFailed):
             stage.take("y")
-        stage.now += FAILURE_S
+        stage.clock.advance(FAILURE_S)
         stage.environments.error = None
         stage.take("x")
 
@@ -490,10 +491,10 @@ class TestRuntimeProvider:
         in_force(2)
         for _ in range(3):
             stage.provider.prepare()
-            stage.now += FAILURE_S
+            stage.clock.advance(FAILURE_S)
         assert stage.environments.asked == 2
         stage.environments.error = None
-        stage.now += PREPARE_AGAIN_S
+        stage.clock.advance(PREPARE_AGAIN_S)
         stage.provider.prepare()
         stage.provider.prepare()
         assert stage.environments.asked == 3
