@@ -106,8 +106,8 @@ def parser() -> argparse.ArgumentParser:
         "--policies",
         default="",
         help=(
-            "names with commas between, the first is judged; knobs after colons, edf-util:sm_cap=0.9; default: the"
-            " preset's"
+            "names with commas between, the first is judged; knobs after colons, edf-util:sm_cap=0.9; a placement rule"
+            " of your own, ./mine.py:Mine; default: the preset's"
         ),
     )
     comparing.add_argument("--seeds", type=_positive, default=10, help="seeds 0 to n - 1")

@@ -10,6 +10,9 @@ from enum import StrEnum
 from math import inf, isfinite
 from typing import Any, Final
 
+from scheduler.policy.own_rule import load_rule
+from smore.domain.placement_rule import BadRule, PlacementRule
+
 
 class UnknownPolicy(ValueError):
     """There is no policy or knob of that name, or its value is out of range."""
@@ -92,6 +95,7 @@ class Knobs:
     impact                weights of training, function, functions there                              >= 0         A27
     ageing_per_s          added to the normalised P per second of waiting, where P is the order       >= 0         A20
     recorded              candidates that are kept with a decision                                    >= 1         none
+    rule                  orders and chooses in place of ``order`` and ``choice``; None = they do     of one's own none
     seed                  of the sample and of random choice                                          int          none
     ====================  ==========================================================================  ===========  ============
     """
@@ -125,6 +129,7 @@ class Knobs:
     impact: tuple[float, float, float] = (1.0, 1.0, 1.0)
     ageing_per_s: float = 0.0
     recorded: int = 8
+    rule: PlacementRule | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -221,10 +226,20 @@ PRESETS: Final[Mapping[str, Knobs]] = {
 
 
 def preset(name: str, **changed: Any) -> Knobs:
-    """A named setting with some knobs changed. Raises UnknownPolicy, which names what there is."""
-    if name not in PRESETS:
-        raise UnknownPolicy(f"{name!r} is not a policy; there are {', '.join(PRESETS)}")
-    return replace(PRESETS[name], **{knob: _value(knob, value) for knob, value in changed.items()})
+    """
+    A named setting with some knobs changed; ``module:Class`` or ``FILE.py:Class``: the product with a new placement
+    rule of that class (smore/domain/placement_rule.py). Raises UnknownPolicy, which names what there is.
+    """
+    if ":" in name:
+        try:
+            setting = replace(_PRODUCT, name=name, rule=load_rule(name))
+        except BadRule as error:
+            raise UnknownPolicy(str(error)) from error
+    elif name in PRESETS:
+        setting = PRESETS[name]
+    else:
+        raise UnknownPolicy(f"{name!r} is not a policy; there are {', '.join(PRESETS)}, and module:Class")
+    return replace(setting, **{knob: _value(knob, value) for knob, value in changed.items()})
 
 
 _WORDS: Final[Mapping[str, type[StrEnum]]] = {
@@ -237,7 +252,7 @@ _WORDS: Final[Mapping[str, type[StrEnum]]] = {
 
 def _value(knob: str, value: Any) -> Any:
     """A knob's value from what JSON can say. Raises UnknownPolicy, which names the knob."""
-    names = [field.name for field in fields(Knobs)]
+    names = [field.name for field in fields(Knobs) if field.name != "rule"]
     if knob not in names:
         raise UnknownPolicy(f"{knob!r} is not a knob; there are {', '.join(names)}")
     kind = type(getattr(PRESETS["smore"], knob))

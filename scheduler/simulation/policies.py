@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scheduler.policy.engine import Engine
-from scheduler.policy.knobs import UnknownPolicy, preset
+from scheduler.policy.knobs import PRESETS, UnknownPolicy, preset
 from scheduler.policy.policy import Policy
 
 Factory = Callable[[int], Policy]
@@ -12,7 +12,8 @@ Factory = Callable[[int], Policy]
 
 def factory(name: str) -> Factory:
     """
-    Of a named setting, with knobs that differ after colons: ``edf-util:sm_cap=0.9``, a number, true, false or a word.
+    Of a named setting, or of a placement rule of one's own (``./mine.py:Mine``, ``module:Mine``), with knobs that differ
+    after colons: ``edf-util:sm_cap=0.9``, a number, true, false or a word.
 
     Raises UnknownPolicy, which names the settings or knobs that there are.
     """
@@ -24,6 +25,8 @@ def factory(name: str) -> Factory:
 def parse(name: str) -> tuple[str, dict[str, Any]]:
     """(setting, knobs that differ). Raises UnknownPolicy where a knob has no value."""
     setting, *changed = name.split(":")
+    if changed and setting not in PRESETS and "=" not in changed[0]:
+        setting = f"{setting}:{changed.pop(0)}"
     return setting, dict(map(_knob, changed))
 
 
