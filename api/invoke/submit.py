@@ -1,7 +1,7 @@
 """
 Submission: a :class:`api.invoke.request.Call` goes to the queue, and its caller waits where the call says so.
 
-Both REST doors submit here; api/invoke/response.py and api/openinference turn what comes of it into answers.
+Both REST interfaces submit here; api/invoke/response.py and api/openinference turn what comes of it into answers.
 """
 
 import asyncio

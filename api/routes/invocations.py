@@ -38,10 +38,11 @@ router = APIRouter(prefix="/v1", tags=["invocations"], route_class=BoundedRoute)
 
 async def invoke(request: Request, function: str) -> Response:
     """
-    Run a function. Waits for the result (200), or answers 202 with `Location` when `Prefer: respond-async` asks for it
-    or the wait ends.
+    Run a function. It waits for the result and answers 200. It answers 202 with `Location` where `Prefer:
+    respond-async` asks for that, or where the wait ends before the invocation does.
 
-    An error in the input is found before anything is queued, and names its place.
+    The input is checked before anything is queued; an error names the place in it. `inputs` in place of `input` makes
+    an invocation of each of its values; with `respond-async` the request's size is their only bound.
     """
     began = time.perf_counter()
     gateway: Gateway = request.scope["app"].state.gateway
@@ -169,7 +170,10 @@ async def get_invocation(
         float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for its end", allow_inf_nan=False)
     ] = 0.0,
 ) -> Response | schemas.Invocation:
-    """An invocation: as it stands, or from the history."""
+    """
+    Read one invocation: its present state, or from the history what became of it. `wait` holds the answer until the
+    invocation ends, or so many seconds are over.
+    """
     project = caller.project
     record = await _record(gateway, project, invocation)
     if record is None:
@@ -222,7 +226,10 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
 
 @router.get("/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": Problem}})
 async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, invocation: str) -> Response:
-    """The result as a synchronous call would have got it; 202 while there is none, 410 when it has been dropped."""
+    """
+    Read the result as a synchronous call would have got it. The answer is 202 while there is none, and 410 where the
+    platform keeps it no longer.
+    """
     record = await _record(gateway, caller.project, invocation)
     if record is None:
         past = await run_in_threadpool(_past, gateway, caller.project, invocation)
@@ -237,8 +244,8 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)
 async def get_executions(gateway: TheGateway, caller: ReadKey, invocation: str) -> schemas.Executions:
     """
-    Its attempts, each with the degradation that was predicted and the one that was measured. From the history: a second
-    behind.
+    List the attempts of an invocation, each with the degradation that was predicted and the one that was measured. They
+    come from the history, which is a second behind.
     """
     check_id(invocation)
     executions = await run_in_threadpool(lambda: gateway.reader().executions(caller.project, invocation))
@@ -277,7 +284,10 @@ def _execution(run: "Execution") -> schemas.Execution:
 
 @router.post("/invocations/{invocation}/cancel", response_model=schemas.Invocation, response_model_exclude_none=True)
 async def cancel(gateway: TheGateway, caller: InvokeKey, invocation: str) -> schemas.Invocation:
-    """Cancel. What runs alone is stopped; what runs in a batch is discarded. 409 when it has ended otherwise."""
+    """
+    Cancel an invocation. One that runs alone is stopped; of one that runs in a batch the result is discarded. The
+    answer is 409 where it has already ended in another way.
+    """
     check_id(invocation)
     outcome, state = await gateway.queue.cancel(caller.project, invocation)
     if outcome == "absent":
@@ -297,8 +307,8 @@ def list_invocations(
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
 ) -> schemas.Invocations:
     """
-    The history, the newest first. What has just arrived may be missing for a second; what runs is told as dispatched
-    until it ends.
+    List the invocations, the newest first. They come from the history: one that has just arrived may be missing for a
+    second, and one that runs is shown as dispatched until it ends.
     """
     page, next_cursor = gateway.reader().invocations(
         caller.project, function=function, state=state, limit=limit, cursor=cursor
