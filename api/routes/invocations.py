@@ -5,7 +5,9 @@ Invocations over HTTP: the hot path (:func:`invoke`), and what became of an invo
 handler, from headers and bytes to bytes, without pydantic; its description for OpenAPI is written by hand below.
 """
 
+import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
@@ -17,7 +19,16 @@ from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import ResultDropped
 from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
 from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, check_id, read, wait_s
-from api.invoke.response import JSON_TYPE, BytesResponse, accepted, respond, respond_several, server_timing, settled
+from api.invoke.response import (
+    JSON_TYPE,
+    BytesResponse,
+    Run,
+    accepted,
+    respond,
+    respond_several,
+    server_timing,
+    settled,
+)
 from api.invoke.submit import submit, submit_and_wait, submit_several
 from api.schemas import invocations as schemas
 from api.schemas.problem import Problem
@@ -31,6 +42,12 @@ if TYPE_CHECKING:
     from smore.postgres.history.values import Execution, PastInvocation
 
 router = APIRouter(prefix="/v1", tags=["invocations"], route_class=BoundedRoute)
+
+#: Seconds between two looks at invocations of which any may end, at least and for each of them.
+_LOOK_S = 0.05
+_LOOK_EACH_S = 0.0005
+#: Bytes of invocations in the answer to a wait for any, beyond the first.
+_MOST_SHOWN = 8 << 20
 
 
 # ---- running a function ----------------------------------------------------------------------------------------------
@@ -237,8 +254,8 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
     reply = await gateway.queue.reply(caller.project, invocation)
     request_id: str = request.scope["request_id"]
     if reply is None:
-        return accepted(invocation, record.state, gateway.durability, request_id)
-    return settled(reply, request_id, await check_after_expiry(gateway, record.function, reply))
+        return accepted(Run.of(record), record.state, gateway.durability, request_id)
+    return settled(reply, Run.of(record), request_id, await check_after_expiry(gateway, record.function, reply))
 
 
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)
@@ -283,18 +300,58 @@ def _execution(run: "Execution") -> schemas.Execution:
 
 
 @router.post("/invocations/{invocation}/cancel", response_model=schemas.Invocation, response_model_exclude_none=True)
-async def cancel(gateway: TheGateway, caller: InvokeKey, invocation: str) -> schemas.Invocation:
+async def cancel(
+    gateway: TheGateway, caller: InvokeKey, request: Request, invocation: str
+) -> Response | schemas.Invocation:
     """
     Cancel an invocation. One that runs alone is stopped; of one that runs in a batch the result is discarded. The
     answer is 409 where it has already ended in another way.
     """
     check_id(invocation)
-    outcome, state = await gateway.queue.cancel(caller.project, invocation)
+    project, past = caller.project, None
+    outcome, state = await gateway.queue.cancel(project, invocation)
     if outcome == "absent":
-        state = (await run_in_threadpool(_past, gateway, caller.project, invocation)).state.value
+        past = await run_in_threadpool(_past, gateway, project, invocation)
+        state = past.state.value
     if outcome != "cancelled" and state != State.CANCELLED:
         raise Conflict(f"The invocation has ended: {state}.", id=invocation, state=state)
-    return schemas.Invocation(id=invocation, state=State.CANCELLED, cause="cancelled")
+    record = await _record(gateway, project, invocation)
+    if record is None:
+        return past if past is not None else await run_in_threadpool(_past, gateway, project, invocation)
+    reply = await gateway.queue.reply(project, invocation)
+    return BytesResponse(200, _shown(record, reply), request.scope["request_id"], [JSON_TYPE])
+
+
+@router.post("/invocations:wait", response_model=schemas.Invocations, response_model_exclude_none=True)
+async def wait_for_any(gateway: TheGateway, caller: ReadKey, request: Request, body: schemas.WaitBody) -> Response:
+    """
+    Wait until at least one of several invocations has ended, or until `wait_s` is over, and return those that have
+    ended. A caller who removes them from the list and asks again gets all in the order in which they end.
+
+    One answer holds about 8 MiB of outputs; further ended invocations are in the next one. The answer is 404 where one
+    of the ids is not known.
+    """
+    project, until = caller.project, time.monotonic() + body.wait_s
+    invocations = [(project, id_) for id_ in dict.fromkeys(body.ids)]
+    # The more are read at a time, the less often.
+    pause_s = max(_LOOK_S, len(invocations) * _LOOK_EACH_S)
+    while True:
+        states = await gateway.queue.states(invocations)
+        gone = [id_ for (_, id_), (record, _) in zip(invocations, states, strict=True) if record is None]
+        ended = [_shown(record, reply) for record, reply in states if record is not None and reply is not None]
+        past = await run_in_threadpool(_pasts, gateway, project, gone) if gone else []
+        ended += [each.model_dump_json(exclude_none=True).encode() for each in past if each.state.value in TERMINAL]
+        left_s = until - time.monotonic()
+        if ended or left_s <= 0:
+            break
+        await asyncio.sleep(min(pause_s, left_s))
+    size, shown = 0, list[bytes]()
+    for document in ended:
+        size += len(document)
+        if shown and size > _MOST_SHOWN:
+            break
+        shown.append(document)
+    return BytesResponse(200, b'{"invocations":[%b]}' % b",".join(shown), request.scope["request_id"], [JSON_TYPE])
 
 
 @router.get("/invocations", response_model_exclude_none=True)
@@ -323,6 +380,10 @@ async def _record(gateway: Gateway, project: str, id_: str) -> InvocationRecord 
 
 def _past(gateway: Gateway, project: str, id_: str) -> schemas.Invocation:
     return _from_past(gateway.reader().invocation(project, id_))
+
+
+def _pasts(gateway: Gateway, project: str, ids: Sequence[str]) -> list[schemas.Invocation]:
+    return [_past(gateway, project, id_) for id_ in ids]
 
 
 def _from_past(past: "PastInvocation") -> schemas.Invocation:
