@@ -55,6 +55,8 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.requirements": "packages that the environment gets; uploaded folders only",
     "spec.secrets": "names of the project's secrets that the handler finds in its environment",
     "spec.slo.deadline": "duration from arrival within which an invocation must end",
+    "spec.slo.on_late": "what becomes of a run past its deadline: `finish` (it goes on; `late_ms` says how late it was)"
+    " or `drop` (it ends as `expired`; where all of its batch is late, its instance ends with it)",
     "spec.resources.gpu_memory": "size; memory of one warm instance. 0 = no memory of the GPU",
     "spec.batching.max_size": "rows that may run together",
     "spec.scaling.min_warm": "instances that stand ready at any time, over all GPU instances",
@@ -199,12 +201,12 @@ def settings() -> str:
     def rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:
         for name, field in model.model_fields.items():
             if not _nested(field):
-                said = comments.get((model.__name__, name))
-                if said is None:
+                meaning = comments.get((model.__name__, name))
+                if meaning is None:
                     raise Incomplete(
                         f"smore/process/settings.py: {model.__name__}.{name} has no comment that explains it"
                     )
-                yield f"`{prefix}{name.upper()}`", _type(field.annotation), _default(field), said
+                yield f"`{prefix}{name.upper()}`", _type(field.annotation), _default(field), meaning
 
     heads = ("variable", "type", "default", "meaning")
     parts = [
@@ -243,9 +245,9 @@ def _comments(source: str) -> dict[tuple[str, str], str]:
                 above = item.lineno - 1
                 while lines[above - 1].strip().startswith("#:"):
                     above -= 1
-                said = " ".join(line.strip().removeprefix("#:").strip() for line in lines[above : item.lineno - 1])
-                if said:
-                    comments[node.name, item.target.id] = said.replace("``", "`")
+                comment = " ".join(line.strip().removeprefix("#:").strip() for line in lines[above : item.lineno - 1])
+                if comment:
+                    comments[node.name, item.target.id] = comment.replace("``", "`")
     return comments
 
 
@@ -309,9 +311,9 @@ def _taken(call: ast.Call, sections: Mapping[str, str]) -> tuple[str, tuple[str,
     default = _value(call.args[1]) if len(call.args) > 1 else None
     bounds = [_value(node) for node in call.args[2:4]]
     unit = " s" if call.func.attr == "seconds" else ""
-    said = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else NONE
+    allowed = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else NONE
     shown = NONE if default is None else f"`{default}`" if not unit else f"`{default}` s"
-    return f"{section}.{key.value!s}", (shown, said)
+    return f"{section}.{key.value!s}", (shown, allowed)
 
 
 def _value(node: ast.expr) -> object:
@@ -335,13 +337,15 @@ def errors() -> str:
         seen.setdefault(error.code, (fault, _prose(error.__doc__)))
     rows = []
     for code in sorted({*seen, *STATUS} - {SmoreError.code}):
-        fault, said = seen.get(code, ("caller" if STATUS.get(code, 500) < 500 else "platform", UNRAISED.get(code, "")))
+        fault, meaning = seen.get(
+            code, ("caller" if STATUS.get(code, 500) < 500 else "platform", UNRAISED.get(code, ""))
+        )
         status = STATUS.get(code, 400 if fault == "caller" else 500)
-        rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, said))
+        rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, meaning))
     _missing("causes", [cause.value for cause in invocation.Cause], [cause.value for cause in CAUSES])
     causes = [
-        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else NONE, _sentence(said))
-        for cause, said in CAUSES.items()
+        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else NONE, _sentence(meaning))
+        for cause, meaning in CAUSES.items()
     ]
     return page(
         "Errors and causes",
@@ -416,8 +420,8 @@ def rest() -> str:
             query = ", ".join(
                 f"`{parameter['name']}`" for parameter in operation.get("parameters", []) if parameter["in"] == "query"
             )
-            said = _prose(operation.get("description")) or operation["summary"]
-            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, said))
+            text = _prose(operation.get("description")) or operation["summary"]
+            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, text))
     parts = [
         "A running gateway documents every body and answer under `/docs` and `/openapi.json`; this page is the list. Any operation may "
         "answer with a [problem document](errors.md)."

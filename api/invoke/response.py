@@ -39,22 +39,16 @@ class BytesResponse(Response):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The invocation that an answer is about; ``slo_us``: microseconds from its arrival to its deadline."""
+    """The invocation that an answer is about."""
 
     id: str
     function: str
     revision: int
-    slo_us: int
 
     @classmethod
     def of(cls, record: InvocationRecord) -> Self:
         """The invocation of a record."""
-        return cls(
-            id=record.id,
-            function=record.function.partition("/")[2],
-            revision=record.revision,
-            slo_us=record.deadline_us - record.arrival_us,
-        )
+        return cls(id=record.id, function=record.function.partition("/")[2], revision=record.revision)
 
     def head(self) -> bytes:
         """The first members of a JSON object. A function's name needs no escaping."""
@@ -62,9 +56,7 @@ class Run:
 
 
 def _run(call: Call, submitted: Submitted) -> Run:
-    return Run(
-        id=submitted.id, function=call.entry.name, revision=submitted.revision, slo_us=submitted.slo_us or call.slo_us
-    )
+    return Run(id=submitted.id, function=call.entry.name, revision=submitted.revision)
 
 
 async def respond(call: Call, submitted: Submitted) -> Response:
@@ -136,11 +128,11 @@ def settled(reply: Reply, run: Run, request_id: str, check: AdmissionCheck | Non
     invocation expired.
     """
     result = result_of(reply, check)
-    timing = (b"server-timing", server_timing(reply, result))
+    headers = [(b"server-timing", server_timing(reply, result)), *late_header(reply)]
     if result.form == "raw":
         headers = [
             RAW_TYPE,
-            timing,
+            *headers,
             (b"smore-outputs", result.shapes.encode()),
             (b"smore-invocation", reply.id.encode()),
             (b"smore-function", run.function.encode()),
@@ -149,10 +141,21 @@ def settled(reply: Reply, run: Run, request_id: str, check: AdmissionCheck | Non
         return BytesResponse(200, result.body, request_id, headers)
     return BytesResponse(
         200,
-        b'{%b,"state":"succeeded",%b,"output":%b}' % (run.head(), _when(reply, run), result.body),
+        b'{%b,"state":"succeeded",%b,"late_ms":%b,"output":%b}'
+        % (run.head(), _when(reply), late_ms(reply), result.body),
         request_id,
-        [JSON_TYPE, timing],
+        [JSON_TYPE, *headers],
     )
+
+
+def late_ms(reply: Reply) -> bytes:
+    """Milliseconds after its deadline at which it ended, as a JSON number; 0 = in time."""
+    return b"%.3f" % (reply.late_us / 1000) if reply.late_us else b"0"
+
+
+def late_header(reply: Reply) -> list[tuple[bytes, bytes]]:
+    """``Smore-Late-Ms`` where it ended after its deadline."""
+    return [(b"smore-late-ms", late_ms(reply))] if reply.late_us else []
 
 
 def result_of(reply: Reply, check: AdmissionCheck | None = None) -> Result:
@@ -163,14 +166,14 @@ def result_of(reply: Reply, check: AdmissionCheck | None = None) -> Result:
     return result
 
 
-def _when(reply: Reply, run: Run) -> bytes:
+def _when(reply: Reply) -> bytes:
     """Which attempt succeeded, where and when, as members of a JSON object."""
     about = orjson.dumps(
         {
             "attempt": reply.attempt,
             "gpu": reply.gpu,
             "arrival_at": moment(reply.arrival_us / 1e6),
-            "deadline_at": moment((reply.arrival_us + run.slo_us) / 1e6),
+            "deadline_at": moment(reply.deadline_us / 1e6) if reply.deadline_us else None,
             "finished_at": moment(reply.finished_us / 1e6),
         }
     )
@@ -192,6 +195,8 @@ def _ended(reply: Reply, result: Result, check: AdmissionCheck | None) -> Ended:
         "state": reply.state,
         "cause": reply.cause,
     }
+    if reply.late_us:
+        details["late_ms"] = reply.late_us / 1000
     if status in (429, 503):
         details["retry_after_s"] = 1
     if check is not None and reply.state == State.EXPIRED:
@@ -203,7 +208,8 @@ def item(reply: Reply, run: Run, check: AdmissionCheck | None = None) -> bytes:
     """One input of several, as JSON; ``status`` is what a call of its own would have been answered with."""
     result = decode_result(reply.result)
     if reply.state == State.SUCCEEDED:
-        return b'{%b,"state":"succeeded",%b,"status":200,"output":%b}' % (run.head(), _when(reply, run), result.body)
+        parts = (run.head(), _when(reply), late_ms(reply), result.body)
+        return b'{%b,"state":"succeeded",%b,"status":200,"late_ms":%b,"output":%b}' % parts
     error = _ended(reply, result, check)
     details = {key: value for key, value in error.details.items() if key != "retry_after_s"}
     return orjson.dumps(details | {"function": run.function, "revision": run.revision, "detail": str(error)})

@@ -7,7 +7,7 @@ Both REST interfaces submit here; api/invoke/response.py and api/openinference t
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -33,15 +33,13 @@ class Submitted:
     """
     The invocation ``id`` when its caller stops waiting: ``reply`` says how it ended, None = it goes on, in ``state``.
 
-    ``revision``: of the function that it runs; ``slo_us``: microseconds from its arrival to its deadline, 0 = not known;
-    ``replayed``: an earlier request with this Idempotency-Key made it.
+    ``revision``: of the function that it runs; ``replayed``: an earlier request with this Idempotency-Key made it.
     """
 
     id: str
     reply: Reply | None
     state: str
     revision: int = 0
-    slo_us: int = 0
     replayed: bool = False
 
 
@@ -70,7 +68,7 @@ async def submit_and_wait(call: Call, wait_s: float, began: float) -> Submitted:
             return await _earlier(call, admission.known_id)
         if admission.status != "ok":
             raise refusal(admission, submission.slo_us)
-        reply, state = await waiter.future, ""
+        reply, state = _with_deadline(await waiter.future, admission.deadline_us), ""
     finally:
         gateway.waiters.forget(waiter)
     if reply is None:
@@ -84,7 +82,7 @@ async def submit_and_wait(call: Call, wait_s: float, began: float) -> Submitted:
 
 
 def _submitted(submission: Submission, reply: Reply | None, state: str) -> Submitted:
-    return Submitted(id=submission.id, reply=reply, state=state, revision=submission.revision, slo_us=submission.slo_us)
+    return Submitted(id=submission.id, reply=reply, state=state, revision=submission.revision)
 
 
 async def submit_several(call: Call) -> Sequence[Submitted | CallerError]:
@@ -118,7 +116,7 @@ async def _submit_together(call: Call, submissions: Sequence[Submission]) -> lis
             elif submission.id not in waiters:
                 submitted = _submitted(submission, None, State.QUEUED)
             else:
-                reply, state = await waiters[submission.id].future, ""
+                reply, state = _with_deadline(await waiters[submission.id].future, admission.deadline_us), ""
                 if reply is None:
                     reply, state = await _keep(gateway, project, submission.id)
                 submitted = _submitted(submission, reply, state)
@@ -129,6 +127,11 @@ async def _submit_together(call: Call, submissions: Sequence[Submission]) -> lis
         for waiter in waiters.values():
             gateway.waiters.forget(waiter)
     return results
+
+
+def _with_deadline(reply: Reply | None, deadline_us: int) -> Reply | None:
+    """The reply with its deadline, which the frame of a published one does not carry."""
+    return reply if reply is None else replace(reply, deadline_us=deadline_us)
 
 
 async def _keep(gateway: Gateway, project: str, id_: str) -> tuple[Reply | None, str]:
@@ -150,16 +153,10 @@ async def _earlier(call: Call, id_: str) -> Submitted:
     reply = await gateway.queue.reply(project, id_)
     if reply is None and call.wait_s is not None:
         # It may have come through another gateway, whose channel it then has.
-        reply = await gateway.waiters.wait(project, id_, call.wait_s, told=False)
+        reply = _with_deadline(await gateway.waiters.wait(project, id_, call.wait_s, told=False), record.deadline_us)
         record = await gateway.queue.record(project, id_) or record
-    return Submitted(
-        id=id_,
-        reply=reply,
-        state=record.state if reply is None else reply.state,
-        revision=record.revision,
-        slo_us=record.deadline_us - record.arrival_us,
-        replayed=True,
-    )
+    state = record.state if reply is None else reply.state
+    return Submitted(id=id_, reply=reply, state=state, revision=record.revision, replayed=True)
 
 
 @lru_cache(maxsize=4096)

@@ -25,7 +25,7 @@ from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
 from api.errors import NotReady, StillRunning, Unsupported
 from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
 from api.invoke.request import IDEMPOTENCY, Call, read_body
-from api.invoke.response import JSON_TYPE, RAW_TYPE, BytesResponse, result_of, server_timing
+from api.invoke.response import JSON_TYPE, RAW_TYPE, BytesResponse, late_header, result_of, server_timing
 from api.invoke.submit import Submitted, submit_and_wait
 from api.openinference import codec
 from api.openinference.request import read_inference
@@ -487,6 +487,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
         RAW_TYPE if size is not None else JSON_TYPE,
         (b"server-timing", server_timing(submitted.reply, result)),
         (b"smore-invocation", submitted.id.encode()),
+        *late_header(submitted.reply),
     ]
     if size is not None:
         headers.append((b"inference-header-content-length", b"%d" % size))

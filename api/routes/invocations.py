@@ -24,6 +24,7 @@ from api.invoke.response import (
     BytesResponse,
     Run,
     accepted,
+    late_header,
     respond,
     respond_several,
     server_timing,
@@ -122,7 +123,11 @@ _DESCRIPTION: dict[str, object] = {
         "200": {
             "description": "The result; `invocations` where `inputs` were sent",
             "headers": {
-                "Server-Timing": {"schema": {"type": "string"}, "description": "queue, schedule, dispatch, load, run"}
+                "Server-Timing": {"schema": {"type": "string"}, "description": "queue, schedule, dispatch, load, run"},
+                "Smore-Late-Ms": {
+                    "schema": {"type": "number"},
+                    "description": "Milliseconds after its deadline at which it ended; absent where it was in time",
+                },
             },
             "content": {
                 "application/json": {
@@ -131,6 +136,7 @@ _DESCRIPTION: dict[str, object] = {
                         "properties": {
                             "id": {"type": "string"},
                             "state": {"type": "string"},
+                            "late_ms": {"type": "number"},
                             "output": {},
                             "invocations": {"type": "array", "items": {"type": "object"}},
                         },
@@ -209,7 +215,8 @@ async def get_invocation(
 def _headers(reply: Reply | None) -> list[tuple[bytes, bytes]]:
     if reply is None:
         return [JSON_TYPE]
-    return [JSON_TYPE, (b"server-timing", server_timing(reply, decode_result(reply.result)))]
+    timing = (b"server-timing", server_timing(reply, decode_result(reply.result)))
+    return [JSON_TYPE, timing, *late_header(reply)]
 
 
 def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
@@ -232,6 +239,7 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
             "attempt": reply.attempt,
             "gpu": reply.gpu,
             "finished_at": moment(reply.finished_us / 1e6),
+            "late_ms": max(0, reply.finished_us - record.deadline_us) / 1000,
         }
         result = decode_result(reply.result)
         if result.form == "json":
@@ -399,4 +407,5 @@ def _from_past(past: "PastInvocation") -> schemas.Invocation:
         arrival_at=moment(past.arrival_at),
         deadline_at=moment(past.deadline_at),
         finished_at=moment(past.finished_at) if past.finished_at is not None else None,
+        late_ms=0.0 if past.finished_at is None else round(max(0.0, past.finished_at - past.deadline_at) * 1e3, 3),
     )

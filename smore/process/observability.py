@@ -78,6 +78,12 @@ E2E_SECONDS = Histogram(
 # Leader and standby
 LEADER = Gauge("smore_leader", "1 where this process holds the leader's lease", registry=SCHEDULER)
 QUEUE_DEPTH = Gauge("smore_queue_depth", "Invocations waiting", ["function"], registry=SCHEDULER)
+DEADLINES_MISSED = Counter(
+    "smore_deadline_missed",
+    "Invocations that ended after their deadline, by how they ended",
+    ["function", "outcome"],
+    registry=SCHEDULER,
+)
 QUEUE_WAIT_SECONDS = Histogram(
     "smore_queue_wait_seconds", "Arrival to dispatch", ["function"], buckets=BUCKETS, registry=SCHEDULER
 )

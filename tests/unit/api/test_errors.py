@@ -166,7 +166,7 @@ def test_failures_by_cause() -> None:
     assert outcome("rejected", "infeasible") == (429, "slo_infeasible")
 
 
-RUN = Run(id="i", function="echo", revision=2, slo_us=500_000)
+RUN = Run(id="i", function="echo", revision=2)
 
 
 def reply(state: str, result: bytes, cause: str = "ok") -> Reply:
@@ -214,8 +214,8 @@ def test_a_success_is_concatenated() -> None:
 
     body = bytes(response.body)
     assert body.startswith(b'{"id":"i","function":"echo","revision":2,"state":"succeeded","attempt":')
-    assert body.endswith(b',"output":{"a":1}}')
-    assert orjson.loads(body)["deadline_at"] == "1970-01-01T00:00:01.500000+00:00"
+    assert body.endswith(b',"late_ms":0,"output":{"a":1}}')
+    assert orjson.loads(body)["finished_at"] == "1970-01-01T00:00:01.010000+00:00"
     assert (
         response.headers["server-timing"]
         == "queue;dur=2.000, schedule;dur=0.500, dispatch;dur=0.500, load;dur=0.001, run;dur=2.000"

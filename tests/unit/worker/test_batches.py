@@ -3,21 +3,23 @@ Who is charged for what went wrong on a GPU, with a pool of runners that are no 
 """
 
 import math
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from smore.domain.invocation import Cause
+from smore.domain.function import FunctionSpec, OnLate
+from smore.domain.invocation import Cause, Encoding
 from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.queue import Queue
 from tests.support.pool_stage import FakeRunner, Stage
-from worker.batches import Batch, Executor, Member
+from worker.batches import LATE_MARGIN_S, Batch, Executor, Member
 from worker.device.device import Device
 from worker.pool.errors import LoadFailed, Unservable
-from worker.runner.runner_handle import RunnerFailed
+from worker.runner.runner_handle import RunnerFailed, RunnerTimeout
 from worker.training.run_gate import RunGate
 
 
@@ -72,8 +74,9 @@ class Gpu(Stage):
         self.given_back.append((cause.value, [id_ for id_, _ in attempts], refund, alone))
         return [1] * len(attempts)
 
-    def finish(self, function: str, meta: str, outcomes: Any) -> list[bool]:
+    def finish(self, function: str, meta: str, outcomes: Any, *, drop_late: bool) -> list[bool]:
         self.ended += [one.id for one in outcomes]
+        self.drops_late = drop_late
         return [True] * len(outcomes)
 
     def fail(self, cause: Cause, *ids: str, free: float = 50.0) -> FakeRunner:
@@ -142,3 +145,28 @@ def test_a_function_without_device_memory_gets_no_device_and_no_context() -> Non
     assert (seat.runner.pid, seat.runner.loaded.device) == (1, "cpu")
     seat = stage.acquire("a", max_batch=8)
     assert (seat.runner.pid, seat.runner.loaded.device, seat.runner.loaded.max_batch) == (99, "cuda", 8)
+
+
+@pytest.mark.parametrize("left_s", [-1.0, 30.0])
+def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left_s: float) -> None:
+    """Behind a cold start that took all the time the instance stays; a run is ended with its process."""
+    stage = Gpu()
+    limits: list[float] = []
+
+    def predict(items: object, payloads: object, trace: str, limit_s: float) -> Any:
+        limits.append(limit_s)
+        raise RunnerTimeout
+
+    seat = stage.acquire("a")
+    seat.runner.predict = predict
+    begun = SimpleNamespace(
+        deadline_us=(time.time() + left_s) * 1e6, encoding=Encoding.JSON, accept=Encoding.JSON, rows=1, payload=b""
+    )
+    member = Member(id="i", attempt=1, begun=begun)  # type: ignore[arg-type]
+    batch = Batch("p/a", 1, [member], drop_late=True)
+    stage.executor._run(batch, seat, FunctionSpec(entrypoint="m:C", on_late=OnLate.DROP), "")
+    assert (stage.ended, stage.drops_late) == (["i"], True)
+    if left_s < 0:
+        assert (limits, stage.warm()) == ([], ["a"])
+    else:
+        assert limits[0] <= left_s + LATE_MARGIN_S and stage.warm() == []
