@@ -18,7 +18,7 @@ from api.pauses import set_pauses
 from api.schemas import queues as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import FunctionNotFound
-from smore.messages.overrides import Override
+from smore.domain.override import Override
 from smore.redis.catalog import KeyEntry
 from smore.redis.queue import Queue
 

@@ -9,16 +9,7 @@ import numpy as np
 import pytest
 
 from research.compare.comparison import Plan, run_cell
-from scheduler.policy.budget.controller import Step
-from scheduler.policy.decisions import (
-    Decision,
-    End,
-    FinishBounds,
-    Offload,
-    Prewarm,
-    PublishAdmission,
-    Throttle,
-)
+from scheduler.policy.decisions import Decision, FinishBounds, Offload, Prewarm, PublishAdmission, Throttle
 from scheduler.policy.engine import Engine
 from scheduler.policy.events import AdmissionDue, Event, GpuLost, InvocationArrived, InvocationSettled
 from scheduler.policy.knobs import preset
@@ -30,7 +21,8 @@ from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, S
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Failure, Function, Gpu, Training, World, load
-from smore.domain.invocation import Cause
+from smore.domain.invocation import Cause, End
+from smore.domain.loss import Step
 from smore.traces.recorded import BadTrace
 from tests.support.policies import AtOnce, Reacting, Reckless, dispatch
 
