@@ -222,7 +222,8 @@ def test_more_inputs_than_a_waiting_call_may_have(http: httpx.Client) -> None:
     response = http.post("/v1/functions/many/invocations", json=document, headers={"Prefer": "respond-async"})
     items = response.json()["invocations"]
     assert [item["state"] for item in items] == ["queued"] * 300
-    outputs, left = {}, [item["id"] for item in items]
+    outputs: dict[str, int] = {}
+    left = [item["id"] for item in items]
     while left:
         ended = http.post("/v1/invocations:wait", json={"ids": left, "wait_s": 20}).json()["invocations"]
         assert ended, "none ended within 20 s"
