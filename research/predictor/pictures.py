@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any, Final, Literal
 
 import matplotlib as mpl
@@ -23,32 +22,21 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from ml.measure.plan import LADDERS
 from ml.measure.rows import Profile, Role, Row
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats
+from research.predictor.held_out import COVERAGE, FOLDS, LEAST_PAIRS, JudgedPredictions, pair_rows
 from research.predictor.observations import (
     COLD_RATIO,
-    COVERAGE,
-    DIRECTION_TITLES,
-    FOLDS,
-    LEAST_PAIRS,
-    PHASES,
-    PREDICTOR_PICTURES,
-    PROFILE_PICTURES,
-    PUBLISHED,
-    JudgedPredictions,
     by_models,
     cells,
     cold_starts,
-    counted,
     ladders,
     noise,
-    ordered,
-    pair_rows,
     partition,
-    percent,
-    title,
     utilisation,
     waits,
-    when,
 )
+from research.predictor.published import DIRECTION_TITLES, PHASES, PUBLISHED, counted, ordered, percent, title, when
+from research.predictor.text import PREDICTOR_PICTURES, PROFILE_PICTURES
+from research.style import BLUE, GREEN, GREY, ORANGE, RED, SKY, STYLE, canvas
 
 #: Observation I as the prose beside figure 1 puts it: shares of the device's time, from and to.
 PUBLISHED_LEVELS: Final[Mapping[Role, Mapping[str, tuple[float, float]]]] = {
@@ -69,18 +57,6 @@ METRIC_TITLES: Final = {
     "p99": "P99 latency",
 }
 
-#: Okabe and Ito's palette, told apart by readers of every colour vision.
-BLUE, ORANGE, GREEN, RED, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#7F7F7F"
-#: Drawing settings, in force only while this module draws. The salt makes the ids in an SVG the same every time.
-STYLE: Final[dict[Any, Any]] = {
-    "svg.hashsalt": "smore",
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "hatch.linewidth": 0.5,
-}
 #: Ticks of a degradation on a scale of log(1 + degradation), fractions.
 TICKS: Final = (-0.5, -0.25, 0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
@@ -90,14 +66,6 @@ def caption(profile: Profile, rows: Sequence[Row], *notes: str) -> str:
     place = f"{profile.place.device}; {profile.place.sharing_mode}"
     amount = f"{when(rows)}; {counted(len(rows), 'row')}" if rows else "no rows"
     return " ".join([f"{place}; {amount}.", *notes])
-
-
-def _figure(width: float, height: float, heading: str, words: str) -> Figure:
-    """In inches, with a heading above and a caption below."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(heading, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    figure.supxlabel(fill(words, int(width * 15.5)), x=0.01, ha="left", fontsize=7.5, color="0.25")
-    return figure
 
 
 def _empty(axes: Axes, words: str) -> None:
@@ -158,7 +126,7 @@ def draw_utilisation(profile: Profile) -> Figure:
         )
     if partition(profile):
         notes.append("A function runs without a pause and so takes all of a CPU partition, whatever the model.")
-    figure = _figure(9.2, 6.2, "Utilisation alone, by model and batch (figure 1)", caption(profile, rows, *notes))
+    figure = canvas(9.2, 6.2, caption(profile, rows, *notes), "Utilisation alone, by model and batch (figure 1)")
     roles: tuple[tuple[Role, str], ...] = (("training", BLUE), ("function", ORANGE))
     for axes, (role, colour) in zip(figure.subplots(2, 1), roles, strict=True):
         found = utilisation(profile, role)
@@ -209,7 +177,7 @@ def _heat_maps(profile: Profile, kind: str, heading: str, directions: Sequence[D
         "Degradation in per cent (Eq. 1), mean over the pairs of batches measured; small: how many those are. Hatched:"
         " not measured. Colours go by log(1 + degradation); each square has its own scale.",
     )
-    figure = _figure(6.2 * len(directions), 6.5, heading, words)
+    figure = canvas(6.2 * len(directions), 6.5, words, heading)
     for axes, direction in zip(np.atleast_1d(figure.subplots(1, len(directions))), directions, strict=True):
         _heat_map(figure, axes, direction, by_models(cells(profile, direction)))
     return figure
@@ -270,7 +238,7 @@ def draw_concurrency(profile: Profile) -> Figure:
     absent = [f"{title(t)}/{title(f)}" for t, f in LADDERS if (t, f) not in {(a.model, b.model) for a, b in found}]
     if absent:
         notes.append(f"Not measured: {', '.join(absent)}.")
-    figure = _figure(9.2, 4.6, "Degradation by several functions at a time (figure 3)", caption(profile, rows, *notes))
+    figure = canvas(9.2, 4.6, caption(profile, rows, *notes), "Degradation by several functions at a time (figure 3)")
     styles = (
         (BLUE, "o", "-"),
         (ORANGE, "s", "--"),
@@ -325,7 +293,7 @@ def draw_cold_starts(profile: Profile) -> Figure:
         "Functions at their smallest measured batch, one start of a process each; the warm run is the median alone. The"
         " ratio counts imports, context and weights, as the paper does, not the first run. Paper: RTX 3090, table II.",
     )
-    figure = _figure(9.2, 4.6, "Cold start against warm run (table II)", words)
+    figure = canvas(9.2, 4.6, words, "Cold start against warm run (table II)")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     models = ordered({*PUBLISHED, *(cold.workload.model for cold in found)})
     colours = dict(zip(PHASES, ((BLUE, ""), (ORANGE, "\\\\\\"), (GREEN, "///"), (SKY, "...")), strict=True))
@@ -397,7 +365,7 @@ def draw_calibration(profile: Profile, judged: Mapping[Direction, JudgedPredicti
         " of the point on its line: on or above the diagonal it covers what was measured. Axes go by log(1 +"
         " degradation) where values exceed 100 %.",
     )
-    figure = _figure(4.1 * len(judged), 5.2, "Predicted against measured degradation", words)
+    figure = canvas(4.1 * len(judged), 5.2, words, "Predicted against measured degradation")
     for axes, (direction, found) in zip(np.atleast_1d(figure.subplots(1, len(judged))), judged.items(), strict=True):
         axes.set_title(DIRECTION_TITLES[direction].capitalize(), loc="left")
         axes.set_xlabel(f"measured degradation\n({METRIC_TITLES[METRICS[direction]]})")
@@ -460,7 +428,7 @@ def draw_errors(profile: Profile, judged: Mapping[Direction, JudgedPredictions |
         f"Out-of-fold: {FOLDS} folds over whole pairs, recipe ours. RMSLE has no unit (Eq. 2). "
         "Dashed: deviation of repeats, which no predictor beats on average.",
     )
-    figure = _figure(4.1 * len(judged), 4.4, "Error of the predictor by model", words)
+    figure = canvas(4.1 * len(judged), 4.4, words, "Error of the predictor by model")
     every = {name for found in judged.values() if found for name in (*found.samples.victims, *found.samples.aggressors)}
     models = ordered({*PUBLISHED, *every})
     marks: tuple[tuple[Literal["victim", "aggressor"], str, str, str, float], ...] = (

@@ -32,7 +32,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from research.prewarm.cases import PRESETS, evaluate, report, table
+from research.prewarm.cases import PRESETS, evaluate
+from research.prewarm.report import report, table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from research.predictor.pictures import BLUE, GREEN, GREY, ORANGE, RED, SKY, STYLE
-from research.prewarm.cases import TraceEvaluation, point
+from research.prewarm.cases import TraceEvaluation
+from research.prewarm.report import point
+from research.style import BLUE, GREEN, GREY, ORANGE, RED, SKY, STYLE
 
 #: Colour and marker of each family.
 LOOKS: Final = {

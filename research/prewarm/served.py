@@ -160,7 +160,7 @@ def draw(rule_points: Sequence[RulePoint], price: float) -> "Figure":
     """Cold starts avoided against memory held idle; up and to the left is better. A ring marks the present price."""
     from matplotlib.figure import Figure
 
-    from research.predictor.pictures import BLUE, GREEN, GREY, ORANGE
+    from research.style import BLUE, GREEN, GREY, ORANGE
 
     figure = Figure(figsize=(5.0, 3.7), layout="constrained")
     axes = figure.subplots()
@@ -213,7 +213,7 @@ def picture(rule_points: Sequence[RulePoint], price: float) -> str:
 
     import matplotlib as mpl
 
-    from research.predictor.pictures import STYLE
+    from research.style import STYLE
 
     with mpl.rc_context(STYLE):
         written = io.StringIO()
