@@ -50,12 +50,10 @@ from demo.figures import (
 )
 from demo.traffic import (
     FUNCTIONS,
-    ROOT,
     TRACE,
     Due,
     arrivals,
     sample_input,
-    synthetic_counts,
     trace_counts,
     typical_part,
 )
@@ -65,6 +63,8 @@ from smore.tracking.ring import TrackReader
 from smore_client import AsyncClient, ClientError
 from smore_client.types import Function, Invocation
 
+#: The checkout, which has ``zoo`` and from which the jobs run.
+ROOT = Path(__file__).resolve().parents[1]
 #: Models that are trained, one on each of the first GPU instances.
 MODELS = ("resnet50", "mobilenet")
 #: Batches of the trainings by preset; both were profiled.
@@ -249,7 +249,7 @@ class Demo:
         seconds: int,
         seed: int,
         rate: float | None,
-        trace: Path | None,
+        trace: Path,
         console: Console,
     ) -> None:
         self._home = home.resolve()
@@ -261,11 +261,8 @@ class Demo:
         self._cores = cores
         self._partitions = local.gpu_partitions() or local.plan_partitions(cores)
         self._rate = rate or min(MOST_RATE, RATE_PER_CORE * max(1, len(cores) - 1))
-        if trace is None:
-            self._traffic, counts = "Azure-shaped synthetic traffic", synthetic_counts(len(FUNCTIONS), seconds, seed)
-        else:
-            self._traffic = "Azure Functions 2019 trace, a minute as a second"
-            counts = trace_counts(trace, len(FUNCTIONS), seconds)
+        self._traffic = "Azure Functions 2019 trace, a minute as a second"
+        counts = trace_counts(trace, len(FUNCTIONS), seconds)
         self._plan = arrivals(counts, self._rate, seed)
         self._trainings = trainings(self._partitions, lasting_s=300 + 3 * seconds)
         self._was_up = local.endpoints(self._home) is not None
@@ -441,7 +438,10 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
         "--rate", type=float, help=f"requests per second on average (default: {RATE_PER_CORE:.0f} a core)"
     )
     parser.add_argument(
-        "--trace", type=Path, help="invocations per minute in the Azure Functions 2019 format (default: synthetic)"
+        "--trace",
+        type=Path,
+        default=TRACE,
+        help="invocations per minute in the Azure Functions 2019 format (default: the bundled excerpt)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one line of JSON")
     parsed = parser.parse_args(words)
@@ -456,7 +456,6 @@ def main(words: Sequence[str]) -> int:
 
     console = Console(stderr=True)
     config = Settings()
-    trace = asked.trace or (TRACE if TRACE.exists() else None)
     try:
         demo = Demo(
             home=config.home,
@@ -464,7 +463,7 @@ def main(words: Sequence[str]) -> int:
             seconds=asked.seconds,
             seed=asked.seed,
             rate=asked.rate,
-            trace=trace,
+            trace=asked.trace,
             console=console,
         )
         report = demo.run()

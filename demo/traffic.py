@@ -10,52 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smore.traces import public
 from smore_client.types import Function
 
-#: The checkout, which has ``zoo`` and from which the jobs run.
-ROOT = Path(__file__).resolve().parents[1]
-#: The published trace, if it is present.
-TRACE = ROOT.parent / "shared" / "data" / "azure2019" / "invocations.csv.gz"
+#: The bundled excerpt of the published trace.
+TRACE = public.BUNDLED / "azure2019" / "invocations.csv.gz"
 #: Functions that are deployed and called, from the fastest to the slowest: the trace's slowest class goes to the
 #: slowest function (assumption A50).
 FUNCTIONS = ("echo", "silero", "deepfm", "mobilenet", "bert", "resnet50")
-
 #: Length of a free axis of a tensor: one second of sound, the only such axis here.
 FREE_AXIS = 16_000
 Counts = NDArray[np.float64]
-
-
-def synthetic_counts(functions: int, seconds: int, seed: int) -> Counts:
-    """
-    Synthetic traffic in the shape of the Azure trace: shares [functions, seconds] of all invocations; a second stands
-    for a minute of the trace.
-
-    It imitates three properties of the published trace: a few functions get most of the calls (log-normal shares, none
-    under 2 %), one function in three is a timer (equal counts at equal intervals), the others vary slowly (a daily
-    wave, each with its own phase) and burst (a few times, for some seconds, to a multiple).
-    """
-    rng = np.random.default_rng(seed)
-    shares = np.maximum(rng.lognormal(sigma=1.3, size=functions), 1e-9)
-    shares = np.maximum(shares / shares.sum(), 0.02)
-    second = np.arange(seconds)
-    counts = np.empty((functions, seconds))
-    for row in range(functions):
-        if row % 3 == 2:
-            period = int(rng.integers(2, 6))
-            shape = (second % period == int(rng.integers(period))).astype(float)
-        else:
-            shape = 1 + 0.5 * np.sin(2 * np.pi * (second / max(seconds, 1) + rng.random()))
-            for _ in range(rng.poisson(seconds / 20)):
-                start, length = int(rng.integers(seconds)), 1 + int(rng.geometric(0.4))
-                shape[start : start + length] *= 1 + rng.exponential(3.0)
-        # A window shorter than a timer's period may have no call of it.
-        counts[row] = shares[row] * (shape / shape.mean() if shape.any() else np.ones(seconds))
-    return _normal(counts)
-
-
-def _normal(counts: Counts) -> Counts:
-    shares: Counts = counts / counts.sum()
-    return shares
 
 
 def trace_counts(path: Path, functions: int, seconds: int) -> Counts:
@@ -81,7 +46,8 @@ def trace_counts(path: Path, functions: int, seconds: int) -> Counts:
         counts[position * functions // len(rows)] += [float(row[minute] or 0) for minute in minutes]
     if counts.sum() == 0:
         raise ValueError(f"{path}: no invocation in these minutes")
-    return _normal(counts)
+    shares: Counts = counts / counts.sum()
+    return shares
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

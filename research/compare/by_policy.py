@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from research.compare.claims import AT_LEAST, ClaimVerdict
-from research.compare.policy_style import draw_bars, policy_style
+from research.compare.policy_style import draw_bars, policy_style, scale
 from research.compare.section import Section
 from research.style import BLUE, GREEN, ORANGE, RED, SKY, canvas, percent_axis
 from scheduler.simulation.metrics import FIGURE_14, TOLERANCE, Interval
@@ -28,7 +28,7 @@ BUDGETED: Final = "smore-product-b"
 
 
 def draw_methods(section: Section) -> Figure:
-    """Figure 14: the four metrics by policy, and the first policy's paired advantage over each other one."""
+    """Figure 14: the four metrics by policy, and the paired advantage of the first policy over each other one."""
     first, *others = section.policies
     note = (
         f"Above: means and 95 % intervals over seeds, mean over configurations. Below: by how many points {first} is"
@@ -41,6 +41,7 @@ def draw_methods(section: Section) -> Figure:
         axes = panels[0, column]
         for position, policy in enumerate(section.policies):
             draw_bars(axes, [position], [section.interval(f"{metric}.{policy}")], position, width=0.75, label=policy)
+        scale(axes, (section.interval(f"{metric}.{policy}").mean for policy in section.policies))
         if metric == "dsr" and (bound := section.bound) is not None:
             axes.axhline(bound, color="0.2", linewidth=1.2, linestyle="--")
             axes.text(len(section.policies) - 0.6, bound, "offline bound", ha="right", va="bottom", fontsize=7.5)
@@ -63,13 +64,15 @@ def _advantages(axes: Axes, section: Section, metric: str, others: Sequence[str]
     axes.axvline(0, color="0.3", linewidth=0.9)
     colours = {ClaimVerdict.HELD: GREEN, ClaimVerdict.FAILED: RED, ClaimVerdict.UNKNOWN: "0.45"}
     for row, other in enumerate(others):
-        one = next(judged for judged in section.judged if judged.claim.name == f"{metric}.{other}")
-        colour, found = colours[one.verdict], one.advantage
-        if math.isfinite(found.low):
-            axes.plot(
-                [100 * found.low, 100 * found.high], [row, row], color=colour, linewidth=2.2, solid_capstyle="butt"
-            )
-        axes.plot(100 * found.mean, row, "o", color=colour, markersize=5)
+        judged = next(judged for judged in section.judged if judged.claim.name == f"{metric}.{other}")
+        colour, advantage = colours[judged.verdict], judged.advantage
+        if math.isnan(advantage.mean):
+            axes.text(0, row, " undefined", va="center", fontsize=7, color="0.35")
+            continue
+        if math.isfinite(advantage.low):
+            ends = [100 * advantage.low, 100 * advantage.high]
+            axes.plot(ends, [row, row], color=colour, linewidth=2.2, solid_capstyle="butt")
+        axes.plot(100 * advantage.mean, row, "o", color=colour, markersize=5)
     axes.set_yticks(range(len(others)), others if metric == next(iter(FIGURE_14)) else [""] * len(others), fontsize=8)
     axes.set_ylim(len(others) - 0.4, -0.6)
     axes.set_xlabel("points better")
@@ -101,6 +104,8 @@ def draw_tradeoff(section: Section) -> Figure:
         ]
     else:
         panels = [(figure.subplots(), None, "")]
+    for unused in grid if several else ():
+        unused.remove()
     for axes, configuration, title in panels:
         _trade(axes, section, others, budgets, configuration)
         axes.set_title(title, loc="left", fontsize=9)
@@ -157,15 +162,16 @@ def _trade(
     axes.set_axisbelow(True)
 
 
-def draw_side(names: Sequence[str], metrics: Sequence[str], found: Callable[[str], Interval], caption: str) -> Figure:
+def draw_side(names: Sequence[str], metrics: Sequence[str], value: Callable[[str], Interval], caption: str) -> Figure:
     """
-    One side of a live comparison: bars by policy for each metric of figure 14. ``found``: ``<metric>.<policy>`` →
-    value.
+    One side of a live comparison: bars by policy for each metric of figure 14. ``value``: ``<metric>.<policy>`` →
+    its value.
     """
     figure = canvas(9.6, 3.8, caption)
     for axes, metric in zip(np.atleast_1d(figure.subplots(1, len(metrics))), metrics, strict=True):
         for position, name in enumerate(names):
-            draw_bars(axes, [position], [found(f"{metric}.{name}")], position, width=0.75, label=name)
+            draw_bars(axes, [position], [value(f"{metric}.{name}")], position, width=0.75, label=name)
+        scale(axes, (value(f"{metric}.{name}").mean for name in names))
         axes.set_title(
             f"{metric.upper()} ({'more' if FIGURE_14[metric] else 'less'} is better)", loc="left", fontsize=9
         )

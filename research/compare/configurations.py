@@ -1,11 +1,12 @@
 """Pictures of several configurations, after figures 11, 13 and 18: a group of bars or a row for each."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from research.compare.policy_style import POLICY_STYLES, draw_bars
+from research.compare.policy_style import POLICY_STYLES, draw_bars, scale
 from research.compare.section import Section
 from research.style import BLUE, ORANGE, SKY, canvas, percent_axis
 from scheduler.simulation import timeline
@@ -19,7 +20,7 @@ def draw_configurations(section: Section) -> Figure:
     figure = canvas(
         9.2,
         4.0,
-        section.caption("Lines: 95 % intervals over seeds. Run times over the mean alone; none: no function ran."),
+        section.caption("Lines: 95 % intervals over seeds. Run times over the mean alone; undefined: no function ran."),
     )
     places = np.arange(len(section.configurations))
     width = 0.8 / len(shown)
@@ -30,12 +31,15 @@ def draw_configurations(section: Section) -> Figure:
             shift = width * (position - (len(shown) - 1) / 2)
             values = [section.interval(f"{metric}.{policy}", configuration) for configuration in section.configurations]
             draw_bars(axes, (places + shift).tolist(), values, position, width=width * 0.92, label=policy)
+        names = [(policy, configuration) for policy in shown for configuration in section.configurations]
+        scale(axes, (section.interval(f"{metric}.{policy}", configuration).mean for policy, configuration in names))
         axes.set_title(heading, loc="left")
         axes.set_xticks(places, section.configurations, rotation=30, ha="right", rotation_mode="anchor")
+        axes.set_xlim(-0.6, len(places) - 0.4)
         percent_axis(axes)
         axes.grid(axis="y", linewidth=0.4)
         axes.set_axisbelow(True)
-    figure.axes[0].set_ylabel("degradation")
+    figure.axes[0].set_ylabel(" ".join(["degradation", *filter(None, [figure.axes[0].get_ylabel()])]))
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(shown), fontsize=8)
     return figure
 
@@ -54,7 +58,8 @@ def draw_gain(section: Section) -> Figure:
         )
         axes.bar(place - 0.2, shared.mean - gain.mean, 0.38, color="0.75", label="exclusive" if not place else None)
         draw_bars(axes, [place + 0.2], [shared], 0, width=0.38, label="with functions" if not place else "")
-        axes.text(place + 0.2, shared.mean + 0.02, f"+{100 * gain.mean:.1f}", ha="center", va="bottom", fontsize=8)
+        top = max(value for value in (shared.mean, shared.high) if not math.isnan(value))
+        axes.text(place + 0.2, top + 0.02, f"{100 * gain.mean:+.1f}", ha="center", va="bottom", fontsize=8)
     axes.set_xticks(
         range(len(section.configurations)), section.configurations, rotation=20, ha="right", rotation_mode="anchor"
     )

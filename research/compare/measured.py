@@ -11,15 +11,15 @@ from research.compare.section import Measured
 from research.style import canvas
 from scheduler.simulation.metrics import FIGURE_14
 
-#: As the paper's figure 17 is told in its text: GPU instances → ms of one decision, scanned whole and under high load.
+#: Figure 17 of the paper, by its text: GPU instances → milliseconds of a decision, at low and at high load.
 PUBLISHED_MS: Final = {"low load": {8: 0.01, 1024: 1.0}, "high load": {1024: 0.1}}
 
 
 def draw_decisions(measured: Measured) -> Figure:
     """Figure 17: time of one decision over the number of GPU instances."""
     note = (
-        "One placement among so many GPU instances with 8 functions, state updates included; rings: what the paper says"
-        " of its machine."
+        "One placement among so many GPU instances with 8 functions, state updates included; rings: the paper's"
+        " figures, of its own machine."
     )
     figure = canvas(7.2, 4.2, measured.caption(note))
     axes = figure.subplots()
@@ -28,15 +28,15 @@ def draw_decisions(measured: Measured) -> Figure:
         ("sampled_us_", "first fit among a sample (high load)", 1),
     )
     for prefix, label, position in series:
-        found = sorted(
+        times = sorted(
             (int(name.removeprefix(prefix)), value)
             for name, value in measured.figures.items()
             if name.startswith(prefix)
         )
         colour, marker, _ = policy_style(position)
         axes.plot(
-            [n for n, _ in found],
-            [us / 1000 for _, us in found],
+            [n for n, _ in times],
+            [us / 1000 for _, us in times],
             marker=marker,
             color=colour,
             linewidth=1.6,

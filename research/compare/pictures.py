@@ -1,5 +1,5 @@
 """
-The pictures of a comparison, after figures 7 to 14, 17 and 18 of the paper: which there are, and how they are written.
+Which pictures a comparison gets, after figures 7 to 14, 17 and 18 of the paper, and their form.
 
 The same rows give the same files. A caption says whether what is shown was simulated or measured; no picture shows both.
 """
@@ -22,7 +22,8 @@ from scheduler.simulation.metrics import FIGURE_14, Interval
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """
-    ``figure``: number in the paper; ``svg`` without a date, ``words`` say what is seen to those who do not see it.
+    ``figure``: its number in the paper; ``svg``: the document, without a date; ``words``: the text for readers who do
+    not see it.
     """
 
     name: str
@@ -35,9 +36,9 @@ class Picture:
 
 def draw(section: Section) -> Iterator[Picture]:
     """
-    What can be drawn of a comparison: 14 of any, with a curve where the product stands in it with several budgets;
-    besides it of slices figure 18, of one configuration 7 to 10, of several 11 to 13, and nothing of a case so small
-    that it was solved.
+    The pictures of a comparison. Every one gets figure 14, with a curve if it has the product with several budgets. MIG
+    slices add figure 18, one configuration adds 7 to 10, several add 11 to 13. A case that is small enough for the
+    offline bound adds none.
     """
     if len(section.policies) > 1:
         yield _simulated(section, "methods", "14", "Policies compared", draw_methods(section))
@@ -91,10 +92,10 @@ def draw_measured(decisions: Measured | None, live: Measured | None) -> Iterator
 
 def draw_sides(names: Sequence[str], sides: Sequence[tuple[bool, Callable[[str], Interval], str]]) -> Iterator[Picture]:
     """
-    Panels of a live comparison, one for each (measured or not, what was found, caption): the same axes, never the same
-    picture.
+    The pictures of a live comparison, one for each of ``sides``: (measured or not, ``<metric>.<policy>`` → value,
+    caption).
     """
-    for measured, found, caption in sides:
+    for measured, value, caption in sides:
         kind = "measured" if measured else "simulated"
         heading = "Policies compared live" if measured else "The same arrivals in the simulator"
         yield Picture(
@@ -103,11 +104,11 @@ def draw_sides(names: Sequence[str], sides: Sequence[tuple[bool, Callable[[str],
             heading=heading,
             words=f"DSR, GUI, SFD and SLD by policy, {kind}",
             measured=measured,
-            svg=svg(draw_side(names, list(FIGURE_14), found, caption)),
+            svg=svg(draw_side(names, list(FIGURE_14), value, caption)),
         )
 
 
 def styled(pictures: Iterator[Picture]) -> list[Picture]:
-    """Drawn in the house's style."""
+    """The pictures, drawn in the style of this project."""
     with mpl.rc_context(STYLE):
         return list(pictures)

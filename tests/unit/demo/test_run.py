@@ -20,30 +20,6 @@ from zoo import documents
 
 
 class TestTraffic:
-    def test_synthetic_counts_are_shares_and_the_same_for_the_same_seed(self) -> None:
-        counts = traffic.synthetic_counts(6, 60, 3)
-        assert counts.shape == (6, 60)
-        assert counts.min() >= 0
-        assert counts.sum() == pytest.approx(1)
-        np.testing.assert_array_equal(counts, traffic.synthetic_counts(6, 60, 3))
-        assert not np.array_equal(counts, traffic.synthetic_counts(6, 60, 4))
-
-    def test_it_is_azure_shaped(self) -> None:
-        shares = np.array([np.sort(traffic.synthetic_counts(6, 60, seed).sum(axis=1)) for seed in range(50)])
-        assert shares.min() > 0.01
-        # Heavy tail: the busiest function has several times the median's calls.
-        assert np.median(shares[:, -1] / shares[:, 2]) > 3
-        counts = traffic.synthetic_counts(6, 600, 0)
-        assert (counts[2] == 0).mean() >= 0.5
-        assert (counts[0] > 0).all()
-        # Bursts: a second far above the mean.
-        assert counts[0].max() > 3 * counts[0].mean()
-
-    @pytest.mark.parametrize("seconds", [1, 2, 7])
-    def test_a_short_window_is_no_special_case(self, seconds: int) -> None:
-        for seed in range(20):
-            assert np.isfinite(traffic.synthetic_counts(6, seconds, seed)).all()
-
     def test_arrivals_have_the_rate_the_shares_and_an_order(self) -> None:
         counts = np.array([[3.0] * 200, [1.0] * 200])
         plan = traffic.arrivals(counts, 20.0, 0)
@@ -97,8 +73,6 @@ class TestTrace:
             traffic.trace_counts(plain, 1, 1)
 
     def test_the_publishers_file(self) -> None:
-        if not traffic.TRACE.exists():
-            pytest.skip(f"{traffic.TRACE} is not at hand")
         counts = traffic.trace_counts(traffic.TRACE, len(traffic.FUNCTIONS), 60)
         assert counts.shape == (6, 60)
         assert counts.sum() == pytest.approx(1)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from research.prewarm import prices, rules, scores, workloads
+from research.prewarm import evaluate, prices, rules, scores, workloads
 from scheduler.policy.prewarm.kernel import (
     BUSY_S,
     COLD_MINUTES,
@@ -116,6 +116,16 @@ def test_the_published_lsth_comes_first_and_once() -> None:
 def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="one_day_rows"):
         workloads.workload(tmp_path, "1d", 1.5)
+
+
+def test_without_its_trace_the_evaluation_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate.main(["--preset", "small", "--traces", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("ml.prewarm_eval: ")
+    assert "invocations.csv.gz" in captured.err and captured.err.count("\n") == 1
 
 
 def test_the_smallest_price_is_found_to_an_eighth_of_an_octave() -> None:
