@@ -174,7 +174,7 @@ def test_run_and_trace_write_the_same_bytes_again(
         (["run", "--policy", "psychic"], "'psychic' is not a policy"),
         (
             ["run", "--policy", "smore", "--configuration", "dark"],
-            "configuration: 'dark' is not known; known are light, heavy",
+            "configuration: there is no 'dark'; there are light, heavy",
         ),
         (
             ["run", "--policy", "smore", "--trace", "kind=azure", "--data", "/nowhere"],
