@@ -22,7 +22,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
-from api import schemas
 from api.deps import Gateway
 from api.errors import explain, hybrid
 from api.openinference import routes
@@ -44,6 +43,7 @@ from api.routes import (
     traces,
 )
 from api.routes import explain as explain_routes
+from api.schemas.problem import Problem
 from api.server import pages
 from api.server.connections import protocol
 from api.server.description import describe
@@ -175,7 +175,7 @@ def create_app(config: Settings) -> Application:
             await gateway.stop()
 
     problems: dict[int | str, dict[str, object]] = {
-        "default": {"model": schemas.Problem, "description": "RFC 9457: what went wrong, under a stable `code`"}
+        "default": {"model": Problem, "description": "RFC 9457: what went wrong, under a stable `code`"}
     }
     app = Application(
         title="SMore",

@@ -21,7 +21,7 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 
 from api.auth import OPERATORS, Access, require_operator
 from api.errors import NotReady
-from api.invoke.waiters import Waiters
+from api.waiters import Waiters
 from smore.domain.access import Scope
 from smore.domain.errors import Forbidden, FunctionNotFound, Unavailable
 from smore.domain.function import FunctionSpec

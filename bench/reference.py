@@ -55,6 +55,8 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.requirements": "packages that the environment gets; uploaded folders only",
     "spec.secrets": "names of the project's secrets that the handler finds in its environment",
     "spec.slo.deadline": "duration from arrival within which an invocation must end",
+    "spec.slo.on_late": "what becomes of a run past its deadline: `finish` (it goes on; `late_ms` says how late it was)"
+    " or `drop` (it ends as `expired`; where all of its batch is late, its instance ends with it)",
     "spec.resources.gpu_memory": "size; memory of one warm instance. 0 = no memory of the GPU",
     "spec.batching.max_size": "rows that may run together",
     "spec.scaling.min_warm": "instances that stand ready at any time, over all GPU instances",
@@ -73,8 +75,14 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.profile.degradation": "what it costs a training, and what a training costs it",
 }
 
+#: The text of a cell where nothing applies.
+NONE: Final = "none"
+
 #: Modules whose errors a caller may see.
 ERRORS: Final = tuple(module.__name__ for module in (api_errors, domain_errors, vault))
+
+#: Codes that the web framework answers with: no class of error has them.
+UNRAISED: Final[Mapping[str, str]] = {"method_not_allowed": "Method Not Allowed"}
 
 #: Why an invocation ended as it did, or went back to the queue.
 CAUSES: Final[Mapping[invocation.Cause, str]] = {
@@ -102,6 +110,35 @@ CAUSES: Final[Mapping[invocation.Cause, str]] = {
 }
 
 
+#: Which processes serve the families of a registry (smore/process/observability.py: FAMILIES).
+METRIC_PROCESSES: Final[Mapping[str, str]] = {
+    "gateway": "gateway",
+    "scheduler": "leader and standby",
+    "worker": "GPU worker",
+    "control": "control",
+}
+
+#: Fields that mean the same in several events of the stream. A comment ``#:`` above a field says more, or something else.
+EVENT_FIELDS: Final[Mapping[str, str]] = {
+    "version": "of the entry's format",
+    "function": "`project/name`",
+    "revision": "number of the function's revision",
+    "gpu": "name of the GPU instance",
+    "id": "of the invocation",
+    "at_us": "when it happened",
+    "arrival_us": "when the invocation was accepted",
+    "deadline_us": "its deadline",
+    "finished_us": "when it ended",
+    "rows": "rows of its input",
+    "shape": "what decides with which invocations it may share a batch: its tensors' names, datatypes and sizes",
+    "attempt": "number of the attempt, from 1",
+    "cause": "one of the [causes](errors.md#causes)",
+    "key_id": "of the API key that sent it",
+    "trace": "the caller's `traceparent`; '' = none",
+    "memory_kib": "memory that it takes, KiB",
+}
+
+
 class Incomplete(Exception):
     """The code has a name that this module does not describe, or the other way round."""
 
@@ -114,7 +151,10 @@ def page(title: str, *parts: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in which no cell is empty. Raises :class:`Incomplete` otherwise."""
     lines = [heads, ["---"] * len(heads), *rows]
+    if empty := [line for line in lines if not all(cell.strip() for cell in line)]:
+        raise Incomplete(f"no help text, docstring or comment in the code for: {empty}")
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 
 
@@ -161,12 +201,12 @@ def settings() -> str:
     def rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:
         for name, field in model.model_fields.items():
             if not _nested(field):
-                said = comments.get((model.__name__, name))
-                if said is None:
+                meaning = comments.get((model.__name__, name))
+                if meaning is None:
                     raise Incomplete(
                         f"smore/process/settings.py: {model.__name__}.{name} has no comment that explains it"
                     )
-                yield f"`{prefix}{name.upper()}`", _type(field.annotation), _default(field), said
+                yield f"`{prefix}{name.upper()}`", _type(field.annotation), _default(field), meaning
 
     heads = ("variable", "type", "default", "meaning")
     parts = [
@@ -190,7 +230,7 @@ def _default(field: FieldInfo) -> str:
     if value is PydanticUndefined:
         return "required"
     if value is None or value in ("", (), {}):
-        return "none"
+        return NONE
     return f"`{value}`"
 
 
@@ -205,9 +245,9 @@ def _comments(source: str) -> dict[tuple[str, str], str]:
                 above = item.lineno - 1
                 while lines[above - 1].strip().startswith("#:"):
                     above -= 1
-                said = " ".join(line.strip().removeprefix("#:").strip() for line in lines[above : item.lineno - 1])
-                if said:
-                    comments[node.name, item.target.id] = said.replace("``", "`")
+                comment = " ".join(line.strip().removeprefix("#:").strip() for line in lines[above : item.lineno - 1])
+                if comment:
+                    comments[node.name, item.target.id] = comment.replace("``", "`")
     return comments
 
 
@@ -271,9 +311,9 @@ def _taken(call: ast.Call, sections: Mapping[str, str]) -> tuple[str, tuple[str,
     default = _value(call.args[1]) if len(call.args) > 1 else None
     bounds = [_value(node) for node in call.args[2:4]]
     unit = " s" if call.func.attr == "seconds" else ""
-    said = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else ""
-    shown = "" if default is None else f"`{default}`" if not unit else f"`{default}` s"
-    return f"{section}.{key.value!s}", (shown, said)
+    allowed = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else NONE
+    shown = NONE if default is None else f"`{default}`" if not unit else f"`{default}` s"
+    return f"{section}.{key.value!s}", (shown, allowed)
 
 
 def _value(node: ast.expr) -> object:
@@ -297,13 +337,15 @@ def errors() -> str:
         seen.setdefault(error.code, (fault, _prose(error.__doc__)))
     rows = []
     for code in sorted({*seen, *STATUS} - {SmoreError.code}):
-        fault, said = seen.get(code, ("caller" if STATUS.get(code, 500) < 500 else "platform", ""))
+        fault, meaning = seen.get(
+            code, ("caller" if STATUS.get(code, 500) < 500 else "platform", UNRAISED.get(code, ""))
+        )
         status = STATUS.get(code, 400 if fault == "caller" else 500)
-        rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, said))
+        rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, meaning))
     _missing("causes", [cause.value for cause in invocation.Cause], [cause.value for cause in CAUSES])
     causes = [
-        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else "", _sentence(said))
-        for cause, said in CAUSES.items()
+        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else NONE, _sentence(meaning))
+        for cause, meaning in CAUSES.items()
     ]
     return page(
         "Errors and causes",
@@ -312,7 +354,7 @@ def errors() -> str:
         table(("code", "status", "fault", "message where none is more precise"), rows),
         "## Causes",
         "Why an invocation ended as it did, or went back to the queue: `cause` in answers, in the history and in metrics. The status is "
-        "that of a synchronous call whose invocation failed for it.",
+        "that of a synchronous call whose invocation failed for it; none where a call does not end with that cause.",
         table(("cause", "status", "meaning"), causes),
     )
 
@@ -378,8 +420,8 @@ def rest() -> str:
             query = ", ".join(
                 f"`{parameter['name']}`" for parameter in operation.get("parameters", []) if parameter["in"] == "query"
             )
-            said = _prose(operation.get("description")) or operation["summary"]
-            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query, answers, said))
+            text = _prose(operation.get("description")) or operation["summary"]
+            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, text))
     parts = [
         "A running gateway documents every body and answer under `/docs` and `/openapi.json`; this page is the list. Any operation may "
         "answer with a [problem document](errors.md)."
@@ -391,31 +433,56 @@ def rest() -> str:
 
 def metrics() -> str:
     kinds = (Counter, Gauge, Histogram)
+    families: dict[Counter | Gauge | Histogram, str] = {observability.BUILD: "every process"}
+    families |= {
+        metric: METRIC_PROCESSES[name]
+        for name, served in observability.FAMILIES.items()
+        for metric in vars(observability).values()
+        if isinstance(metric, kinds) and metric is not observability.BUILD and metric in _members(served)
+    }
+    _missing(
+        "processes with metrics",
+        [name for name, metric in vars(observability).items() if isinstance(metric, kinds)],
+        [name for name, metric in vars(observability).items() if isinstance(metric, kinds) and metric in families],
+    )
     rows = []
-    for metric in vars(observability).values():
-        if isinstance(metric, kinds):
-            described = next(iter(metric.describe()))
-            name = f"{described.name}_total" if described.type == "counter" else described.name
-            labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-            rows.append((f"`{name}`", described.type, labels, described.documentation))
+    for metric, process in families.items():
+        described = next(iter(metric.describe()))
+        name = f"{described.name}_total" if described.type == "counter" else described.name
+        labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+        rows.append((f"`{name}`", described.type, labels or NONE, process, described.documentation))
     return page(
         "Metrics",
-        "In Prometheus' text form. [Administration](../guides/administration.md#metrics) says which process serves them where.",
-        table(("metric", "type", "labels", "meaning"), rows),
+        "`smore metrics scrape-config` prints what Prometheus needs to read them; "
+        "[administration](../guides/administration.md#metrics) says who may. Every process also serves `python_*` and "
+        "`process_*` of the Prometheus client. A family with labels is left out until something was counted; a histogram has "
+        "the series `_bucket`, `_sum` and `_count`. `function` is `project/name`.",
+        table(("metric", "type", "labels", "served by", "meaning"), rows),
     )
 
 
+def _members(families: observability.Families) -> set[object]:
+    return set(families._collector_to_names)
+
+
 def events() -> str:
+    comments = _comments(inspect.getsource(stream))
     parts = [
         "The event stream is a Redis stream (`smore:ev`). An entry is a msgpack array: its tag, its version, its fields in this order. "
-        "Lua scripts write entries, the leader and the history read them. Times are integer microseconds of Redis' clock.",
+        "Lua scripts write entries, the leader and the history read them. Times (`_us`) are integer microseconds: instants of Redis' "
+        "clock, or durations.",
     ]
     for event in typing.get_args(stream.Event):
-        info = msgspec.structs.fields(event)
-        rows = [(f"`{field.name}`", _type(field.type)) for field in info]
+        rows = []
+        for field in msgspec.structs.fields(event):
+            said = comments.get((event.__name__, field.name)) or EVENT_FIELDS.get(field.name, "")
+            rows.append((f"`{field.name}`", _type(field.type), _sentence(said).rstrip(".")))
         # A dataclass' or struct's own docstring, not one that is inherited.
-        parts += [f"## {event.__name__} (`{event.__struct_config__.tag}`)", _prose(event.__dict__.get("__doc__"))]
-        parts.append(table(("field", "type"), rows))
+        said = _prose(event.__dict__.get("__doc__"))
+        if not said:
+            raise Incomplete(f"smore/messages/stream.py: {event.__name__} has no docstring")
+        parts += [f"## {event.__name__} (`{event.__struct_config__.tag}`)", said]
+        parts.append(table(("field", "type", "meaning"), rows))
     return page("Events of the stream", *parts)
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from fastapi.concurrency import run_in_threadpool
 
-from api import schemas
 from api.dates import moment
 from api.deps import Gateway
 from api.errors import NotReady
 from api.invoke.admit import earliest, limit_reached
 from api.invoke.request import DryRunRequest
+from api.schemas import explain as schemas
+from api.schemas.invocations import Degradation
 from smore.domain.errors import CallerError, DeadlineExpired, LimitReached, QueueFull, SloInfeasible, Unavailable
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
@@ -405,8 +406,8 @@ def _candidate(candidate: Candidate) -> schemas.Candidate:
     return schemas.Candidate(**{**msgspec.structs.asdict(candidate), "finish_at": _at(candidate.finish_at)})
 
 
-def _degradation(candidate: Candidate) -> schemas.Degradation:
-    return schemas.Degradation(
+def _degradation(candidate: Candidate) -> Degradation:
+    return Degradation(
         function=candidate.function_degradation or 0.0,
         function_upper=candidate.function_degradation_upper or 0.0,
         training=candidate.training_degradation or 0.0,

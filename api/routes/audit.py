@@ -4,10 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api import schemas
 from api.auth import OPERATORS
-from api.dates import moment
 from api.deps import AdminKey, TheGateway
+from api.schemas import audit as schemas
+from api.schemas.fields import Moment, Word
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Forbidden
 
@@ -18,12 +18,12 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=BoundedRoute)
 def list_audit(
     gateway: TheGateway,
     caller: AdminKey,
-    project: schemas.Word | None = None,
-    key: schemas.Word | None = None,
-    route: schemas.Word | None = None,
-    target: schemas.Word | None = None,
-    since: schemas.Moment | None = None,
-    until: schemas.Moment | None = None,
+    project: Word | None = None,
+    key: Word | None = None,
+    route: Word | None = None,
+    target: Word | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> schemas.AuditPage:
@@ -48,21 +48,5 @@ def list_audit(
         since=since.timestamp() if since is not None else None,
         until=until.timestamp() if until is not None else None,
     )
-    found, next_cursor = audit.read(wanted, limit=limit, cursor=cursor)
-    return schemas.AuditPage(
-        entries=[
-            schemas.AuditEntry(
-                id=one.id,
-                at=moment(one.at),
-                project=one.project,
-                key_id=one.key_id,
-                route=one.route,
-                target=one.target,
-                before=dict(one.before) if one.before is not None else None,
-                after=dict(one.after) if one.after is not None else None,
-                request_id=one.request_id,
-            )
-            for one in found
-        ],
-        next_cursor=next_cursor,
-    )
+    entries, next_cursor = audit.read(wanted, limit=limit, cursor=cursor)
+    return schemas.AuditPage(entries=entries, next_cursor=next_cursor)

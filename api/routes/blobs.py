@@ -14,8 +14,8 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from api import schemas
 from api.deps import DeployKey, Gateway, TheGateway
+from api.schemas import blobs as schemas
 from api.server.bodies import BoundedRoute
 from smore.blobs.store import CHUNK, TICKET_HEADER, Upload, redeem
 from smore.domain.access import Scope

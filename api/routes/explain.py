@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter, Request
 
-from api import schemas
 from api.deps import InvokeKey, ReadKey, TheGateway
 from api.invoke import explain as explanations
 from api.invoke.admit import admit
 from api.invoke.request import check_id, read_dry_run
+from api.schemas import explain as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import CallerError, Draining, LimitReached
 from smore.domain.limits import NO_LIMITS

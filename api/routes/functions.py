@@ -7,11 +7,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import ValidationError
 
-from api import placing, schemas
+from api import placing
 from api.dates import moment
 from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
 from api.errors import CanaryFailed, Malformed, UnsupportedMediaType
 from api.invoke.request import read_body
+from api.schemas import functions as schemas
 from api.server.bodies import BoundedRoute, read_json
 from smore.blobs import archive
 from smore.definition.requirements import check_requirements

@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
-from api import schemas
 from api.dates import moment
 from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
 from api.pauses import set_pauses
+from api.schemas import gpus as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import NotFound
 from smore.redis.catalog import KeyEntry

@@ -12,14 +12,24 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from api import schemas
 from api.dates import moment
 from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import ResultDropped
 from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
 from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, check_id, read, wait_s
-from api.invoke.response import JSON_TYPE, BytesResponse, accepted, respond, respond_several, server_timing, settled
+from api.invoke.response import (
+    JSON_TYPE,
+    BytesResponse,
+    accepted,
+    late_header,
+    respond,
+    respond_several,
+    server_timing,
+    settled,
+)
 from api.invoke.submit import submit, submit_and_wait, submit_several
+from api.schemas import invocations as schemas
+from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Conflict
 from smore.domain.invocation import TERMINAL, State
@@ -103,7 +113,11 @@ _DESCRIPTION: dict[str, object] = {
         "200": {
             "description": "The result; `invocations` where `inputs` were sent",
             "headers": {
-                "Server-Timing": {"schema": {"type": "string"}, "description": "queue, schedule, dispatch, load, run"}
+                "Server-Timing": {"schema": {"type": "string"}, "description": "queue, schedule, dispatch, load, run"},
+                "Smore-Late-Ms": {
+                    "schema": {"type": "number"},
+                    "description": "Milliseconds after its deadline at which it ended; absent where it was in time",
+                },
             },
             "content": {
                 "application/json": {
@@ -112,6 +126,7 @@ _DESCRIPTION: dict[str, object] = {
                         "properties": {
                             "id": {"type": "string"},
                             "state": {"type": "string"},
+                            "late_ms": {"type": "number"},
                             "output": {},
                             "invocations": {"type": "array", "items": {"type": "object"}},
                         },
@@ -187,7 +202,8 @@ async def get_invocation(
 def _headers(reply: Reply | None) -> list[tuple[bytes, bytes]]:
     if reply is None:
         return [JSON_TYPE]
-    return [JSON_TYPE, (b"server-timing", server_timing(reply, decode_result(reply.result)))]
+    timing = (b"server-timing", server_timing(reply, decode_result(reply.result)))
+    return [JSON_TYPE, timing, *late_header(reply)]
 
 
 def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
@@ -210,6 +226,7 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
             "attempt": reply.attempt,
             "gpu": reply.gpu,
             "finished_at": moment(reply.finished_us / 1e6),
+            "late_ms": max(0, reply.finished_us - record.deadline_us) / 1000,
         }
         result = decode_result(reply.result)
         if result.form == "json":
@@ -219,9 +236,7 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
     return orjson.dumps(document)
 
 
-@router.get(
-    "/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": schemas.Problem}}
-)
+@router.get("/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": Problem}})
 async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, invocation: str) -> Response:
     """The result as a synchronous call would have got it; 202 while there is none, 410 when it has been dropped."""
     record = await _record(gateway, caller.project, invocation)
@@ -329,4 +344,5 @@ def _from_past(past: "PastInvocation") -> schemas.Invocation:
         arrival_at=moment(past.arrival_at),
         deadline_at=moment(past.deadline_at),
         finished_at=moment(past.finished_at) if past.finished_at is not None else None,
+        late_ms=0.0 if past.finished_at is None else round(max(0.0, past.finished_at - past.deadline_at) * 1e3, 3),
     )

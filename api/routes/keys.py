@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
-from api import schemas
 from api.auth import require_operator
 from api.dates import moment
 from api.deps import AdminKey, TheGateway, TheTrail
+from api.schemas import keys as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.access import Scope
 

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter
 
-from api import schemas, trainings
+from api import trainings
 from api.dates import moment
 from api.deps import OperatorKey, TheGateway, TheTrail
+from api.schemas import projects as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.limits import parse_limits
 
@@ -21,7 +22,7 @@ def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects
     """By name, with what they use now."""
     warm: dict[str, float] = {}
     reports = gateway.fleet().reports()
-    jobs = trainings.going_on(gateway.store().open_jobs(), reports)
+    jobs = trainings.going_on(gateway.store().jobs.unfinished(), reports)
     kept = trainings.reserves(jobs, reports)
     for report in reports:
         for one in report.warm:

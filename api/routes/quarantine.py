@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from api import schemas
 from api.dates import moment
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
+from api.schemas import quarantine as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import NotFound
 from smore.redis.quarantine import Faults

@@ -11,14 +11,14 @@ from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Query
 
-from api import schemas
 from api.auth import require_operator
 from api.dates import moment
 from api.deps import AdminKey, Gateway, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
 from api.pauses import set_pauses
+from api.schemas import queues as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import FunctionNotFound
-from smore.messages.overrides import Override
+from smore.domain.override import Override
 from smore.redis.catalog import KeyEntry
 from smore.redis.queue import Queue
 

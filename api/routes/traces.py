@@ -15,9 +15,10 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import StringConstraints
 
-from api import schemas
 from api.dates import moment
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
+from api.schemas import traces as schemas
+from api.schemas.fields import Moment
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import FunctionNotFound, InvalidInput, NotFound, PayloadTooLarge
 from smore.domain.quote import quoted
@@ -59,7 +60,7 @@ async def import_trace(
         Query(max_length=MOST_FUNCTIONS, description="Functions that get what is busiest in the file, in this order"),
     ] = None,
     end: Annotated[
-        schemas.Moment | None,
+        Moment | None,
         Query(description="Where its last minute is to end; default: dates as they are, else now"),
     ] = None,
 ) -> schemas.Trace:

@@ -29,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.measure.rows import FEATURES, BadRow, Profile, Solo, Workload, degradation
-from ml.predict.multiway import PairWise, Weights
+from ml.predict.multiway import PairWise, published
 from ml.predict.samples import METRICS, SOLO, Direction, Floats, Samples, features, sides, solo_features
+from smore.domain.degradation import Weights
 from smore.domain.function import Profile as Declared
 from smore.messages.degradation import BadTable, PlaceTable, Table, decode, encode
 from smore.process.device_name import NVML_COUNTER
@@ -126,7 +127,7 @@ def place_table(
         solo_s=_bytes(np.array([solo[w].timing.p99 for w in functions])),
         usage_gain=_bytes(gain),
         degradation=_bytes(cost),
-        weights=weights.published() if weights is not None else [],
+        weights=published(weights) if weights is not None else [],
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.policy.load import Rate
-from smore.domain.function import FunctionSpec
+from smore.domain.function import FunctionSpec, between_sizes
 
 #: Weight of the declared (offline) averages against one online observation (docs/paper.md, A16).
 OFFLINE_WEIGHT = 20.0
@@ -111,25 +111,15 @@ class Demand:
 
     def _between(self, rows: int) -> tuple[_Times, _Times, float]:
         """
-        The known sizes on both sides, and how far it is from the one to the other; beyond the largest that one in
-        proportion.
+        What is known of the sizes on both sides, and how far it is from the one to the other (see
+        :func:`smore.domain.function.between_sizes`).
         """
-        sizes, times = self._sizes, self._times
-        position = bisect_left(sizes, rows)
-        if position == len(sizes):
-            return _NOTHING, times[-1], rows / sizes[-1]
-        if position == 0 or sizes[position] == rows:
-            return times[position], times[position], 0.0
-        return (
-            times[position - 1],
-            times[position],
-            (rows - sizes[position - 1]) / (sizes[position] - sizes[position - 1]),
-        )
+        times = self._times
+        lower, upper, part = between_sizes(self._sizes, rows)
+        return times[lower] if lower >= 0 else _NOTHING, times[upper], part
 
     def run_s(self, rows: int) -> float:
-        """
-        Seconds to expect of a batch that runs alone, between known sizes on a line, beyond the largest in proportion.
-        """
+        """Seconds to expect of a batch that runs alone."""
         lower, upper, part = self._between(rows)
         return lower.run_s + part * (upper.run_s - lower.run_s)
 

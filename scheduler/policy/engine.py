@@ -327,7 +327,9 @@ class Engine:
                 if self.prewarmer is None:
                     return []
                 return [
-                    PublishPrewarmStatus(functions=self.prewarmer.statuses(), clock_steps=self.prewarmer.clock_steps)
+                    PublishPrewarmStatus(
+                        functions=self.prewarmer.reports.statuses(), clock_steps=self.prewarmer.reports.clock_steps
+                    )
                 ]
             case _:
                 assert_never(question)

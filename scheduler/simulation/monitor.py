@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.events import GpuReported
 from scheduler.simulation.gpu import SimulatedGpu
 from scheduler.simulation.world import World
-from smore.domain.loss import DEFAULT_BUDGET, Sample
+from smore.domain.loss import DEFAULT_BUDGET, JobLoss, Sample
 
 #: The one revision that every function of a run has.
 REVISION = 1

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from ml.measure.rows import FEATURES
 from ml.predict import pairwise
 from ml.predict.samples import METRICS, SOLO, Direction, Samples
-from scheduler.policy.degradation import Degradation, Table
-from scheduler.policy.kernel import K_MAX
+from scheduler.policy.degradation import Degradation, Table, weight_arrays
 from scheduler.simulation.interference import MODELS, BadTruth, Contention, Truth, Use, decode, encode
 from scheduler.simulation.world import Reader, World, workloads
+from smore.domain.degradation import K_MAX, Neighbour, UpdateRule, Weights, of_function, of_training
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,9 +40,7 @@ WINDOW_S: Final = 60.0
 _TAIL: Final = 3.73
 #: The bound of a measured cell, in deviations: 90 %.
 _Z90: Final = 1.2816
-ETA: Final = 0.1
-EPSILON: Final = 1e-3
-HIGHEST: Final = 10.0
+_RULE: Final = UpdateRule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,51 +373,33 @@ def _weights(
     gamma, alpha and beta [K_MAX + 1, M, M] after ``updates`` observed sets of two to K_MAX of the world's functions
     beside its trainings.
 
-    The rule is A10's: eta e x / (eps + sum of x^2), within [0, 10]; k = 1 stays one (A11); what was never met at k is
-    that of k - 1 (A12).
+    Sets of each size learn apart, from one; what was never met at k is that of k - 1 afterwards (A12).
     """
-    models = len(MODELS)
-    gamma, alpha, beta = (np.ones((K_MAX + 1, models, models)) for _ in range(3))
-    met = [np.zeros((K_MAX + 1, models, models), bool) for _ in range(3)]
-    here = sorted({gpu.training.pair for gpu in world.gpus if gpu.training is not None and gpu.sevenths == sevenths})
+    by_size = {k: Weights() for k in range(2, K_MAX + 1)}
+    pairs = sorted({gpu.training.pair for gpu in world.gpus if gpu.training is not None and gpu.sevenths == sevenths})
     names = sorted({(function.model, function.batch) for function in world.functions})
-    if updates and here:
-        places = [world.truth.on(sevenths, pair) for pair in here]
-        rows = [trainings.names.index(pair) for pair in here]
+    if updates and pairs:
+        places = [world.truth.on(sevenths, pair) for pair in pairs]
         columns = [functions.names.index(name) for name in names]
-        of_training, of_function, among = (cells[direction][0] for direction in METRICS)
+        of_trainings, of_functions, among = (cells[direction][0] for direction in METRICS)
         for _ in range(updates):
-            which = int(random.integers(len(here)))
+            which = int(random.integers(len(pairs)))
             k = int(random.integers(2, K_MAX + 1))
             chosen = random.integers(len(names), size=k).tolist()
-            place, i = places[which], rows[which]
-            slow, own = place.slowdowns([place.kind(*names[one]) for one in chosen])
+            place, victim, i = places[which], pairs[which][0], trainings.names.index(pairs[which])
+            slow, own = place.slowdowns([place.kind(*names[number]) for number in chosen])
             noise = np.exp(world.truth.noise / math.sqrt(20.0) * random.standard_normal(k + 1))
-            members = [columns[one] for one in chosen]
-            model = functions.model[members]
-            victim = trainings.model[i]
-            x = np.bincount(model, of_training[i, members], models)
-            met[0][k, victim] |= x > 0
-            _learn(gamma[k, victim], x, slow * noise[0] - 1.0)
+            members = [(names[number][0], columns[number]) for number in chosen]
+            beside = [Neighbour(model, float(of_trainings[i, column])) for model, column in members]
+            weights = by_size[k]
+            weights.learn(of_training(victim, beside), slow * noise[0] - 1.0, _RULE)
             # One of the functions is looked at; all alike it would be the same set several times.
             j = int(random.integers(k))
-            others = members[:j] + members[j + 1 :]
-            x = np.append(
-                np.bincount(model[np.arange(k) != j], among[members[j], others], models), of_function[i, members[j]]
-            )
-            weights = np.append(beta[k, model[j]], alpha[k, model[j], victim])
-            met[2][k, model[j]] |= x[:-1] > 0
-            met[1][k, model[j], victim] = True
-            _learn(weights, x, own[j] * noise[1 + j] - 1.0)
-            beta[k, model[j]], alpha[k, model[j], victim] = weights[:-1], weights[-1]
-    for values, known in zip((gamma, alpha, beta), met, strict=True):
-        for k in range(2, K_MAX + 1):
-            values[k] = np.where(known[k], values[k], values[k - 1])
-    return gamma, alpha, beta
-
-
-def _learn(weights: Floats, x: NDArray[Any], actual: float) -> None:
-    """One step of the normalised rule, in place."""
-    error = actual - float(weights @ x)
-    weights += ETA * error * x / (EPSILON + float(x @ x))
-    np.clip(weights, 0.0, HIGHEST, out=weights)
+            model, looked_at = members[j]
+            training = Neighbour(victim, float(of_functions[i, looked_at]))
+            others = [
+                Neighbour(other, float(among[looked_at, column])) for other, column in members[:j] + members[j + 1 :]
+            ]
+            weights.learn(of_function(model, training, others), own[j] * noise[1 + j] - 1.0, _RULE)
+    learned = Weights({key: value for weights in by_size.values() for key, value in weights.learned.items()})
+    return weight_arrays(learned, {model: number for number, model in enumerate(MODELS)})

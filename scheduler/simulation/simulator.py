@@ -26,7 +26,6 @@ import numpy as np
 from scheduler.policy.decisions import (
     Decision,
     Dispatch,
-    End,
     FinishBounds,
     Offload,
     Prewarm,
@@ -57,6 +56,7 @@ from scheduler.simulation.traces import Trace
 from scheduler.simulation.warm_pool import WarmPool
 from scheduler.simulation.windows import Windows
 from scheduler.simulation.world import World
+from smore.domain.invocation import End
 
 #: Solo seconds of work below which a batch counts as done: rounding of the clock.
 _DONE: Final = 1e-10

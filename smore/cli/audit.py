@@ -14,7 +14,7 @@ def audit(
     route: Annotated[str | None, typer.Option(help="A part of the route: slo, boost, DELETE…")] = None,
     target: Annotated[str | None, typer.Option(help="For instance function/echo.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="As far back: 30m, 2h, 7d.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="As many at most.")] = 50,
     cursor: Annotated[int | None, typer.Option(help="Go on behind the entry of this number.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:

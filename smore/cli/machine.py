@@ -107,13 +107,9 @@ def health() -> None:
 
 def version() -> None:
     """The version of this program."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
+    from smore.process import observability
 
-    try:
-        print(installed("smore-platform"))
-    except PackageNotFoundError:
-        print("unknown: not installed")
+    print(observability.version())
 
 
 def doctor(output: OutputOption = Output.TABLE) -> None:

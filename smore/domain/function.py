@@ -6,7 +6,8 @@ names the field that is wrong.
 """
 
 import re
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -66,15 +67,28 @@ class Profile:
     model: str = ""
 
     def run_time_s(self, rows: int) -> float:
-        """
-        Seconds for a batch: that of the smallest profiled batch with room for ``rows``; beyond the largest, in
-        proportion.
-        """
-        fitting = [size for size in self.run_s if size >= rows]
-        if fitting:
-            return self.run_s[min(fitting)]
-        largest = max(self.run_s)
-        return self.run_s[largest] * rows / largest
+        """Seconds of a batch of ``rows``; see :func:`between_sizes`."""
+        sizes = sorted(self.run_s)
+        lower, upper, part = between_sizes(sizes, rows)
+        lower_s = self.run_s[sizes[lower]] if lower >= 0 else 0.0
+        return lower_s + part * (self.run_s[sizes[upper]] - lower_s)
+
+
+def between_sizes(sizes: Sequence[int], rows: int) -> tuple[int, int, float]:
+    """
+    The run time of ``rows`` from those of the known batch sizes (rising): between two of them on a line, below the
+    smallest that one's, beyond the largest in proportion to the rows.
+
+    Returns the positions of the sizes on both sides, -1 = no rows at all, which take no time; and how far it is from the
+    one to the other, more than 1 beyond the largest.
+    """
+    position = bisect_left(sizes, rows)
+    if position == len(sizes):
+        return -1, position - 1, rows / sizes[-1]
+    if position == 0 or sizes[position] == rows:
+        return position, position, 0.0
+    lower = sizes[position - 1]
+    return position - 1, position, (rows - lower) / (sizes[position] - lower)
 
 
 class Prewarming(StrEnum):
@@ -86,6 +100,13 @@ class Prewarming(StrEnum):
     AUTO = "auto"
     OFF = "off"
     PAPER = "paper"
+
+
+class OnLate(StrEnum):
+    """What becomes of a run that is past its deadline: it goes on to its end, or it ends as ``expired``."""
+
+    FINISH = "finish"
+    DROP = "drop"
 
 
 class RevisionState(StrEnum):
@@ -111,6 +132,7 @@ class FunctionSpec:
     inputs: tuple[TensorSpec, ...] | None = None
     outputs: tuple[TensorSpec, ...] | None = None
     deadline_s: float = 5.0
+    on_late: OnLate = OnLate.FINISH
     memory_mib: float = 256.0
     max_batch: int = 1
     max_warm: int = 1
@@ -153,6 +175,7 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
         measured["run_s"] = {int(rows): float(seconds) for rows, seconds in measured["run_s"].items()}
     fields["profile"] = Profile(**measured)
     fields["prewarm"] = Prewarming(fields.get("prewarm", Prewarming.AUTO))
+    fields["on_late"] = OnLate(fields.get("on_late", OnLate.FINISH))
     return FunctionSpec(**fields)
 
 
@@ -385,11 +408,17 @@ def parse_spec(raw: object) -> FunctionSpec:
     if not 0 < payload_bytes <= 1 << 30:
         raise InvalidSpec("spec.limits.payload: must be within 1 B..1 GiB", field="spec.limits.payload")
     artifact = parse_artifact(reader.take("artifact"), "spec.artifact")
+    on_late = slo.take("on_late", "finish")
+    if on_late not in tuple(OnLate):
+        raise InvalidSpec(
+            f"spec.slo.on_late: finish or drop is expected, not {quoted(on_late)}", field="spec.slo.on_late"
+        )
     spec = FunctionSpec(
         entrypoint=entrypoint,
         inputs=_tensors(reader.take("inputs"), "spec.inputs"),
         outputs=_tensors(reader.take("outputs"), "spec.outputs"),
         deadline_s=slo.seconds("deadline", 5.0, 0.001, 86_400),
+        on_late=OnLate(on_late),
         memory_mib=memory_mib,
         max_batch=batching.whole("max_size", 1, 1, 1024),
         max_attempts=retries.whole("max_attempts", 3, 1, 100),

@@ -13,10 +13,13 @@ VERSION = 1
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    #: Of the entry's format.
     version: int
 
 
 class Arrived(Entry, frozen=True, tag="a"):
+    """An invocation was accepted and waits in its function's queue."""
+
     function: str
     revision: int
     id: str
@@ -26,19 +29,26 @@ class Arrived(Entry, frozen=True, tag="a"):
     shape: str
     key_id: str
     trace: str
-    #: What the gate held against the deadline: the earliest feasible finish, from arrival; 0 = it knew of none.
+    #: The earliest feasible finish that the admission gate compared with the deadline, counted from the arrival; 0 = none
+    #: was published.
     gate_us: int = 0
 
 
 class Dispatched(Entry, frozen=True, tag="d"):
+    """The leader claimed the invocations of one batch and sent them to a GPU instance."""
+
     function: str
     gpu: str
     at_us: int
+    #: Id and number of the attempt, of each invocation of the batch.
     attempts: list[tuple[str, int]]
+    #: The decision with its reasons, as JSON.
     decision: str
 
 
 class Returned(Entry, frozen=True, tag="q"):
+    """An attempt ended without a result, and its invocation waits in the queue again."""
+
     function: str
     revision: int
     id: str
@@ -50,54 +60,67 @@ class Returned(Entry, frozen=True, tag="q"):
     deadline_us: int
     rows: int
     shape: str
+    #: 1: it must run in a batch of its own.
     alone: int
 
 
 class Settled(Entry, frozen=True, tag="t"):
+    """An invocation reached a final state: it succeeded, failed, expired or was cancelled."""
+
     function: str
     revision: int
     id: str
     attempt: int
+    #: Attempts in which user code began.
     starts: int
+    #: The final state.
     state: str
     cause: str
     gpu: str
     arrival_us: int
     deadline_us: int
+    #: When the leader claimed it; 0 = never.
     claimed_us: int
+    #: When a GPU worker began its last attempt; 0 = never.
     started_us: int
     finished_us: int
     rows: int
     key_id: str
     trace: str
+    #: How long the leader's round had taken when it dispatched the last attempt; 0 = never dispatched.
     schedule_us: int
-    #: smore.messages.results.Execution as JSON, '' where there was none.
+    #: ``smore.messages.results.Execution`` as JSON; '' where nothing ran.
     meta: str
 
 
 class Reported(Entry, frozen=True, tag="r"):
+    """A GPU worker reports the state of its GPU instance: memory, warm instances, trainings, health."""
+
     gpu: str
     at_us: int
-    #: JSON, see smore.messages.reports.Report.
+    #: ``smore.messages.reports.Report`` as JSON.
     report: str
 
 
 class CatalogChanged(Entry, frozen=True, tag="c"):
+    """A function was deployed, changed, rolled back or deleted: readers read it again from the catalog."""
+
     function: str
     at_us: int
 
 
 class Stepped(Entry, frozen=True, tag="b"):
-    """
-    A step of the closed loop of a training's budget (scheduler/policy/budget/controller.py). ``job`` '' = the training has gone.
-    """
+    """The controller of a training's budget (scheduler/policy/budget/controller.py) took another step."""
 
     gpu: str
+    #: The training's id; '' = the training has gone.
     job: str
     at_us: int
+    #: How far functions are kept from the training now (controller.py: Step).
     step: str
+    #: The part of the time in which functions may run there from now on.
     duty: float
-    #: What predicted losses are multiplied by there from now on.
+    #: The cost correction from now on: predicted costs are multiplied by it.
     factor: float
 
 
@@ -116,34 +139,42 @@ class Asked(Entry, frozen=True, tag="k"):
 
 
 class Warmed(Entry, frozen=True, tag="w"):
-    """
-    A GPU worker reports a resident model: when it is ready, first used, ended, and every minute between.
-
-    ``id``: of this life, the worker's ``boot`` and a number. ``prewarmed`` 1: it was loaded ahead. ``outcome`` and
-    ``why``: see worker/pool/lifecycle.py; '' = it lives. ``load_us``, ``busy_us``, ``idle_us``: so far. ``uses``: runs;
-    ``saved``: those that found it only because it was loaded ahead or held for longer than its keep-alive. 0 = did not
-    happen. ``host`` 1: it was loaded out of pinned host memory, where its weights had been parked.
-    """
+    """A GPU worker reports a warm instance: when it is ready, when it is first used, each minute, and when it ends."""
 
     function: str
     revision: int
     gpu: str
+    #: Of the worker's process.
     boot: str
+    #: Of the instance: ``boot`` and a number.
     id: str
+    #: 1: it was loaded before any request needed it.
     prewarmed: int
+    #: What its load ahead came to: open, hit, late, wasted or failed; cold = a request asked for the load.
     outcome: str
+    #: What ended it (worker/pool/lifecycle.py: Ending); '' = it lives.
     why: str
     at_us: int
+    #: When its load was asked for.
     asked_us: int
+    #: When it could serve; 0 = not yet.
     ready_us: int
+    #: When it first ran; 0 = not yet.
     used_us: int
+    #: When it ended; 0 = it lives.
     ended_us: int
+    #: How long its load took.
     load_us: int
+    #: How long it has run, so far.
     busy_us: int
+    #: How long it has waited for a run, so far.
     idle_us: int
+    #: Runs so far.
     uses: int
+    #: Runs that were warm only because it was loaded ahead or kept for longer than its keep-alive.
     saved: int
     memory_kib: int
+    #: 1: its weights came from pinned host memory, where they were parked.
     host: int = 0
 
 

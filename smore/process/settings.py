@@ -299,7 +299,7 @@ class Settings(BaseSettings):
     #: Its address. Whoever reaches it may read: another than 127.0.0.1 belongs to a network of the operators' own.
     metrics_host: str = "127.0.0.1"
 
-    #: What a serverful job may run: modules, started as ``python -m module …``. The gateway refuses others, the workers
+    #: What a serverful job may run: modules, started as ``python -m MODULE …``. The gateway refuses others, the workers
     #: too.
     job_entrypoints: tuple[str, ...] = ("zoo.train",)
     #: Trainings that a project may have at once where its limits say nothing (docs/guides/administration.md).

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast
 
 import redis
 
-from smore.domain.invocation import Cause, Encoding
+from smore.domain.invocation import Cause, Encoding, End
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
 from smore.redis.payloads import Payloads
@@ -81,17 +81,6 @@ class RunOutcome:
     action: Literal["succeed", "fail"]
     cause: Cause
     result: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """A waiting invocation that the leader ends."""
-
-    function: str
-    id: str
-    action: Literal["reject", "expire", "fail"]
-    cause: Cause
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +238,7 @@ class Queue:
         answer = self._calls([_claim_call(token, lease_s, claim, cursor)])[0]
         return _claimed(answer), answer[1].decode() or cursor if len(answer) > 1 else cursor
 
-    def settle(self, token: str, endings: Sequence[Ending]) -> list[bool] | None:
+    def settle(self, token: str, endings: Sequence[End]) -> list[bool] | None:
         """End waiting invocations. True where it was still waiting; None: fenced off."""
         items: list[dict[str, Arg]] = [
             {
@@ -315,10 +304,13 @@ class Queue:
             return in_redis
         return self._payloads.get(project_of(function), id_, size) if self._payloads is not None else None
 
-    def finish(self, function: str, meta: str, outcomes: Sequence[RunOutcome]) -> list[bool]:
+    def finish(
+        self, function: str, meta: str, outcomes: Sequence[RunOutcome], *, drop_late: bool = False
+    ) -> list[bool]:
         """
         End a batch; False where another attempt owns the invocation or it has ended (cancelled). ``meta``: JSON about
-        the execution (smore/messages/results.py: Execution).
+        the execution (smore/messages/results.py: Execution). ``drop_late``: what is past its deadline ends as expired,
+        whatever came of it.
         """
         items: list[dict[str, Arg]] = [
             {
@@ -330,7 +322,9 @@ class Queue:
             }
             for outcome in outcomes
         ]
-        answer = self._calls([Call("finish", {"function": function, "meta": meta}, items)])[0]
+        answer = self._calls(
+            [Call("finish", {"function": function, "meta": meta, "drop_late": int(drop_late)}, items)]
+        )[0]
         return [value == 1 for value in answer]
 
     def requeue(

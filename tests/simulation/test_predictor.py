@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from ml.predict import pairwise
 from ml.predict.samples import Samples
 from scheduler.policy.degradation import Degradation
-from scheduler.policy.kernel import K_MAX
 from scheduler.simulation import predictor
 from scheduler.simulation.interference import MODELS, Truth
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.world import BadWorld, Function, Gpu, Training, World
+from smore.domain.degradation import K_MAX
 
 pytestmark = pytest.mark.numeric
 

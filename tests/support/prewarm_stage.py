@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,10 @@ from scheduler.policy.events import (
     GpuReported,
     TrafficMoved,
 )
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
-from scheduler.policy.prewarm.window import Forecast, PrewarmRule, WarmWindow
+from scheduler.policy.prewarm.window import PrewarmRule, WarmWindow
 from smore.domain.function import Prewarming
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import gpu
@@ -80,14 +82,14 @@ class Stage:
 
 
 def standing(stage: Stage, number: int = 0) -> object:
-    return next(one for one in stage.prewarmer.statuses() if one.function == f"p/f{number}")
+    return next(one for one in stage.prewarmer.reports.statuses() if one.function == f"p/f{number}")
 
 
 def served(number: int = 0) -> TrafficMoved:
     return TrafficMoved(function=f"p/f{number}", revision=1)
 
 
-def report(name: str, at: float, warm: int = 0, *, training: int | None = None, **fields: object) -> GpuReported:
+def report(name: str, at: float, warm: int = 0, *, training: int | None = None, **fields: Any) -> GpuReported:
     """10,000 MiB, ``warm`` idle instances of f0 with 100 MiB each."""
     known_: dict[str, object] = {
         "at": at,

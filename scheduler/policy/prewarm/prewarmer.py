@@ -9,12 +9,12 @@ keep-alive holds again after that. Idle instances beyond what a rule wants are o
 
 A rule is followed only while it knows something: where it needs a forecast and that is missing, older than ``stale_s``
 or no number for the minute that runs, the function goes on with its keep-alive, and
-:class:`~scheduler.policy.prewarm.status.PrewarmStatus` says so. What the rule answers meanwhile is kept, so that it
+:class:`~smore.domain.prewarming.PrewarmStatus` says so. What the rule answers meanwhile is kept, so that it
 counts as soon as the rule is followed again. All is pure: time is an argument, and a clock that was set back, or ahead,
 is straightened (clock.py).
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -29,12 +29,15 @@ from scheduler.policy.cluster import Cluster
 from scheduler.policy.decisions import Decision
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown, ForecastsUpdated, GpuReported, InstanceReported
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.prewarm.clock import MINUTE_S, MinuteClock
 from scheduler.policy.prewarm.function import PrewarmedFunction
 from scheduler.policy.prewarm.instances import LEASE_S, Instances, PlacementView
-from scheduler.policy.prewarm.status import ColdStartReason, PrewarmStatus
-from scheduler.policy.prewarm.window import OWN, Forecast, PrewarmRule, WarmWindow
+from scheduler.policy.prewarm.reports import PrewarmReports
+from scheduler.policy.prewarm.status import ColdStartReason
+from scheduler.policy.prewarm.window import PrewarmRule, WarmWindow
 from smore.domain.function import Prewarming
+from smore.domain.prewarming import OWN
 
 #: Rules that see a new minute in one round: a round is what an invocation's placement may have to wait for.
 AT_A_TIME: Final = 200
@@ -84,17 +87,12 @@ class Prewarmer:
         self._due: list[tuple[float, str]] = []
         #: Functions whose rules are still to see the minute that runs.
         self._unseen: deque[str] = deque()
-        self.cold: Counter[ColdStartReason] = Counter()
+        self.reports = PrewarmReports(self._functions, self._clock)
 
     @property
     def next_at(self) -> float:
         """When it next has something to do if nothing happens, epoch seconds; inf = never."""
         return self._next_at - self._clock.offset
-
-    @property
-    def clock_steps(self) -> int:
-        """Steps of the clock so far that were no passing of time."""
-        return self._clock.steps
 
     # ---- what happens ------------------------------------------------------------------------------------------------
 
@@ -436,63 +434,3 @@ class Prewarmer:
         if entry.wanted:
             self._instances.renew(now, at, entry, cluster, decisions)
         entry.loaded = int(there.sum())
-
-    # ---- what is published
-    # ------------------------------------------------------------------------------------------------
-
-    def cold_start_reason(self, now: float, demand: Demand, cluster: Cluster) -> ColdStartReason:
-        """Why an invocation of a revision must load an instance now. Asked once for each, before it is placed."""
-        why = self._why(self._clock.straighten(now), demand, cluster)
-        self.cold[why] += 1
-        return why
-
-    def _why(self, at: float, demand: Demand, cluster: Cluster) -> ColdStartReason:
-        entry = self._functions.get(demand.function)
-        if entry is None or entry.demand is not demand:
-            return ColdStartReason.OTHER_REVISION
-        if at < entry.retry_at:
-            return ColdStartReason.LOAD_FAILED
-        if entry.pending:
-            return ColdStartReason.LATE
-        cell = cluster.cells[demand.column, :, : len(cluster)]
-        if (cell[kernel.RESIDENT][cluster.alive] > 0).any():
-            return (
-                ColdStartReason.HELD_ELSEWHERE
-                if cluster.idle(demand.column)[cluster.alive].any()
-                else ColdStartReason.MORE_AT_ONCE
-            )
-        if entry.unmet and entry.wanted:
-            return ColdStartReason.NO_ROOM
-        if entry.lost is ColdStartReason.EVICTED:
-            return ColdStartReason.EVICTED
-        if not entry.seen:
-            return ColdStartReason.NEVER_SEEN
-        if entry.silence:
-            return ColdStartReason(entry.silence)
-        alive_s = demand.spec.keep_alive_s
-        if entry.lost is ColdStartReason.GIVEN_UP and (alive_s < 0 or at - entry.lost_at < alive_s):
-            return ColdStartReason.GIVEN_UP
-        return ColdStartReason.NOT_FORESEEN
-
-    def statuses(self) -> list[PrewarmStatus]:
-        """One for each function, by name."""
-        return [
-            PrewarmStatus(
-                function=function,
-                revision=entry.demand.revision,
-                mode=entry.mode,
-                source=entry.source,
-                silence=str(entry.silence),
-                wanted=entry.wanted,
-                loaded=entry.loaded,
-                unmet=entry.unmet,
-                load_s=round(entry.load_s, 4),
-                parked=sum(len(row) for row in entry.parked.values()),
-                host_s=round(entry.demand.host_s, 4),
-                holds=[
-                    (window.from_at - self._clock.offset, window.until_at - self._clock.offset, window.instances)
-                    for window in entry.followed
-                ],
-            )
-            for function, entry in sorted(self._functions.items())
-        ]

@@ -132,7 +132,7 @@ def test_sync(http: httpx.Client) -> None:
     response = http.post("/v1/functions/echo/invocations", json={"input": value}, headers={"X-Request-Id": "abc"})
 
     assert response.status_code == 200
-    assert {**response.json(), "id": ""} == {"id": "", "state": "succeeded", "output": value}
+    assert {**response.json(), "id": ""} == {"id": "", "state": "succeeded", "late_ms": 0, "output": value}
     assert response.headers["x-request-id"] == "abc"
     phases = [entry.strip().partition(";dur=") for entry in response.headers["server-timing"].split(",")]
     assert [name for name, _, _ in phases] == ["queue", "schedule", "dispatch", "load", "run"]
@@ -296,6 +296,26 @@ def test_a_deadline_that_passes_is_504(
     assert (
         problem(http.get(f"/v1/invocations/{waiting.id}/result"), 504, "deadline_expired")["earliest_deadline_ms"] == 3
     )
+
+
+def test_what_succeeds_after_its_deadline_says_how_late(http: httpx.Client, platform: FakePlatform) -> None:
+    def overrun(begun: StartedInvocation) -> Result:
+        eventually(lambda: time.time() > begun.deadline_us / 1e6 + 0.002)
+        return echo(begun)
+
+    platform.handlers[ECHO] = overrun
+    call = partial(http.post, "/v1/functions/echo/invocations")
+    answer = call(json={"input": 1, "deadline_ms": 2000})
+    assert answer.status_code == 200 and answer.json()["output"] == 1
+    late_ms = answer.json()["late_ms"]
+    assert late_ms >= 2 and float(answer.headers["smore-late-ms"]) == late_ms
+    id_ = answer.json()["id"]
+    assert http.get(f"/v1/invocations/{id_}").json()["late_ms"] == late_ms
+    assert http.get(f"/v1/invocations/{id_}/result").json()["late_ms"] == late_ms
+    several = call(json={"inputs": [1], "deadline_ms": 2000}).json()["invocations"]
+    assert several[0]["status"] == 200 and several[0]["late_ms"] >= 2
+    platform.handlers.clear()
+    assert "smore-late-ms" not in call(json={"input": 1}).headers
 
 
 def test_cancel(http: httpx.Client, platform: FakePlatform) -> None:
@@ -572,7 +592,7 @@ def test_a_foreign_projects_key_sees_nothing(
     eventually(lambda: http.get(f"/v1/invocations/{id_}").json()["state"] == "succeeded")
     store.register("default", "echo", SPECS[ECHO])
     store.put_secret("default", "MINE_ALONE", b"sealed")
-    job = store.create_job("default", "train", ["zoo.train"], [GPU])
+    job = store.jobs.create("default", "train", ["zoo.train"], [GPU])
     entry, _ = store.create_key("default", "mine", [Scope.READ])
     arrivals = f"function,timestamp\necho,{time.time() - 120:.0f}\n"  # a minute that is over
     imported = http.post("/v1/traces?name=mine-alone.csv", content=arrivals, headers={"Content-Type": "text/csv"})
@@ -661,7 +681,7 @@ def test_waiters_outlive_a_broken_subscription(
     The reply is published while nobody is subscribed, and nobody doubts in time, so only the reconnect's re-read can
     answer.
     """
-    monkeypatch.setattr("api.invoke.waiters.DOUBT_S", 600.0)
+    monkeypatch.setattr("api.waiters.DOUBT_S", 600.0)
     running, finish = threading.Event(), threading.Event()
 
     def hold(begun: StartedInvocation) -> Result:
@@ -1015,7 +1035,7 @@ def test_a_job_may_say_which_workload_it_is(
     body = {"name": "train", "argv": ["zoo.train"], "workload": "resnet50/cpu/training/8"}
     made = http.post("/v1/jobs", json=body).json()
     assert made["workload"] == "resnet50/cpu/training/8"
-    assert store.get_job("default", made["id"]).tags == {"workload": "resnet50/cpu/training/8", "budget": 0.1}
+    assert store.jobs.get("default", made["id"]).tags == {"workload": "resnet50/cpu/training/8", "budget": 0.1}
     for wrong in ("resnet50", "resnet50/cpu/function/8", "resnet50/cpu/training/0", ""):
         assert (
             problem(http.post("/v1/jobs", json=body | {"workload": wrong}), 422, "invalid_spec")["field"] == "workload"
@@ -1034,7 +1054,7 @@ def test_a_budget_that_cannot_be_told_from_noise_is_refused(
     body: dict[str, Any] = {"name": "train", "argv": ["zoo.train"]}
     made = http.post("/v1/jobs", json=body | {"budget": 0.01}).json()
     assert made["budget"] == 0.01
-    assert store.get_job("default", made["id"]).tags == {"budget": 0.01}
+    assert store.jobs.get("default", made["id"]).tags == {"budget": 0.01}
     assert last_command(redis_client).budget == 0.01
     for wrong in (0.0099, 0, -0.1, 1.1):
         refused = problem(http.post("/v1/jobs", json=body | {"budget": wrong}), 422, "invalid_input")
@@ -1079,8 +1099,8 @@ def test_a_budget_that_cannot_be_told_from_noise_is_refused(
 def test_the_statement_of_a_job(
     http: httpx.Client, foreign: httpx.Client, store: Store, engine: Any, platform: FakePlatform
 ) -> None:
-    job = store.create_job("default", "train", ["zoo.train"], [GPU], {"budget": 0.1})
-    store.update_job("default", job.id, JobState.RUNNING)
+    job = store.jobs.create("default", "train", ["zoo.train"], [GPU], {"budget": 0.1})
+    store.jobs.update("default", job.id, JobState.RUNNING)
     at = datetime.now(UTC)
     early = http.get(f"/v1/jobs/{job.id}/statement").json()
     assert (early["loss"], early["kept"], early["missing_windows"], early["missing_s"]) == (None, None, 8, None)
@@ -1127,7 +1147,7 @@ def test_the_statement_of_a_job(
     assert full["summary"].endswith("% with 95 % confidence (budget 10 %)")
 
     # Of two GPU instances both must be known, and the slower one counts.
-    pair = store.create_job("default", "pair", ["zoo.train"], [GPU, "gpu1"], {"budget": 0.02})
+    pair = store.jobs.create("default", "pair", ["zoo.train"], [GPU, "gpu1"], {"budget": 0.02})
     with Session(engine) as session:
         for gpu, open_s in ((GPU, 0.101), ("gpu1", 0.105)):
             for number in range(10):

@@ -429,7 +429,7 @@ def history(
     what it is.
     """
     revision, _ = store.register("default", "reader", FunctionSpec(entrypoint="m:C", profile=Profile(model="bert/cpu")))
-    job = store.create_job("default", "night", ["zoo.train"], [gpu], {"workload": str(VGG)})
+    job = store.jobs.create("default", "night", ["zoo.train"], [gpu], {"workload": str(VGG)})
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE jobs SET created_at = :at, started_at = :at WHERE id = :id"),

@@ -19,10 +19,16 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from api import routes, schemas
+from api import routes
 from api.app import create_app
 from api.errors import Malformed, UnsupportedMediaType, explain
 from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, wait_s
+from api.schemas.functions import FunctionChanges
+from api.schemas.jobs import AttachBody, BudgetBody, JobBody, StepsBody
+from api.schemas.keys import KeyBody
+from api.schemas.projects import LimitsBody
+from api.schemas.queues import PinBody
+from api.schemas.secrets import SecretBody
 from api.server import bodies
 from api.server.bodies import BoundedRoute, read_json, refuse_coding
 from smore.definition import plain_yaml
@@ -234,17 +240,20 @@ class Http:
         return asyncio.run(sent())
 
 
-MODELS = (
-    "JobBody",
-    "AttachBody",
-    "StepsBody",
-    "LimitsBody",
-    "KeyBody",
-    "PinBody",
-    "FunctionChanges",
-    "SecretBody",
-    "BudgetBody",
-)
+MODELS = {
+    model.__name__: model
+    for model in (
+        AttachBody,
+        BudgetBody,
+        FunctionChanges,
+        JobBody,
+        KeyBody,
+        LimitsBody,
+        PinBody,
+        SecretBody,
+        StepsBody,
+    )
+}
 
 
 @pytest.fixture(scope="module")
@@ -258,12 +267,12 @@ def http() -> Http:
     for kind in (SmoreError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, explained)
     app.router.route_class = BoundedRoute
-    for name in MODELS:
+    for name, model in MODELS.items():
 
         def take(body: Any) -> dict[str, str]:
             return {"taken": type(body).__name__}
 
-        take.__annotations__["body"] = getattr(schemas, name)
+        take.__annotations__["body"] = model
         app.post(f"/{name}")(take)
     return Http(app)
 

@@ -1,19 +1,21 @@
 """What a job's reports say of it, over one GPU instance and several."""
 
 import dataclasses
+import os
 
 import pytest
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from api import schemas, trainings
+from api import trainings
 from api.routes import health
 from api.routes.jobs import _shown
+from api.schemas.jobs import JobBody
 from smore.domain.errors import Conflict, InvalidInput, LimitReached
 from smore.domain.job import REFUSED, JobState, exit_of, outcome_of, state_of
 from smore.domain.limits import Limits
 from smore.messages.reports import JobReport, Report
-from smore.postgres.catalog import Job
+from smore.postgres.jobs import Job
 from tests.support import fake_platform
 
 JOB = Job(
@@ -178,9 +180,9 @@ def test_a_reserve_must_fit_the_device_and_what_others_have_reserved_of_it() -> 
 @pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"=": "x"}, {"A\0": "x"}, {"A": "\0"}, {"A\n=": "x"}])
 def test_a_variable_that_no_process_can_have_is_refused(env: dict[str, str]) -> None:
     with pytest.raises(ValidationError) as refused:
-        schemas.JobBody(name="a", argv=["zoo.train"], env=env)
+        JobBody(name="a", argv=["zoo.train"], env=env)
     assert {error["loc"][0] for error in refused.value.errors()} == {"env"}
-    assert schemas.JobBody(name="a", argv=["zoo.train"], env={"A": "=", "b.c": ""}).env == {"A": "=", "b.c": ""}
+    assert JobBody(name="a", argv=["zoo.train"], env={"A": "=", "b.c": ""}).env == {"A": "=", "b.c": ""}
 
 
 def test_a_projects_trainings_are_bounded() -> None:
@@ -210,6 +212,6 @@ def test_a_projects_trainings_are_bounded() -> None:
 
 
 def test_a_supervisor_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for parent, count in ((None, 0), (health.os.getppid(), 0), (2**30, 1)):
+    for parent, count in ((None, 0), (os.getppid(), 0), (2**30, 1)):
         monkeypatch.setattr(health, "_SUPERVISOR", parent)
         assert len(health._warnings()) == count

@@ -49,3 +49,15 @@ def test_settings_name_their_variables_and_meanings() -> None:
 
     assert "| `SMORE_WORKER__SLOTS` | int | `8` | Concurrent batches" in page
     assert "| `SMORE_REDIS__URL` | str or none | none |" in page
+
+
+def test_a_cell_that_nobody_filled_is_an_error() -> None:
+    with pytest.raises(reference.Incomplete, match="--limit"):
+        reference.table(("option", "meaning"), [("`--limit`", "")])
+
+
+def test_events_and_their_fields_are_explained() -> None:
+    page = reference.events()
+
+    assert "## Dispatched (`d`)\n\nThe leader claimed" in page
+    assert "| `trace` | str | The caller's `traceparent`; '' = none |" in page

@@ -13,12 +13,12 @@ import redis
 import redis.asyncio
 
 from smore.domain.ids import new_id
-from smore.domain.invocation import Cause, Encoding
+from smore.domain.invocation import Cause, Encoding, End
 from smore.messages import stream
 from smore.messages.results import decode_result
 from smore.process.settings import QueueSettings
 from smore.redis.gateway_queue import GatewayQueue
-from smore.redis.queue import Claim, Ending, Queue, RunOutcome, StartedInvocation
+from smore.redis.queue import Claim, Queue, RunOutcome, StartedInvocation
 from smore.redis.records import QueuedInvocation, Reply, parse_replies
 from smore.redis.submission import Submission
 from tests.support.eventually import eventually
@@ -363,7 +363,7 @@ def test_cancel_of_what_waits_is_told(server: RedisServer, queue: Queue) -> None
 
 
 def test_a_batch_is_published_once_to_each_gateway_in_frames(queue: Queue, client: "redis.Redis") -> None:
-    with client.pubsub() as subscriber:  # type: ignore[no-untyped-call]
+    with client.pubsub() as subscriber:
         subscriber.subscribe("gw1", "gw2")
         for _ in range(2):
             subscriber.get_message(timeout=5)
@@ -407,7 +407,7 @@ def test_a_repeat_of_an_attempt_that_ended_tells_nobody(queue: Queue, client: "r
     queue.enqueue(one)
     begin(queue, one.id)
     end(queue, one.id)
-    with client.pubsub() as subscriber:  # type: ignore[no-untyped-call]
+    with client.pubsub() as subscriber:
         subscriber.subscribe("gw")
         subscriber.get_message(timeout=5)
         again = RunOutcome(id=one.id, attempt=1, action="fail", cause=Cause.CRASHED, result=b"late")
@@ -712,8 +712,8 @@ def test_the_leader_ends_what_waits_and_nothing_else(queue: Queue) -> None:
     queue.redis.delete(f"{P}leader")
     token = queue.lead("", 60)
 
-    def ending(one: Submission) -> Ending:
-        return Ending(function=F, id=one.id, action="fail", cause=Cause.QUARANTINED, message="no")
+    def ending(one: Submission) -> End:
+        return End(function=F, id=one.id, action="fail", cause=Cause.QUARANTINED, message="no")
 
     assert queue.settle(token, [ending(waiting), ending(running), ending(waiting)]) == [True, False, False]
     assert queue.settle("0", [ending(waiting)]) is None

@@ -17,13 +17,13 @@ from scheduler.leader import foresight
 from scheduler.policy.decisions import Dispatch, Prewarm
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown
-from scheduler.policy.prewarm import window
 from scheduler.policy.prewarm.fixed import KeepAlive
 from scheduler.policy.prewarm.ls_lstm import PaperRule
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.window import WarmWindow
 from scheduler.tasks.forecasting import Rehearsal
 from smore.domain.function import FunctionSpec, Prewarming, Profile
+from smore.domain.prewarming import OWN
 from smore.messages import forecasts as wire
 from smore.postgres.arrivals import Fitted, Past
 from smore.process.settings import PrewarmSettings
@@ -217,7 +217,7 @@ def test_a_forecaster_that_returns_no_number_leaves_its_function_to_the_keep_ali
         rule.on_minute = [WarmWindow(from_at=now[0], until_at=math.inf)]
     stage.at(now[0] - 1, report("a", now[0] - 1), foresight.updated(blob))
     assert [(one.function, one.gpu) for one in stage.at(now[0]) if isinstance(one, Prewarm)] == [("p/f1", "a")]
-    assert {one.function: (one.source, one.silence) for one in stage.prewarmer.statuses()} == {
+    assert {one.function: (one.source, one.silence) for one in stage.prewarmer.reports.statuses()} == {
         "p/f0": ("keep-alive", "not_a_number"),
         "p/f1": ("broken", ""),
     }
@@ -306,7 +306,7 @@ def test_each_function_gets_the_forecaster_that_would_have_cost_least() -> None:
     names = ["p/a", "p/b", "p/c", "p/d"]
     model = best().fit(names, counts, [], None)
     mean, any_, sources = best().forecast(model, counts[:, :0], 10)
-    assert sources[1] == sources[3] == window.OWN
+    assert sources[1] == sources[3] == OWN
     assert np.isnan(mean[1]).all()
     assert {sources[0], sources[2]} <= {"seasonal-naive", "renewal"}
     assert [minute for minute in range(10) if any_[0, minute] > 0.5] == [0, 7]
@@ -316,7 +316,7 @@ def test_each_function_gets_the_forecaster_that_would_have_cost_least() -> None:
 
 def test_nothing_is_worth_foreseeing_where_a_cold_start_is_worth_nothing() -> None:
     counts = hourly(600)[None, :]
-    assert best(0.0).forecast(best(0.0).fit(["p/a"], counts, [], None), counts[:, :0], 1)[2] == [window.OWN]
+    assert best(0.0).forecast(best(0.0).fit(["p/a"], counts, [], None), counts[:, :0], 1)[2] == [OWN]
 
 
 def test_minutes_since_the_fit_count() -> None:
@@ -402,7 +402,7 @@ def test_a_function_gets_the_rule_of_its_mode() -> None:
     found = foresight.prewarm_knobs(PrewarmSettings(rule="keep-alive", knobs={"seconds": 5.0}))
     rule = found.rules(Prewarming.AUTO, demand(keep_alive_s=600.0))
     assert isinstance(rule, KeepAlive)
-    assert rule.idle(T, 1) == [window.WarmWindow(from_at=T, until_at=T + 5.0)]
+    assert rule.idle(T, 1) == [WarmWindow(from_at=T, until_at=T + 5.0)]
     assert found.foresees == {Prewarming.PAPER}
 
 
@@ -413,7 +413,3 @@ def test_a_function_gets_the_rule_of_its_mode() -> None:
 def test_unknown_rules_and_knobs_are_told_at_the_start(settings: PrewarmSettings) -> None:
     with pytest.raises(ValueError, match=r"spine|tail"):
         foresight.prewarm_knobs(settings)
-
-
-def test_both_sides_call_a_functions_own_gaps_the_same() -> None:
-    assert wire.OWN == window.OWN

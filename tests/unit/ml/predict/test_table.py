@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from ml.measure.rows import FEATURES, BadRow, Colocation, DeviceMode, Member, Profile, Role, Solo, Timing, Workload
-from ml.predict.multiway import Weights
+from ml.predict.multiway import weights_of
 from ml.predict.samples import Direction, Floats, Samples
 from ml.predict.table import ENOUGH, NEWEST, build, pair_wise, place_table
+from smore.domain.degradation import Weights
 from smore.domain.function import Profile as Declared
 from smore.messages.degradation import PlaceTable
 
@@ -358,7 +359,7 @@ def test_a_built_table_is_as_a_reader_decodes_it() -> None:
     first, second = table.place(*PLACE.key), table.place(*other.place.key)
     assert first is not None
     assert second is not None
-    assert (Weights.of(first.weights), second.weights) == (weights, [])
+    assert (weights_of(first.weights), second.weights) == (weights, [])
     assert second.functions == ["bert/cpu/function/1"]
 
 

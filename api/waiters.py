@@ -20,7 +20,7 @@ from smore.process.observability import logger
 from smore.redis.gateway_queue import GatewayQueue
 from smore.redis.records import Reply, parse_replies
 
-log = logger("api.invoke.waiters")
+log = logger("api.waiters")
 
 #: Beat of deadlines and re-reads. A wait ends at most this late, and a long poll learns of an ending at most about this
 #: late.

@@ -1,0 +1,53 @@
+"""The kinds of fields that bodies have, and what every body of a request is."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+
+#: JSON's own numbers and truths: ``true`` is no number of milliseconds, ``"1"`` none either.
+Number = Annotated[float, Strict()]
+
+Whole = Annotated[int, Strict()]
+
+Flag = Annotated[bool, Strict()]
+
+#: No character that Postgres and an argv cannot hold.
+STORABLE: Final = r"^[^\x00]*$"
+
+Text = Annotated[str, Field(max_length=4096, pattern=STORABLE)]
+
+#: A short one: a name, or what a list is searched for.
+Word = Annotated[str, Field(max_length=256, pattern=STORABLE)]
+
+
+def _dated(value: object) -> object:
+    """Pydantic takes a number for seconds since 1970, which ``format: date-time`` does not say."""
+    if isinstance(value, str) and "T" not in value.upper():
+        raise ValueError("a date and a time with its offset are expected (RFC 3339)")
+    return value
+
+
+def _on_the_calendar(value: datetime) -> datetime:
+    """A first day of the year 1 east of Greenwich is before it in UTC, and no moment there."""
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("a moment in the years 1 to 9999 of UTC is expected") from error
+
+
+#: Of a variable: execve takes neither an empty one nor one with = or a null byte in it.
+Variable = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^=\x00]*$")]
+
+#: A moment that a caller names.
+Moment = Annotated[AwareDatetime, BeforeValidator(_dated), AfterValidator(_on_the_calendar)]
+
+
+class Body(BaseModel):
+    """An unknown field is refused: a misspelt one must not pass as a default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+#: Seconds; null = until it is taken back.
+For = Annotated[Number | None, Field(gt=0, le=31_536_000, allow_inf_nan=False)]

@@ -1,0 +1,120 @@
+"""Functions and their revisions."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from api.schemas.fields import Body, Number, Whole
+from smore.domain.function import TensorSpec
+
+
+class Metadata(Body):
+    name: str
+    labels: dict[str, str] = Field(default={})
+
+
+class FunctionBody(Body):
+    """
+    A function.yaml. ``spec`` is checked field by field; docs/guides/own-model.md has an example,
+    smore/domain/function.py all names.
+    """
+
+    apiVersion: Literal["smore/v1"]  # noqa: N815 - as Kubernetes and its neighbours spell it
+    kind: Literal["Function"]
+    metadata: Metadata
+    spec: dict[str, Any]
+
+
+class RollbackBody(Body):
+    revision: Whole = Field(ge=1, le=2**31 - 1)
+
+
+class SloBody(Body):
+    """``deadline_ms``: from arrival; null = the revision's own."""
+
+    deadline_ms: Number | None = Field(ge=1, le=86_400_000, allow_inf_nan=False)
+
+
+class FunctionChanges(Body):
+    """
+    ``scaling``: any of ``min_warm``, ``max_warm``, ``keep_alive`` and ``prewarm``, as in function.yaml; what is not
+    named stays.
+    """
+
+    scaling: dict[str, Any]
+
+
+class PlaceBody(Body):
+    """One GPU instance, or none for all."""
+
+    gpu: str | None = None
+
+
+class Scaling(BaseModel):
+    """
+    ``min_warm``: instances that stay loaded, in all; ``max_warm``: the most on each GPU instance; ``keep_alive_s``:
+    seconds that an idle instance stays loaded, -1 = for ever; ``prewarm``: the rule that loads instances ahead of
+    arrivals.
+    """
+
+    min_warm: int
+    max_warm: int
+    keep_alive_s: float
+    prewarm: str
+
+
+class Function(BaseModel):
+    """
+    A function. ``revision``: the one that takes the traffic, 0 = none yet; ``deadline_ms``: from arrival; ``inputs``
+    and ``outputs``: its tensors, null = JSON values.
+    """
+
+    name: str
+    project: str
+    revision: int
+    entrypoint: str = ""
+    deadline_ms: float | None = None
+    inputs: tuple[TensorSpec, ...] | None = None
+    outputs: tuple[TensorSpec, ...] | None = None
+    scaling: Scaling | None = None
+
+
+class Deployed(Function):
+    """
+    The function after a deploy. ``created`` false: the same revision was there already; ``measured``: what its canary
+    measured, null = nothing.
+    """
+
+    created: bool
+    measured: dict[str, Any] | None = None
+
+
+class Revision(BaseModel):
+    """
+    One immutable version of a function. ``error``: why its canary failed, with the log; ``artifact``: the digest of the
+    uploaded folder, null = a module of the platform.
+    """
+
+    revision: int
+    state: str
+    entrypoint: str
+    created_at: datetime
+    error: str | None = None
+    measured: dict[str, Any] | None = None
+    artifact: str | None = None
+    requirements: list[str] = []
+
+
+class Placed(BaseModel):
+    """``gpus``: the GPU instances that were asked to load or unload."""
+
+    gpus: list[str]
+
+
+class Functions(BaseModel):
+    functions: list[Function]
+
+
+class Revisions(BaseModel):
+    revisions: list[Revision]

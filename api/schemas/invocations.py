@@ -1,0 +1,78 @@
+"""Invocations and their attempts."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel
+
+from smore.domain.invocation import State
+
+
+class Invocation(BaseModel):
+    """
+    One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
+    ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
+    deadline to its end, 0 = it was in time, or has not ended.
+    """
+
+    id: str
+    state: State
+    function: str = ""
+    revision: int = 0
+    cause: str = ""
+    detail: str = ""
+    attempt: int = 0
+    gpu: str = ""
+    rows: int = 1
+    arrival_at: datetime | None = None
+    deadline_at: datetime | None = None
+    finished_at: datetime | None = None
+    late_ms: float = 0.0
+    output: Any = None
+
+
+class Degradation(BaseModel):
+    """
+    Fractions: 0.1 = ten per cent slower. ``function``: of the invocation; ``training``: of the training by all
+    functions beside it; ``*_upper``: the bound that holds for 90 %. ``known``: from the degradation table, not declared
+    or assumed.
+    """
+
+    function: float
+    function_upper: float
+    training: float
+    training_upper: float
+    known: bool
+
+
+class Execution(BaseModel):
+    """
+    One attempt of an invocation. ``predicted``: what the decision expected; ``degradation``: what was measured, against
+    the run time that was expected of it alone, null where it was cold or did not run to the end.
+    """
+
+    attempt: int
+    gpu: str
+    state: State
+    cause: str = ""
+    cold: bool | None = None
+    run_s: float | None = None
+    batch: int | None = None
+    rows: int | None = None
+    co_runners: list[str] = []
+    jobs: list[str] = []
+    predicted: Degradation | None = None
+    degradation: float | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class Executions(BaseModel):
+    executions: list[Execution]
+
+
+class Invocations(BaseModel):
+    """``next_cursor`` asks for the next page, null = this is the last."""
+
+    invocations: list[Invocation]
+    next_cursor: str | None = None

@@ -1,0 +1,60 @@
+"""The published degradation table and what it predicts."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel
+
+
+class PredictorPlace(BaseModel):
+    """
+    What the degradation table holds for one device and sharing mode; ``measured``: how many of its training × function
+    cells are measured rows.
+    """
+
+    device: str
+    sharing_mode: str
+    trainings: list[str]
+    functions: list[str]
+    measured: int
+    weights: int
+
+
+class Predictor(BaseModel):
+    """
+    The published table and the predictor behind it. ``version`` 0: nothing was published. ``data``, ``errors`` and
+    ``calibration``: see the manifest in docs/research/predictor.md.
+    """
+
+    version: int
+    source: str = ""
+    created_at: datetime | None = None
+    reason: str = ""
+    manifest: dict[str, Any] = {}
+    places: list[PredictorPlace] = []
+
+
+class PlacePrediction(BaseModel):
+    """
+    The degradation of both sides when ``k`` invocations of ``function`` at a time run beside ``training`` on one
+    device; ``measured``: a measured row, not a prediction.
+    """
+
+    device: str
+    sharing_mode: str
+    training: str
+    function: str
+    k: int
+    known: bool
+    measured: bool
+    training_degradation: float
+    training_degradation_upper: float
+    function_degradation: float
+    function_degradation_upper: float
+
+
+class Predictions(BaseModel):
+    """``version``: of the degradation table."""
+
+    version: int
+    predictions: list[PlacePrediction]
