@@ -60,7 +60,7 @@ def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.Captu
         assert figures[f"{metric}.edf_util"] == pytest.approx(sum(each) / 2, abs=1e-5)
     assert figures["loaded_at_start.smore"] == figures["loaded_at_start.edf_util"] == 3
     assert "4/4 cells" in printed.err and "s left" in printed.err
-    assert "smore against the others" in printed.out and "of smore no worse than edf-util's" in printed.out
+    assert "smore compared with each other policy" in printed.out and "of smore no worse than edf-util's" in printed.out
 
 
 def test_processes_do_not_change_figures(preset: str, capsys: pytest.CaptureFixture[str]) -> None:

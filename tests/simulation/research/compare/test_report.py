@@ -184,7 +184,13 @@ def test_the_page_opens_in_the_browser(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or len(opened) == 1)
+
+    def browser(url: str) -> bool:
+        """Opens the first page alone."""
+        opened.append(url)
+        return len(opened) == 1
+
+    monkeypatch.setattr("webbrowser.open", browser)
     assert main(["report", str(folders["one"]), "--out", str(tmp_path), "--open"]) == 0
     assert opened == [(tmp_path / "index.html").as_uri()]
     assert main(["report", str(folders["one"]), "--out", str(tmp_path), "--open"]) == 0
