@@ -145,7 +145,7 @@ def captions(outcome: LiveComparison, document: Mapping[str, Any]) -> tuple[str,
             f"{document['date']}. {same}"
         ),
         (
-            f"Simulated: interference model {world.truth.name} with the times alone of calibration, a run taking"
+            f"Simulated: interference model {world.interference_model.name} with the times alone of calibration, a run taking"
             f" {outcome.slowdown_factor:.2f} times its work alone. {same}"
         ),
     )

@@ -25,6 +25,7 @@ from smore.blobs.store import CHUNK, SourceAway
 from smore.domain.artifact import Artifact
 from smore.domain.errors import BlobNotFound, InvalidArtifact, WrongDigest
 from smore.domain.function import FunctionSpec
+from smore.testing import ManualClock
 from smore_client.pack import pack
 from tests.support.eventually import eventually
 from worker import proc
@@ -403,14 +404,14 @@ class FakeEnvironments:
 
 class Stage:
     def __init__(self, tmp_path: Path, store: Store, artifacts: Artifacts) -> None:
-        self.now = 0.0
+        self.clock = ManualClock()
         self.specs: list[FunctionSpec] = []
         self.environments = FakeEnvironments(tmp_path / "environments")
         self.provider = RuntimeProvider(
             artifacts=artifacts,
             environments=cast(Environments, self.environments),
             catalog=SimpleNamespace(specs=lambda: self.specs),  # type: ignore[arg-type]
-            clock=lambda: self.now,
+            clock=self.clock,
         )
         self.artifact = upload(store, tmp_path, handler_py="x")
 
@@ -444,7 +445,7 @@ class TestRuntimeProvider:
         assert stage.environments.asked == 1
         with pytest.raises(RuntimeFailed):
             stage.take("y")
-        stage.now += FAILURE_S
+        stage.clock.advance(FAILURE_S)
         stage.environments.error = None
         stage.take("x")
 
