@@ -21,7 +21,7 @@ from typing import Any
 from research.compare import comparison, report, section
 from research.compare.claims import JudgedClaim
 from research.compare.comparison import Plan, Progress, quiet
-from research.compare.measures import MEASURES, why_undefined
+from research.compare.measures import MEASURES, undefined_policies, why_undefined
 from scheduler.simulation import fit, metrics, policies, traces
 from scheduler.simulation.metrics import FIGURE_14
 from scheduler.simulation.predictor import Belief, table
@@ -401,10 +401,9 @@ def _show(plan: Plan, compared: comparison.Comparison, intervals: Mapping[str, m
             cells.append(_percent(value.mean, 8, 2) + (f" ±{100 * half:5.2f}" if math.isfinite(half) else " " * 7))
         print(f"{policy:{wide}}" + "".join(cells))
     for name, measure in MEASURES.items():
-        missing = {policy: undefined[f"{name}.{policy}"] for policy in compared.policies}
-        words = [f"{policy}: {why_undefined(name, count, seeds)}" for policy, count in missing.items() if count]
+        words = undefined_policies(name, {policy: undefined[f"{name}.{policy}"] for policy in compared.policies}, seeds)
         if words:
-            print(f"  {measure.heading} is undefined: {'; '.join(words)}")
+            print(f"  {measure.heading} is undefined: {words}")
     if len(compared.configurations) > 1:
         for name in _SHOWN_EACH:
             column = max((8, *(len(key) + 2 for key in compared.configurations)))

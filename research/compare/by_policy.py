@@ -48,6 +48,7 @@ def draw_methods(section: Section) -> Figure:
         axes.set_title(
             f"{metric.upper()} ({'more' if FIGURE_14[metric] else 'less'} is better)", loc="left", fontsize=9
         )
+        axes.set_xlim(-0.6, len(section.policies) - 0.4)
         axes.set_xticks(
             range(len(section.policies)), section.policies, rotation=30, ha="right", rotation_mode="anchor", fontsize=8
         )

@@ -20,7 +20,7 @@ def draw_configurations(section: Section) -> Figure:
     figure = canvas(
         9.2,
         4.0,
-        section.caption("Lines: 95 % intervals over seeds. Run times over the mean alone; undefined: no function ran."),
+        section.caption("Lines: 95 % intervals over seeds. Run times over the mean alone; undefined: none ran."),
     )
     places = np.arange(len(section.configurations))
     width = 0.8 / len(shown)
@@ -39,7 +39,7 @@ def draw_configurations(section: Section) -> Figure:
         percent_axis(axes)
         axes.grid(axis="y", linewidth=0.4)
         axes.set_axisbelow(True)
-    figure.axes[0].set_ylabel(" ".join(["degradation", *filter(None, [figure.axes[0].get_ylabel()])]))
+    figure.axes[0].set_ylabel(", ".join(["degradation", *filter(None, [figure.axes[0].get_ylabel()])]))
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(shown), fontsize=8)
     return figure
 

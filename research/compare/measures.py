@@ -108,6 +108,21 @@ MEASURES: Final[Mapping[str, Measure]] = {
 
 
 def why_undefined(metric: str, count: int, seeds: int) -> str:
-    """Why a figure has no value: of how many seeds there was nothing to divide by."""
+    """Why a figure has no value: in ``count`` of the seeds there was nothing to divide by."""
     reason = MEASURES[metric].undefined if metric in MEASURES else "nothing of it was submitted"
     return f"{reason} in {count} of {seeds} seeds"
+
+
+def undefined_policies(metric: str, counts: Mapping[str, int], seeds: int) -> str:
+    """
+    For which policies a metric is undefined, and why; '' if it is for none. ``counts``: by policy, the seeds without a
+    value.
+    """
+    by_count: dict[int, list[str]] = {}
+    for policy, count in counts.items():
+        if count:
+            by_count.setdefault(count, []).append(policy)
+    return "; ".join(
+        f"{', '.join(policies) if len(policies) < len(counts) else 'all policies'}: {why_undefined(metric, count, seeds)}"
+        for count, policies in by_count.items()
+    )

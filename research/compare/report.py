@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from research import page
 from research.compare.claims import ClaimVerdict, JudgedClaim
-from research.compare.measures import MEASURES, Measure, why_undefined
+from research.compare.measures import MEASURES, Measure, undefined_policies, why_undefined
 from research.compare.section import Measured, Section, seeds_in_words
 from research.page import Column
 from scheduler.simulation.metrics import Interval
@@ -223,12 +223,8 @@ def _undefined(section: Section, metrics: Iterable[str]) -> str:
     lines = []
     for metric in metrics:
         counts = {policy: section.undefined(f"{metric}.{policy}") for policy in section.policies}
-        missing = {policy: count for policy, count in counts.items() if count}
-        if missing:
+        if words := undefined_policies(metric, counts, len(section.seeds)):
             heading = MEASURES[metric].heading if metric in MEASURES else metric.partition(".")[2]
-            words = "; ".join(
-                f"{policy}: {why_undefined(metric, count, len(section.seeds))}" for policy, count in missing.items()
-            )
             lines.append(f"<li>{escape(heading)} is undefined: {escape(words)}</li>")
     return f"<ul class='soft'>{''.join(lines)}</ul>" if lines else ""
 

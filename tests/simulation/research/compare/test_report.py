@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from research.compare import section
 from research.compare.__main__ import main
-from research.compare.measures import MEASURES
+from research.compare.measures import MEASURES, undefined_policies
 from research.compare.policy_style import scale
 from scheduler.simulation import timeline, traces
 from scheduler.simulation.policies import factory
@@ -155,14 +155,19 @@ def test_an_undefined_figure_says_why(tmp_path: Path, capsys: pytest.CaptureFixt
 
     shown = capsys.readouterr().out
     assert "nan" not in shown.partition("{")[0]
-    assert (
-        "SFD is undefined: smore: no training ran in 2 of 2 seeds; edf-util: no training ran in 2 of 2 seeds" in shown
-    )
+    assert "SFD is undefined: all policies: no training ran in 2 of 2 seeds" in shown
     assert "lower than edf-util's: undefined, no training ran in 2 of 2 seeds" in shown
     page = (out / "index.html").read_text()
     assert "undefined<small>no training ran in 2 of 2 seeds</small>" in page
-    assert "training lost is undefined: smore: no training ran in 2 of 2 seeds" in page
+    assert "training lost is undefined: all policies: no training ran in 2 of 2 seeds" in page
     assert "nan" not in re.sub("base64,[^']*", "", page).replace("names", "")
+
+
+def test_undefined_figures_are_told_by_policy() -> None:
+    assert undefined_policies("cold", {"a": 0, "b": 0}, 5) == ""
+    assert undefined_policies("cold", {"a": 5, "b": 0, "c": 5}, 5) == "a, c: nothing was dispatched in 5 of 5 seeds"
+    both = undefined_policies("admission.bert", {"a": 1, "b": 2}, 5)
+    assert both == "a: nothing of it was submitted in 1 of 5 seeds; b: nothing of it was submitted in 2 of 5 seeds"
 
 
 def test_bars_that_differ_a_hundredfold_have_a_logarithmic_axis() -> None:
