@@ -10,8 +10,9 @@ from random import SystemRandom
 import pytest
 
 from scheduler.policy.decisions import Dispatch
-from scheduler.policy.knobs import Knobs, UnknownPolicy, preset
+from scheduler.policy.knobs import Knobs, preset
 from scheduler.policy.own_rule import load_rule
+from scheduler.policy.setting import UnknownPolicy, parse
 from scheduler.simulation import policies
 from smore.domain.placement_rule import BadRule, Offer, PlacementRule, WaitingBatch
 from smore.testing import check_placement_rule
@@ -130,7 +131,7 @@ def test_a_rule_in_the_shadow_is_recorded_and_never_in_the_way(rule: type[LeastM
 
 
 def test_a_rule_is_named_by_file_or_module_with_knobs_behind_it(mine: str) -> None:
-    assert policies.parse(f"{mine}:aim=0.5") == (mine, {"aim": 0.5})
+    assert parse(f"{mine}:aim=0.5") == (mine, {"aim": 0.5})
     assert preset(mine).rule is not preset(mine).rule, "each run has its own"
     assert preset("tests.contract.test_placement_rule:LeastMemory", seed=3).seed == 3
 
