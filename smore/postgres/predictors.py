@@ -63,7 +63,7 @@ class Profiles:
         self._engine = engine
 
     @contextmanager
-    def working(self, *, wait: bool) -> Iterator[bool]:
+    def exclusive(self, *, wait: bool) -> Iterator[bool]:
         """
         For the length of a ``with`` nobody else makes or publishes predictors.
 
@@ -161,7 +161,7 @@ class Profiles:
             session.commit()
             return row.version
 
-    def crown(
+    def promote(
         self,
         version: int,
         *,
