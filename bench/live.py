@@ -42,7 +42,8 @@ from bench.overload.run import enough_windows, looks
 from research.compare import live, live_report
 from research.compare.live import CALIBRATED_WITH, Calibration, LiveComparison, Plan, Run
 from research.compare.section import BadReport
-from scheduler.simulation import policies, world
+from scheduler.policy.setting import parse
+from scheduler.simulation import world
 from scheduler.simulation.result import Inconsistent
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import World
@@ -77,7 +78,7 @@ class Here:
 
     def __init__(self, home: Path, wanted: World, seed: int) -> None:
         self._home, self._seed = home, seed
-        self._size = wanted.truth.preset
+        self._size = wanted.interference_model.preset
         partitions = one_core_partitions() if self._size == "cpu" else list(local.gpu_partitions())
         if len(partitions) < len(wanted.gpus):
             raise world.bad("gpus", f"{len(wanted.gpus)} are wanted, {len(partitions)} of the kind are at hand")
@@ -160,7 +161,7 @@ class Here:
         rig.follow([arrival for arrival in schedule if arrival[0] < seconds], seconds)
 
     def _rig(self, policy: str) -> Rig:
-        setting, knobs = policies.parse(policy)
+        setting, knobs = parse(policy)
         environment = {"SMORE_POLICY__NAME": setting, "SMORE_POLICY__KNOBS": json.dumps(knobs)}
         return Rig(self._home, self._partitions, functions=self._functions, preset=self._size, environment=environment)
 

@@ -147,7 +147,9 @@ def _factors(raw: Mapping[str, object]) -> dict[str, float]:
 def _world(options: argparse.Namespace) -> tuple[Any, World]:
     factors = _factors(getattr(options, "factors", {}))
     calm = getattr(options, "no_interference", False)
-    preset = load(options.preset, factors=factors, interference=not calm, truth=getattr(options, "truth", ""))
+    preset = load(
+        options.preset, factors=factors, interference=not calm, interference_model=getattr(options, "truth", "")
+    )
     name = options.configuration or next(iter(preset.worlds))
     if name not in preset.worlds:
         raise bad("configuration", f"{name!r} is not known; known are {', '.join(preset.worlds)}")
@@ -265,7 +267,7 @@ def _report(options: argparse.Namespace, argv: Sequence[str]) -> None:
 
 
 def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
-    preset = load(options.preset, truth=options.truth)
+    preset = load(options.preset, interference_model=options.truth)
     chosen = tuple(filter(None, options.policies.split(","))) or preset.policies
     for name in chosen:
         policies.factory(name)
@@ -329,7 +331,7 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
             "seeds": options.seeds,
             "worlds": plan.worlds,
             "revision": report.revision(),
-            "device": next(iter(preset.worlds.values())).truth.device,
+            "device": next(iter(preset.worlds.values())).interference_model.device,
             "seconds": time.monotonic() - began,
         },
     )

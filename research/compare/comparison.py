@@ -66,13 +66,18 @@ class Plan:
 
     def load(self, world: int = 0) -> Preset:
         factors = dict(self.factors) | self.drawn(world)
-        return load(self.preset, factors=factors, interference=self.interference and world != CALM, truth=self.truth)
+        return load(
+            self.preset,
+            factors=factors,
+            interference=self.interference and world != CALM,
+            interference_model=self.truth,
+        )
 
     def drawn(self, world: int) -> dict[str, float]:
         """The random factors of world 1, 2, ...; empty for the others."""
         if world <= 0:
             return {}
-        names = varied(next(iter(load(self.preset, truth=self.truth).worlds.values())))
+        names = varied(next(iter(load(self.preset, interference_model=self.truth).worlds.values())))
         factors = np.random.default_rng([world, 6]).uniform(*SPREAD, len(names))
         return {name: float(factor) * self.factors.get(name, 1.0) for name, factor in zip(names, factors, strict=True)}
 
@@ -90,7 +95,9 @@ class Plan:
 
 def varied(world: World) -> list[str]:
     """The names of every demand and exponent of a ground truth."""
-    return [name for name in world.truth.knobs() if name in ("exponent", "growth") or name[:2] in ("u.", "b.")]
+    return [
+        name for name in world.interference_model.knobs() if name in ("exponent", "growth") or name[:2] in ("u.", "b.")
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -131,12 +138,10 @@ def quiet(work: Callable[[], Result]) -> Result:
     """Run without the cycle collector: a run makes millions of small objects, none of them part of a cycle."""
     enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         return work()
     finally:
-        gc.unfreeze()
         if enabled:
             gc.enable()
 

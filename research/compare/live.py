@@ -30,7 +30,7 @@ from research.compare.comparison import quiet
 from scheduler.policy.degradation import Table
 from scheduler.simulation import metrics, policies, traces
 from scheduler.simulation.archive import archive
-from scheduler.simulation.interference import Truth, Use
+from scheduler.simulation.interference import InterferenceModel, Use
 from scheduler.simulation.metrics import Interval, interval
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import GPU_COLUMNS, SUCCEEDED, Result
@@ -277,17 +277,19 @@ def calibrated_world(world: World, calibration: Calibration, slowdown_factor: fl
     The world with the calibrated times: a run takes its time alone times ``slowdown_factor``, larger batches in
     proportion; a dispatch takes the network time.
     """
-    truth = world.truth
-    measured: dict[str, Use] = dict(truth.measured)
+    original = world.interference_model
+    measured: dict[str, Use] = dict(original.measured)
     for function in world.functions:
-        factor = slowdown_factor * calibration.solo_s[function.name] / truth.use(function.model, "function", 1).seconds
-        for rows in {1, *truth.batches(function.model, "function")}:
-            use = truth.use(function.model, "function", rows)
-            measured[f"{function.model}/{truth.preset}/function/{rows}"] = replace(use, seconds=use.seconds * factor)
-    calibrated_truth: Truth = replace(
-        truth, device=calibration.device, sharing_mode=calibration.sharing_mode, measured=measured
+        factor = (
+            slowdown_factor * calibration.solo_s[function.name] / original.use(function.model, "function", 1).seconds
+        )
+        for rows in {1, *original.batches(function.model, "function")}:
+            use = original.use(function.model, "function", rows)
+            measured[f"{function.model}/{original.preset}/function/{rows}"] = replace(use, seconds=use.seconds * factor)
+    calibrated_model: InterferenceModel = replace(
+        original, device=calibration.device, sharing_mode=calibration.sharing_mode, measured=measured
     )
-    return replace(world, truth=calibrated_truth, dispatch_s=min(10.0, max(0.0, calibration.network_s)))
+    return replace(world, interference_model=calibrated_model, dispatch_s=min(10.0, max(0.0, calibration.network_s)))
 
 
 def fitted_slowdown(world: World, calibration: Calibration, policy: str = CALIBRATED_WITH) -> float:

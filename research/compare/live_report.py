@@ -141,7 +141,7 @@ def captions(outcome: LiveComparison, document: Mapping[str, Any]) -> tuple[str,
             f"{document['date']}. {same}"
         ),
         (
-            f"Simulated: ground truth {world.truth.name} with the times alone of calibration, a run taking"
+            f"Simulated: ground truth {world.interference_model.name} with the times alone of calibration, a run taking"
             f" {outcome.slowdown_factor:.2f} times its work alone. {same}"
         ),
     )

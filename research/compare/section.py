@@ -64,9 +64,9 @@ def write(
         "policies": list(plan.policies),
         "seeds": list(plan.seeds),
         "configurations": list(preset.worlds),
-        "device": world.truth.device,
-        "sharing_mode": world.truth.sharing_mode,
-        "truth": world.truth.name,
+        "device": world.interference_model.device,
+        "sharing_mode": world.interference_model.sharing_mode,
+        "truth": world.interference_model.name,
         "trace": dict(preset.trace) | dict(plan.trace),
         "predictor": dict(preset.predictor) | dict(plan.predictor),
         "factors": dict(plan.factors),
@@ -174,7 +174,10 @@ class Section:
         path = self.folder / f"{self.preset}.yaml"
         document = self.document
         return load(
-            str(path), factors=document["factors"], interference=document["interference"], truth=document["truth"]
+            str(path),
+            factors=document["factors"],
+            interference=document["interference"],
+            interference_model=document["truth"],
         )
 
     def world(self, configuration: str) -> World:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.policy.degradation import Degradation, Table
-from scheduler.simulation.interference import Contention, Truth, Use
+from scheduler.simulation.interference import Contention, InterferenceModel, Use
 from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REJECTED, SUCCEEDED, Result
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Function, Gpu, Training, World, bad
@@ -135,7 +135,7 @@ class PastWorld(World):
             raise bad(f"{path}.name", f"the catalog does not know {function.name!r}")
 
     def contention(self, gpu: Gpu) -> Contention:
-        return _Told(self, self.places[gpu.name])
+        return _TableContention(self, self.places[gpu.name])
 
     def alike(self, gpu: Gpu) -> tuple[object, ...]:
         return (gpu.name,)
@@ -171,7 +171,7 @@ class PastWorld(World):
         return profile.run_time_s(rows) * measured[nearest] / profile.run_time_s(nearest)
 
     def p99_s(self, function: Function, rows: int) -> float:
-        return self.use(function, rows).seconds * self.truth.p99
+        return self.use(function, rows).seconds * self.interference_model.p99
 
     def load_s(self, function: Function) -> float:
         return self.loads[function.name]
@@ -195,14 +195,14 @@ class PastWorld(World):
         return self.specs[function.name]
 
 
-class _Told(Contention):
+class _TableContention(Contention):
     """
     What runs together costs as the table of its place says; see ``scheduler.policy.kernel.refresh``, which counts
     alike.
     """
 
     def __init__(self, world: PastWorld, place: PastGpu) -> None:
-        Contention.__init__(self, world.truth, 7, None)
+        Contention.__init__(self, world.interference_model, 7, None)
         self._world, self._functions = world, {function.model: function for function in world.functions}
         if place.iteration_s is not None:
             self.training = Use(u=min(1.0, max(LEAST_U, place.utilisation)), b=0.0, seconds=place.iteration_s)
@@ -335,8 +335,8 @@ def world(past: Past, *, more: int = 0) -> PastWorld:
             )
             for name in names
         ),
-        truth=replace(
-            Truth(),
+        interference_model=replace(
+            InterferenceModel(),
             name="history",
             device="as it was",
             noise=min(1.0, float(np.log(known).std())) if len(known) else 0.0,

@@ -524,11 +524,11 @@ class _Simulation:
         return Result(
             functions=tuple(self._names),
             **self._invocations.rows_of_result(),
-            p99=world.truth.p99,
+            p99=world.interference_model.p99,
             gpus=np.column_stack([measured, alone]),
             meta={
                 "world": world.name,
-                "truth": world.truth.name,
+                "truth": world.interference_model.name,
                 "trace": trace.name,
                 "duration_s": trace.duration_s,
                 "seed": self._seed,

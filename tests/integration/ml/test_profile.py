@@ -20,10 +20,12 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     monkeypatch.setattr(profile, "CONTROL_S", {"training": 0.1, "function": 0.1})
     out = tmp_path / "rows.jsonl"
 
-    def run(*words: str) -> list[rows.Row]:
+    def run(*words: str, parallel: bool = True) -> list[rows.Row]:
+        """``parallel``: start all workloads at once."""
         few = ["--functions", "0", "--several", "0", "--repeated", "0", "--repeated-functions", "0", "--window", "1.5"]
         here = ["--device", "cpu", "--cores", CORE, "--models", "mobilenet"]
-        assert profile.main(["--out", str(out), *here, "--parallel", "--order", "pairs", *few, *words]) == 0
+        here += ["--parallel"] * parallel
+        assert profile.main(["--out", str(out), *here, "--order", "pairs", *few, *words]) == 0
         return rows.read(out)
 
     return run
@@ -85,7 +87,7 @@ def test_wrong_words_are_refused(wrong: list[str]) -> None:
 
 def test_no_time_measures_nothing(measure: Callable[..., list[rows.Row]], tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").touch()
-    assert measure("--pairs", "1", "--minutes", "0.001") == []
+    assert measure("--pairs", "1", "--minutes", "0.001", parallel=False) == []
 
 
 def test_table_iii_of_a_training_by_hand() -> None:

@@ -106,9 +106,9 @@ def test_worlds_are_drawn_around_the_truth_and_counted(preset: str, capsys: pyte
     assert all(0.7 <= factor <= 1.3 for factor in factors.values())
     assert {"exponent", "growth", "u.training.vgg16", "b.function.bert"} <= set(factors)
     assert len(factors) == 2 + 2 * 16
-    assert plan.drawn(CALM) == {} and not plan.load(CALM).worlds["light"].truth.interference
+    assert plan.drawn(CALM) == {} and not plan.load(CALM).worlds["light"].interference_model.interference
     assert [cell.world for cell in plan.cells()] == [0, 0, CALM, CALM, 1, 1, 2, 2]
-    assert plan.load(1).worlds["light"].truth.training.exponent == pytest.approx(1.3 * factors["exponent"])
+    assert plan.load(1).worlds["light"].interference_model.training.exponent == pytest.approx(1.3 * factors["exponent"])
 
 
 def test_every_policy_of_a_cell_meets_the_same(preset: str, tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from scheduler.policy.events import (
     InvocationArrived,
     InvocationSettled,
 )
-from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, UnknownPolicy, preset
+from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, preset
 from scheduler.policy.load import LoadSwitch
+from scheduler.policy.setting import UnknownPolicy
 from smore.domain.invocation import Cause, End
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import NOW, arrived, function, gpu, known, own, placed
