@@ -28,9 +28,7 @@ OVER = frozenset({JobState.ENDED, JobState.LOST})
 
 
 class Outcome(StrEnum):
-    """
-    How a job ended.
-    """
+    """How a job ended."""
 
     #: With exit code 0.
     SUCCEEDED = "succeeded"
