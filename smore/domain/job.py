@@ -28,19 +28,16 @@ OVER = frozenset({JobState.ENDED, JobState.LOST})
 
 
 class Outcome(StrEnum):
-    """How a job ended."""
+    """
+    How a job ended: ``succeeded`` with exit code 0, ``failed`` with another one, ``killed`` by a signal, ``stopped`` by its
+    owner; ``refused``: the platform never started or watched it; ``detached``: it watches it no longer; or ``unknown``.
+    """
 
-    #: With exit code 0.
     SUCCEEDED = "succeeded"
-    #: With another exit code.
     FAILED = "failed"
-    #: By a signal.
     KILLED = "killed"
-    #: Its owner asked for it.
     STOPPED = "stopped"
-    #: The platform never started or watched it.
     REFUSED = "refused"
-    #: The platform watches it no longer.
     DETACHED = "detached"
     UNKNOWN = "unknown"
 
