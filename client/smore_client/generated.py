@@ -474,7 +474,11 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(OpenEnum):
-    """How a job ended."""
+    """
+    How a job ended: ``succeeded`` with exit code 0, ``failed`` with another one, ``killed`` by a signal, ``stopped`` by
+    its owner; ``refused``: the platform never started or watched it; ``detached``: it watches it no longer; or
+    ``unknown``.
+    """
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
