@@ -1,5 +1,5 @@
 """
-Every knob of the platform in one place, read from the environment.
+All settings of the platform, read from the environment.
 
 ``SMORE_REDIS__URL=…`` sets ``Settings().redis.url``: prefix ``SMORE_``, ``__`` between levels. A setting whose name
 ends in ``_FILE`` is not supported here: secrets arrive as environment variables or in files that the embedded platform
@@ -41,8 +41,8 @@ class PostgresSettings(BaseModel):
     minutes_days: float = Field(default=400.0, gt=0)
 
 
-def _network(given: str) -> str:
-    return str(ip_network(given))
+def _network(text: str) -> str:
+    return str(ip_network(text))
 
 
 class ApiSettings(BaseModel):
