@@ -136,13 +136,14 @@ class QueueSettings(BaseModel):
 class PolicySettings(BaseModel):
     """Which rule decides (scheduler/policy/knobs.py)."""
 
-    #: A named setting: the rule that decides.
+    #: The policy that decides: a named setting, or ``module:Class`` for a placement rule of one's own
+    #: (docs/guides/own-policy.md).
     name: str = "smore-product"
     #: Knobs that differ from the named setting, as a JSON object: ``{"tau_training": 0.05}``.
     knobs: dict[str, Any] = {}
     #: Of what a policy draws at random: samples, ties.
     seed: int = 0
-    #: Another named setting whose choice is recorded beside every decision; it does not act. "" = none.
+    #: Another policy whose choice is recorded beside every decision; it does not act. "" = none.
     shadow: str = ""
 
 
