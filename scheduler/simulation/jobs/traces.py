@@ -2,9 +2,10 @@
 Jobs of a run: when each comes, how many GPUs it asks for and how long it runs alone on them.
 
 Readers of the publishers' own CSV files (gzip or not): **Muri** (Philly's times, with models and batches that its authors
-assigned), **Pollux** (workloads of 160 jobs by application) and **Philly** itself. ``most_gpus``, ``most_h``: what asks for more is cut to it. ``load``: arrivals are stretched so that
-the GPU time asked for is this part of what the cluster has between the first arrival and the last. What cannot be used
-raises BadTrace or BadWorld with file, line and field; a missing file NotFound.
+assigned), **Pollux** (workloads of 160 jobs by application) and **Philly** itself. ``most_gpus``, ``most_h``: jobs that ask
+for more are cut to it. ``load``: arrivals are stretched so that the GPU time asked for is this part of what the cluster
+has between the first arrival and the last. What cannot be used raises BadTrace or BadWorld with file, line and field; a
+missing file NotFound.
 """
 
 from collections.abc import Mapping, Sequence
