@@ -49,6 +49,8 @@ log = metrics.logger(__name__)
 
 _Blob = TypeVar("_Blob")
 
+#: Seconds from the end of a load to the first report of its instance, at most.
+FRESH_S: Final = 5.0
 #: A GPU instance is gone when it has not reported for this many heartbeats.
 LOST_HEARTBEATS: Final = 4
 
@@ -132,7 +134,7 @@ class Inbound:
     def _overrides(self) -> list[Event]:
         """What people have set: pauses and drains, boosts and pins, limits, processes that are allowed."""
         self._allowed = self._fleet.allowed()
-        overrides = list(self._fleet.steering(self._now()).values())
+        overrides = list(self._fleet.overrides(self._now()).values())
         mib = {
             name: limits.warm_memory_mib
             for name, limits in self._catalog.limits().items()
@@ -279,9 +281,9 @@ class Inbound:
         """An instance is ready, was used, or has ended."""
         if event.outcome != "open" and event.prewarmed and event.ended_us:
             metrics.PREWARMS.labels(event.function, event.outcome).inc()
-        # An instance is reported several times; out of host memory hardly anything is loaded ahead, so that the first
-        # use must not hide its load.
-        loaded = event.ready_us and not event.ended_us and (event.uses <= 1 if event.host else not event.used_us)
+        # An instance is reported several times: when it is ready and, where it was loaded ahead, at its first use.
+        fresh = event.at_us - event.ready_us < FRESH_S * 1e6
+        loaded = event.ready_us and fresh and not (event.prewarmed and event.used_us)
         events.append(
             InstanceReported(
                 function=event.function,

@@ -23,8 +23,8 @@ BEST_WEIGHT = 0.05
 RELAXED = 0.25
 #: Of the rate at which a revision's invocations are placed.
 PLACED_HALF_LIFE_S = 2.0
-#: Weight of the newest return out of host memory in the moving average.
-HOST_WEIGHT = 0.3
+#: Weight of the newest load, cold or out of host memory, in its moving average.
+LOAD_WEIGHT = 0.3
 #: No run takes less than this, seconds: times are held against each other.
 LEAST_S = 1e-6
 #: A denominator may not vanish (docs/paper.md, A19).
@@ -61,7 +61,7 @@ class Demand:
     column: int
     #: Kinds of its batches (cluster.py), by size.
     kinds: dict[int, int] = field(init=False, default_factory=dict)
-    #: Seconds that a cold start takes; share of a GPU instance's SMs that a batch uses alone.
+    #: Seconds that a cold start takes, as declared or measured; share of a GPU instance's SMs that a batch uses alone.
     load_s: float = field(init=False)
     sm: float = field(init=False)
     #: The larger of what was declared and what was seen.
@@ -197,9 +197,13 @@ class Demand:
                 times.run_s = own * times.own_run_s + (1.0 - own) * by_run
                 times.best_s = own * times.own_best_s + (1.0 - own) * min(usual, by_best)
 
+    def observe_load(self, seconds: float) -> None:
+        """A cold start took so long, from its request to the loaded model."""
+        self.load_s += LOAD_WEIGHT * (seconds - self.load_s)
+
     def observe_host(self, seconds: float) -> None:
         """A load out of host memory took so long."""
-        self._host_s = seconds if self._host_s is None else self._host_s + HOST_WEIGHT * (seconds - self._host_s)
+        self._host_s = seconds if self._host_s is None else self._host_s + LOAD_WEIGHT * (seconds - self._host_s)
 
     def relax(self) -> None:
         """

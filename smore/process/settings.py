@@ -1,5 +1,5 @@
 """
-Every knob of the platform in one place, read from the environment.
+All settings of the platform, read from the environment.
 
 ``SMORE_REDIS__URL=…`` sets ``Settings().redis.url``: prefix ``SMORE_``, ``__`` between levels. A setting whose name
 ends in ``_FILE`` is not supported here: secrets arrive as environment variables or in files that the embedded platform
@@ -41,8 +41,8 @@ class PostgresSettings(BaseModel):
     minutes_days: float = Field(default=400.0, gt=0)
 
 
-def _network(given: str) -> str:
-    return str(ip_network(given))
+def _network(text: str) -> str:
+    return str(ip_network(text))
 
 
 class ApiSettings(BaseModel):
@@ -57,7 +57,8 @@ class ApiSettings(BaseModel):
     #: Who reads ``/metrics``: ``key`` = keys of the project ``default`` with the scope ``read``; ``open`` = everybody
     #: who reaches the port.
     metrics: Literal["key", "open"] = "key"
-    #: Inputs accepted in one call.
+    #: Most inputs of a call that waits for its results; with ``Prefer: respond-async`` as many as may wait at all
+    #: (``SMORE_QUEUE__MAX_PENDING``).
     max_inputs_per_call: int = 64
     #: How long a synchronous call waits when the client names no ``Prefer: wait``; then it becomes a 202.
     sync_wait_s: float = 30.0

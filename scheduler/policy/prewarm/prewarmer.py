@@ -48,8 +48,6 @@ AGAIN_S: Final = 1.0
 #: After a failed load nothing is loaded ahead for so long, twice as long after each further one, up to the second.
 FAILED_S: Final = 30.0
 FAILED_MOST_S: Final = 3600.0
-#: Weight of the newest load in the moving average of a function's cold start.
-LOAD_WEIGHT: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +99,7 @@ class Prewarmer:
         entry = self._functions.get(demand.function)
         mode = demand.spec.prewarm
         if entry is None or entry.demand is not demand or entry.mode is not mode:
-            former, entry = entry, PrewarmedFunction(demand, mode, self._rule(demand), demand.load_s)
+            former, entry = entry, PrewarmedFunction(demand, mode, self._rule(demand))
             if former is not None:
                 entry.seen, entry.minute, entry.count, entry.before = (
                     former.seen,
@@ -261,8 +259,6 @@ class Prewarmer:
             entry.leased.pop(row, None)
         elif event.load_s is not None:
             entry.failures = 0
-            if not event.host:
-                entry.load_s += LOAD_WEIGHT * (event.load_s - entry.load_s)
         if event.evicted:
             entry.lost, entry.lost_at = ColdStartReason.EVICTED, self._clock.straighten(now)
         entry.look = True
@@ -403,7 +399,7 @@ class Prewarmer:
         host_s = entry.demand.host_s
         open_ = cluster.alive & ~cluster.paused & ~cluster.protected
         parked = sum(until > window.from_at for row, several in entry.parked.items() if open_[row] for until in several)
-        load_s = host_s if 0 < window.instances - entry.loaded <= parked else entry.load_s
+        load_s = host_s if 0 < window.instances - entry.loaded <= parked else entry.demand.load_s
         return load_s + self.knobs.lead_s
 
     def _adjust(

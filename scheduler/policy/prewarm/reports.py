@@ -65,7 +65,7 @@ class PrewarmReports:
                 wanted=entry.wanted,
                 loaded=entry.loaded,
                 unmet=entry.unmet,
-                load_s=round(entry.load_s, 4),
+                load_s=round(entry.demand.load_s, 4),
                 holds=[
                     (
                         window.from_at - self._clock.offset,
