@@ -25,6 +25,7 @@ from api.waiters import Waiters
 from smore.domain.access import Scope
 from smore.domain.errors import Forbidden, FunctionNotFound, Unavailable
 from smore.domain.function import FunctionSpec
+from smore.process.instance import instance_id
 from smore.process.observability import logger
 from smore.process.settings import Settings
 from smore.redis.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
@@ -63,6 +64,7 @@ class Gateway:
         if settings.redis.url is None:
             raise ValueError("SMORE_REDIS__URL is not set")
         self.settings = settings
+        self.instance = instance_id(settings.home)
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             settings.redis.url,
             max_connections=_CONNECTIONS,

@@ -2,7 +2,7 @@
 
 from scheduler.schedule import BEAT
 from smore.process.observability import configure
-from smore.process.settings import settings
+from smore.process.environment import settings
 from smore.redis.celery import make_app
 
 

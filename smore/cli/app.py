@@ -27,6 +27,7 @@ from smore.cli import (
     projects,
     queues,
     secrets,
+    settings,
     slo,
     traces,
 )
@@ -72,6 +73,7 @@ for command in (
     queues.purge,
     audit.audit,
     machine.doctor,
+    settings.settings,
 ):
     app.command()(command)
 for name, group in {

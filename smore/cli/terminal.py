@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from smore.process.settings import Settings
     from smore_client import Client
 
 EXIT_FAILED: Final = 1
@@ -156,11 +157,35 @@ def span_s(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 90s, 30m, 2h or 1d") from error
 
 
+def near(name: str, names: Iterable[str]) -> str:
+    """``; did you mean …?`` with the names that are spelt like ``name``, "" where none is."""
+    from difflib import get_close_matches
+
+    matches = get_close_matches(name, list(names), 3)
+    return f"; did you mean {' or '.join(matches)}?" if matches else ""
+
+
+def configuration() -> "Settings":
+    """The settings of this shell; the command ends with exit code 2 where a value cannot be used."""
+    from smore.process.environment import InvalidSetting, load
+
+    try:
+        return load()
+    except InvalidSetting as error:
+        fail(str(error), EXIT_USAGE)
+
+
+def warn_of_unknown_settings() -> None:
+    """Say on stderr which SMORE_ variables nobody reads."""
+    from smore.process.environment import warnings
+
+    for line in warnings(os.environ):
+        print(f"smore: {line}", file=sys.stderr)
+
+
 def platform_home() -> Path:
     """The folder of this machine's platform."""
-    from smore.process.settings import Settings
-
-    return Settings().home
+    return configuration().home
 
 
 def percent(value: float | None) -> str | None:
