@@ -1,28 +1,37 @@
 .DEFAULT_GOAL := help
 VENV := .venv
 PY := $(VENV)/bin/python
+# What runs the platform; what checks and tests it too.
 STAMP := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+PIP := $(PY) -m pip install --disable-pip-version-check -c constraints.txt
 # kserve's client wants an older psutil than the platform: a test's environment, beside the platform's.
 KSERVE := $(VENV)/kserve/.installed
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help install demo up down test numeric search check fmt bench migrate clean
+.PHONY: help install dev demo up down test numeric search check fmt bench migrate clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml client/pyproject.toml constraints.txt
 	@test -x $(PY) || python3 -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ./client -e '.[embedded,examples,forecast,report,dev]'
+	$(PIP) -e ./client -e '.[embedded,examples,forecast,report]'
 	$(PY) -m scheduler.policy
 	@touch $@
 
-$(KSERVE): constraints.txt | $(STAMP)
+$(DEV): $(STAMP)
+	$(PIP) --quiet -e ./client -e '.[embedded,examples,forecast,report,dev]'
+	@touch $@
+
+$(KSERVE): constraints.txt | $(DEV)
 	@test -x $(VENV)/kserve/bin/python || $(PY) -m venv $(VENV)/kserve
 	$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt kserve
 	@touch $@
 
-install: $(STAMP) ## The .venv alone
+install: $(STAMP) ## The .venv with what runs the platform
+
+dev: $(DEV) ## The .venv with what checks and tests it too
 
 demo: $(STAMP) ## A minute of functions next to training on this machine, and a report
 	$(PY) -m smore.demo
@@ -36,23 +45,23 @@ down: $(STAMP) ## End what `make up` started
 # Most tests wait for processes, so more files at a time than two cores take less time. Files start in the order of their names, which
 # puts the long ones of acceptance first: by default those with few tests come last, and the longest are among them.
 # One thread for each process: threads of several processes that spin for the same two cores cost more than they give.
-test: $(STAMP) $(KSERVE) ## Every test
+test: $(DEV) $(KSERVE) ## Every test
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Each in processes of its own; the first is this processor's best with as many threads as it has cores.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell
 SSE := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 OPENBLAS_CORETYPE=Nehalem NUMBA_CPU_NAME=generic
-numeric: $(STAMP) ## Tests of numbers with other instructions of the processor and with one thread
+numeric: $(DEV) ## Tests of numbers with other instructions of the processor and with one thread
 	@for given in "" "$(AVX2)" "$(SSE)"; do for threads in "" OMP_NUM_THREADS=1; do \
 		echo "With $${given:-all instructions} $$threads"; \
 		env -u OMP_NUM_THREADS $$given $$threads $(PY) -m pytest -q -m numeric $$(grep -rl "mark.numeric" tests --include=*.py) || exit 1; \
 	done; done
 
 # `make test` tries the same examples every time.
-search: $(STAMP) ## Tests of properties with other examples, round after round, until one fails or ROUNDS (20) are over
+search: $(DEV) ## Tests of properties with other examples, round after round, until one fails or ROUNDS (20) are over
 	@for round in $$(seq $${ROUNDS:-20}); do $(PY) -m pytest -q --hypothesis-profile=search $$(grep -rl "@given" tests) || exit 1; done
 
-check: $(STAMP) ## Formatting, lint, types, layers, what is generated
+check: $(DEV) ## Formatting, lint, types, layers, what is generated
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
@@ -60,7 +69,7 @@ check: $(STAMP) ## Formatting, lint, types, layers, what is generated
 	$(PY) client/generate.py --check
 	$(PY) -m bench.reference --check
 
-fmt: $(STAMP) ## Format and fix; write the client's types and the reference pages from the code
+fmt: $(DEV) ## Format and fix; write the client's types and the reference pages from the code
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 	$(PY) client/generate.py

@@ -101,8 +101,8 @@ class Gate:
     async def pour(self, path: str, size: int, *, chunked: bool = False, method: str = "POST") -> tuple[int, bytes]:
         """Send a body of ``size`` bytes until the gateway has answered: (bytes that it took, the answer)."""
         reader, writer = await self.connect()
-        told = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
-        writer.write(self.head(path, "Content-Type: application/json", told, method=method))
+        length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
+        writer.write(self.head(path, "Content-Type: application/json", length, method=method))
         piece = b"%x\r\n%b\r\n" % (len(_PIECE), _PIECE) if chunked else _PIECE
         answer, sent = asyncio.ensure_future(reader.read()), 0
         try:
@@ -120,7 +120,7 @@ class Gate:
     @asynccontextmanager
     async def others(self, every_s: float = 0.05) -> AsyncIterator[Others]:
         """Ordinary invocations, each on a new connection, one after the other inside the ``with`` block."""
-        found, ends = Others(), asyncio.Event()
+        calls_made, ends = Others(), asyncio.Event()
 
         async def call() -> None:
             url = f"http://{self.host}:{self.port}/v1/functions/{fuzz.ECHO}/invocations"
@@ -130,18 +130,18 @@ class Gate:
                     async with httpx.AsyncClient(timeout=30, headers={"Authorization": f"Bearer {self.key}"}) as client:
                         # Their deadline is long: what is tried is the gateway, on a machine that others may use too.
                         answer = await client.post(url, json={"input": 1, "deadline_ms": 20_000})
-                    found.ms.append((time.perf_counter() - began) * 1e3)
+                    calls_made.ms.append((time.perf_counter() - began) * 1e3)
                     if answer.status_code != 200:
-                        found.wrong.append(f"{answer.status_code}: {answer.text[:200]}")
+                        calls_made.wrong.append(f"{answer.status_code}: {answer.text[:200]}")
                 except httpx.HTTPError as error:
-                    found.wrong.append(repr(error))
+                    calls_made.wrong.append(repr(error))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(every_s):
                         await ends.wait()
 
         calls = asyncio.create_task(call())
         try:
-            yield found
+            yield calls_made
         finally:
             ends.set()
             await calls
@@ -234,7 +234,7 @@ async def measured(gate: Gate, pid: int, name: str, attack: Callable[[], Awaitab
 
     watching, began = asyncio.create_task(watch()), time.monotonic()
     async with gate.others() as others:
-        said = await attack()
+        outcome = await attack()
     ends.set()
     await watching
     return Figures(
@@ -245,7 +245,7 @@ async def measured(gate: Gate, pid: int, name: str, attack: Callable[[], Awaitab
         p50_ms=round(statistics.median(others.ms), 1) if others.ms else 0.0,
         slowest_ms=round(max(others.ms, default=0.0), 1),
         grown_mib=round((most - before) / 2**20, 1),
-        said=said,
+        said=outcome,
     )
 
 
@@ -254,20 +254,24 @@ async def run(gate: Gate, pid: int, idle: int, slow: int) -> list[Figures]:
 
     async def left_open() -> str:
         writers = await leave_open(gate, idle)
-        there = len(psutil.Process(pid).net_connections("tcp"))
+        kept = len(psutil.Process(pid).net_connections("tcp"))
         for writer in writers:
             writer.transport.abort()
-        return f"{there} of {idle} were open at the end"
+        return f"{kept} of {idle} were open at the end"
 
     async def one_sender() -> str:
         writers = await leave_open(gate, idle, (ALONE,))
-        there = sum(one.raddr.ip == ALONE for one in psutil.Process(pid).net_connections("tcp") if one.raddr)
+        kept = sum(
+            connection.raddr.ip == ALONE
+            for connection in psutil.Process(pid).net_connections("tcp")
+            if connection.raddr
+        )
         for writer in writers:
             writer.transport.abort()
         at_work = await trickle(
             gate, idle // 8, gate.head(invoke, "Content-Length: 1000000"), every_s=1.0, source=ALONE
         )
-        return f"{there} of {idle} were open at the end, at work: {_counted(at_work)}"
+        return f"{kept} of {idle} were open at the end, at work: {_counted(at_work)}"
 
     async def slow_heads() -> str:
         return _counted(await trickle(gate, slow, b"POST /v1/keys HTTP/1.1\r\nx: "))
@@ -282,12 +286,12 @@ async def run(gate: Gate, pid: int, idle: int, slow: int) -> list[Figures]:
         return f"{slow} cut"
 
     async def large() -> str:
-        said = []
+        outcomes = []
         for path in (invoke, f"/v2/models/{fuzz.TENSORS}/infer", "/v1/keys"):
             for chunked in (False, True):
                 sent, answer = await gate.pour(path, GIB, chunked=chunked)
-                said.append(f"{answer[9:12].decode()} after {sent / 2**20:.1f} MiB")
-        return ", ".join(said)
+                outcomes.append(f"{answer[9:12].decode()} after {sent / 2**20:.1f} MiB")
+        return ", ".join(outcomes)
 
     attacks = {
         "left open": left_open,
@@ -323,9 +327,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fuzz.deploy(client)
         pid = local.pid(Path(folder), "gateway")
         assert pid is not None
-        found = asyncio.run(run(Gate.at(end.gateway_url, key), pid, wanted.idle, wanted.slow))
-    print(json.dumps([asdict(one) for one in found], indent=None if wanted.json else 2))
-    return 0 if not any(one.unanswered for one in found) else 1
+        outcomes = asyncio.run(run(Gate.at(end.gateway_url, key), pid, wanted.idle, wanted.slow))
+    print(json.dumps([asdict(outcome) for outcome in outcomes], indent=None if wanted.json else 2))
+    return 0 if not any(outcome.unanswered for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":

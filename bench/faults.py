@@ -1,4 +1,4 @@
-"""The faults that ``bench.kills`` injects into a platform. A fault is over when its function returns."""
+"""The faults that ``bench.kills`` injects into a platform. A fault is over when its ``strike`` returns."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ class Fault:
 
 
 class Faults:
-    """``send(method, path, **httpx' arguments)`` asks the platform with the operator's key."""
+    """``send(method, path, **arguments of httpx)`` sends a request with the operator's key."""
 
     def __init__(
         self,
@@ -128,13 +128,13 @@ class Faults:
         ]
         return faults
 
-    # ---- who is there ------------------------------------------------------------------------------------------------
+    # ---- processes ---------------------------------------------------------------------------------------------------
 
     def pid(self, name: str) -> int:
-        found = local.pid(self._home, name)
-        if found is None:
+        pid = local.pid(self._home, name)
+        if pid is None:
             raise LookupError(f"{name} is not running")
-        return found
+        return pid
 
     def leader(self) -> int:
         raw = self._redis.get(f"{self._prefix}leader:process")
@@ -145,7 +145,9 @@ class Faults:
         return [self.pid(f"worker-cpu{number}") for number in range(PARTITIONS)]
 
     def schedulers(self) -> list[int]:
-        return [one.pid for one in local.status(self._home) if one.name.startswith("scheduler") and one.pid]
+        return [
+            program.pid for program in local.status(self._home) if program.name.startswith("scheduler") and program.pid
+        ]
 
     def supervisor(self) -> int:
         return int((self._home / "run" / "supervisor.pid").read_text())
@@ -161,7 +163,7 @@ class Faults:
         return [self.zygote_of(f"worker-cpu{number}") for number in range(PARTITIONS)]
 
     def importing_s(self) -> float:
-        """CPU seconds that the nursery has worked so far, 0.0 while it or a zygote is missing."""
+        """CPU seconds that the nursery has used so far, 0.0 while it or a zygote is missing."""
         try:
             times = psutil.Process(self.pid("nursery")).cpu_times()
             whole = all(psutil.pid_exists(pid) for pid in self.zygotes())
@@ -170,14 +172,17 @@ class Faults:
         return times.user + times.system if whole else 0.0
 
     def runners(self) -> list[int]:
-        """Those of the function under load, at least one."""
+        """The runners of the function under load. LookupError without one."""
         reports = Fleet(self._redis, self._prefix).reports()
-        found = [
-            one.pid for report in reports for one in report.warm if one.function == f"default/{LOADED}" and one.pid
+        pids = [
+            instance.pid
+            for report in reports
+            for instance in report.warm
+            if instance.function == f"default/{LOADED}" and instance.pid
         ]
-        if not found:
+        if not pids:
             raise LookupError("no warm instance of the function is reported")
-        return found
+        return pids
 
     def backends(self) -> list[int]:
         return [child.pid for child in psutil.Process(self.pid("postgres")).children(recursive=True)]
@@ -185,30 +190,30 @@ class Faults:
     def trainings(self) -> set[int]:
         return {job.pid for report in Fleet(self._redis, self._prefix).reports() for job in report.jobs if job.pid}
 
-    # ---- what is done to them ----------------------------------------------------------------------------------------
+    # ---- strikes -----------------------------------------------------------------------------------------------------
 
     def _killing(self, pids: Pids) -> Callable[[], Awaitable[None]]:
         async def strike() -> None:
-            # All of them are listed before the first one is killed.
-            for pid in await self._found(pids):
+            # All processes are listed before the first one is killed.
+            for pid in await self._located(pids):
                 os.kill(pid, signal.SIGKILL)
 
         return strike
 
     def _freezing(self, pids: Pids, seconds: float) -> Callable[[], Awaitable[None]]:
         async def strike() -> None:
-            await self._freeze(await self._found(pids), seconds)
+            await self._freeze(await self._located(pids), seconds)
 
         return strike
 
-    async def _found(self, pids: Pids) -> list[int]:
-        """Wait for it: a process that the fault before has ended may not be reported again yet."""
+    async def _located(self, pids: Pids) -> list[int]:
+        """The processes, waited for: one that the fault before has ended may not be reported again yet."""
         until = time.monotonic() + 30
         while True:
             try:
-                found = list(await asyncio.to_thread(pids))
-                if found:
-                    return found
+                listed = list(await asyncio.to_thread(pids))
+                if listed:
+                    return listed
             except (LookupError, psutil.Error, redis.RedisError):
                 if time.monotonic() > until:
                     raise
@@ -226,8 +231,8 @@ class Faults:
                     os.kill(pid, signal.SIGCONT)
 
     async def _zygotes_frozen(self) -> None:
-        """No instance is warm, and none can be started."""
-        zygotes, runners = await self._found(self.zygotes), await self._found(self.runners)
+        """No instance is warm, and no runner can be started."""
+        zygotes, runners = await self._located(self.zygotes), await self._located(self.runners)
         for pid in runners:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -239,7 +244,7 @@ class Faults:
         await asyncio.to_thread(local.start, self._home, name)
 
     async def _refusing(self, setting: str, value: str, seconds: float) -> None:
-        """Redis answers, reads, and refuses writes; meanwhile operators try to change things."""
+        """Redis reads and refuses writes; meanwhile requests try to write."""
         before = str(self._redis.config_get(setting)[setting])
         self._redis.config_set(setting, value)
         try:
@@ -264,7 +269,7 @@ class Faults:
             await asyncio.to_thread(self._disk.thaw)
 
     async def _meddle(self, seconds: float) -> None:
-        """Other writes, once a second; their answers are counted like all others."""
+        """Send other writes once a second; their answers count like all others."""
         until = time.monotonic() + seconds
         job = {"name": "refused", "argv": ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--seconds", "1"]}
         while time.monotonic() < until:
@@ -292,8 +297,8 @@ class Faults:
                     held.append(await asyncio.to_thread(psycopg.connect, plain, connect_timeout=5))
             await self._meddle(8.0)
         finally:
-            for one in held:
-                one.close()
+            for connection in held:
+                connection.close()
 
     async def _without_descriptors(self) -> None:
         """The gateway has no file descriptors left while 200 connections arrive."""
@@ -303,18 +308,18 @@ class Faults:
         held: list[socket.socket] = []
         try:
             for _ in range(200):
-                one = socket.socket()
-                one.setblocking(False)
-                one.connect_ex((address.hostname, address.port))
-                held.append(one)
+                connection = socket.socket()
+                connection.setblocking(False)
+                connection.connect_ex((address.hostname, address.port))
+                held.append(connection)
             await self._meddle(6.0)
         finally:
-            for one in held:
-                one.close()
+            for connection in held:
+                connection.close()
             resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
     async def _invoke(self, function: str, value: object) -> None:
-        """It must be the only one that suffers."""
+        """Send one invocation of a hostile function."""
         await self._send(
             "POST", f"/v1/functions/{function}/invocations", json={"input": value}, headers={"Prefer": "respond-async"}
         )
@@ -335,14 +340,21 @@ class Faults:
         await asyncio.to_thread(local.up, self._home, config=Settings(), partitions=PARTITIONS)
 
     async def _reboot(self) -> None:
-        """SIGTERM to all of the platform at once, the supervisor too; trainings have sessions of their own and stay."""
+        """
+        SIGTERM to all processes of the platform at once, the supervisor included; trainings have sessions of their own
+        and stay.
+        """
         session = os.getsid(self.supervisor())
         trainings = self.trainings()
-        going = [one for one in psutil.process_iter() if _session(one.pid) == session and one.pid not in trainings]
-        for one in going:
+        processes = [
+            process
+            for process in psutil.process_iter()
+            if _session(process.pid) == session and process.pid not in trainings
+        ]
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.terminate()
-        await asyncio.to_thread(psutil.wait_procs, going, timeout=60)
+                process.terminate()
+        await asyncio.to_thread(psutil.wait_procs, processes, timeout=60)
         await self._up()
 
     async def _cut(self) -> None:

@@ -38,8 +38,8 @@ def build_conv() -> Network:
     def run(values: list[float]) -> list[float]:
         with torch.inference_mode():
             rows = torch.tensor(values).reshape(-1, 1, 1, 1).expand(-1, 3, 224, 224).contiguous()
-            found: list[float] = network(rows)[:, 0].tolist()
-            return found
+            outputs: list[float] = network(rows)[:, 0].tolist()
+            return outputs
 
     return run
 
@@ -61,10 +61,9 @@ def build_mlp() -> Network:
 
     def run(values: list[float]) -> list[float]:
         with torch.inference_mode():
-            found: list[float] = network(torch.tensor(values).reshape(-1, 1).expand(-1, 2048).contiguous())[
-                :, 0
-            ].tolist()
-            return found
+            rows = torch.tensor(values).reshape(-1, 1).expand(-1, 2048).contiguous()
+            outputs: list[float] = network(rows)[:, 0].tolist()
+            return outputs
 
     return run
 
@@ -107,7 +106,7 @@ class _Value(Handler):
     _network: Network
 
     def predict(self, inputs: Any) -> Any:
-        return [{"y": y} for y in self._network([one["v"] for one in inputs])]
+        return [{"y": y} for y in self._network([given["v"] for given in inputs])]
 
 
 class Conv(_Value):
@@ -122,8 +121,7 @@ class Mlp(_Value):
 
 def _in_a_child(measure: Callable[[], float]) -> float:
     """
-    What ``measure`` finds in a fresh fork of this process: nothing of it is warm, as in a runner that has just been
-    forked.
+    What ``measure`` returns in a fresh fork of this process, in which nothing is warm, as in a runner just forked.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -132,9 +130,9 @@ def _in_a_child(measure: Callable[[], float]) -> float:
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as answer:
-        found = float(answer.read())
+        value = float(answer.read())
     os.waitpid(child, 0)
-    return found
+    return value
 
 
 def _deepfm_load_s() -> float:

@@ -105,7 +105,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Found:
+class Findings:
     """``answers``: how many of each status; ``faults``: one of each kind for each operation."""
 
     operations: int = 0
@@ -180,47 +180,47 @@ class Fuzzer:
     def _ask(self, method: str, path: str, **how: Any) -> requests.Response:
         return self._session.request(method, self._url + path, timeout=PATIENCE_S, **how)
 
-    def run(self, examples: int, only: str = "") -> Found:
+    def run(self, examples: int, only: str = "") -> Findings:
         """``examples`` inputs of either kind, right and wrong, for each operation whose label contains ``only``."""
-        found = Found()
-        for label, strategies in self._operations(found, only):
+        findings = Findings()
+        for label, strategies in self._operations(findings, only):
             for strategy in strategies:
-                self._draw(label, strategy, examples, partial(self._try, found, label))
+                self._draw(label, strategy, examples, partial(self._try, findings, label))
             if _leaves_something(label):
                 self.restore()
-        return found
+        return findings
 
     def draw(self, examples: int, only: str = "") -> list[tuple[str, Any]]:
         """The inputs of :meth:`run`, each with its operation's label, not sent."""
         drawn: list[tuple[str, Any]] = []
-        for label, strategies in self._operations(Found(), only):
+        for label, strategies in self._operations(Findings(), only):
             for strategy in strategies:
                 cases: list[Any] = []
                 self._draw(label, strategy, examples, cases.append)
                 drawn += [(label, case) for case in cases]
         return drawn
 
-    def send(self, drawn: Sequence[tuple[str, Any]]) -> Found:
+    def send(self, drawn: Sequence[tuple[str, Any]]) -> Findings:
         """Them, :data:`AT_ONCE` at a time, while a server is away: nothing is taken back."""
-        found = Found(operations=len({label for label, _ in drawn}))
+        findings = Findings(operations=len({label for label, _ in drawn}))
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            for tried in [threads.submit(self._try, found, label, case, AWAY_S) for label, case in drawn]:
+            for tried in [threads.submit(self._try, findings, label, case, AWAY_S) for label, case in drawn]:
                 tried.result()
-        return found
+        return findings
 
-    def _operations(self, found: Found, only: str) -> Iterator[tuple[str, list[Any]]]:
+    def _operations(self, findings: Findings, only: str) -> Iterator[tuple[str, list[Any]]]:
         """
         (label, strategies of right and of wrong inputs) of each operation; ``found`` counts them and what is wrong with
         the document.
         """
         for result in self._schema.get_all_operations():
             if isinstance(result, Err):
-                found.add("openapi.json", "invalid", str(result.err()), "GET /openapi.json")
+                findings.add("openapi.json", "invalid", str(result.err()), "GET /openapi.json")
                 continue
             operation = result.ok()
             if only not in operation.label:
                 continue
-            found.operations += 1
+            findings.operations += 1
             # Any text fits a path; what has nothing else cannot be asked wrongly, and schemathesis would look for it
             # for long.
             wrong = bool(operation.body.items or operation.query.items or operation.headers.items)
@@ -236,15 +236,15 @@ class Fuzzer:
             phases=[hypothesis.Phase.generate],
             suppress_health_check=list(hypothesis.HealthCheck),
         )
-        @hypothesis.given(case=strategy, known=st.booleans(), which=st.integers(0, 7))
-        def one(case: Any, known: bool, which: int) -> None:
-            if known:
+        @hypothesis.given(case=strategy, existing=st.booleans(), which=st.integers(0, 7))
+        def example(case: Any, existing: bool, which: int) -> None:
+            if existing:
                 self._aim(label, case, which)
             if not self._locks_out(label, case):
                 use(case)
 
         with contextlib.suppress(hypothesis.errors.Unsatisfiable):
-            one()
+            example()
 
     def _aim(self, label: str, case: Any, which: int) -> None:
         for name in case.path_parameters or {}:
@@ -266,7 +266,7 @@ class Fuzzer:
             return bool(given & {ECHO, TENSORS})
         return label == "PUT /v1/projects/{project}/limits" and "default" in given
 
-    def _try(self, found: Found, label: str, case: Any, within_s: float | None = None) -> None:
+    def _try(self, findings: Findings, label: str, case: Any, within_s: float | None = None) -> None:
         request = case.as_curl_command()
         began = time.monotonic()
         try:
@@ -277,17 +277,17 @@ class Fuzzer:
             # The client library will not send it; tests/acceptance/test_fuzz.py does.
             return
         except requests.exceptions.RequestException as error:
-            found.add(label, type(error).__name__, f"{type(error).__name__}: {error}", request)
+            findings.add(label, type(error).__name__, f"{type(error).__name__}: {error}", request)
             return
-        found.answered(response.status_code, time.monotonic() - began)
+        findings.answered(response.status_code, time.monotonic() - began)
         if response.status_code >= 500 and not _honest(response):
-            found.add(label, str(response.status_code), f"{response.status_code}: {response.text[:300]}", request)
+            findings.add(label, str(response.status_code), f"{response.status_code}: {response.text[:300]}", request)
             return
         try:
             case.validate_response(response, checks=list(_CHECKS), excluded_checks=[not_a_server_error])
         except FailureGroup as failures:
             for failure in failures.exceptions:
-                found.add(label, type(failure).__name__, f"{response.status_code}: {failure}"[:600], request)
+                findings.add(label, type(failure).__name__, f"{response.status_code}: {failure}"[:600], request)
 
     def restore(self) -> None:
         """Take back what may keep the next operation's invocations from running."""
@@ -396,13 +396,13 @@ def away(home: Path, server: str, way: str) -> Iterator[None]:
         return
     process = psutil.Process(pid)
     frozen = [process, *process.children(recursive=True)]
-    for one in frozen:
-        one.suspend()
+    for member in frozen:
+        member.suspend()
     try:
         yield
     finally:
-        for one in reversed(frozen):
-            one.resume()
+        for member in reversed(frozen):
+            member.resume()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,18 +432,18 @@ def outage(fuzzer: Fuzzer, home: Path, server: str, way: str, drawn: Sequence[tu
     """What the gateway answers to ``drawn`` while ``server`` is away, and what is left afterwards."""
     admitted = fuzzer.admit()
     with away(home, server, way):
-        found = fuzzer.send(drawn)
+        findings = fuzzer.send(drawn)
     recovery_s = _recovery_s(fuzzer)
     return Outage(
         server=server,
         way=way,
-        requests=found.answers.total(),
-        answers=_sorted(found.answers),
-        slowest_s=round(found.slowest_s, 2),
+        requests=findings.answers.total(),
+        answers=_sorted(findings.answers),
+        slowest_s=round(findings.slowest_s, 2),
         recovery_s=recovery_s,
         admitted=len(admitted),
         lost=fuzzer.lost(admitted) if recovery_s is not None else list(admitted),
-        faults=list(found.faults.values()),
+        faults=list(findings.faults.values()),
     )
 
 
@@ -483,21 +483,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name, way in itertools.product(servers, WAYS):
                 outages.append(outage(fuzzer, Path(folder), name, way, drawn))
                 print(f"{name} {way}: {outages[-1].answers}", file=sys.stderr)
-            print(json.dumps([asdict(one) for one in outages], indent=None if wanted.json else 2))
-            return 0 if all(one.borne for one in outages) else 1
+            print(json.dumps([asdict(item) for item in outages], indent=None if wanted.json else 2))
+            return 0 if all(item.borne for item in outages) else 1
         began = time.monotonic()
-        found = fuzzer.run(wanted.examples, wanted.only)
+        findings = fuzzer.run(wanted.examples, wanted.only)
         took_s, well = time.monotonic() - began, fuzzer.well()
     figures = {
-        "operations": found.operations,
-        "requests": found.answers.total(),
+        "operations": findings.operations,
+        "requests": findings.answers.total(),
         "seconds": round(took_s, 1),
         "well": well,
-        "answers": _sorted(found.answers),
-        "faults": [asdict(one) for one in found.faults.values()],
+        "answers": _sorted(findings.answers),
+        "faults": [asdict(item) for item in findings.faults.values()],
     }
     print(json.dumps(figures, indent=None if wanted.json else 2))
-    return 0 if well and not found.faults else 1
+    return 0 if well and not findings.faults else 1
 
 
 if __name__ == "__main__":

@@ -1,26 +1,24 @@
 """
 The first hours on a GPU: ``python -m bench.gpu first|pairs|rest --out DIR --minutes 9.2``.
 
-A run is a list of stages. Each is a command in a process group of its own, with a time: its own limit, or what is left
-of ``--minutes`` less :data:`RESERVE_S`; when that is over it and all that it has started is ended. After each stage
-``DIR/state.json`` holds its result, so an interrupted run continues; a stage that is ``ok`` for the same code on the
-same kind of device is not run again (``--again`` takes it once more, ``--only REGEX`` takes some). A stage
-whose needs are not met is ``skipped`` with the reason, and so is one that ends with status 3 because it cannot run
-here; one that ran out of time is ``cut``.
+A run is a list of stages. Each stage is a command in a process group of its own with a time limit: its own, or what is
+left of ``--minutes`` less :data:`RESERVE_S`. At the limit the command and all processes that it started are ended.
+After each stage ``DIR/state.json`` holds its result, so an interrupted run continues. A stage that is ``ok`` for the
+same code on the same kind of device is not run again (``--again`` runs it once more, ``--only REGEX`` chooses stages).
+A stage whose needs are not met, or that ends with status 3 because it cannot run here, is ``skipped`` with the reason.
+A stage that ran out of time is ``cut``.
 
-========
-==============================================================================================================================
-``first`` what the machine is, runners shut in, tests/gpu, cold starts, parking, a training with functions in its budget
-``pairs`` the profiler: 8 trainings x 8 functions, then as many more as there is time for; DIR/rows.jsonl, gone on with
-``rest``  pairs of functions, repeats and sets of several; with the table of these rows a harvest; acceptance tests
-========
-==============================================================================================================================
+* ``first``: facts of the machine, sandboxed runners, tests/gpu, cold starts, parking, a training with functions within
+  its budget.
+* ``pairs``: the profiler on 8 trainings x 8 functions, then as many more as time allows; its rows are
+  DIR/rows.jsonl, which a later run continues.
+* ``rest``: pairs of functions, repeats and sets of several; a harvest with the table of these rows; acceptance tests.
 
-It ends with a table, and ``DIR/verified.json``: which features were seen to work (``bench/verified.py``). Figures:
-``stages_ok``, ``stages_failed``, ``stages_skipped``, ``stages_cut`` (those not reached, too), and ``<stage>.<figure>``.
-``--device cpu`` rehearses the same on a CPU partition with the small models, and verifies nothing. NVML is read, never
-written: no mode, clock or MIG layout is touched. The run itself needs torch, numpy and nvidia-ml-py; stages that start
-a platform need its packages.
+It ends with a table and ``DIR/verified.json``, the features that were seen to work (``bench/verified.py``). Figures:
+``stages_ok``, ``stages_failed``, ``stages_skipped``, ``stages_cut`` (stages not reached included), and
+``<stage>.<figure>``. ``--device cpu`` rehearses the same on a CPU partition with the small models, and verifies
+nothing. NVML is only read: no mode, clock or MIG layout is changed. The run itself needs torch, numpy and nvidia-ml-py;
+stages that start a platform need its packages.
 """
 
 import argparse
@@ -46,17 +44,17 @@ from bench.stage_host import CUT
 
 On = Literal["cuda", "cpu"]
 
-#: Kept of the time for the table, and for what is cut to end.
+#: Seconds at the end for the table, and for a stage that is cut to end.
 RESERVE_S: Final = 15.0
-#: With less a stage is not begun.
+#: A stage is not begun with fewer seconds left.
 LEAST_S: Final = 5.0
-#: What a command ends with that cannot run here; its last line says why.
+#: The exit status of a command that cannot run here; its last line says why.
 CANNOT: Final = 3
 TAIL: Final = 2000
 TABLE_LINES: Final = 60
-#: Lines of what one said that has no figures to show; the whole is in its log.
-SAID: Final = 3
-#: Code whose change makes a stage's result another one's.
+#: Lines of the output that are shown of a stage that is not ok; the whole is in its log.
+SHOWN_LINES: Final = 3
+#: Folders whose code the results depend on.
 CODE: Final = ("api", "bench", "ml", "scheduler", "smore", "tests", "worker", "zoo")
 PROFILE: Final = (
     "ml.profile",
@@ -72,7 +70,7 @@ PROFILE: Final = (
     "--window",
     "3",
 )
-#: Tests of these must not run beside somebody's training: what they do to a machine is not bounded on a GPU.
+#: Leaves out tests whose effect on a machine is not bounded on a GPU.
 UNBOUNDED: Final = "not kserve and not memory and not fork and not disk"
 
 
@@ -80,9 +78,8 @@ UNBOUNDED: Final = "not kserve and not memory and not fork and not disk"
 class Stage:
     """
     ``argv``: of Python (``-m`` left out); ``{on}``, ``{out}``, ``{rows}``, ``{minutes}`` (its time less half a minute)
-    are filled in. ``small``: words that a rehearsal on a CPU partition adds. ``needs``: what :meth:`Here.lacks` knows.
-    ``background``: the next stages do not wait for it until one needs the platform. ``positive``: figures of which one
-    that is 0 makes it failed.
+    are filled in. ``small``: words that a rehearsal on a CPU partition adds. ``needs``: names for :meth:`Here.lacks`.
+    ``background``: later stages run beside it until one needs the platform. ``positive``: figures that must not be 0.
     """
 
     name: str
@@ -95,7 +92,10 @@ class Stage:
 
 
 def suite(name: str, seconds: float, *words: str, platform: bool = True) -> Stage:
-    """One platform at a time: to a platform the processes of another are unregistered, so both would stand still."""
+    """
+    A stage of tests, one at a time: a platform takes the processes of another for unregistered ones and places nothing
+    beside them.
+    """
     needs = ("cuda", "runner", "pytest", *(("platform",) if platform else ()))
     return Stage(
         name=name,
@@ -225,28 +225,27 @@ def lacking(*modules: str) -> str:
 
 @cache
 def gpus() -> tuple[str, ...]:
-    """Names of the GPUs that NVML finds."""
+    """The names of the GPUs that NVML finds."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - no package, no driver, a driver that fails: there is none to use
+    except Exception:  # noqa: BLE001 - without a package or a working driver no GPU can be used
         return ()
-    found = []
+    names = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))
         except pynvml.NVMLError:
-            continue  # lost; facts tells of it
-        found.append(name.decode() if isinstance(name, bytes) else name)
-    return tuple(found)
+            continue  # a lost GPU, which the stage ``facts`` reports
+        names.append(name.decode() if isinstance(name, bytes) else name)
+    return tuple(names)
 
 
 @cache
 def torch() -> tuple[str, str]:
     """
-    Torch's version, '' without, and why it cannot use a CUDA device, '' where it can. Asked in a process that ends
-    again.
+    Torch's version ('' without torch), and why it cannot use a CUDA device ('' where it can); by a process of its own.
     """
     code = "import torch; print(torch.__version__, torch.cuda.is_available())"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
@@ -291,7 +290,7 @@ def no_servers() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """The machine, and what was measured before."""
+    """The machine, and the rows that were measured before."""
 
     on: On
     rows: Path
@@ -322,7 +321,8 @@ class Here:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """
-    Of one stage. ``code``: a digest of the code that ran; ``tail``: the end of what it said, or why it was skipped.
+    The result of one stage. ``code``: a digest of the code that ran; ``tail``: the end of its output, or why it was
+    skipped.
     """
 
     status: Literal["ok", "failed", "skipped", "cut"]
@@ -347,7 +347,7 @@ class Running:
 
 class Session:
     """
-    Stages in their order, within a time. ``state`` is read when it is made and written after each stage.
+    Runs stages in their order, within a time. ``state`` is read at the beginning and written after each stage.
     """
 
     def __init__(
@@ -373,8 +373,8 @@ class Session:
 
     def passed(self, stage: Stage) -> bool:
         """Whether it is ``ok`` for this code on this kind of device."""
-        known = self.state.get(stage.name, {})
-        return (known.get("status"), known.get("code"), known.get("on")) == ("ok", self._code, self._on)
+        last = self.state.get(stage.name, {})
+        return (last.get("status"), last.get("code"), last.get("on")) == ("ok", self._code, self._on)
 
     def run(self, chosen: Callable[[Stage], bool]) -> None:
         try:
@@ -394,11 +394,11 @@ class Session:
             self._note(stage.name, self._result("skipped", 0.0, tail=reason))
             return
         if "platform" in stage.needs:
-            # What it compiles or measures behind the others would be beside a platform now.
+            # A background stage would disturb the platform.
             self._settle()
         left_s = self._until - self._clock() - RESERVE_S
         if left_s < LEAST_S:
-            # What is known of it from before says more.
+            # A result from before is kept.
             if stage.name not in self.state:
                 self._note(stage.name, self._result("cut", 0.0, tail="no time was left"))
             return
@@ -444,7 +444,7 @@ class Session:
             self._finish(behind)
 
     def _finish(self, running: Running) -> None:
-        """Wait for its end; one that we are told to leave is ended first."""
+        """Wait for the stage's end; on an exception (SIGTERM) end it first."""
         try:
             status = running.process.wait()
         except BaseException:
@@ -455,16 +455,16 @@ class Session:
         self._note(running.stage.name, self._of(running, status))
 
     def _of(self, running: Running, status: int) -> Result:
-        said = running.log.read_text(errors="replace")
-        figures = figures_of(said)
-        tail = said[-TAIL:].strip()
+        output = running.log.read_text(errors="replace")
+        figures = figures_of(output)
+        tail = output[-TAIL:].strip()
         word: Literal["ok", "failed", "skipped", "cut"] = "ok"
         if status == CUT:
             word = "cut"
         elif status == CANNOT:
-            word, tail = "skipped", tail.splitlines()[-1] if tail else "it says that it cannot run here"
+            word, tail = "skipped", tail.splitlines()[-1] if tail else "it cannot run here"
         elif figures.get("passed") == 0 and figures.get("skipped") and status in (0, 5):
-            reasons = re.findall(r"^SKIPPED .*?: (.*)$", said, re.MULTILINE)
+            reasons = re.findall(r"^SKIPPED .*?: (.*)$", output, re.MULTILINE)
             word, tail = "skipped", f"every test was skipped: {'; '.join(sorted(set(reasons)))}"
         elif status != 0 or any(not figures.get(name) for name in running.stage.positive):
             word = "failed"
@@ -494,26 +494,28 @@ class Session:
 
     def figures(self) -> dict[str, float]:
         states = [self.state.get(stage.name, {"status": "cut"}) for stage in self.stages]
-        found: dict[str, float] = {
-            f"stages_{word}": sum(one["status"] == word for one in states)
+        figures: dict[str, float] = {
+            f"stages_{word}": sum(state["status"] == word for state in states)
             for word in ("ok", "failed", "skipped", "cut")
         }
-        for stage, one in zip(self.stages, states, strict=True):
-            found |= {f"{stage.name}.{name}": value for name, value in one.get("figures", {}).items()}
-        return found
+        for stage, state in zip(self.stages, states, strict=True):
+            figures |= {f"{stage.name}.{name}": value for name, value in state.get("figures", {}).items()}
+        return figures
 
     def table(self) -> list[str]:
         """At most :data:`TABLE_LINES`: every stage, its status, and its first figures or why it has none."""
         lines = [f"{'stage':10} {'status':8} {'seconds':>7}  what"]
         most = max(1, (TABLE_LINES - 1) // max(1, len(self.stages)))
         for stage in self.stages:
-            one = self.state.get(stage.name, {"status": "cut", "seconds": 0.0, "tail": "not reached"})
-            figures = [f"{name}={report.rounded(value):g}" for name, value in one.get("figures", {}).items()]
+            state = self.state.get(stage.name, {"status": "cut", "seconds": 0.0, "tail": "not reached"})
+            figures = [f"{name}={report.rounded(value):g}" for name, value in state.get("figures", {}).items()]
             what = (
-                figures if one["status"] == "ok" else [line[:110] for line in one.get("tail", "").splitlines()[-SAID:]]
+                figures
+                if state["status"] == "ok"
+                else [line[:110] for line in state.get("tail", "").splitlines()[-SHOWN_LINES:]]
             )
-            first, *others = _wrapped(what)[:most] if one["status"] == "ok" else what or [""]
-            lines.append(f"{stage.name:10} {one['status']:8} {one['seconds']:7.1f}  {first}".rstrip())
+            first, *others = _wrapped(what)[:most] if state["status"] == "ok" else what or [""]
+            lines.append(f"{stage.name:10} {state['status']:8} {state['seconds']:7.1f}  {first}".rstrip())
             lines += [f"{'':28}{other}" for other in others]
         return lines[:TABLE_LINES]
 
@@ -527,16 +529,16 @@ def _wrapped(words: Sequence[str], width: int = 110) -> list[str]:
     return lines
 
 
-def figures_of(said: str) -> dict[str, float]:
+def figures_of(output: str) -> dict[str, float]:
     """``figures`` of the last JSON line, and the counts of pytest's last line (``passed``, ``failed``, ``skipped``)."""
-    for line in reversed(said.splitlines()):
+    for line in reversed(output.splitlines()):
         if line.startswith("{"):
             try:
-                found = json.loads(line).get("figures")
+                figures = json.loads(line).get("figures")
             except ValueError:
                 continue
-            if isinstance(found, dict):
-                return found
+            if isinstance(figures, dict):
+                return figures
         if re.search(r"\d+ (passed|failed|skipped|error)", line) and " in " in line:
             counted = {word: float(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", line)}
             return {"passed": 0.0, **counted}
@@ -551,16 +553,16 @@ def write(path: Path, document: object) -> None:
 
 
 def code() -> str:
-    """A digest of the Python files on which results depend."""
-    found = hashlib.sha256()
+    """A digest of the Python files in :data:`CODE`."""
+    digest = hashlib.sha256()
     for folder in CODE:
         for path in sorted((report.ROOT / folder).rglob("*.py")):
-            found.update(path.relative_to(report.ROOT).as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:16]
+            digest.update(path.relative_to(report.ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def described(on: On) -> tuple[str, str]:
-    """The device, as a row of the table names it, and the driver and torch that it was measured with."""
+    """The name of the device, and the versions of the driver and of torch."""
     if on == "cpu":
         return "a CPU partition", f"torch {torch()[0]}"
     if not gpus():

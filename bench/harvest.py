@@ -68,9 +68,9 @@ Device = Literal["cpu", "cuda"]
 
 def partition(device: str) -> local.Partition:
     """The GPU instance to measure on. Raises SystemExit where there is none of the kind asked for."""
-    found = local.gpu_partitions() if device != "cpu" else ()
-    if found:
-        return found[0]
+    gpus = local.gpu_partitions() if device != "cpu" else ()
+    if gpus:
+        return gpus[0]
     if device == "cuda":
         raise SystemExit("harvest: NVML finds no GPU")
     # The last core: what else the machine does is rather on the first.
@@ -108,12 +108,12 @@ class SmActive:
 
 def utilisation(rig: Rig, gpu: str, begin: float, end: float) -> float | None:
     """Mean over the reports of a time; None where no counter tells it."""
-    found = [
-        one.utilisation
-        for at, one in rig.witness.reports.get(gpu, [])
-        if begin <= at < end and one.utilisation_counter != "none"
+    shares = [
+        sample.utilisation
+        for at, sample in rig.witness.reports.get(gpu, [])
+        if begin <= at < end and sample.utilisation_counter != "none"
     ]
-    return statistics.fmean(found) if found else None
+    return statistics.fmean(shares) if shares else None
 
 
 def measure_mode(
@@ -129,7 +129,7 @@ def measure_mode(
 ) -> tuple[dict[str, float], dict[str, object]]:
     """One mode from start to stop; its figures by their final names, and the point behind them."""
     report.progress(f"{mode} on {where.gpu} ({where.kind} {where.device})")
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     with (
         tempfile.TemporaryDirectory(prefix="smore-harvest-") as folder,
         Rig(Path(folder), [where], preset=training.preset, environment={"SMORE_WORKER__SHARING_MODE": mode}) as rig,
@@ -145,25 +145,31 @@ def measure_mode(
         point = measure(rig, solo, seconds=seconds, connections=connections, seed=seed)
         report.progress(shown(point))
         together, together_active = utilisation(rig, where.gpu, point.began, point.began + seconds), active.read()
-        counter = next((one.utilisation_counter for _, one in rig.witness.reports.get(where.gpu, [])), "none")
-        place = next((one.device for _, one in rig.witness.reports.get(where.gpu, [])), "")
+        counter = next((sample.utilisation_counter for _, sample in rig.witness.reports.get(where.gpu, [])), "none")
+        place = next((sample.device for _, sample in rig.witness.reports.get(where.gpu, [])), "")
         stated = rig.client.statement(next(iter(rig.jobs.values())))
-    found[f"harvest_s_per_s.{mode}"] = point.harvest.value
-    found[f"harvest_low_s_per_s.{mode}"], found[f"harvest_high_s_per_s.{mode}"] = point.harvest.low, point.harvest.high
+    figures[f"harvest_s_per_s.{mode}"] = point.harvest.value
+    figures[f"harvest_low_s_per_s.{mode}"], figures[f"harvest_high_s_per_s.{mode}"] = (
+        point.harvest.low,
+        point.harvest.high,
+    )
     if point.worst is not None:
-        found[f"train_loss.{mode}"] = point.worst.mean
-        found[f"train_loss_low.{mode}"], found[f"train_loss_high.{mode}"] = point.worst.low, point.worst.high
+        figures[f"train_loss.{mode}"] = point.worst.mean
+        figures[f"train_loss_low.{mode}"], figures[f"train_loss_high.{mode}"] = point.worst.low, point.worst.high
     if alone is not None and together is not None:
-        found[f"utilisation_gain.{mode}"] = together - alone
+        figures[f"utilisation_gain.{mode}"] = together - alone
     if alone_active is not None and together_active is not None:
-        found[f"sm_active.{mode}"], found[f"sm_active_gain.{mode}"] = together_active, together_active - alone_active
+        figures[f"sm_active.{mode}"], figures[f"sm_active_gain.{mode}"] = (
+            together_active,
+            together_active - alone_active,
+        )
     if point.admitted:
-        found[f"dsr.{mode}"] = point.met / point.admitted
-    found |= {f"solo_s.{name}": value for name, value in solo.items()}
-    found[f"stated_s.{mode}"] = stated.harvested_s
+        figures[f"dsr.{mode}"] = point.met / point.admitted
+    figures |= {f"solo_s.{name}": value for name, value in solo.items()}
+    figures[f"stated_s.{mode}"] = stated.harvested_s
     if stated.loss is not None and stated.loss_high is not None:
-        found[f"stated_loss.{mode}"], found[f"stated_bound.{mode}"] = stated.loss, stated.loss_high
-    return found, {
+        figures[f"stated_loss.{mode}"], figures[f"stated_bound.{mode}"] = stated.loss, stated.loss_high
+    return figures, {
         "mode": mode,
         "place": place,
         "counter": counter,
@@ -212,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures: dict[str, float] = {}
     points: list[Mapping[str, object]] = []
     for mode in asked.modes:
-        found, point = measure_mode(
+        of_mode, point = measure_mode(
             mode,
             where,
             seconds=asked.seconds,
@@ -222,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             seed=asked.seed,
             table=asked.table,
         )
-        figures |= found
+        figures |= of_mode
         points.append(point)
     if asked.json:
         report.emit(

@@ -1,16 +1,19 @@
 """
-What the history costs and how fast it is read when it is large.
+What the history costs, and how fast it is read when it is large.
 
 ``python -m bench.history --rows 10000000 --json`` makes so many invocations in SQL, with their executions, decisions,
 minutes and totals, spread over fourteen days, forty functions and four projects, in a Postgres and a Redis of its own
-in a temporary home. The tables and the indices are the migrations'. Then it starts the gateway and asks each route of
-the history over HTTP, with other invocations, functions and pages every time; writes through the recorder beside what
-is there; and has retention delete the oldest hundredth.
+in a temporary home. The tables and the indices are those of the migrations. Then it starts the gateway and requests
+each route of the history over HTTP, each time for other invocations, functions and pages; appends through the recorder;
+and has retention delete the oldest hundredth.
 
-Figures: ``<route>_p50_ms``, ``<route>_p95_ms``, ``worst_p95_ms``; ``bytes_per_invocation`` (all tables and indices over
-the invocations); ``recorder_rows_per_s`` and ``recorder_invocations_per_s``; ``retain_rows_per_s`` and
-``retain_chunk_max_s`` (invocations that are deleted with their executions, and the longest transaction of it);
-``backfill_s``: what migration 0011 takes to count what is there.
+Figures:
+
+* ``<route>_p50_ms``, ``<route>_p95_ms``, ``worst_p95_ms``.
+* ``bytes_per_invocation``: all tables and indices over the invocations.
+* ``recorder_rows_per_s``, ``recorder_invocations_per_s``.
+* ``retain_rows_per_s``: invocations deleted with their executions; ``retain_chunk_max_s``: the longest transaction.
+* ``backfill_s``: what migration 0011 takes to count the invocations; ``made_s``: filling the tables.
 """
 
 import argparse
@@ -33,6 +36,7 @@ from typing import Any, Final
 import httpx
 import psycopg
 
+from bench.ports import free_port
 from bench.report import ROOT, emit, progress
 from migrations.__main__ import prepare
 from smore import local
@@ -52,20 +56,20 @@ from smore.redis.connection import connect
 
 DAYS: Final = 14
 FUNCTIONS: Final = 40
-#: Functions from a number on belong to a project: most of the traffic is the first one's, next to none the last one's.
+#: Projects, each with the number of its first function. The first project has most of the traffic, the last hardly any.
 PROJECTS: Final = (("default", 0), ("vision", 24), ("text", 34), ("small", 39))
 GPUS: Final = 4
 #: Rows that one statement makes.
 CHUNK: Final = 1_000_000
 PREFIX: Final = "smore:"
 JOB_WINDOWS_S: Final = 10
-#: Says in a folder what its database was filled with.
+#: The file of a kept folder that says what its database was filled with.
 MADE: Final = "made.json"
 
 # ---- rows made in SQL ------------------------------------------------------------------------------------------------
 
-#: Numbers g in [low, high] to invocations: all is a function of g, so that each table is made by itself. u(k) is
-#: uniform in [0, 1).
+#: One invocation for each number g in [low, high]. Every value is a function of g, so that each table is made on its
+#: own. u1 to u4 are uniform in [0, 1).
 _BASE = """
 WITH drawn AS (
     SELECT g, %(begin)s + (g * %(step)s)::bigint AS arrival, (hashint8(g * 8 + 1)::bigint & 65535) / 65536.0 AS u1,
@@ -90,7 +94,7 @@ WITH drawn AS (
 
 
 def _sql(text: str) -> str:
-    """``_BASE`` with what ``text`` does with it."""
+    """``text`` with ``_BASE`` and the abbreviation ``AT(`` put in."""
     project = " ".join(f"WHEN f >= {first} THEN '{name}'" for name, first in reversed(PROJECTS))
     base = _BASE.replace("__PROJECT__", project).replace("__FUNCTIONS__", str(FUNCTIONS)).replace("__GPUS__", str(GPUS))
     return text.replace("BASE", base).replace("AT(", "to_timestamp(1e-6::float8 * (")
@@ -121,7 +125,7 @@ BASE SELECT id, 1, project, function, gpu, decision, state, CASE state WHEN 'suc
 FROM named WHERE u2 < 0.98
 """)
 
-# As text, which Postgres turns into JSONB faster than it puts it together.
+# Postgres parses text to JSONB faster than it builds the objects.
 _DECISIONS = _sql("""
 INSERT INTO decisions (id, project, function, gpu, at, decision)
 BASE SELECT decision, project, function, gpu, AT(arrival + waited)), format(
@@ -156,7 +160,7 @@ _TABLES: Final = {"invocations": _INVOCATIONS, "executions": _EXECUTIONS, "decis
 
 
 class Maker:
-    """Fills the tables; ``now`` in epoch seconds is when the last invocation arrived."""
+    """Fills the tables. ``now``: epoch seconds, the arrival of the last invocation."""
 
     def __init__(self, dsn: str, rows: int, now: float, job: str) -> None:
         self._dsn, self._rows, self._job = dsn, rows, job
@@ -164,7 +168,7 @@ class Maker:
         self._device = "AMD EPYC 7B13 / 1 core"
 
     def make(self) -> float:
-        """Everything. Returns the seconds that counting takes (migration 0011)."""
+        """Fill all tables; the seconds that migration 0011 takes to count them."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             indices = {table: _without_indices(connection, table) for table in _TABLES}
         with ThreadPoolExecutor(2) as pool:
@@ -197,7 +201,7 @@ class Maker:
         progress(f"{table}: {len(indices)} indices")
 
     def _execute(self, statement: str, given: dict[str, Any] | None = None) -> None:
-        # Values into the text, where Postgres sees what they are.
+        # The client puts the values into the text, because Postgres cannot infer the types of parameters here.
         with psycopg.connect(self._dsn, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
             connection.execute("SET maintenance_work_mem = '1GB'")
             connection.execute("SET work_mem = '256MB'")
@@ -205,7 +209,7 @@ class Maker:
 
 
 def _without_indices(connection: "psycopg.Connection[Any]", table: str) -> list[str]:
-    """Drop the indices of a table, which are made faster afterwards. Returns the statements that bring them back."""
+    """Drop the indices of a table, because they are made faster afterwards; the statements that make them again."""
     statements = []
     keys = connection.execute(
         "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p'",
@@ -226,7 +230,7 @@ def _without_indices(connection: "psycopg.Connection[Any]", table: str) -> list[
 
 
 def percentile(seconds: Sequence[float], share: float) -> float:
-    """By nearest rank. ValueError for none."""
+    """The value at ``share`` (0 to 1) by nearest rank. ValueError without a value."""
     if not seconds:
         raise ValueError("nothing was measured")
     return sorted(seconds)[max(0, math.ceil(share * len(seconds)) - 1)]
@@ -234,7 +238,8 @@ def percentile(seconds: Sequence[float], share: float) -> float:
 
 class Asker:
     """
-    Asks the gateway, one request after the other, as two callers: one of the busiest project, one of the smallest.
+    Sends requests to the gateway, one after another, with a key of the busiest project or of the smallest one. ``keys``:
+    key by project; ``times``: measured answers of each route.
     """
 
     def __init__(self, url: str, keys: dict[str, str], times: int, seed: int = 0) -> None:
@@ -245,7 +250,7 @@ class Asker:
         self._times, self._random = times, random.Random(seed)
 
     def measure(self, name: str, path: Callable[[random.Random], str], project: str = "default") -> dict[str, float]:
-        """Milliseconds of :attr:`times` answers after a few that are not counted. RuntimeError where one is not 200."""
+        """p50 and p95 of ``times`` answers after five that are not counted. RuntimeError where one is not 200."""
         spent = []
         for number in range(self._times + 5):
             where = path(self._random)
@@ -256,9 +261,9 @@ class Asker:
                 raise RuntimeError(f"{where}: {answer.status_code} {answer.text[:300]}")
             if number >= 5:
                 spent.append(seconds)
-        found = {f"{name}_p50_ms": statistics.median(spent) * 1e3, f"{name}_p95_ms": percentile(spent, 0.95) * 1e3}
-        progress(f"{name:24} p50 {found[f'{name}_p50_ms']:8.1f} ms   p95 {found[f'{name}_p95_ms']:8.1f} ms")
-        return found
+        figures = {f"{name}_p50_ms": statistics.median(spent) * 1e3, f"{name}_p95_ms": percentile(spent, 0.95) * 1e3}
+        progress(f"{name:24} p50 {figures[f'{name}_p50_ms']:8.1f} ms   p95 {figures[f'{name}_p95_ms']:8.1f} ms")
+        return figures
 
     def ready(self) -> None:
         until = time.monotonic() + 60
@@ -304,7 +309,7 @@ def _routes(asker: Asker, ids: Sequence[str], small: Sequence[str], job: str) ->
 
 
 def _recorder(config: Settings, invocations: int) -> dict[str, float]:
-    """The real recorder on a stream of as many invocations that ran alone, three entries each."""
+    """Have the recorder write so many invocations, each a batch of its own with three entries in the stream."""
     client = connect(config)
     assert config.postgres.url is not None
     engine = make_engine(config.postgres.url, "bench")
@@ -382,13 +387,13 @@ def _recorder(config: Settings, invocations: int) -> dict[str, float]:
 
 
 def _retention(dsn: str, rows: int) -> dict[str, float]:
-    """The oldest hundredth out, as the hourly task does it."""
+    """Delete the oldest hundredth as the hourly task does."""
     with psycopg.connect(dsn) as connection:
-        found = connection.execute(
+        oldest = connection.execute(
             "SELECT arrival_at FROM invocations ORDER BY arrival_at OFFSET %s LIMIT 1", (rows // 100,)
         ).fetchone()
-        assert found is not None
-        before = found[0]
+        assert oldest is not None
+        before = oldest[0]
     statements = list(retention.rows_before(before))
     chunks: list[float] = []
     begin, deleted = time.perf_counter(), 0
@@ -396,11 +401,11 @@ def _retention(dsn: str, rows: int) -> dict[str, float]:
         for table, statement, bound in statements[:2]:
             count = retention.RETAIN_CHUNK
             while count == retention.RETAIN_CHUNK:
-                one = time.perf_counter()
+                started = time.perf_counter()
                 row = connection.execute(statement, {"before": bound, "chunk": retention.RETAIN_CHUNK}).fetchone()
                 count = row[0] if row else 0
                 deleted += count if table == "invocations" else 0
-                chunks.append(time.perf_counter() - one)
+                chunks.append(time.perf_counter() - started)
     spent = time.perf_counter() - begin
     return {"retain_rows_per_s": deleted / spent, "retain_chunk_max_s": max(chunks)}
 
@@ -411,7 +416,7 @@ def _retention(dsn: str, rows: int) -> dict[str, float]:
 @contextmanager
 def _gateway(home: Path, urls: ServerUrls) -> Iterator[str]:
     """The real gateway in a process of its own; its URL."""
-    port = _free_port()
+    port = free_port()
     env = os.environ | {
         "SMORE_HOME": str(home),
         "SMORE_REDIS__URL": urls.redis_url,
@@ -432,14 +437,6 @@ def _gateway(home: Path, urls: ServerUrls) -> Iterator[str]:
                 child.wait()
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def _catalog(store: Store, job_gpus: Sequence[str]) -> tuple[str, str]:
     """The functions and a training that runs on all GPU instances. Returns its id and a key of the smallest project."""
     firsts = dict(PROJECTS)
@@ -455,7 +452,7 @@ def _catalog(store: Store, job_gpus: Sequence[str]) -> tuple[str, str]:
 
 
 def _make(rows: int, folder: Path) -> dict[str, Any]:
-    """Fill the servers of a folder. What is written down of it there is returned."""
+    """Fill the servers of a folder; the content of its :data:`MADE`."""
     with local.servers(folder) as urls:
         config = _config(urls)
         prepare(config, urls.postgres_url, folder / "key")
@@ -464,7 +461,7 @@ def _make(rows: int, folder: Path) -> dict[str, Any]:
         engine.dispose()
         begin = time.monotonic()
         backfill_s = Maker(_dsn(urls), rows, time.time() - 60, job).make()
-        # What the catalog told of itself.
+        # The catalog's own events.
         client.delete(f"{PREFIX}ev")
         client.close()
     made = {"rows": rows, "job": job, "key": small_key, "backfill_s": backfill_s, "made_s": time.monotonic() - begin}
@@ -479,7 +476,7 @@ def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str
     """
     made = json.loads((folder / MADE).read_text()) if (folder / MADE).exists() else _make(rows, folder)
     rows, job, key = made["rows"], made["job"], (folder / "key").read_text().strip()
-    # From here on as it is run: what is written is synced.
+    # The servers are durable from here on, as in operation.
     with local.servers(folder, durable=True) as urls:
         config, dsn = _config(urls), _dsn(urls)
         with psycopg.connect(dsn) as connection:
@@ -511,7 +508,7 @@ def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str
 
 
 def _some(project: str, rows: int) -> tuple[str, tuple[str, float]]:
-    """A few thousand ids of a project out of all days."""
+    """The query for a few thousand ids of a project from all days, and its parameters."""
     share = min(100.0, 100.0 * 40_000 / rows) if project == "default" else 100.0
     return (
         (
@@ -537,9 +534,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--rows", type=int, default=10_000_000, help="invocations")
     parser.add_argument("--times", type=int, default=200, help="answers of each route")
-    parser.add_argument(
-        "--home", type=Path, help="a folder that is kept, and measured again as it is when it was filled before"
-    )
+    parser.add_argument("--home", type=Path, help="a folder to keep; one that was filled before is measured as it is")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="smore-history-") as folder:
         figures, tables = run(options.rows, options.times, options.home or Path(folder))

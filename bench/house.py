@@ -4,7 +4,7 @@ What the house measures of itself: ``python -m bench.house --json``. It reads so
 Figures, each a count of findings that no exception names:
 
 * ``files_long``: files of the product with more than 500 lines of code; ``classes_long``: classes with more than 300.
-  A docstring, a comment and a blank line are no code. Tests and migrations are not counted.
+  A docstring, a comment and a blank line are no code. Tests, migrations and generated files are not counted.
 * ``circles``: sets of modules or packages beside each other in one package that import each other in a circle.
 * ``upward_arrows``: imports from a floor into one above or beside it, by the contract ``layers`` of pyproject.toml.
 * ``fmt_skips``: comments that keep the formatter from code.
@@ -12,7 +12,8 @@ Figures, each a count of findings that no exception names:
   the module named before it does not define (``path.py: name``), a cross-reference of a docstring (``:class:`` and the
   like) that does not resolve, a document outside the repository, an assumption that docs/paper.md does not list.
 * ``doubled_shapes``: classes with fields (msgspec, pydantic, dataclass, NamedTuple, TypedDict) in different modules with
-  the same set of at least three field names; every class beyond the first counts.
+  the same set of at least three field names; every class beyond the first counts. A file whose docstring says that it
+  is generated from something repeats shapes on purpose, and is not counted.
 
 ``bench/house.toml`` lists the exceptions: a table for each figure, a line for each finding, with the reason. An
 exception that no finding needs is an error (exit status 1), so the list cannot outlive its reasons.
@@ -57,6 +58,8 @@ PAPER: Final = "docs/paper.md"
 
 #: Folders whose files are not counted as product code.
 NOT_PRODUCT: Final = ("tests/", "migrations/")
+#: Folders of the repository whose packages are imported by names without the folder, as pyproject.toml (mypy_path) says.
+PACKAGE_ROOTS: Final = ("client/",)
 TEXT: Final = (".py", ".md", ".lua", ".yaml", ".yml", ".toml", ".ini", ".sh", "Makefile", "Dockerfile", ".env.example")
 #: Look like paths of the repository and are none: the version in ``apiVersion`` of a function.yaml, and a file that
 #: ``smore predictor report`` writes.
@@ -69,6 +72,7 @@ _ROLE: Final = re.compile(r":(?:class|data|func|meth|attr|mod|exc):`~?([\w.]+)`"
 _OUTSIDE: Final = re.compile(r"\b[Dd]igest [A\d][\d.]*|\b\w+ §\s?\d|\bshared/(?:design|papers)\b")
 _ASSUMPTION: Final = re.compile(r"(?<![\w/.\"'-])A(\d{1,2})(?:\.\d)?(?![\w-])")
 _SKIP: Final = re.compile(r"#\s*fmt:\s*(?:skip|off)")
+_GENERATED: Final = re.compile(r"\b[Gg]enerated from\b.+\bby\b", re.DOTALL)
 _HEADING: Final = re.compile(r"^#+\s+(.*?)\s*$", re.MULTILINE)
 
 
@@ -98,7 +102,16 @@ class Source:
 
     @property
     def module(self) -> str:
-        return self.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        """The name that it is imported by."""
+        name = self.name.removesuffix(".py").removesuffix("/__init__")
+        for folder in PACKAGE_ROOTS:
+            name = name.removeprefix(folder)
+        return name.replace("/", ".")
+
+    @cached_property
+    def generated(self) -> bool:
+        """Whether its docstring says that a program has written it: ``Generated from ... by ...``."""
+        return _GENERATED.search(ast.get_docstring(self.tree) or "") is not None
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -333,36 +346,48 @@ class _References:
 
 
 def doubled_shapes(sources: Iterable[Source]) -> Iterator[Finding]:
+    sources = list(sources)
+    classes = {node.name: node for source in sources for node in _classes(source.tree).values()}
     shapes: dict[frozenset[str], list[tuple[Source, str]]] = {}
     for source in sources:
-        for name, fields in _shapes(source.tree):
+        for name, fields in _shapes({**classes, **_classes(source.tree)}, _classes(source.tree)):
             if len(fields) >= SHAPE_FIELDS:
                 shapes.setdefault(fields, []).append((source, name))
-    for fields, classes in sorted(shapes.items(), key=lambda item: sorted(item[0])):
-        first, *others = classes
+    for fields, doubled in sorted(shapes.items(), key=lambda item: sorted(item[0])):
+        first, *others = doubled
         for source, name in others:
             if source.name != first[0].name:
                 detail = f"the fields of {first[0].name}: {first[1]} ({', '.join(sorted(fields))})"
                 yield Finding(figure="doubled_shapes", name=f"{source.name}: {name}", detail=detail)
 
 
-def _shapes(tree: ast.Module) -> Iterator[tuple[str, frozenset[str]]]:
-    """Classes with fields: name and field names, those of bases in the same file included."""
-    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+def _classes(tree: ast.Module) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+
+def _shapes(
+    classes: Mapping[str, ast.ClassDef], wanted: Mapping[str, ast.ClassDef]
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """
+    The wanted classes that have fields: name and field names, those of bases included. ``classes``: where bases are
+    looked for, by their names.
+    """
 
     def bases(node: ast.ClassDef) -> list[str]:
         return [ast.unparse(base).rpartition(".")[2] for base in node.bases]
 
-    def holds_fields(node: ast.ClassDef) -> bool:
+    def holds_fields(node: ast.ClassDef, derived: frozenset[str] = frozenset()) -> bool:
         decorated = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
         kinds = {"Struct", "BaseModel", "BaseSettings", "NamedTuple", "TypedDict"}
+        derived |= {node.name}
         return decorated or any(
-            base in kinds or (base in classes and base != node.name and holds_fields(classes[base]))
+            base in kinds or (base in classes and base not in derived and holds_fields(classes[base], derived))
             for base in bases(node)
         )
 
-    def fields(node: ast.ClassDef) -> frozenset[str]:
-        inherited = [fields(classes[base]) for base in bases(node) if base in classes and base != node.name]
+    def fields(node: ast.ClassDef, derived: frozenset[str] = frozenset()) -> frozenset[str]:
+        derived |= {node.name}
+        inherited = [fields(classes[base], derived) for base in bases(node) if base in classes and base not in derived]
         own = {
             item.target.id
             for item in node.body
@@ -372,7 +397,7 @@ def _shapes(tree: ast.Module) -> Iterator[tuple[str, frozenset[str]]]:
         }
         return frozenset(own).union(*inherited)
 
-    for node in classes.values():
+    for node in wanted.values():
         if holds_fields(node):
             yield node.name, fields(node)
 
@@ -413,7 +438,7 @@ def measure(root: Path) -> list[Finding]:
     contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = next(contract["layers"] for contract in contracts["contracts"] if contract["type"] == "layers")
     python = [source for source in sources if source.name.endswith(".py")]
-    product = [source for source in python if not source.name.startswith(NOT_PRODUCT)]
+    product = [source for source in python if not source.name.startswith(NOT_PRODUCT) and not source.generated]
     arrows = imports(contracts["root_packages"])
     return [
         *long_files(product),

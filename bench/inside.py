@@ -1,4 +1,4 @@
-"""The function of ``bench.probes cell``: says from within a runner what it is and what it may do."""
+"""The function of ``bench.probes cell``: reports from within a runner who it is and what it may do."""
 
 import os
 import resource
@@ -11,12 +11,12 @@ import torch
 
 from smore.handler import Handler
 
-#: A process of its own that starts CUDA: 0, or CUDA's error; nothing where there is no driver.
+#: Code of a process that starts CUDA and prints 0 or CUDA's error. It fails where no driver is installed.
 CHILD = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"
 
 
 class Inside(Handler):
-    """Reports what it may do, whatever its input is. ``example`` is a JSON value."""
+    """Reports what it may do; the input is ignored."""
 
     example: ClassVar = None
 
@@ -26,7 +26,7 @@ class Inside(Handler):
     def predict(self, inputs: list[Any]) -> list[Any]:
         product = float((self._matrix @ self._matrix)[0, 0])
         limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
-        found = {
+        answer = {
             "product": product,
             "user": os.getuid(),
             "groups": os.getgroups(),
@@ -36,7 +36,7 @@ class Inside(Handler):
             "unix_packet": may(socket.SOCK_SEQPACKET),
             "child": child(),
         }
-        return [found for _ in inputs]
+        return [answer for _ in inputs]
 
 
 def may(kind: int) -> bool:
@@ -49,7 +49,7 @@ def may(kind: int) -> bool:
 
 
 def child() -> str:
-    """What a process that it starts is told by CUDA, or why there is none."""
+    """What :data:`CHILD` prints in a process that the runner starts, or the error."""
     try:
         done = subprocess.run(
             [sys.executable, "-S", "-c", CHILD], capture_output=True, text=True, timeout=30, check=False

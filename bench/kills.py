@@ -1,17 +1,19 @@
 """
-Faults under load, and what became of every invocation.
+Faults under load, and how every invocation ended.
 
 ``python -m bench.kills --json`` starts a platform of its own (strict durability) in a temporary home, on a small disk
 of its own where the machine allows one, sends a load that two cores can serve, and injects every fault of
 :meth:`bench.faults.Faults.matrix`; ``--quick`` with a chosen few, ``--only`` with those whose name matches.
 
-Figures: ``lost`` = accepted and not terminal 60 s after the load ended; ``doubled`` = terminal events of an invocation
-beyond one, plus synchronous answers that differ from the stored result, plus idempotency keys with two invocations;
-``executed_twice`` = runs beyond one (execution is at least once); ``jobs_killed`` = trainings that stopped iterating at
-a fault; ``status_500`` = answers 500 to anybody; ``recovery_s.<fault>``, the longest of that fault's strikes: from the
-fault's end (killed, continued, space given back, started again) to the first answer to a probe sent after it. A probe
-is a synchronous invocation of a few milliseconds, sent every 100 ms and given up after 500 ms. Where a fault ends with
-``smore up``, it ends when that returns.
+Figures:
+
+* ``lost``: accepted and not terminal 60 s after the load ended. ``doubled``: terminal events of an invocation beyond
+  one, plus synchronous answers that differ from the stored result, plus idempotency keys with two invocations.
+  ``executed_twice``: runs beyond one (execution is at least once).
+* ``jobs_killed``: trainings that stopped iterating at a fault. ``status_500``: answers 500 to any request.
+* ``recovery_s.<fault>``, the longest of that fault's strikes: from the end of the fault (killed, continued, space given
+  back, started again) to the first answer to a probe sent after it. A probe is a synchronous invocation of a few
+  milliseconds, sent every 100 ms and given up after 500 ms. A fault that ends with ``smore up`` ends when that returns.
 """
 
 import argparse
@@ -37,6 +39,7 @@ import redis
 
 from bench.disk import Disk, missing, small_disk
 from bench.faults import LOADED, PARTITIONS, Fault, Faults
+from bench.ports import free_port
 from bench.report import emit, progress, rounded
 from smore import local
 from smore.messages import stream
@@ -52,10 +55,11 @@ PROBE_EVERY_S: Final = 0.1
 PROBE_PATIENCE_S: Final = 0.5
 #: A fault whose recovery takes longer counts with this.
 GIVEN_UP_S: Final = 60.0
-#: Between a recovery and the next fault at least; longer until all that was struck is at work again, at most so long.
+#: Seconds between a recovery and the next fault: at least REST_S, then until the processes that were struck work again,
+#: at most SETTLED_S.
 REST_S: Final = 3.0
 SETTLED_S: Final = 60.0
-#: Invocations whose end is asked for at once.
+#: Requests for the ends of invocations that are sent at a time.
 ASKED_AT_ONCE: Final = 16
 TERMINAL: Final = frozenset({"succeeded", "failed", "rejected", "expired", "cancelled"})
 
@@ -85,9 +89,7 @@ class Sent:
 
     @property
     def accepted(self) -> bool:
-        """
-        Whether the platform answers for it: it was told as done, as queued, or as going on behind a wait that ended.
-        """
+        """Whether the platform promised an end: it answered with the result, with 202, or with 504 after its wait."""
         return bool(self.id) and self.status in (200, 202, 504)
 
 
@@ -102,14 +104,14 @@ class Strike:
 
 class Probe(threading.Thread):
     """
-    Asks whether the platform serves, every 100 ms, in a thread of its own: nothing that the benchmark does delays it.
+    Sends a probe every 100 ms, in a thread of its own, so that nothing else in the benchmark delays it.
     """
 
     def __init__(self, url: str, key: str, answers: Answers) -> None:
         super().__init__(daemon=True)
         self._url, self._headers, self._answers = url, {"Authorization": f"Bearer {key}"}, answers
         self._stopped = threading.Event()
-        #: (sent, answered), monotonic, of what succeeded; appended to in the order of the answers.
+        #: (sent, answered), monotonic, of the probes that succeeded, in the order of the answers.
         self.successes: list[tuple[float, float]] = []
 
     def run(self) -> None:
@@ -148,8 +150,8 @@ class Probe(threading.Thread):
 
     def first_after(self, moment: float) -> float | None:
         """Seconds from ``moment`` to the first answer to a probe sent after it."""
-        found = [answered for sent, answered in self.successes[-500:] if sent >= moment]
-        return min(found) - moment if found else None
+        answers = [answered for sent, answered in self.successes[-500:] if sent >= moment]
+        return min(answers) - moment if answers else None
 
 
 class Load:
@@ -179,19 +181,19 @@ class Load:
             due += 1 / self._rate
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             n = len(self.sent)
-            one = Sent(n=n, key=f"kill-{n}" if n % 10 == 0 else "")
-            self.sent.append(one)
-            task = asyncio.create_task(self._send(one))
+            sent = Sent(n=n, key=f"kill-{n}" if n % 10 == 0 else "")
+            self.sent.append(sent)
+            task = asyncio.create_task(self._send(sent))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, one: Sent) -> None:
+    async def _send(self, sent: Sent) -> None:
         headers = {}
-        if one.n % 10 in (1, 2, 3):
+        if sent.n % 10 in (1, 2, 3):
             headers["Prefer"] = "respond-async"
-        if one.key:
-            headers["Idempotency-Key"] = one.key
-        body = {"input": {"n": one.n, "file": self._tally, "s": NAP_S}, "deadline_ms": 40_000}
+        if sent.key:
+            headers["Idempotency-Key"] = sent.key
+        body = {"input": {"n": sent.n, "file": self._tally, "s": NAP_S}, "deadline_ms": 40_000}
         self.in_flight += 1
         try:
             until = time.monotonic() + 30
@@ -199,19 +201,19 @@ class Load:
                 try:
                     answer = await self._http.post(f"/v1/functions/{LOADED}/invocations", json=body, headers=headers)
                 except httpx.HTTPError:
-                    if not one.key or time.monotonic() > until:
+                    if not sent.key or time.monotonic() > until:
                         return
                     await asyncio.sleep(0.2)
                     continue
-                one.status = answer.status_code
+                sent.status = answer.status_code
                 with contextlib.suppress(ValueError):
                     said = answer.json()
-                    one.id = said.get("id") or said.get("invocation_id") or ""
-                    one.state = said.get("state", "")
-                    one.output = said.get("output")
-                    if one.id:
-                        one.ids.add(one.id)
-                if not one.key or answer.status_code < 500 or time.monotonic() > until:
+                    sent.id = said.get("id") or said.get("invocation_id") or ""
+                    sent.state = said.get("state", "")
+                    sent.output = said.get("output")
+                    if sent.id:
+                        sent.ids.add(sent.id)
+                if not sent.key or answer.status_code < 500 or time.monotonic() > until:
                     return
                 await asyncio.sleep(0.2)
         finally:
@@ -259,6 +261,8 @@ class Witness(threading.Thread):
 
 
 class Bench:
+    """A platform under load, its faults, and the strikes so far."""
+
     def __init__(self, home: Path, end: local.Endpoints, key: str, tally: Path, disk: Disk | None) -> None:
         self.home = home
         self.tally = tally
@@ -304,8 +308,8 @@ class Bench:
 
     async def settled(self) -> None:
         """
-        Wait until probes are answered one after the other and nothing is imported any more: each fault finds a whole
-        platform.
+        Wait until probes are answered steadily and the nursery imports nothing any more, so that each fault strikes a
+        whole platform.
         """
         until = time.monotonic() + SETTLED_S
         while time.monotonic() < until:
@@ -317,7 +321,7 @@ class Bench:
 
     async def caught_up(self, since: float) -> float:
         """Seconds from ``since`` until the newest answered invocation is in Postgres."""
-        last = next((one for one in reversed(self.load.sent) if one.status == 200), None)
+        last = next((sent for sent in reversed(self.load.sent) if sent.status == 200), None)
         while last is not None and time.monotonic() - since < GIVEN_UP_S:
             with contextlib.suppress(httpx.HTTPError):
                 listed = await self.load.get(f"/v1/invocations?function={LOADED}&limit=1")
@@ -340,12 +344,12 @@ class Bench:
 
 async def account(load: Load, ends: Counter[str], ran: Counter[int]) -> dict[str, float]:
     """
-    What became of every invocation, at most 60 s after the load ended. ``ends``: how often each ended, by the event
-    stream; ``ran``: how often each number was executed.
+    The figures of all invocations of a load, at most 60 s after it ended. ``ends``: how often each id ended, by the
+    event stream; ``ran``: how often each number was executed.
     """
-    accepted = [one for one in load.sent if one.accepted]
-    states = {one.id: one.state for one in accepted if one.status == 200}
-    open_ = [one.id for one in accepted if one.status != 200]
+    accepted = [sent for sent in load.sent if sent.accepted]
+    states = {sent.id: sent.state for sent in accepted if sent.status == 200}
+    open_ = [sent.id for sent in accepted if sent.status != 200]
     turn = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def ask(path: str) -> dict[str, Any] | None:
@@ -355,25 +359,27 @@ async def account(load: Load, ends: Counter[str], ran: Counter[int]) -> dict[str
 
     until = time.monotonic() + 60
     while True:
-        found = await asyncio.gather(*(ask(f"/v1/invocations/{id_}") for id_ in open_))
+        records = await asyncio.gather(*(ask(f"/v1/invocations/{id_}") for id_ in open_))
         ended = {
-            id_: said["state"] for id_, said in zip(open_, found, strict=True) if said and said["state"] in TERMINAL
+            id_: record["state"]
+            for id_, record in zip(open_, records, strict=True)
+            if record and record["state"] in TERMINAL
         }
         states |= ended
         open_ = [id_ for id_ in open_ if id_ not in ended]
         if not open_ or time.monotonic() > until:
             break
         await asyncio.sleep(0.5)
-    done = [one for one in accepted if one.status == 200]
-    stored = await asyncio.gather(*(ask(f"/v1/invocations/{one.id}/result") for one in done))
+    done = [sent for sent in accepted if sent.status == 200]
+    stored = await asyncio.gather(*(ask(f"/v1/invocations/{sent.id}/result") for sent in done))
     differing = sum(
-        said is not None and said.get("output") != one.output for one, said in zip(done, stored, strict=True)
+        record is not None and record.get("output") != sent.output for sent, record in zip(done, stored, strict=True)
     )
     doubled_ends = sum(count - 1 for count in ends.values() if count > 1)
-    doubled_keys = sum(len(one.ids) > 1 for one in load.sent)
+    doubled_keys = sum(len(sent.ids) > 1 for sent in load.sent)
     counts = Counter(states.values())
     progress(f"sent {len(load.sent)}, accepted {len(accepted)}, {dict(counts)}, open {len(open_)}")
-    answers = Counter(one.status for one in load.sent)
+    answers = Counter(sent.status for sent in load.sent)
     progress(f"answers by status {dict(sorted(answers.items()))} (0 = connection broke)")
     return {
         "lost": len(open_),
@@ -396,7 +402,7 @@ async def _prepare(bench: Bench) -> None:
         "retries": {"max_attempts": 6},
         "limits": {"max_pending": 20000},
         "resources": {"gpu_memory": "64MiB"},
-        # Sleeping costs a training nothing: what is struck here is no budget.
+        # The function sleeps, so budgets do not hold it back.
         "profile": {"run_ms": {1: 300, 32: 300}, "load_ms": 100, "degradation": 0.0},
     }
     quick = spec | {"profile": {"run_ms": {1: 4, 32: 4}, "load_ms": 100, "degradation": 0.0}}
@@ -406,8 +412,8 @@ async def _prepare(bench: Bench) -> None:
         "devour": {**spec, "entrypoint": "zoo.misbehave:Allocate"},
         "forge": {**spec, "entrypoint": "bench.tally:Forge"},
     }
-    for name, told in functions.items():
-        body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": told}
+    for name, function in functions.items():
+        body = {"apiVersion": "smore/v1", "kind": "Function", "metadata": {"name": name}, "spec": function}
         until = time.monotonic() + 60
         while True:
             answer = await load.request("PUT", f"/v1/functions/{name}", json=body, timeout=60)
@@ -431,7 +437,7 @@ async def _prepare(bench: Bench) -> None:
 
 async def _run(bench: Bench, quick: bool, only: re.Pattern[str], minutes: float) -> dict[str, float]:
     await _prepare(bench)
-    # What is refused while the platform comes up is no finding.
+    # Refusals while the platform starts do not count.
     bench.answers.failed.clear()
     bench.witness.start()
     bench.probe.start()
@@ -468,13 +474,13 @@ async def _run(bench: Bench, quick: bool, only: re.Pattern[str], minutes: float)
             await asyncio.sleep(0.1)
     await bench.load.close()
     worst: dict[str, float] = defaultdict(float)
-    for one in bench.strikes:
-        worst[one.fault] = max(worst[one.fault], one.recovery_s)
+    for strike in bench.strikes:
+        worst[strike.fault] = max(worst[strike.fault], strike.recovery_s)
     return figures | {
         "faults": len(bench.strikes),
         "jobs_killed": bench.jobs_killed,
         "worst_recovery_s": max(worst.values(), default=0.0),
-        "min_in_flight": min((one.in_flight for one in bench.strikes), default=0),
+        "min_in_flight": min((strike.in_flight for strike in bench.strikes), default=0),
         **{f"recovery_s.{name}": seconds for name, seconds in worst.items()},
     }
 
@@ -499,16 +505,16 @@ def run(
         _place(Path(folder)) as (home, disk),
     ):
         tally = Path(shared, "tally.txt")
-        # Functions are shut in, as anywhere: one folder is theirs too.
+        # Functions are sandboxed; this folder is the one that they may write to.
         tally.touch()
         tally.chmod(0o666)
         tally.parent.chmod(0o755)
-        port = _free_port()
+        port = free_port()
         os.environ |= {
             "SMORE_API__PORT": str(port),
             "SMORE_REDIS__DURABILITY": durability,
             "SMORE_WORKER__WRITABLE": json.dumps([str(tally.parent)]),
-            # Answers are compared with what is stored at the very end.
+            # Answers are compared with the stored results at the end.
             "SMORE_QUEUE__SYNC_RESULT_TTL_S": "7200",
             "SMORE_QUEUE__RESULT_TTL_S": "7200",
         }
@@ -524,24 +530,16 @@ def run(
                     os.kill(pid, signal.SIGKILL)
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def _left_over(home: Path) -> list[tuple[int, str]]:
     """Processes that still name this home in their environment or command line: orphans."""
-    found = []
+    processes = []
     needle = str(home).encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_bytes()
             if int(process.name) != os.getpid() and (needle in words or needle in (process / "environ").read_bytes()):
-                found.append((int(process.name), words.replace(bytes(1), b" ").decode(errors="replace").strip()))
-    return found
+                processes.append((int(process.name), words.replace(bytes(1), b" ").decode(errors="replace").strip()))
+    return processes
 
 
 def main() -> None:

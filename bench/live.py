@@ -1,18 +1,19 @@
 """
 Policies compared on the devices at hand: ``smore compare --live``, or ``python -m bench.live --json``.
 
-The preset's functions (models of the zoo) are served beside its trainings by a platform of its own, on CPU partitions
-of one core each or, where the preset's models have the paper's sizes, on the GPUs that NVML finds: as many GPU
-instances as the preset has. Calibration takes every function's time alone and its hop (closed loop of one connection,
-no training), then starts the trainings and raises the rate, without a budget, until fewer than seven in ten deadlines
-are met. The preset's arrivals, at ``--load`` times the rate that was best, go through REST once for each policy and
-repeat: the platform starts anew with ``SMORE_POLICY__NAME`` and ``SMORE_POLICY__KNOBS``, everything is warm, the
-trainings run and have had a closed window, nothing is learned. The policies follow one another in each repeat,
-beginning with another one each time. A tenth of the time is closed for windows (as in ``bench.overload``), so that one
-run has its own estimate of the losses.
+A platform of its own serves the preset's functions (models of the zoo) beside its trainings. It has as many GPU
+instances as the preset: CPU partitions of one core each or, where the preset's models have the paper's sizes, the GPUs
+that NVML finds.
 
-Then the same arrivals, deadlines and policies go through the simulator (``research/compare/live.py``), and it is said
-how far the two agree.
+1. *Calibration*: the run time of each function alone and the time that an answer takes beyond it (closed loop of one
+   connection, no training). Then the trainings start, and the rate rises, without a budget, until fewer than seven in
+   ten deadlines are met; the rate with the most deadlines met per second is the capacity.
+2. *Runs*: the preset's arrivals, at ``--load`` times the capacity, are sent over REST once for each policy and repeat.
+   For each run the platform starts anew with ``SMORE_POLICY__NAME`` and ``SMORE_POLICY__KNOBS``; everything is warm,
+   each training has had a closed window, and nothing is learned. Each repeat begins with another policy. A tenth of the
+   time is closed for windows (as in ``bench.overload``), so that one run has an estimate of the losses of its own.
+3. *Simulation*: the same arrivals, deadlines and policies in the simulator (``research/compare/live.py``), and how far
+   both agree.
 
 Figures: ``<metric>.<policy>`` measured, ``simulated.<metric>.<policy>``, ``spearman.<metric>``, ``kendall.<metric>``,
 ``mae.<metric>`` and others as ``research/compare/live_report.py`` names them. On a CPU partition the platform's
@@ -54,14 +55,16 @@ from smore.postgres.rows import make_engine
 
 PRESET: Final = "live"
 LEAST_REPEATS: Final = 3
-#: More than the devices can do: with less there is nothing to choose.
+#: Above 1 the devices cannot serve everything, so policies differ.
 LOAD: Final = 1.5
-#: Utilisation without functions is measured for so long before each run; a training's first iterations choose kernels.
+#: Seconds before each run in which utilisation without functions is measured, in the second half: the first iterations
+#: of a training choose kernels.
 ALONE_S: Final = 10.0
 SERVERS: Final = ("SMORE_REDIS__URL", "SMORE_POSTGRES__URL")
-#: Invocations of one run that are counted at most.
+#: The most invocations of one run that are read from the history.
 MOST: Final = 200_000
-#: How often a run's load goes on, half as long again, because closed windows are missing; that counts for nothing else.
+#: How many times the load of a run goes on, for half its length, where closed windows are missing; only these windows
+#: count.
 MOST_MORE: Final = 1
 
 
@@ -73,12 +76,12 @@ class Here:
     """
 
     def __init__(self, home: Path, wanted: World, seed: int) -> None:
-        self._home, self._world, self._seed = home, wanted, seed
+        self._home, self._seed = home, seed
         self._size = wanted.truth.preset
-        found = one_core_partitions() if self._size == "cpu" else list(local.gpu_partitions())
-        if len(found) < len(wanted.gpus):
-            raise world.bad("gpus", f"{len(wanted.gpus)} are wanted, {len(found)} of the kind are at hand")
-        self._partitions = found[: len(wanted.gpus)]
+        partitions = one_core_partitions() if self._size == "cpu" else list(local.gpu_partitions())
+        if len(partitions) < len(wanted.gpus):
+            raise world.bad("gpus", f"{len(wanted.gpus)} are wanted, {len(partitions)} of the kind are at hand")
+        self._partitions = partitions[: len(wanted.gpus)]
         self._trainings = [
             Trained(model=gpu.training.model, batch=gpu.training.batch, preset=self._size)
             for gpu in wanted.gpus
@@ -108,7 +111,6 @@ class Here:
             rig.train(self._trainings, budget=self._budget, lasting_s=600 + 2 * trace.duration_s)
             began = time.time()
             time.sleep(ALONE_S)
-            # The instances of the first half may still be those of a training's first iterations.
             alone = self._utilisation(rig, began + ALONE_S / 2, time.time())
             schedule = list(
                 zip(trace.arrival_s.tolist(), trace.function.tolist(), trace.deadline_s.tolist(), strict=True)
@@ -124,9 +126,13 @@ class Here:
         return Run(
             status=sent.status,
             latency_s=sent.latency,
-            dispatched=Counter(_name(one) for one in ended if one.attempt > 0),
-            on_time=sum(one.met for one in ended),
-            runs=[(_name(one), one.run_s) for one in ended if one.state is State.SUCCEEDED and one.run_s is not None],
+            dispatched=Counter(_name(invocation) for invocation in ended if invocation.attempt > 0),
+            on_time=sum(invocation.met for invocation in ended),
+            runs=[
+                (_name(invocation), invocation.run_s)
+                for invocation in ended
+                if invocation.state is State.SUCCEEDED and invocation.run_s is not None
+            ],
             utilisation=together,
             alone=alone,
             windows=windows,
@@ -135,94 +141,101 @@ class Here:
 
     def _ended(self, rig: Rig, begin: float, end: float, well: int) -> list[Served]:
         """
-        What the history knows of the invocations that arrived in a span, once it knows all that ended well: it is a
-        second behind, and whoever reads the event stream beside it finds entries gone.
+        The invocations that arrived in a span as the history has them, once it has ``well`` that succeeded. The event
+        stream is no source: the recorder trims it.
         """
         engine = make_engine(rig.end.postgres_url, "live")
         try:
 
-            def known() -> tuple[list[Served], int] | None:
-                found = Reader(engine).served(begin, end, MOST)
-                return found if sum(one.state is State.SUCCEEDED for one in found[0]) >= well else None
+            def complete() -> tuple[list[Served], int] | None:
+                page = Reader(engine).served(begin, end, MOST)
+                return page if sum(invocation.state is State.SUCCEEDED for invocation in page[0]) >= well else None
 
-            return cast("list[Served]", rig.patiently("the history of a run", known)[0])
+            return cast("list[Served]", rig.patiently("the history of a run", complete)[0])
         finally:
             engine.dispose()
 
     def _go_on(self, rig: Rig, schedule: Sequence[tuple[float, int, float]], seconds: float) -> None:
-        """The same load a while longer."""
-        rig.follow([one for one in schedule if one[0] < seconds], seconds)
+        """Send the first ``seconds`` of the schedule once more."""
+        rig.follow([arrival for arrival in schedule if arrival[0] < seconds], seconds)
 
     def _rig(self, policy: str) -> Rig:
         setting, knobs = policies.parse(policy)
-        told = {"SMORE_POLICY__NAME": setting, "SMORE_POLICY__KNOBS": json.dumps(knobs)}
-        return Rig(self._home, self._partitions, functions=self._functions, preset=self._size, environment=told)
+        environment = {"SMORE_POLICY__NAME": setting, "SMORE_POLICY__KNOBS": json.dumps(knobs)}
+        return Rig(self._home, self._partitions, functions=self._functions, preset=self._size, environment=environment)
 
     def _utilisation(self, rig: Rig, begin: float, end: float) -> float:
         """Mean over GPU instances; NaN where one has no counter."""
-        found = [harvest.utilisation(rig, one.gpu, begin, end) for one in self._partitions]
-        return statistics.fmean(float("nan") if one is None else one for one in found)
+        shares = [harvest.utilisation(rig, partition.gpu, begin, end) for partition in self._partitions]
+        return statistics.fmean(float("nan") if share is None else share for share in shares)
 
 
-def _name(one: Served) -> str:
-    return one.function.rpartition("/")[2]
+def _name(invocation: Served) -> str:
+    return invocation.function.rpartition("/")[2]
 
 
 def document(outcome: LiveComparison, command: str) -> dict[str, Any]:
     """As ``report.result``, with the intervals and the conditions."""
     figures, intervals = live_report.figures(outcome)
-    found, plan = outcome.calibration, outcome.plan
+    calibration, plan = outcome.calibration, outcome.plan
     return report.result(
         command,
         figures,
-        intervals={name: {end: report.rounded(value) for end, value in one.items()} for name, one in intervals.items()},
+        intervals={
+            name: {end: report.rounded(value) for end, value in interval.items()}
+            for name, interval in intervals.items()
+        },
         preset=plan.preset.name,
         policies=list(plan.policies),
         repeats=plan.repeats,
         seconds=plan.seconds,
         load=plan.load,
-        place={"device": found.device, "sharing_mode": found.sharing_mode, "gpus": len(plan.world.gpus)},
+        place={"device": calibration.device, "sharing_mode": calibration.sharing_mode, "gpus": len(plan.world.gpus)},
         calibration={
-            "solo_ms": {name: report.rounded(1e3 * seconds) for name, seconds in found.solo_s.items()},
-            "hop_ms": report.rounded(1e3 * found.network_s),
-            "capacity_per_s": report.rounded(found.capacity_per_s),
+            "solo_ms": {name: report.rounded(1e3 * seconds) for name, seconds in calibration.solo_s.items()},
+            "hop_ms": report.rounded(1e3 * calibration.network_s),
+            "capacity_per_s": report.rounded(calibration.capacity_per_s),
             "looks": [
-                {"rate_per_s": report.rounded(look.rate_per_s), "met": report.rounded(look.met)} for look in found.looks
+                {"rate_per_s": report.rounded(look.rate_per_s), "met": report.rounded(look.met)}
+                for look in calibration.looks
             ],
-            "table": found.table is not None,
+            "table": calibration.table is not None,
         },
         drag=report.rounded(outcome.slowdown_factor),
         rates_per_s=[report.rounded(rate) for rate in outcome.rates],
-        machine_load={name: [report.rounded(one) for one in loads] for name, loads in outcome.loads.items()},
+        machine_load={name: [report.rounded(load) for load in loads] for name, loads in outcome.loads.items()},
     )
 
 
 def _show(outcome: LiveComparison) -> None:
-    """Two tables and how they agree."""
+    """Print the measured and the simulated table, and how far they agree."""
     columns = list(live_report.COLUMNS)
     wide = max(len(policy) for policy in outcome.plan.policies) + 2
     for kind, side, more in (
         ("measured", outcome.measured, list(live_report.MEASURED_ONLY)),
         ("simulated", outcome.simulated, []),
     ):
-        found = outcome.intervals(side)
+        intervals = outcome.intervals(side)
         print(f"{kind:{wide}}" + "".join(f"{name:>16}" for name in (*columns, *more)))
         for policy in outcome.plan.policies:
-            cells = (found[f"{name}.{policy}"] for name in (*columns, *more))
+            cells = (intervals[f"{name}.{policy}"] for name in (*columns, *more))
             print(
                 f"{policy:{wide}}"
-                + "".join(f"{100 * one.mean:9.1f} ±{50 * (one.high - one.low):5.1f}" for one in cells)
+                + "".join(f"{100 * cell.mean:9.1f} ±{50 * (cell.high - cell.low):5.1f}" for cell in cells)
             )
     print(
         f"{'agreement':{wide}}" + "".join(f"{name:>16}" for name in ("spearman", "kendall", "apart", "alike", "error"))
     )
-    for one in outcome.agreements():
-        error = f"{100 * one.error.mean:9.1f} ±{50 * (one.error.high - one.error.low):5.1f}"
-        print(f"{one.metric:{wide}}{one.spearman:16.2f}{one.kendall:16.2f}{one.apart:16}{one.alike:16}{error}")
+    for agreement in outcome.agreements():
+        error = f"{100 * agreement.error.mean:9.1f} ±{50 * (agreement.error.high - agreement.error.low):5.1f}"
+        print(
+            f"{agreement.metric:{wide}}{agreement.spearman:16.2f}{agreement.kendall:16.2f}{agreement.apart:16}"
+            f"{agreement.alike:16}{error}"
+        )
 
 
 def _pictures() -> Any:
-    """Raises BadReport, in one line, where matplotlib is not installed: known before anything runs."""
+    """The module that draws. Raises BadReport where matplotlib is not installed."""
     try:
         from research.compare import pictures
     except ModuleNotFoundError as error:
@@ -234,15 +247,15 @@ def _pictures() -> Any:
     return pictures
 
 
-def publish(out: Path, outcome: LiveComparison, told: Mapping[str, Any]) -> Path:
-    """The page and what belongs to it. OSError where the folder cannot be written."""
+def publish(out: Path, outcome: LiveComparison, document: Mapping[str, Any]) -> Path:
+    """Write the page with its pictures and tables; its path. Raises OSError."""
     pictures = _pictures()
     sides = []
     for measured, side, caption in zip(
-        (True, False), (outcome.measured, outcome.simulated), live_report.captions(outcome, told), strict=True
+        (True, False), (outcome.measured, outcome.simulated), live_report.captions(outcome, document), strict=True
     ):
         sides.append((measured, outcome.intervals(side).__getitem__, caption))
-    return live_report.write(out, outcome, told, pictures.styled(pictures.draw_sides(outcome.plan.policies, sides)))
+    return live_report.write(out, outcome, document, pictures.styled(pictures.draw_sides(outcome.plan.policies, sides)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -290,14 +303,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.environ.pop(name, None)
         with tempfile.TemporaryDirectory(prefix="smore-live-") as folder:
             outcome = live.compare(Here(Path(folder), plan.world, asked.seed), plan, report.progress, keep)
-        told = document(outcome, "smore compare --live " + " ".join(words))
+        result = document(outcome, "smore compare --live " + " ".join(words))
         if asked.out is not None:
-            report.progress(str(publish(asked.out, outcome, told)))
+            report.progress(str(publish(asked.out, outcome, result)))
     except (SmoreError, Inconsistent, OSError, ValueError, RuntimeError) as error:
         print(f"smore compare --live: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     if asked.json:
-        print(json.dumps(told, allow_nan=False), flush=True)
+        print(json.dumps(result, allow_nan=False), flush=True)
     else:
         _show(outcome)
     return 0

@@ -1,15 +1,14 @@
 """
-A load generator that costs little and counts right.
+A load generator for HTTP servers with little overhead, in closed or in open loop.
 
 HTTP/1.1 on keep-alive connections, one request in flight on each, request bytes built beforehand. Two modes:
 
 * **closed loop**: every connection sends its next request when the last is answered. Latency runs from the send.
 * **open loop** (``rate``): requests are due at seeded Poisson instants whatever the server does and wait for a free
-  connection if none is. Latency runs from the instant a request was due, so a stalled server cannot hide the requests
-  it kept from being sent.
+  connection where none is. Latency runs from the instant a request was due, so the time that a request waits for a
+  stalled server counts.
 
-After the window nothing more is sent; what is still in flight gets ``DRAIN_S`` to be answered and counts as bad if it
-is not.
+After the window nothing more is sent. A request in flight that is not answered within ``DRAIN_S`` counts as bad.
 
 ``python -m bench.load URL`` runs in a process of its own, so that the generator's CPU is not the server's, and ends
 stdout with one line of JSON. ``run_apart`` does that from Python.
@@ -44,8 +43,7 @@ RECONNECT_S = 0.02
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
     """
-    What a load saw within its window (latencies in milliseconds, of good answers only: a fast refusal must not flatter
-    them).
+    The answers within the window. Latencies are in milliseconds, of good answers only, because refusals are fast.
 
     ``rps``: good answers per second. ``done``: good (2xx) answers. ``bad``: other answers, broken connections, answers
     that cannot be read, requests never answered. ``statuses``: all readable answers by status. ``answers``: all
@@ -115,7 +113,7 @@ def read_answer(data: bytes | bytearray) -> Answer | None:
 
 
 class _Latencies:
-    """Seconds in an array that is there before the load begins and doubles when it is full."""
+    """Seconds, in an array that is allocated before the load begins and doubles when it is full."""
 
     def __init__(self) -> None:
         self._values = np.empty(1 << 18, dtype=np.float64)
@@ -223,7 +221,7 @@ class _Load:
         self._warmup_s = warmup_s
         self._rate = rate
         self._seed = seed
-        # Every connection goes through the requests in turn, each from another place: they do not march in step.
+        # Every connection cycles through the requests and begins at another one, so that they do not move in step.
         self._next = list(range(connections))
         self._live: dict[int, _Connection] = {}
         self._idle: dict[int, _Connection] = {}
@@ -260,7 +258,7 @@ class _Load:
             stop.set()
             raise
         finally:
-            # At the window's end it may be late with requests that were due before, which count.
+            # The pacer may be late with requests that were due before the window's end; they count.
             if pacer is not None:
                 pacer.join()
         # One turn of the loop takes in what the pacer handed over last.
@@ -440,8 +438,8 @@ def run_apart(
     seed: int = 0,
 ) -> LoadResult:
     """
-    ``run`` in a process of its own. The requests travel on stdin: they hold keys, and a command line is for all to
-    read.
+    ``run`` in a process of its own. The requests travel on stdin, because they hold keys and a command line can be read
+    by every user.
     """
     spec = {
         "host": host,
@@ -499,7 +497,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             name.strip(): value.strip() for name, _, value in (header.partition(":") for header in options.header)
         },
     )
-    found = run(
+    result = run(
         url.hostname,
         url.port or 80,
         [request],
@@ -509,7 +507,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rate=options.rate,
         seed=options.seed,
     )
-    fields = asdict(found)
+    fields = asdict(result)
     statuses = fields.pop("statuses")
     # NaN = no good answer, and report.emit takes gaps only as gaps.
     report.emit("load", {name: value for name, value in fields.items() if math.isfinite(value)}, statuses=statuses)

@@ -36,7 +36,7 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def measure(kind: type[ModelFunction], repeats: int) -> dict[str, float]:
-    found: dict[str, list[float]] = {
+    times: dict[str, list[float]] = {
         name: [] for name in ("load_ms", "host_ms", "warm_ms", "park_ms", "freed_mib", "left_mib")
     }
     for _ in range(repeats):
@@ -49,17 +49,17 @@ def measure(kind: type[ModelFunction], repeats: int) -> dict[str, float]:
             handler.load("cuda")
             handler.predict(dict(handler.example))
 
-        found["load_ms"].append(timed(load))
-        found["warm_ms"].append(timed(run))
+        times["load_ms"].append(timed(load))
+        times["warm_ms"].append(timed(run))
         weights, before = Weights(handler.modules()), torch.cuda.memory_reserved()
-        found["park_ms"].append(timed(weights.park))
+        times["park_ms"].append(timed(weights.park))
         left = torch.cuda.memory_reserved()
-        found["freed_mib"].append((before - left) / 2**20)
-        found["left_mib"].append(left / 2**20)
-        found["host_ms"].append(weights.restore() + timed(run))
+        times["freed_mib"].append((before - left) / 2**20)
+        times["left_mib"].append(left / 2**20)
+        times["host_ms"].append(weights.restore() + timed(run))
         del handler, weights, run, load
         torch.cuda.empty_cache()
-    return {name: median(values) for name, values in found.items()}
+    return {name: median(values) for name, values in times.items()}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,11 +1,11 @@
 """
 The path of one request, SMore beside the naive peer: ``python -m bench.path --json [--quick] [--only naive|smore]``.
 
-A round runs the bare networks, then each side from start to stop (the other is down meanwhile; who goes first
-alternates). Every point is 1 s of warm-up and then the window (2 s; ``--quick``: 1 s and one round). Figures are
-medians over the rounds, and a ratio is the median of the rounds' own ratios, because a noisy machine changes between
-rounds more than within one. Nothing is pinned to cores on either side, and both sides' processes get the same
-environment. CPU per request is that of all processes of a side (its Redis, Postgres and beat too) from before the
+A round runs the bare networks, then each side from start to stop while the other side is down; the sides take turns in
+going first. Every point is a warm-up of 1 s and a window of 2 s (``--quick``: windows of 1 s and one round). Figures
+are medians over the rounds, and a ratio is the median of the ratios of the rounds, because a noisy machine changes more
+between rounds than within one. Nothing is pinned to cores on either side, and the processes of both sides get the same
+environment. CPU per request is that of all processes of a side (Redis, Postgres and beat included) from before the
 warm-up until the last answer, divided by all answers.
 
 Figures (``echo`` unless another load is named; c = connections):
@@ -16,12 +16,12 @@ Figures (``echo`` unless another load is named; c = connections):
 * ``p50_ratio_c1``, ``rps_ratio_c64``, ``cpu_ratio_c64``: SMore / peer. ``rps_ratio_c64_mixed``: SMore over 16 functions
   / the peer's echo.
 * ``added_p50_ms``: SMore's conv p50 at c=1 less the bare network's run. ``peer_added_p50_ms`` likewise.
-* ``batch_gain``: mlp with batches of up to 8 / without, requests/s at c=16. ``batch_alone_ms``: the price of batching
-  to a lone client, p50 at c=1 with less without.
+* ``batch_gain``: requests/s of mlp at c=16, batches of up to 8 over no batching. ``batch_alone_ms``: what batching
+  costs a lone client, p50 at c=1 with batching less without.
 * ``first_answer_s``, ``idle_pss_mb``: SMore's. ``first_ever_s``: the same from an empty home (databases made, functions
   deployed).
-* ``cold_s``: a request to the zoo's DeepFM (cpu preset) right after an offload, a standby runner being ready;
-  ``cold_over_load``: that / loading it and its first run in a fork of a bare process that has torch.
+* ``cold_s``: a request to the zoo's DeepFM (cpu preset) right after an offload, with a standby runner ready;
+  ``cold_over_load``: ``cold_s`` over the time of its load and first run in a fork of a process that has torch.
 * ``bare_*``: the networks with no platform around them (``bench/functions.py``); ``*_calibration_ms``: a fixed Python
   loop.
 """
@@ -31,7 +31,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -48,13 +47,14 @@ import httpx
 
 from bench import cpu, load, report
 from bench.peers import naive
+from bench.ports import free_port
 from smore import local
 from smore.process.settings import Settings
 
 DEEPFM = json.dumps({"dense": [[0.0] * 13], "sparse": [[0] * 26]}).encode()
 BODIES = {"echo": b'{"x":[1,2,3,4,5,6,7,8],"id":"abc"}', "conv": b'{"v":0.5}', "mlp": b'{"v":0.5}', "deepfm": DEEPFM}
 WARMUP_S = 1.0
-#: Between the first answer and the reading of idle memory: start-up work (a standby runner) has ended by then.
+#: Seconds between the first answer and the reading of idle memory, in which the platform starts a standby runner.
 SETTLE_S = 2.0
 
 
@@ -145,7 +145,7 @@ FUNCTIONS = (
 
 
 class SmoreSide:
-    """All that this program knows of SMore: one CPU worker on a home of its own, driven over HTTP."""
+    """One CPU worker on a home of its own, driven over HTTP; nothing else in this module depends on SMore."""
 
     name = "smore"
     loads: Mapping[str, Sequence[int]] = {
@@ -169,11 +169,9 @@ class SmoreSide:
         return self._platform
 
     def start(self) -> None:
-        """Up, on the first call with the functions deployed (the home keeps them), and one conv request answered."""
+        """Start the platform and wait for an answer of conv. The first call deploys the functions, which the home keeps."""
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        os.environ |= {**naive.ENVIRONMENT, "SMORE_API__PORT": str(port)}
+        os.environ |= {**naive.ENVIRONMENT, "SMORE_API__PORT": str(free_port())}
         # Nothing is pinned: the platform and the one partition may both use every core, as the peer may.
         config = Settings(platform_cores=cores)
         self._platform = local.up(
@@ -192,10 +190,7 @@ class SmoreSide:
             local.down(self._home)
 
     def pids(self) -> Sequence[int]:
-        """
-        The supervisor is the parent of all: Redis, Postgres, every process of the platform, and below the workers the
-        runners.
-        """
+        """The supervisor, from which all other processes descend: Redis, Postgres, the platform's, the runners."""
         return [self.platform.supervisor_pid]
 
     @property
@@ -215,7 +210,7 @@ class SmoreSide:
         self._patiently(lambda: self._call("PUT", f"/v1/functions/{function.name}", document))
 
     def _patiently(self, action: Callable[[], object]) -> None:
-        """Until it goes well: a gateway answers before the first worker has reported."""
+        """Repeat the action until it succeeds: the gateway answers before the first worker has reported."""
         until = time.monotonic() + 30
         while True:
             try:
@@ -227,12 +222,14 @@ class SmoreSide:
                 time.sleep(0.02)
 
     def _offload(self, name: str) -> None:
-        """Have the function's weights leave the worker; returns when they have left and a standby runner is ready."""
+        """Offload the function; returns when no instance is warm and a standby runner has had time to start."""
         self._call("POST", f"/v1/functions/{name}/offload", {})
         until = time.monotonic() + 10
-        while any(one["function"] == name for gpu in self._call("GET", "/v1/gpus")["gpus"] for one in gpu["warm"]):
+        while any(
+            instance["function"] == name for gpu in self._call("GET", "/v1/gpus")["gpus"] for instance in gpu["warm"]
+        ):
             if time.monotonic() > until:
-                raise RuntimeError(f"{name} does not leave")
+                raise RuntimeError(f"{name} is still warm after its offload")
             time.sleep(0.02)
         time.sleep(SETTLE_S)
 
@@ -248,10 +245,7 @@ class SmoreSide:
 
     @staticmethod
     def _body(name: str) -> bytes:
-        """
-        The peer's body of the same load, as SMore takes it: ``mlp1`` and ``echo00`` take what ``mlp`` and ``echo``
-        take.
-        """
+        """The peer's body of the same load as an invocation: ``mlp1`` and ``echo00`` take what ``mlp`` and ``echo`` do."""
         return b'{"input":' + BODIES[name.rstrip("0123456789")] + b"}"
 
     def request(self, name: str) -> bytes:
@@ -295,7 +289,7 @@ Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What one round found: its points by (side, load, connections), and single figures under their final names."""
+    """The points of one round by (side, load, connections), and single figures under their final names."""
 
     points: Mapping[Key, Point]
     figures: Mapping[str, float]
@@ -309,7 +303,7 @@ def _timed(action: Callable[[], object]) -> float:
 
 
 def calibration_ms() -> float:
-    """Milliseconds of a fixed loop in one thread: shows how fast the machine was when a side was measured."""
+    """Milliseconds of a fixed loop in one thread: how fast the machine was when a side was measured."""
 
     def spin() -> None:
         total = 0
@@ -323,8 +317,8 @@ def bare() -> dict[str, float]:
     """``functions.bare`` in a process of its own, in the environment of both sides."""
     environment = {**os.environ, **naive.ENVIRONMENT}
     command = [sys.executable, "-m", "bench.functions"]
-    found: dict[str, float] = json.loads(subprocess.check_output(command, cwd=report.ROOT, env=environment))
-    return found
+    figures: dict[str, float] = json.loads(subprocess.check_output(command, cwd=report.ROOT, env=environment))
+    return figures
 
 
 def warm(side: Side, name: str) -> None:
@@ -347,23 +341,23 @@ def warm(side: Side, name: str) -> None:
 
 def measure_point(side: Side, group: cpu.ProcessGroup, name: str, connections: int, seconds: float) -> Point:
     requests = side.requests(name)
-    found, usage = group.measure(
+    result, usage = group.measure(
         lambda: load.run_apart("127.0.0.1", side.port, requests, connections, seconds, WARMUP_S)
     )
-    if not found.done:
+    if not result.done:
         raise RuntimeError(
-            f"{side.name} gave no good answer to {name} at c={connections}: {dict(found.statuses)}, {found.bad} bad"
+            f"{side.name} gave no good answer to {name} at c={connections}: {dict(result.statuses)}, {result.bad} bad"
         )
     point = Point(
         side=side.name,
         load=name,
         connections=connections,
-        rps=found.rps,
-        p50_ms=found.p50_ms,
-        p99_ms=found.p99_ms,
-        cpu_us=usage.cpu_us / found.answers,
+        rps=result.rps,
+        p50_ms=result.p50_ms,
+        p99_ms=result.p99_ms,
+        cpu_us=usage.cpu_us / result.answers,
         cores=usage.cores,
-        bad=found.bad,
+        bad=result.bad,
     )
     report.progress(
         f"  {side.name:6}{name:6} c={connections:<3}{point.rps:8.0f}/s  p50 {point.p50_ms:7.2f} ms  p99"
@@ -395,7 +389,7 @@ def measure_round(sides: Sequence[Side], seconds: float) -> Round:
 
 def ratios(points: Mapping[Key, Point], singles: Mapping[str, float]) -> dict[str, float]:
     """One round's figures, as the module's docstring names them, as far as their points were measured."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
 
     def of(side: str, name: str, connections: int, field: str) -> float | None:
         point = points.get((side, name, connections))
@@ -403,7 +397,7 @@ def ratios(points: Mapping[Key, Point], singles: Mapping[str, float]) -> dict[st
 
     def put(name: str, value: float | None, other: float | None, how: Callable[[float, float], float]) -> None:
         if value is not None and other is not None:
-            found[name] = how(value, other)
+            figures[name] = how(value, other)
 
     echo: dict[str, dict[str, float | None]] = {}
     for side in ("peer", "smore"):
@@ -414,7 +408,7 @@ def ratios(points: Mapping[Key, Point], singles: Mapping[str, float]) -> dict[st
             "cpu_us_c16": of(side, "echo", 16, "cpu_us"),
             "conv_p50_ms": of(side, "conv", 1, "p50_ms"),
         }
-        found |= {f"{side}_{name}": value for name, value in echo[side].items() if value is not None}
+        figures |= {f"{side}_{name}": value for name, value in echo[side].items() if value is not None}
     smore, peer = echo["smore"], echo["peer"]
     put("p50_ratio_c1", smore["p50_ms"], peer["p50_ms"], truediv)
     put("rps_ratio_c64", smore["rps_c64"], peer["rps_c64"], truediv)
@@ -427,27 +421,28 @@ def ratios(points: Mapping[Key, Point], singles: Mapping[str, float]) -> dict[st
     put("cold_over_load", singles.get("cold_s"), singles.get("bare_deepfm_load_s"), truediv)
     for name in ("first_answer_s", "idle_pss_mb"):
         if f"smore_{name}" in singles:
-            found[name] = singles[f"smore_{name}"]
-    return found
+            figures[name] = singles[f"smore_{name}"]
+    return figures
 
 
 def medians(rounds: Sequence[Round]) -> dict[str, float]:
     """Every figure's median over the rounds that have it; refusals and breaks are summed instead."""
-    names = dict.fromkeys(name for one in rounds for name in one.figures)
-    found: dict[str, float] = {
-        name: statistics.median(one.figures[name] for one in rounds if name in one.figures) for name in names
+    names = dict.fromkeys(name for measured in rounds for name in measured.figures)
+    figures: dict[str, float] = {
+        name: statistics.median(measured.figures[name] for measured in rounds if name in measured.figures)
+        for name in names
     }
-    for one in rounds:
-        for point in one.points.values():
-            found[f"{point.side}_bad"] = found.get(f"{point.side}_bad", 0) + point.bad
-    return found
+    for measured in rounds:
+        for point in measured.points.values():
+            figures[f"{point.side}_bad"] = figures.get(f"{point.side}_bad", 0) + point.bad
+    return figures
 
 
 def median_points(rounds: Sequence[Round]) -> list[dict[str, object]]:
     """The points' medians over the rounds; ``rps_range`` shows how far the rounds were apart."""
     table: list[dict[str, object]] = []
     for side, name, connections in rounds[0].points:
-        same = [one.points[side, name, connections] for one in rounds]
+        same = [measured.points[side, name, connections] for measured in rounds]
         fields = ("rps", "p50_ms", "p99_ms", "cpu_us", "cores")
         middle = {field: report.rounded(statistics.median(getattr(point, field) for point in same)) for field in fields}
         spread = [report.rounded(extreme(point.rps for point in same)) for extreme in (min, max)]

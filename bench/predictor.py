@@ -71,11 +71,11 @@ def _median_s(act: Callable[[], object], repeats: int) -> float:
 
 
 def measured(files: Sequence[Path]) -> Profile:
-    """The place with the most pairs. SystemExit where there is none."""
-    found = profiles(row for file in files for row in read(file))
-    if not found:
+    """The profile of the device mode with the most pairs. SystemExit without rows."""
+    candidates = profiles(row for file in files for row in read(file))
+    if not candidates:
         sys.exit("no measured rows: ml/data has none, name a file with --rows")
-    return max(found, key=lambda profile: sum(row.kind == "pair" for row in profile.colocations))
+    return max(candidates, key=lambda profile: sum(row.kind == "pair" for row in profile.colocations))
 
 
 def made_up(around: Profile, seed: int = 0) -> Profile:
@@ -89,14 +89,14 @@ def made_up(around: Profile, seed: int = 0) -> Profile:
     for role, count in (("training", TRAININGS), ("function", FUNCTIONS)):
         originals = sorted(workload for workload in around.solo if workload.role == role)
         made = [_like(around.solo[originals[number % len(originals)]], number, generator) for number in range(count)]
-        profile.solo |= {one.workload: one for one in made}
-        sides[role] = [one.workload for one in made]
+        profile.solo |= {solo.workload: solo for solo in made}
+        sides[role] = [solo.workload for solo in made]
     drawn = {direction: _degradations(around, direction) for direction in DIRECTIONS}
 
     def pair(first: Workload, second: Workload, directions: tuple[Direction, Direction]) -> None:
         members = tuple(
-            _member(profile.solo[one], generator.choice(drawn[direction]))
-            for one, direction in zip((first, second), directions, strict=True)
+            _member(profile.solo[workload], generator.choice(drawn[direction]))
+            for workload, direction in zip((first, second), directions, strict=True)
         )
         profile.colocations.append(
             Colocation(
@@ -244,19 +244,19 @@ def looking_up(around: Profile, made: Profile, place: PlaceTable, repeats: int) 
 
 
 def _inputs(made: Profile, count: int) -> dict[Direction, Floats]:
-    """What the peer is asked in one decision over ``count`` GPU instances: its rows of 24 numbers, by direction."""
-    found: dict[Direction, Floats] = {}
+    """The peer's inputs of one decision over ``count`` GPU instances: rows of 24 numbers, by direction."""
+    inputs: dict[Direction, Floats] = {}
     for direction in DIRECTIONS[:2]:
         part: Samples = samples(made, direction, name=direction)
-        found[direction] = paper_features(part)[np.arange(count) % len(part)]
-    return found
+        inputs[direction] = paper_features(part)[np.arange(count) % len(part)]
+    return inputs
 
 
 # ---- swapping --------------------------------------------------------------------------------------------------------
 
 
 def _uniform(like: PlaceTable, version: int) -> Table:
-    """A table of which every number is its version: one with two numbers was never published."""
+    """A table in which every number is the version, so a mixture of two versions can be seen."""
 
     def fill(raw: bytes) -> bytes:
         return np.full(len(raw) // 8, float(version)).astype("<f8").tobytes()
@@ -269,10 +269,10 @@ def _matrices(place: PlaceTable) -> Iterable[str]:
     return [name for name in place.__struct_fields__ if name != "measured" and isinstance(getattr(place, name), bytes)]
 
 
-def _is_whole(found: Table) -> bool:
-    place = found.places[0]
+def _is_whole(table: Table) -> bool:
+    place = table.places[0]
     numbers = [np.frombuffer(getattr(place, name), "<f8") for name in _matrices(place)]
-    return all((part == found.version).all() for part in numbers)
+    return all((part == table.version).all() for part in numbers)
 
 
 def swapping(like: PlaceTable, seconds: float, repeats: int) -> dict[str, float]:
@@ -293,9 +293,9 @@ def swapping(like: PlaceTable, seconds: float, repeats: int) -> dict[str, float]
         def look() -> None:
             nonlocal reads, mixtures
             while not stop.is_set():
-                found = reader.current()
+                table = reader.current()
                 reads += 1
-                mixtures += found is None or not _is_whole(found)
+                mixtures += table is None or not _is_whole(table)
 
         thread = threading.Thread(target=look)
         thread.start()

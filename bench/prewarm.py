@@ -1,17 +1,23 @@
 """
 What forecasting costs at platform size: ``python -m bench.prewarm [--json] [--quick]``.
 
-Counts are made up (Poisson, every function with a rate of its own). ``forecast_10k_s``: telling LS-LSTM (Eq. 8, the
-long and the short model, each function with weights of its own) the minute that ended and asking it for the next two,
-10,000 functions, median of five. ``retrain_1k_s``: fitting both models of 1,000 functions anew, the long one on a day,
-the short one on an hour, up to 50 epochs with early stopping; ``retrain_warm_1k_s``: again, from the weights of that
-fit, as the platform does every ten minutes. Beside them: ``shared_*``, one network for all with a state per function;
-``renewal_*``, counting alone; ``choose_1k_s``, fitting what a platform has without LSTMs on two days, with the backtest
-that chooses; ``single_train_s``, the grouped code with one function in the group, what a loop over functions would pay
-for each. The load average of the machine when it began stands beside the figures, and beside those of training
-``*_cpu_s``, the time that all cores worked on it: what others take of the machine lengthens the one and hardly the
-other. ``--quick``: two epochs, and a tenth of the functions; its figures carry their size in their names and are not
-comparable.
+Arrival counts are made up (Poisson, each function with a rate of its own).
+
+Figures:
+
+* ``forecast_10k_s``: giving LS-LSTM (Eq. 8, the long and the short model, each function with weights of its own) the
+  minute that ended and asking it for the next two; 10,000 functions, median of five.
+* ``retrain_1k_s``: fitting both models of 1,000 functions anew, the long one on a day, the short one on an hour, up to
+  50 epochs with early stopping. ``retrain_warm_1k_s``: again from the weights of that fit, as the platform does every
+  ten minutes.
+* ``shared_*``: the same with one network for all functions and a state for each; ``renewal_*``: by counting alone.
+* ``choose_1k_s``: fitting the forecasters that a platform has without LSTMs on two days, with the backtest that chooses
+  one for each function.
+* ``single_train_s``: the grouped code with one function in the group, the price of a loop over functions.
+
+Beside the seconds of a training, ``*_cpu_s`` is the CPU time of all cores, which other work on the machine changes
+little; ``load_average`` is that of the machine at the start. ``--quick`` takes two epochs and a tenth of the functions;
+its figures carry their size in their names and are not comparable.
 """
 
 import argparse
@@ -34,6 +40,7 @@ DAY: int = 1440
 
 
 def made_up(functions: int, minutes: int) -> Floats:
+    """Arrivals [functions, minutes]."""
     random = np.random.default_rng(0)
     return random.poisson(random.lognormal(-1.0, 2.0, functions)[:, None], (functions, minutes)).astype(float)
 
@@ -59,30 +66,30 @@ def each_minute(forecaster: Forecaster, functions: int) -> float:
 def measured(quick: bool, only_forecast: bool) -> dict[str, float]:
     many, some, epochs = (1000, 100, 2) if quick else (10_000, 1000, 50)
     size = {1000: "1k", 10_000: "10k", 100: "100"}
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     report.progress(f"a minute of {many} functions")
     for name, made in (("", LongShort(epochs=0)), ("renewal_", Renewal()), ("shared_", Shared(epochs=0))):
         made.fit(made_up(many, 60))
-        found[f"{name}forecast_{size[many]}_s"] = each_minute(made, many)
+        figures[f"{name}forecast_{size[many]}_s"] = each_minute(made, many)
     if only_forecast:
-        return found
+        return figures
     day = made_up(some, DAY)
     for name, fitted in (("", LongShort(epochs=epochs)), ("shared_", Shared(epochs=3 * epochs))):
         report.progress(f"training {some} functions ({name or 'grouped'})")
         for how in ("retrain", "retrain_warm"):
             before = time.process_time()
-            found[f"{name}{how}_{size[some]}_s"] = taken = seconds(lambda fitted=fitted: fitted.fit(day))  # type: ignore[misc]
-            found[f"{name}{how}_{size[some]}_cpu_s"] = worked = time.process_time() - before
+            figures[f"{name}{how}_{size[some]}_s"] = taken = seconds(lambda fitted=fitted: fitted.fit(day))  # type: ignore[misc]
+            figures[f"{name}{how}_{size[some]}_cpu_s"] = worked = time.process_time() - before
             report.progress(f"{name}{how}: {taken:.1f} s, {worked:.1f} s of all cores")
     report.progress(f"choosing for {some} functions")
     names, days = [str(row) for row in range(some)], made_up(some, 2 * DAY)
     crafts = Best(
         lambda functions, counts, begin: Rehearsal(functions, counts, begin, {}, PrewarmSettings().price_gb_s)
     )
-    found[f"choose_{size[some]}_s"] = seconds(lambda: crafts.fit(names, days, [], None))
+    figures[f"choose_{size[some]}_s"] = seconds(lambda: crafts.fit(names, days, [], None))
     report.progress("training one function alone")
-    found["single_train_s"] = seconds(lambda: LongShort(epochs=epochs).fit(day[:1]))
-    return found
+    figures["single_train_s"] = seconds(lambda: LongShort(epochs=epochs).fit(day[:1]))
+    return figures
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

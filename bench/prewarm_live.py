@@ -1,25 +1,26 @@
 """
-Cold starts with the prewarmer on against off, on a platform of its own: ``python -m bench.prewarm_live --json``.
+Cold starts with the prewarmer and without it, on a platform of its own: ``python -m bench.prewarm_live --json``.
 
-Functions come in pairs that get the same requests at the same moments: one with ``prewarm: auto``, one with ``prewarm:
-off``; both have the same keep-alive, so that the second is what a fixed keep-alive gives. Every other request goes to
-the second one first. All of them stand on one CPU partition. Each loads for 1.5 s (bench/functions.py).
+Functions come in pairs that get the same requests at the same moments: one function with ``prewarm: auto``, one with
+``prewarm: off`` and the same fixed keep-alive. Every other request goes to the second function first. All of them are
+on one CPU partition, and each takes 1.5 s to load (bench/functions.py).
 
 * *Periodic*: one request in every ``--period``-th minute, at a moment drawn uniformly within it.
-* *Bursty*: three to six requests in one minute, then as many minutes without as a fair coin says: ``--period`` - 1 or
-  ``--period``.
+* *Bursty*: three to six requests in one minute, then ``--period`` - 1 or ``--period`` minutes without (a fair coin).
 
-Nothing is compressed: a minute is a minute. The six hours before are drawn by the same rules and imported as a trace,
-as anybody would (``smore traces import``); from the minute of the import on the requests are sent, and the platform
-fits, counts, forecasts and decides on its own. The first four of these minutes, in which it learns, are not scored.
-What it has counted itself goes before the import: in the minute or two of the deployment it has seen the functions'
-first runs and nothing else.
+Time is not compressed. Six hours of arrivals before the run are drawn by the same rules and imported as a trace (as
+``smore traces import`` does). From the minute of the import on the requests are sent, and the platform counts, fits,
+forecasts and decides on its own. The first four of these minutes are for learning and are not scored. For minutes that
+the platform counted itself its counts replace the import: in the minute or two of the deployment these are the canaries
+alone.
 
-Figures for ``periodic`` and ``bursty``: ``cold_share_on.<kind>`` and ``cold_share_off.<kind>``, cold starts of all
-requests; ``cold_avoided.<kind>``, their difference, with its 95 % interval (``cold_avoided_low``,
-``cold_avoided_high``: paired bootstrap over minutes with requests); ``idle_gb_s_on.<kind>``, ``idle_gb_s_off.<kind>``:
-GB-seconds that instances stood loaded without work, loads included; ``requests.<kind>``. ``forecast_s``: one forecast
-of all functions, start of the process included.
+Figures for each kind, ``periodic`` and ``bursty``:
+
+* ``cold_share_on.<kind>``, ``cold_share_off.<kind>``: cold starts over all requests. ``cold_avoided.<kind>``: their
+  difference, with its 95 % interval (``cold_avoided_low``, ``cold_avoided_high``: paired bootstrap over minutes with
+  requests).
+* ``idle_gb_s_on.<kind>``, ``idle_gb_s_off.<kind>``: GB-seconds that instances were loaded without work, loads included.
+* ``requests.<kind>``; ``forecast_s``: one forecast of all functions, start of the process included.
 """
 
 import argparse
@@ -56,7 +57,7 @@ RESAMPLES: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two functions with the same requests. ``counts`` [T]: by minute, the first ones are imported."""
+    """Two functions with the same requests. ``counts`` [T]: requests by minute; the first PAST_MIN are imported."""
 
     kind: str
     name: str
@@ -78,16 +79,16 @@ class Sent:
 
 def counts(kind: str, minutes: int, period: int, random: np.random.Generator) -> list[int]:
     """Requests in each of so many minutes, from a phase drawn at random."""
-    found = [0] * minutes
+    numbers = [0] * minutes
     at = int(random.integers(period))
     while at < minutes:
         if kind == "periodic":
-            found[at] = 1
+            numbers[at] = 1
             at += period
         else:
-            found[at] = int(random.integers(3, 7))
+            numbers[at] = int(random.integers(3, 7))
             at += period + int(random.integers(2))
-    return found
+    return numbers
 
 
 def document(name: str, mode: str) -> dict[str, object]:
@@ -105,14 +106,14 @@ def document(name: str, mode: str) -> dict[str, object]:
 
 
 def trace(pairs: Sequence[Pair]) -> bytes:
-    """What is imported, a row for each function that is kept and a column for each minute."""
+    """The imported trace as CSV: a row for each function with ``prewarm: auto``, a column for each minute."""
     head = ",".join(("HashFunction", *(str(1 + minute) for minute in range(PAST_MIN))))
     rows = (",".join((pair.function("on"), *map(str, pair.counts[:PAST_MIN]))) for pair in pairs)
     return "\n".join((head, *rows, "")).encode()
 
 
 def command(rig: Rig, word: str) -> tuple[dict[str, object], float]:
-    """A command of scheduler.tasks.forecasting against this platform: what it says, and its seconds."""
+    """Run a command of scheduler.tasks.forecasting against this platform: its JSON line, and its seconds."""
     environment = os.environ | {
         "SMORE_REDIS__URL": rig.end.redis_url,
         "SMORE_POSTGRES__URL": rig.end.postgres_url,
@@ -126,14 +127,14 @@ def command(rig: Rig, word: str) -> tuple[dict[str, object], float]:
         text=True,
         check=True,
     )
-    said: dict[str, object] = json.loads(done.stdout.strip().rpartition("\n")[2])
-    return said, time.perf_counter() - began
+    printed: dict[str, object] = json.loads(done.stdout.strip().rpartition("\n")[2])
+    return printed, time.perf_counter() - began
 
 
 def run(
     rig: Rig, pairs: Sequence[Pair], begin: float, first: int, minutes: int, random: np.random.Generator
 ) -> list[tuple[Pair, int, str, str]]:
-    """Send what is due; (pair, minute, invocation with it on, invocation with it off)."""
+    """Send the requests when they are due: (pair, minute, invocation with ``auto``, invocation with ``off``) of each."""
     due = sorted(
         (60 * minute + 60 * float(random.random()), minute, index)
         for index, pair in enumerate(pairs)
@@ -152,14 +153,14 @@ def run(
         for turn, (offset, minute, index) in enumerate(due):
             time.sleep(max(0.0, begin + offset - time.time()))
             sent.append(threads.submit(send, pairs[index], minute, turn))
-    return [one.result() for one in sent]
+    return [request.result() for request in sent]
 
 
 def difference(sent: Sequence[Sent], random: np.random.Generator) -> tuple[float, float, float]:
-    """Cold starts that were avoided, of all requests: (mean, low, high), 95 % over minutes with requests."""
+    """Avoided cold starts over all requests: (mean, low, high), a 95 % interval over minutes with requests."""
     minutes: dict[tuple[str, int], list[int]] = {}
-    for one in sent:
-        minutes.setdefault((one.pair.name, one.minute), []).append(int(one.off) - int(one.on))
+    for request in sent:
+        minutes.setdefault((request.pair.name, request.minute), []).append(int(request.off) - int(request.on))
     totals = np.array([(sum(values), len(values)) for values in minutes.values()], float)
     drawn = totals[random.integers(len(totals), size=(RESAMPLES, len(totals)))].sum(axis=1)
     low, high = np.percentile(drawn[:, 0] / drawn[:, 1], (2.5, 97.5))
@@ -203,34 +204,34 @@ def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, 
         published, figures["forecast_s"] = command(rig, "forecast")
         report.progress(f"published: {published}")
         report.progress(f"{minutes} minutes from {datetime.fromtimestamp(since, UTC):%H:%M:%S}")
-        ids = [one for one in sending.result() if one[1] >= PAST_MIN + MARGIN_MIN]
+        ids = [row for row in sending.result() if row[1] >= PAST_MIN + MARGIN_MIN]
         time.sleep(max(0.0, since + 60 * minutes - time.time()))
         rig.patiently("the history", lambda: rig.client.executions(ids[-1][2]) and rig.client.executions(ids[-1][3]))
         sent = [Sent(pair=pair, minute=minute, on=_cold(rig, on), off=_cold(rig, off)) for pair, minute, on, off in ids]
-        # What lives was told of within the last minute; what was asked for before the run is left out.
-        account = {one.function: one for one in rig.client.prewarm(time.time() - since).functions}
+        # Counts of living instances are at most a minute old; what happened before the run is left out.
+        account = {standing.function: standing for standing in rig.client.prewarm(time.time() - since).functions}
     for kind in KINDS:
-        mine = [one for one in sent if one.pair.kind == kind]
-        figures[f"requests.{kind}"] = len(mine)
+        of_kind = [request for request in sent if request.pair.kind == kind]
+        figures[f"requests.{kind}"] = len(of_kind)
         for mode in ("on", "off"):
-            figures[f"cold_share_{mode}.{kind}"] = sum(getattr(one, mode) for one in mine) / len(mine)
+            figures[f"cold_share_{mode}.{kind}"] = sum(getattr(request, mode) for request in of_kind) / len(of_kind)
             figures[f"idle_gb_s_{mode}.{kind}"] = sum(
                 account[p.function(mode)].counts.idle_gb_s for p in pairs if p.kind == kind
             )
-        mean, low, high = difference(mine, random)
+        mean, low, high = difference(of_kind, random)
         figures |= {f"cold_avoided.{kind}": mean, f"cold_avoided_low.{kind}": low, f"cold_avoided_high.{kind}": high}
     functions = {
         name: {
-            "source": one.source,
-            "hits": one.counts.hits,
-            "late": one.counts.late,
-            "wasted": one.counts.wasted,
-            "saved": one.counts.saved,
-            "cold": one.counts.cold,
-            "of": one.counts.invocations,
-            "unforeseen": one.counts.unforeseen,
+            "source": standing.source,
+            "hits": standing.counts.hits,
+            "late": standing.counts.late,
+            "wasted": standing.counts.wasted,
+            "saved": standing.counts.saved,
+            "cold": standing.counts.cold,
+            "of": standing.counts.invocations,
+            "unforeseen": standing.counts.unforeseen,
         }
-        for name, one in account.items()
+        for name, standing in account.items()
     }
     return figures, {
         "minutes": minutes,
@@ -244,12 +245,12 @@ def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, 
 
 def _foreseen(rig: Rig, pairs: Sequence[Pair]) -> bool:
     """Every function that is to be foreseen is."""
-    found = {one.function: one for one in rig.client.prewarm().functions}
-    return all(pair.function("on") in found and not found[pair.function("on")].silence for pair in pairs)
+    functions = {function.function: function for function in rig.client.prewarm().functions}
+    return all(pair.function("on") in functions and not functions[pair.function("on")].silence for pair in pairs)
 
 
 def _cold(rig: Rig, invocation: str) -> bool:
-    return any(one.cold for one in rig.client.executions(invocation))
+    return any(execution.cold for execution in rig.client.executions(invocation))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,15 +1,16 @@
 """
-Short looks at a machine with a GPU, stages of ``bench.gpu``: ``python -m bench.probes facts|cell|table|platform``.
+Short checks of a machine with a GPU, stages of ``bench.gpu``: ``python -m bench.probes facts|cell|table|platform``.
 
-* ``facts``: what NVML says of the first GPU, call by call, with the error where it gives none, and what CUDA does to
-  it. NVML is read only.
-* ``cell``: a runner on the device as a user of its own, without one, as nobody, and not shut in: whether it computes,
-  and what it may do. Fails where the first cannot, or has root's group.
-* ``table``: the rows of a profiling run put among those of the checkout.
-* ``platform``: one platform; a tensor of 64 MiB to a function and back, and on a GPU a training that nobody registered:
-  protected, allowed.
+* ``facts``: the answer of each NVML query for the first GPU, or its error, and the cost and counters of CUDA. NVML is
+  only read.
+* ``cell``: a runner on the device in four variants (as a user of its own, as the user of all runners, as nobody, and
+  not sandboxed): whether it computes, and what it may do. It fails where the first variant cannot compute, or has
+  root's group.
+* ``table``: copies the rows of a profiling run to ``ml/data`` of the checkout.
+* ``platform``: one platform; a tensor of 64 MiB to a function and back. On a GPU also an unregistered training:
+  protected first, then allowed.
 
-Each ends its stdout with one line of JSON. Status 3: it cannot run here, and the last line says why.
+Each ends its stdout with one line of JSON. Exit status 3: it cannot run here, and the last line says why.
 """
 
 import argparse
@@ -30,9 +31,9 @@ import pynvml
 
 from bench import report
 
-#: A user whom every machine has and nobody is.
+#: The user id of ``nobody``.
 NOBODY: Final = 65534
-#: Between two looks at counters.
+#: Seconds between two readings of the counters.
 WINDOW_S: Final = 1.0
 PAYLOAD_MIB: Final = 64
 PATIENCE_S: Final = 30.0
@@ -43,28 +44,28 @@ PATIENCE_S: Final = 30.0
 
 def facts(out: Path) -> dict[str, float]:
     """
-    What was found goes to ``out``; the numbers among it are figures. Raises NVML's error where there is no GPU,
-    OSError.
+    Write all answers to ``out`` as JSON; the numbers among them are the figures. Raises NVMLError where NVML finds no
+    GPU, and OSError.
     """
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    said = {name: answer(ask, pynvml.NVMLError) for name, ask in questions(pynvml, handle).items()}
+    answers = {name: answer(ask, pynvml.NVMLError) for name, ask in questions(pynvml, handle).items()}
     namespace = os.stat("/proc/self/ns/pid").st_ino
-    said |= {
+    answers |= {
         "pid_namespace": namespace,
         "sees_all": namespace == 0xEFFFFFFC,
         "mps_programs": [name for name in ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server") if shutil.which(name)],
         "nvidia_uvm": Path("/dev/nvidia-uvm").exists(),
         "cuda": cuda(pynvml, handle),
     }
-    out.write_text(json.dumps(said, indent=1, default=str))
-    numbers = {name: value for name, value in said.items() if name != "pid_namespace"}
-    numbers |= {f"cuda_{name}": value for name, value in said["cuda"].items()}
+    out.write_text(json.dumps(answers, indent=1, default=str))
+    numbers = {name: value for name, value in answers.items() if name != "pid_namespace"}
+    numbers |= {f"cuda_{name}": value for name, value in answers["cuda"].items()}
     return {name: float(value) for name, value in numbers.items() if isinstance(value, bool | int | float)}
 
 
 def answer(ask: Callable[[], Any], error: type[Exception]) -> Any:
-    """A number, text or list; of an NVML error its words."""
+    """The value that ``ask`` returns, or the text of the error where it raises ``error``."""
     try:
         value = ask()
     except error as wrong:
@@ -73,6 +74,7 @@ def answer(ask: Callable[[], Any], error: type[Exception]) -> Any:
 
 
 def questions(nvml: Any, handle: Any) -> Mapping[str, Callable[[], Any]]:
+    """The NVML queries for one GPU, by the name of the fact."""
     from smore.process.gpm import Gpm
 
     def mib(version: int | None, part: str) -> float:
@@ -107,8 +109,8 @@ def questions(nvml: Any, handle: Any) -> Mapping[str, Callable[[], Any]]:
 
 def cuda(nvml: Any, handle: Any) -> dict[str, Any]:
     """
-    Size of a context, counters idle and at full load, and whether a kernel profile slows what runs after it; empty
-    without CUDA.
+    Size of a context, counters idle and at full load, and run times before and after a kernel profile. Without CUDA
+    only ``absent``, the reason.
     """
     import torch
 
@@ -120,16 +122,16 @@ def cuda(nvml: Any, handle: Any) -> dict[str, Any]:
     def free_mib() -> float:
         return float(nvml.nvmlDeviceGetMemoryInfo(handle).free / 2**20)
 
-    found: dict[str, Any] = {"torch": torch.__version__, "build": torch.version.cuda}
+    figures: dict[str, Any] = {"torch": torch.__version__, "build": torch.version.cuda}
     free = free_mib()
     began = time.perf_counter()
     torch.zeros(1, device="cuda")
     torch.cuda.synchronize()
-    found |= {"context_s": time.perf_counter() - began, "context_mib": free - free_mib()}
-    held = {one.pid: one.usedGpuMemory for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    figures |= {"context_s": time.perf_counter() - began, "context_mib": free - free_mib()}
+    held = {process.pid: process.usedGpuMemory for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     # In a container NVML may name other process numbers, and no memory.
-    found |= {"own_pid_listed": os.getpid() in held, "own_memory_mib": (held.get(os.getpid()) or 0) / 2**20}
-    found["torch_total_mib"] = torch.cuda.get_device_properties(0).total_memory / 2**20
+    figures |= {"own_pid_listed": os.getpid() in held, "own_memory_mib": (held.get(os.getpid()) or 0) / 2**20}
+    figures["torch_total_mib"] = torch.cuda.get_device_properties(0).total_memory / 2**20
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
 
     def work() -> None:
@@ -151,14 +153,14 @@ def cuda(nvml: Any, handle: Any) -> dict[str, Any]:
         while time.monotonic() < until:
             act() if act is not None else time.sleep(0.01)
         shares = gpm.sample() if gpm is not None else None
-        found |= {f"gpm_{name}_{state}": value for name, value in (shares or {}).items()}
-        found[f"nvml_{state}"] = answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100, nvml.NVMLError)
+        figures |= {f"gpm_{name}_{state}": value for name, value in (shares or {}).items()}
+        figures[f"nvml_{state}"] = answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100, nvml.NVMLError)
     if gpm is not None:
         gpm.close()
-    found["run_us_before_profile"] = run_us()
-    found |= {f"kernels_{name}": value for name, value in kernel_profile(work, cuda=True).items()}
-    found["run_us_after_profile"] = run_us()
-    return found
+    figures["run_us_before_profile"] = run_us()
+    figures |= {f"kernels_{name}": value for name, value in kernel_profile(work, cuda=True).items()}
+    figures["run_us_after_profile"] = run_us()
+    return figures
 
 
 # ---- cell ------------------------------------------------------------------------------------------------------------
@@ -172,7 +174,10 @@ VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def variant(name: str, device: str) -> dict[str, Any]:
-    """What a runner finds in itself, or why there is none: in this process, which is of the right user."""
+    """
+    What a runner of this variant reports of itself (bench/inside.py), or ``error``. This process must run as the
+    variant's user.
+    """
     from bench import confinement
     from worker.frames import Item, Load, Results
     from worker.runner.runner_handle import RunnerDied, RunnerFailed, RunnerTimeout
@@ -192,17 +197,18 @@ def variant(name: str, device: str) -> dict[str, Any]:
                 Load(entrypoint="bench.inside:Inside", device=device, memory_mib=2048, label=name, results=most), 60
             )
             ran = runner.predict([Item(encoding="json", accept="json", rows=1, length=4)], [b"null"], "", 60)
-            found: dict[str, Any] = json.loads(bytes(ran.results[0]))
+            reported: dict[str, Any] = json.loads(bytes(ran.results[0]))
             runner.unload()
         except (RunnerDied, RunnerFailed, RunnerTimeout) as error:
             return {"error": f"{type(error).__name__}: {error}"}
         finally:
             zygote.close()
-    return found | {"context_ms": context_ms}
+    return reported | {"context_ms": context_ms}
 
 
 def cell(device: str) -> tuple[dict[str, float], dict[str, Any]]:
-    found: dict[str, Any] = {}
+    """Every variant in a process of its user; the figures, and what each variant reported."""
+    variants: dict[str, Any] = {}
     for name, given in VARIANTS.items():
         user = given.get("user")
         if user is not None and os.geteuid() != 0:
@@ -217,17 +223,17 @@ def cell(device: str) -> tuple[dict[str, float], dict[str, Any]]:
                 check=False,
                 **drop,
             )
-            found[name] = json.loads(done.stdout.splitlines()[-1])
+            variants[name] = json.loads(done.stdout.splitlines()[-1])
         except OSError as error:
-            # Nobody may not read this checkout or its Python: that variant cannot be had here.
-            found[name] = {"error": str(error)}
+            # The user ``nobody`` may not read this checkout or its Python: that variant cannot run here.
+            variants[name] = {"error": str(error)}
         except (IndexError, ValueError):
-            found[name] = {"error": (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]}
-        report.progress(f"{name}: {found[name]}")
-    good = {name: one for name, one in found.items() if "error" not in one}
-    first = found["own_user"]
+            variants[name] = {"error": (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]}
+        report.progress(f"{name}: {variants[name]}")
+    good = {name: variant for name, variant in variants.items() if "error" not in variant}
+    first = variants["own_user"]
     figures: dict[str, float] = {
-        "variants": len(found),
+        "variants": len(variants),
         "variants_ok": len(good),
         "own_user_ok": float("error" not in first),
     }
@@ -239,24 +245,24 @@ def cell(device: str) -> tuple[dict[str, float], dict[str, Any]]:
             "unix_packet": float(first["unix_packet"]),
             "context_ms": first["context_ms"],
         }
-    return figures, found
+    return figures, variants
 
 
 # ---- a platform ------------------------------------------------------------------------------------------------------
 
 
 def table(rows: Path, device: str) -> tuple[dict[str, float], dict[str, Any]]:
-    """Raises ValueError for rows that cannot be used."""
+    """Copy the rows to ``ml/data``; the numbers of rows. Raises ValueError for rows that cannot be used."""
     from ml.measure.rows import Solo, profiles, read
 
-    found = read(rows)
-    (profile,) = profiles(found)
+    measured = read(rows)
+    (profile,) = profiles(measured)
     figures = {
-        "solo": float(sum(isinstance(row, Solo) for row in found)),
+        "solo": float(sum(isinstance(row, Solo) for row in measured)),
         "colocations": float(len(profile.colocations)),
     }
     if device == "cpu":
-        return figures, {"file": "a rehearsal's rows stay where they are"}
+        return figures, {"file": "rows of a rehearsal are not copied"}
     name = "-".join("".join(c if c.isalnum() else " " for c in profile.place.device.lower()).split())
     target = report.ROOT / "ml" / "data" / f"{name}.jsonl"
     shutil.copyfile(rows, target)
@@ -264,7 +270,7 @@ def table(rows: Path, device: str) -> tuple[dict[str, float], dict[str, Any]]:
 
 
 def platform(device: str) -> dict[str, float]:
-    """Raises RuntimeError where something is not as it should be."""
+    """The checks on one platform. Raises RuntimeError where one fails."""
     import numpy as np
 
     from bench import harvest
@@ -288,14 +294,14 @@ def platform(device: str) -> dict[str, float]:
         (mean,) = rig.client.invoke("means", {"image": image}, deadline_ms=30_000).output.values()
         figures |= {"payload_mib": image.nbytes / 2**20, "payload_ms": (time.perf_counter() - began) * 1e3}
         if not np.allclose(mean, image.mean(axis=(2, 3)), atol=1e-4):
-            raise RuntimeError("another answer than numpy's")
+            raise RuntimeError("the function's means differ from numpy's")
         if device == "cuda":
             figures |= stranger(rig, where)
     return figures
 
 
 def stranger(rig: Any, where: Any) -> dict[str, float]:
-    """A training by hand: nothing is placed beside it until it is allowed."""
+    """An unregistered training: it is reported as protected until an operator allows it."""
     import httpx
 
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": where.device, "PYTHONPATH": str(report.ROOT)}
@@ -306,11 +312,17 @@ def stranger(rig: Any, where: Any) -> dict[str, float]:
 
         def seen() -> Any:
             return next(
-                (one for gpu in rig.client.gpus() for one in gpu.strangers or () if one.pid == training.pid), None
+                (
+                    process
+                    for gpu in rig.client.gpus()
+                    for process in gpu.strangers or ()
+                    if process.pid == training.pid
+                ),
+                None,
             )
 
-        found = rig.patiently("the stranger in the report", seen)
-        figures = {"stranger_mib": found.memory_mib, "stranger_protected": float(not found.allowed)}
+        process = rig.patiently("the unregistered process in the report", seen)
+        figures = {"stranger_mib": process.memory_mib, "stranger_protected": float(not process.allowed)}
         allowed = httpx.post(
             f"{rig.end.gateway_url}/v1/gpus/{where.gpu}/allow",
             json={"pid": training.pid},
@@ -318,10 +330,10 @@ def stranger(rig: Any, where: Any) -> dict[str, float]:
             headers={"Authorization": f"Bearer {rig.client.key}"},
         )
         allowed.raise_for_status()
-        rig.patiently("the stranger allowed", lambda: (one := seen()) is not None and one.allowed)
+        rig.patiently("the unregistered process allowed", lambda: (current := seen()) is not None and current.allowed)
         training.send_signal(signal.SIGTERM)
         training.wait(PATIENCE_S)
-        rig.patiently("the stranger gone", lambda: seen() is None)
+        rig.patiently("the end of the unregistered process", lambda: seen() is None)
         return figures | {"stranger_allowed": 1.0, "stranger_gone": 1.0}
     finally:
         training.kill()
@@ -330,17 +342,17 @@ def stranger(rig: Any, where: Any) -> dict[str, float]:
 
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="bench.probes", description="Short looks at a machine with a GPU; see the docstring."
+        prog="bench.probes", description="Short checks of a machine with a GPU; see the docstring."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("facts").add_argument("--out", type=Path, required=True)
     for name in ("cell", "variant", "table", "platform"):
-        one = commands.add_parser(name)
-        one.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+        command = commands.add_parser(name)
+        command.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
         if name == "variant":
-            one.add_argument("name", choices=sorted(VARIANTS))
+            command.add_argument("name", choices=sorted(VARIANTS))
         if name == "table":
-            one.add_argument("--rows", type=Path, required=True)
+            command.add_argument("--rows", type=Path, required=True)
     asked = parser.parse_args(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if asked.command == "variant":

@@ -54,6 +54,8 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.requirements": "packages that the environment gets; uploaded folders only",
     "spec.secrets": "names of the project's secrets that the handler finds in its environment",
     "spec.slo.deadline": "duration from arrival within which an invocation must end",
+    "spec.slo.on_late": "what becomes of a run past its deadline: `finish` (it goes on; `late_ms` says how late it was)"
+    " or `drop` (it ends as `expired`; where all of its batch is late, its instance ends with it)",
     "spec.resources.gpu_memory": "size; memory of one warm instance. 0 = no memory of the GPU",
     "spec.batching.max_size": "rows that may run together",
     "spec.scaling.min_warm": "instances that stand ready at any time, over all GPU instances",
@@ -106,6 +108,14 @@ CAUSES: Final[Mapping[invocation.Cause, str]] = {
     invocation.Cause.DEVICE_FULL: "others took the device's memory; it returned to the queue",
 }
 
+
+#: Which processes serve the families of a registry (smore/process/observability.py: FAMILIES).
+METRIC_PROCESSES: Final[Mapping[str, str]] = {
+    "gateway": "gateway",
+    "scheduler": "leader and standby",
+    "worker": "GPU worker",
+    "control": "control",
+}
 
 #: Fields that mean the same in several events of the stream. A comment ``#:`` above a field says more, or something else.
 EVENT_FIELDS: Final[Mapping[str, str]] = {
@@ -259,9 +269,9 @@ def _taken(call: ast.Call, sections: Mapping[str, str]) -> tuple[str, tuple[str,
     default = _value(call.args[1]) if len(call.args) > 1 else None
     bounds = [_value(node) for node in call.args[2:4]]
     unit = " s" if call.func.attr == "seconds" else ""
-    said = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else NONE
+    allowed = f"{bounds[0]} to {bounds[1]}{unit}" if len(bounds) == 2 else NONE
     shown = NONE if default is None else f"`{default}`" if not unit else f"`{default}` s"
-    return f"{section}.{key.value!s}", (shown, said)
+    return f"{section}.{key.value!s}", (shown, allowed)
 
 
 def _value(node: ast.expr) -> object:
@@ -285,13 +295,15 @@ def errors() -> str:
         seen.setdefault(error.code, (fault, _prose(error.__doc__)))
     rows = []
     for code in sorted({*seen, *STATUS} - {SmoreError.code}):
-        fault, said = seen.get(code, ("caller" if STATUS.get(code, 500) < 500 else "platform", UNRAISED.get(code, "")))
+        fault, meaning = seen.get(
+            code, ("caller" if STATUS.get(code, 500) < 500 else "platform", UNRAISED.get(code, ""))
+        )
         status = STATUS.get(code, 400 if fault == "caller" else 500)
-        rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, said))
+        rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, meaning))
     _missing("causes", [cause.value for cause in invocation.Cause], [cause.value for cause in CAUSES])
     causes = [
-        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else NONE, _sentence(said))
-        for cause, said in CAUSES.items()
+        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else NONE, _sentence(meaning))
+        for cause, meaning in CAUSES.items()
     ]
     return page(
         "Errors and causes",
@@ -366,8 +378,8 @@ def rest() -> str:
             query = ", ".join(
                 f"`{parameter['name']}`" for parameter in operation.get("parameters", []) if parameter["in"] == "query"
             )
-            said = _prose(operation.get("description")) or operation["summary"]
-            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, said))
+            text = _prose(operation.get("description")) or operation["summary"]
+            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, text))
     parts = [
         "A running gateway documents every body and answer under `/docs` and `/openapi.json`; this page is the list. Any operation may "
         "answer with a [problem document](errors.md)."
@@ -379,18 +391,36 @@ def rest() -> str:
 
 def metrics() -> str:
     kinds = (Counter, Gauge, Histogram)
+    families: dict[Counter | Gauge | Histogram, str] = {observability.BUILD: "every process"}
+    families |= {
+        metric: METRIC_PROCESSES[name]
+        for name, served in observability.FAMILIES.items()
+        for metric in vars(observability).values()
+        if isinstance(metric, kinds) and metric is not observability.BUILD and metric in _members(served)
+    }
+    _missing(
+        "processes with metrics",
+        [name for name, metric in vars(observability).items() if isinstance(metric, kinds)],
+        [name for name, metric in vars(observability).items() if isinstance(metric, kinds) and metric in families],
+    )
     rows = []
-    for metric in vars(observability).values():
-        if isinstance(metric, kinds):
-            described = next(iter(metric.describe()))
-            name = f"{described.name}_total" if described.type == "counter" else described.name
-            labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-            rows.append((f"`{name}`", described.type, labels or NONE, described.documentation))
+    for metric, process in families.items():
+        described = next(iter(metric.describe()))
+        name = f"{described.name}_total" if described.type == "counter" else described.name
+        labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+        rows.append((f"`{name}`", described.type, labels or NONE, process, described.documentation))
     return page(
         "Metrics",
-        "In Prometheus' text form. [Administration](../guides/administration.md#metrics) says which process serves them where.",
-        table(("metric", "type", "labels", "meaning"), rows),
+        "`smore metrics scrape-config` prints what Prometheus needs to read them; "
+        "[administration](../guides/administration.md#metrics) says who may. Every process also serves `python_*` and "
+        "`process_*` of the Prometheus client. A family with labels is left out until something was counted; a histogram has "
+        "the series `_bucket`, `_sum` and `_count`. `function` is `project/name`.",
+        table(("metric", "type", "labels", "served by", "meaning"), rows),
     )
+
+
+def _members(families: observability.Families) -> set[object]:
+    return set(families._collector_to_names)
 
 
 def events() -> str:

@@ -1,5 +1,5 @@
 """
-How a benchmark says what it found.
+How a benchmark reports its figures.
 
 Every command with ``--json`` shows its progress on stderr and ends its stdout with one line, a JSON object:
 ``{"command", "date", "revision", "device", "figures": {name: number}, ...extra}``.
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def progress(line: str) -> None:
-    """Show one line to the person who waits; stdout stays free for the result."""
+    """Print one line to stderr; stdout is for the result."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -48,7 +48,7 @@ def device() -> str:
 
 def rounded(value: float, digits: int = 4) -> float:
     """
-    ``value`` with that many significant digits (more would claim a precision no run here has); a count stays exact.
+    ``value`` with so many significant digits, because no run here is more precise; an integer stays exact.
     """
     if isinstance(value, int) or value == 0 or not math.isfinite(value):
         return value
@@ -57,8 +57,8 @@ def rounded(value: float, digits: int = 4) -> float:
 
 def result(command: str, figures: Mapping[str, float], **extra: object) -> dict[str, object]:
     """
-    The object that ``emit`` prints. ``ValueError`` for a figure that is no finite number: a gap is left out, never a
-    NaN.
+    The object that ``emit`` prints. ValueError for a figure that is no finite number: a figure that was not measured is
+    left out.
     """
     for name, value in figures.items():
         if not math.isfinite(value):

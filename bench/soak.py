@@ -1,17 +1,20 @@
 """
-What a platform holds after half an hour of mixed load: nothing may grow that does not have to.
+Half an hour of mixed load on one platform: which of its resources grow.
 
 ``python -m bench.soak --minutes 30 --json`` starts a platform of its own in a temporary home (two CPU partitions, a
-training on the first), with results and idempotency keys kept for five minutes, and sends synchronous, asynchronous,
-idempotent (each sent twice) and large requests (their bytes lie beside Redis) to four functions. Every few seconds it
-samples the memory of each process of the platform, the keys in Redis, the files of the home and of /dev/shm, open
-descriptors and the size of the database.
+training on the first), which keeps results and idempotency keys for five minutes. It sends synchronous, asynchronous,
+idempotent (each sent twice) and large requests to four functions. Every few seconds it samples the resident memory of
+each process of the platform, the keys in Redis, the files of the home and of /dev/shm, open descriptors and the size of
+the database.
 
-Figures: ``lost`` = accepted, and not ended when the load had ended and a minute had passed, or ended otherwise than by
-success or by its deadline; ``doubled`` = idempotency keys with two invocations; ``expired``; ``rss_growth_max``,
-``redis_keys_growth``, ``files_growth`` = medians of the two minutes before the end over those before the half, minus
-one, the largest over the processes (over the places and processes for files); ``bytes_per_invocation`` = growth of the
-database over invocations.
+Figures:
+
+* ``lost``: accepted invocations that did not end within a minute after the load, or ended otherwise than by success or
+  by their deadline. ``doubled``: idempotency keys with two invocations. ``expired``, ``succeeded``, ``accepted``,
+  ``sent``.
+* ``rss_growth_max`` (of the process that grew most), ``redis_keys_growth``, ``files_growth`` (of the folder or process
+  that grew most): the median of the last two minutes over the median of the two minutes before half time, minus one.
+* ``bytes_per_invocation``: growth of the database over the accepted invocations.
 """
 
 import argparse
@@ -34,24 +37,24 @@ import psutil
 import redis
 from sqlalchemy import Engine, text
 
+from bench.ports import free_port
 from bench.report import emit, progress
 from smore import local
 from smore.postgres.rows import make_engine
 from smore.process.settings import Settings
 
-#: Results and idempotency keys are kept for so long, seconds: what they hold is at its level well before the half of a
-#: long run.
+#: Seconds for which results and idempotency keys are kept: less than half of a long run, so that their number has
+#: stopped growing by then.
 TTL_S: Final = 300
-#: Samples are taken this often, and so many seconds of them are one window, of which the median counts.
+#: Seconds between samples, and the length of a window, whose median counts.
 SAMPLE_S: Final = 5.0
 WINDOW_S: Final = 120.0
 #: Bytes of a large request and of its answer.
 LARGE: Final = 200_000
-#: What is smaller is measured against this: one descriptor more of twenty is a connection, five more in half the time
-#: are a leak.
+#: The least level that a growth is divided by: one descriptor more than twenty is a connection and no leak.
 LEAST_FILES: Final = 100.0
 LEAST_KEYS: Final = 100.0
-#: How long the asynchronous ones have to end after the load, seconds.
+#: Seconds that asynchronous invocations have to end after the load, and that the recorder has to write them down.
 PATIENCE_S: Final = 60.0
 TERMINAL: Final = frozenset({"succeeded", "failed", "rejected", "expired", "cancelled"})
 
@@ -63,10 +66,11 @@ def growth(
     samples: Sequence[tuple[float, float]], half: float, end: float, *, window: float = WINDOW_S, least: float = 0.0
 ) -> float:
     """
-    Median of the window before ``end`` over the median of the one before ``half``, minus one: 0.05 = 5 % more.
+    Median of the window that ends at ``end`` over the median of the window that ends at ``half``, minus one: 0.05 =
+    5 % more.
 
-    ``samples`` (time, value); the windows are ``window`` long, or as long as there is between the two. A level below
-    ``least`` counts as that. ValueError where a window has no sample.
+    ``samples``: (seconds, value). A window has ``window`` seconds, at most the time between ``half`` and ``end``. A
+    level below ``least`` counts as ``least``. StatisticsError where a window has no sample.
     """
     window = min(window, end - half)
 
@@ -81,11 +85,11 @@ def worst_growth(
     series: Mapping[str, Sequence[tuple[float, float]]], half: float, end: float, *, least: float = 0.0
 ) -> dict[str, float]:
     """The growth of every series that has samples in both windows, the largest first."""
-    found: dict[str, float] = {}
+    growths: dict[str, float] = {}
     for name, samples in series.items():
         with contextlib.suppress(statistics.StatisticsError):
-            found[name] = growth(samples, half, end, least=least)
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            growths[name] = growth(samples, half, end, least=least)
+    return dict(sorted(growths.items(), key=lambda item: -item[1]))
 
 
 # ---- what is sampled -------------------------------------------------------------------------------------------------
@@ -102,7 +106,7 @@ class Samples:
 
 
 class Sampler:
-    """Looks at a platform from outside; :meth:`sample` takes some ten milliseconds."""
+    """Samples the resources of a platform from outside; :meth:`sample` takes some ten milliseconds."""
 
     def __init__(self, home: Path, end: local.Endpoints, engine: Engine) -> None:
         self._home, self._engine = home, engine
@@ -132,23 +136,38 @@ class Sampler:
         with self._engine.connect() as connection:
             return {str(name): int(size) for name, size in connection.execute(text(query))}
 
+    def recorded(self, invocations: int) -> None:
+        """
+        Wait until the recorder has written so many invocations. RuntimeError where it has not within PATIENCE_S.
+        """
+        until = time.monotonic() + PATIENCE_S
+        while (written := self._written()) < invocations:
+            if time.monotonic() > until:
+                raise RuntimeError(f"the history has {written} of {invocations} invocations")
+            time.sleep(0.2)
+
+    def _written(self) -> int:
+        query = "SELECT count(*) FROM invocations WHERE function LIKE 'soak-%' AND finished_at IS NOT NULL"
+        with self._engine.connect() as connection:
+            return int(connection.execute(text(query)).scalar_one())
+
     def _processes(self) -> dict[str, psutil.Process]:
         """
-        What lives as long as the platform, by name. Runners come and go, and Postgres' backends show shared memory as
-        their own.
+        The processes that live as long as the platform, by name. Runners are left out, because they come and go, and so
+        are the backends of Postgres, because their resident memory counts the shared memory of all.
         """
-        found: dict[str, psutil.Process] = {}
+        processes: dict[str, psutil.Process] = {}
         with contextlib.suppress(psutil.Error):
-            found["supervisor"] = psutil.Process(self._supervisor)
-        for one in local.status(self._home):
-            if one.pid is None:
+            processes["supervisor"] = psutil.Process(self._supervisor)
+        for program in local.status(self._home):
+            if program.pid is None:
                 continue
             with contextlib.suppress(psutil.Error, OSError):
-                found[one.name] = psutil.Process(one.pid)
-                if one.name.startswith("worker-"):
-                    record = json.loads((self._home / "run" / f"{one.name}.json").read_text())
-                    found[f"zygote of {one.name}"] = psutil.Process(record["session"])
-        return found
+                processes[program.name] = psutil.Process(program.pid)
+                if program.name.startswith("worker-"):
+                    record = json.loads((self._home / "run" / f"{program.name}.json").read_text())
+                    processes[f"zygote of {program.name}"] = psutil.Process(record["session"])
+        return processes
 
 
 def _files(folder: Path) -> int:
@@ -160,13 +179,13 @@ def _files(folder: Path) -> int:
 
 @dataclass(slots=True)
 class Account:
-    """What was sent and what became of it."""
+    """The requests of the load and how their invocations ended."""
 
     sent: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
-    #: Of what was accepted: how it ended.
+    #: Ends of accepted invocations.
     states: Counter[str] = field(default_factory=Counter)
-    #: Accepted and not known to have ended.
+    #: Accepted invocations whose end was not seen yet, with the time of their answer (monotonic).
     open: dict[str, float] = field(default_factory=dict)
     doubled: int = 0
 
@@ -231,7 +250,7 @@ class Load:
             self.account.doubled += bool(first and again and first != again)
 
     async def _send(self, function: str, n: int, headers: Mapping[str, str], counted: bool = True) -> str:
-        """Id of the invocation, '' where none was made."""
+        """The id of the invocation, '' where none was made. Only ``counted`` requests go into :attr:`account`."""
         given: Any = {"n": n, "file": os.devnull, "s": 0.02}
         if function == "soak-large":
             given = {"n": n, "text": self._large}
@@ -241,15 +260,15 @@ class Load:
                 json={"input": given, "deadline_ms": 30_000},
                 headers=dict(headers),
             )
-            said = answer.json()
+            answered = answer.json()
         except (httpx.HTTPError, ValueError):
             self.account.statuses[0] += 1
             return ""
         self.account.statuses[answer.status_code] += 1
-        id_ = str(said.get("id") or said.get("invocation_id") or "")
+        id_ = str(answered.get("id") or answered.get("invocation_id") or "")
         if not id_ or not counted:
             return id_
-        state = said.get("state") or ("succeeded" if answer.status_code == 200 else "")
+        state = answered.get("state") or ("succeeded" if answer.status_code == 200 else "")
         if state in TERMINAL:
             self.account.states[state] += 1
         else:
@@ -257,7 +276,7 @@ class Load:
         return id_
 
     async def _follow(self) -> None:
-        """What became of what nobody waits for."""
+        """Ask once a second how the open invocations ended."""
         while True:
             await asyncio.sleep(1.0)
             young = time.monotonic() - 1.0
@@ -309,18 +328,18 @@ class Load:
 
     async def _until(self, ask: Callable[[], Any], seconds: float) -> httpx.Response:
         """Ask until the answer is good. RuntimeError with the last one when that takes longer."""
-        until, said = time.monotonic() + seconds, "no answer"
+        until, problem = time.monotonic() + seconds, "no answer"
         while time.monotonic() < until:
             try:
                 answer: httpx.Response = await ask()
             except httpx.HTTPError as error:
-                said = repr(error)
+                problem = repr(error)
             else:
                 if answer.is_success:
                     return answer
-                said = f"{answer.status_code} {answer.text[:300]}"
+                problem = f"{answer.status_code} {answer.text[:300]}"
             await asyncio.sleep(0.3)
-        raise RuntimeError(f"the platform is not ready for the load: {said}")
+        raise RuntimeError(f"the platform is not ready for the load: {problem}")
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -331,7 +350,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Soaked:
-    """``figures`` as in the module's text; the growth of each series, and bytes of each table per invocation."""
+    """``figures`` as in the module's docstring; the growth of each series; bytes of each table per invocation."""
 
     figures: dict[str, float]
     rss: dict[str, float]
@@ -345,15 +364,15 @@ async def _soak(load: Load, sampler: Sampler, minutes: float) -> Soaked:
     tables, begin = await asyncio.to_thread(sampler.tables), time.monotonic()
     await asyncio.to_thread(sampler.sample)
     working = asyncio.create_task(load.run(minutes * 60))
-    told = begin
+    reported = begin
     while time.monotonic() < begin + minutes * 60:
         await asyncio.sleep(SAMPLE_S)
         await asyncio.to_thread(sampler.sample)
-        if time.monotonic() - told > 60:
-            told = time.monotonic()
+        if time.monotonic() - reported > 60:
+            reported = time.monotonic()
             seen = sampler.samples
             progress(
-                f"{(told - begin) / 60:5.1f} min  sent {load.account.sent}  open {len(load.account.open)}  keys"
+                f"{(reported - begin) / 60:5.1f} min  sent {load.account.sent}  open {len(load.account.open)}  keys"
                 f" {seen.keys[-1][1]:.0f}  files {seen.files['home'][-1][1]:.0f}  database"
                 f" {seen.database[-1][1] / 1e6:.1f} MB  gateway {seen.rss['gateway'][-1][1] / 1e6:.0f} MB"
             )
@@ -361,8 +380,7 @@ async def _soak(load: Load, sampler: Sampler, minutes: float) -> Soaked:
     half = begin + (end - begin) / 2
     await working
     await load.stop(job)
-    # What the recorder has still to write.
-    await asyncio.sleep(3.0)
+    await asyncio.to_thread(sampler.recorded, load.account.accepted)
     await asyncio.to_thread(sampler.sample)
     return _figures(load.account, sampler, tables, half, end)
 
@@ -399,7 +417,7 @@ def run(minutes: float, rate: float) -> Soaked:
     with tempfile.TemporaryDirectory(prefix="smore-soak-") as folder:
         home = Path(folder)
         os.environ |= {
-            "SMORE_API__PORT": str(_free_port()),
+            "SMORE_API__PORT": str(free_port()),
             "SMORE_QUEUE__RESULT_TTL_S": str(TTL_S),
             "SMORE_QUEUE__SYNC_RESULT_TTL_S": str(TTL_S),
             "SMORE_QUEUE__IDEMPOTENCY_TTL_S": str(TTL_S),
@@ -421,14 +439,6 @@ async def _closing(load: Load, sampler: Sampler, minutes: float) -> Soaked:
         await load.close()
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
@@ -438,8 +448,8 @@ def main() -> None:
     soaked = run(options.minutes, options.rate)
     first = dict(list(soaked.files.items())[:10])
     extra = {
-        name: {key: round(value, 4) for key, value in found.items()}
-        for name, found in (("rss_growth", soaked.rss), ("files_growth_by", first), ("table_bytes", soaked.tables))
+        name: {key: round(value, 4) for key, value in series.items()}
+        for name, series in (("rss_growth", soaked.rss), ("files_growth_by", first), ("table_bytes", soaked.tables))
     }
     if options.json:
         emit("bench.soak", soaked.figures, **extra)

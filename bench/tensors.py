@@ -8,16 +8,19 @@ A 1x3x224x224 FP32 tensor (602,112 bytes), one connection, one request after the
 * ``json``: the same function in the process of a FastAPI server (``bench/peers/tensors.py``), tensors as JSON by orjson
   at both ends over one ``http.client`` connection: the quickest client that sends it as JSON.
 
-Rounds go one after the other, the sides in turn; a round is a warm-up of 1 s and a window of 3 s (``--quick``: one
-round, 1 s). A request's time is from the array in the caller's hand to the answer's array there. CPU is that of all
-processes of a side (the platform's Redis, Postgres and beat too, the client's not) from the window's begin to its end,
-over the window's answers: what the platform uses while it waits is in it. Both sides compute the means of the three
-channels; that is ``predict_us``.
+In each round both sides are measured, one after the other, with a warm-up of 1 s and a window of 3 s (``--quick``: one
+round, 1 s). The time of a request begins with the array in the client and ends with the answer's array there. CPU is
+that of all processes of a side (Redis, Postgres and beat of the platform included, the client left out) within the
+window, over the answers in it, so what the platform uses while it is idle counts too. Both sides compute the means of
+the three channels (``predict_us``).
 
-Figures: medians over the rounds, ``cpu_ratio`` the median of the rounds' own. ``oip_p50_ms``, ``json_p50_ms``,
-``oip_cpu_us``, ``json_cpu_us`` per request, ``cpu_ratio`` = oip / json (reach 0.5), ``p50_ratio``;
-``idle_cpu_ms_per_s``: what the platform uses in a second without requests. The JSON line has each process's part
-besides.
+Figures: medians over the rounds; of a ratio, the median of the ratios of the rounds.
+
+* ``oip_p50_ms``, ``json_p50_ms``; ``oip_cpu_us``, ``json_cpu_us`` per request; ``cpu_ratio`` (oip / json, aim 0.5),
+  ``p50_ratio``.
+* ``idle_cpu_ms_per_s``: CPU that the platform uses in a second without requests.
+
+The JSON line also has the CPU of each of the platform's processes.
 """
 
 import argparse
@@ -42,6 +45,7 @@ from tritonclient.http import InferenceServerClient, InferInput
 from bench import cpu, report
 from bench.means import ChannelMeans
 from bench.peers import naive
+from bench.ports import free_port
 from smore import local
 from smore.process.settings import Settings
 from smore_client import Client
@@ -59,8 +63,9 @@ FUNCTION = {
     },
 }
 WARMUP_S = 1.0
-START_S = 60.0
-#: A platform that uses less has done what a start brings with it.
+#: A first start compiles the policy.
+START_S = 180.0
+#: Cores: a platform that uses less has finished the work of its start.
 IDLE_CORES = 0.15
 
 #: One request: the answer's array.
@@ -76,7 +81,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One side in one round."""
+    """What one side needed in one round; ``cpu_us`` per answer."""
 
     p50_ms: float
     cpu_us: float
@@ -87,7 +92,7 @@ class Window:
 def platform(home: Path) -> Iterator[Side]:
     """SMore on a home of its own with one CPU partition, nothing pinned, the function deployed."""
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-    port = naive.free_port()
+    port = free_port()
     os.environ |= {**naive.ENVIRONMENT, "SMORE_API__PORT": str(port)}
     end = local.up(
         home, config=Settings(platform_cores=cores), partitions=[local.Partition(gpu="cpu0", kind="cpu", device=cores)]
@@ -114,7 +119,7 @@ def platform(home: Path) -> Iterator[Side]:
 
 @contextmanager
 def peer() -> Iterator[Side]:
-    port = naive.free_port()
+    port = free_port()
     # Its turns are further apart than the five seconds for which uvicorn keeps a connection.
     options = ("--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "600")
     command = (
@@ -164,7 +169,7 @@ def _patiently(condition: Callable[[], bool]) -> None:
 
 
 def measure(side: Side, seconds: float) -> tuple[Window, dict[int, float]]:
-    """A warm-up and a window; and the CPU seconds of each process in it. RuntimeError for a wrong answer."""
+    """Warm up, then measure a window; the CPU seconds of each process in it. RuntimeError for a wrong answer."""
     if not np.allclose(side.request(), IMAGE.mean(axis=(2, 3)), atol=1e-5):
         raise RuntimeError(f"{side.name} answers something else")
     _repeat(side.request, WARMUP_S)
@@ -190,27 +195,27 @@ def _name(pid: int) -> str:
 
 def compare(sides: Sequence[Side], rounds: int, seconds: float) -> tuple[dict[str, float], list[dict[str, object]]]:
     """Figures, and what each of the platform's processes used per request in the last round."""
-    found: dict[str, list[Window]] = {side.name: [] for side in sides}
+    windows: dict[str, list[Window]] = {side.name: [] for side in sides}
     parts: list[dict[str, object]] = []
     for number in range(rounds):
         report.progress(f"round {number + 1} of {rounds}")
         for side in sides if number % 2 == 0 else sides[::-1]:
             window, spent = measure(side, seconds)
-            found[side.name].append(window)
+            windows[side.name].append(window)
             if side.name == "oip":
-                most = sorted(spent.items(), key=lambda one: -one[1])[:8]
+                most = sorted(spent.items(), key=lambda item: -item[1])[:8]
                 parts = [
                     {"process": _name(pid), "cpu_us": report.rounded(used * 1e6 / window.answers)} for pid, used in most
                 ]
-    oip, json = found["oip"], found["json"]
+    oip, json = windows["oip"], windows["json"]
     (idle,) = (side.group for side in sides if side.name == "oip")
     _, resting = idle.measure(lambda: time.sleep(seconds))
     own = ChannelMeans()
     return {
-        "oip_p50_ms": statistics.median(one.p50_ms for one in oip),
-        "json_p50_ms": statistics.median(one.p50_ms for one in json),
-        "oip_cpu_us": statistics.median(one.cpu_us for one in oip),
-        "json_cpu_us": statistics.median(one.cpu_us for one in json),
+        "oip_p50_ms": statistics.median(window.p50_ms for window in oip),
+        "json_p50_ms": statistics.median(window.p50_ms for window in json),
+        "oip_cpu_us": statistics.median(window.cpu_us for window in oip),
+        "json_cpu_us": statistics.median(window.cpu_us for window in json),
         "cpu_ratio": statistics.median(a.cpu_us / b.cpu_us for a, b in zip(oip, json, strict=True)),
         "p50_ratio": statistics.median(a.p50_ms / b.p50_ms for a, b in zip(oip, json, strict=True)),
         "idle_cpu_ms_per_s": resting.cores * 1000,

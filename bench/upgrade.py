@@ -294,10 +294,10 @@ def figures(left: Left, seen: Seen) -> dict[str, float]:
     }
 
 
-def whole(found: Mapping[str, float]) -> bool:
+def whole(values: Mapping[str, float]) -> bool:
     """Whether nothing was lost, doubled, restarted or left unread."""
-    read = all(found[name] == found[name.replace("_before", "_read")] for name in found if name.endswith("_before"))
-    return read and not found["lost"] and not found["doubled"] and found["training_adopted"] == 1
+    read = all(values[name] == values[name.replace("_before", "_read")] for name in values if name.endswith("_before"))
+    return read and not values["lost"] and not values["doubled"] and values["training_adopted"] == 1
 
 
 def run(older: str) -> dict[str, float]:
@@ -325,12 +325,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--from", dest="older", default=OLDER, help="the older revision")
     options = parser.parse_args()
-    found = run(options.older)
+    values = run(options.older)
     if options.json:
-        emit("bench.upgrade", found, older=options.older)
+        emit("bench.upgrade", values, older=options.older)
     else:
-        print(json.dumps(found, indent=1))
-    sys.exit(0 if whole(found) else 1)
+        print(json.dumps(values, indent=1))
+    sys.exit(0 if whole(values) else 1)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,26 @@
 """
-What an uploaded function costs: sending it, building its environment, its cold starts.
+What an uploaded function costs: the upload, the build of its environment, its cold starts.
 
 ``python -m bench.uploads --json`` starts a platform of its own in a temporary home, with one CPU partition, and deploys
-folders to it. ``--pypi`` takes the requirement from PyPI (einops) in place of a wheel that is made here, and so needs a
-network.
+folders to it. ``--pypi`` takes the requirement (einops) from PyPI and needs a network; otherwise it is a wheel that the
+benchmark makes.
 
-Figures: ``upload_mib_s`` = a folder with weights, from packing to stored and checked blobs, and ``upload_ratio`` = its
-time over that of copying the file and hashing it twice, as both ends do, in process; ``gateway_growth_mib`` = peak
-resident memory of the gateway beyond what it had before; ``resend_s`` = deploying the same folder with another line of
-code; ``build_s`` = fetching and building at the first deploy of a function with a requirement, ``deploy_s`` = all of
-that deploy; ``cold_ms`` and ``cold_own_ms`` = a load, by its phases together (median of several): in the platform's
-environment, and in one of its own that is built.
+Figures:
+
+* ``upload_mib_s``: a folder with weights, from packing to stored and checked blobs. ``upload_ratio``: its time over
+  that of copying the file and hashing it twice in one process, which is the least that two ends have to do.
+* ``gateway_growth_mib``: peak resident memory of the gateway beyond what it had before the upload.
+* ``resend_s``: deploying the same folder with another line of code.
+* ``build_s``: fetching and building the environment at the first deploy of a function with a requirement;
+  ``deploy_s``: all of that deploy.
+* ``cold_ms``, ``cold_own_ms``: the phases of a load added up, median of seven: in the platform's environment, and in an
+  environment of the function's own that is built already.
 """
 
 import argparse
 import json
 import os
 import shutil
-import socket
 import statistics
 import tempfile
 import time
@@ -29,6 +32,7 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
+from bench.ports import free_port
 from bench.report import emit, progress, rounded
 from smore import local
 from smore.process.settings import Settings
@@ -53,6 +57,7 @@ class Own(smore.Handler):
 
 
 def folder(place: Path, name: str, *, imports: str = "", requirements: str = "") -> Path:
+    """Write a function's ``function.yaml`` and ``handler.py`` into ``place``."""
     place.mkdir(exist_ok=True)
     (place / "function.yaml").write_text(
         f"apiVersion: smore/v1\nkind: Function\nmetadata: {{name: {name}}}\n"
@@ -63,6 +68,7 @@ def folder(place: Path, name: str, *, imports: str = "", requirements: str = "")
 
 
 def wheel(place: Path) -> str:
+    """Make the wheel of an empty module in ``place``; the requirement that names it."""
     info = "tinywheel-1.0.dist-info"
     with zipfile.ZipFile(place / "tinywheel-1.0-py3-none-any.whl", "w") as writer:
         writer.writestr("tinywheel.py", "")
@@ -75,28 +81,31 @@ def wheel(place: Path) -> str:
 
 
 def eventually(look: Callable[[], T], within_s: float, what: str) -> T:
-    """The first true answer of ``look``."""
+    """The first true value of ``look``. Raises TimeoutError(what) where none comes in time."""
     until = time.monotonic() + within_s
-    while not (found := look()):
+    while not (value := look()):
         if time.monotonic() > until:
             raise TimeoutError(what)
         time.sleep(0.02)
-    return found
+    return value
 
 
 def peak_mib(pid: int) -> float:
-    """VmHWM: the most that was ever resident."""
+    """The most memory of a process that was ever resident (VmHWM), MiB."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
 
 
 class Stage:
+    """A platform, a client of it, and the folder for the functions."""
+
     def __init__(self, place: Path, home: Path, client: Client) -> None:
         self.place = place
         self.home = home
         self.client = client
 
     def upload(self, mib: int) -> dict[str, float]:
+        """The figures of an upload with ``mib`` MiB of weights."""
         place = folder(self.place / "big", "big")
         weights = place / "weights.bin"
         with weights.open("wb") as sink:
@@ -132,7 +141,7 @@ class Stage:
         """Milliseconds of one load, by phase."""
         self.client.offload(name)
         eventually(
-            lambda: all(one.function != f"default/{name}" for gpu in self.client.gpus() for one in gpu.warm),
+            lambda: all(instance.function != f"default/{name}" for gpu in self.client.gpus() for instance in gpu.warm),
             30,
             "unloaded",
         )
@@ -148,8 +157,7 @@ class Stage:
 def run(mib: int, pypi: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="smore-uploads-") as temporary:
         place, home = Path(temporary), Path(temporary, "home")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            os.environ["SMORE_API__PORT"] = str(free.getsockname()[1])
+        os.environ["SMORE_API__PORT"] = str(free_port())
         end = local.up(home, config=Settings(), partitions=1)
         try:
             with Client(end.gateway_url, (home / "key").read_text().strip()) as client:

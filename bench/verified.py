@@ -1,9 +1,8 @@
 """
-What was seen to work on a GPU, and the table that says so: ``python -m bench.verified .gpu/verified.json``.
+The GPU column of the table in ``docs/status.md``: ``python -m bench.verified .gpu/verified.json``.
 
-A feature is *verified* by stages of ``bench.gpu``: by all of its stages, on the same device, each of them ``ok``. The
-command writes the GPU column of the table in ``docs/status.md`` from such a file. A row that the file names gets its
-date, device and evidence; the other rows stay as they are.
+A feature is *verified* where all of its stages of ``bench.gpu`` were ``ok`` on the same GPU; ``verified.json`` holds
+these features. The command writes date, device and evidence into their rows; the other rows stay as they are.
 """
 
 import argparse
@@ -41,8 +40,8 @@ PROOFS: Final[Mapping[str, Sequence[str]]] = {
 
 def verified(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """
-    Feature → date, device, evidence, and the driver and torch (several where its stages ran with several). ``stages``
-    as ``state.json`` has them; what ran on a CPU partition verifies nothing.
+    Each verified feature with ``date``, ``device``, ``evidence`` and ``software`` (driver and torch, several where the
+    stages ran with several). ``stages``: the content of ``state.json``; a stage on a CPU partition verifies nothing.
     """
     rows = {}
     for feature, needed in PROOFS.items():
@@ -62,7 +61,7 @@ def verified(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str
 
 
 def write(page: str, rows: Mapping[str, Mapping[str, str]]) -> str:
-    """The page with these rows' cells. ValueError where the table is not there or lacks a row."""
+    """The page with the cells of these rows written. ValueError where the table or one of its rows is missing."""
     table = re.search(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", page, re.DOTALL)
     if table is None:
         raise ValueError(f"there is no table between {BEGIN} and {END}")

@@ -29,10 +29,10 @@ from smore.handler import Handler
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
 from smore.redis.queue import Claim, Ending, RunOutcome, Snapshot, StartedInvocation
-from smore.redis.records import InvocationRecord, LeasedInvocation, QueuedInvocation, Reply
+from smore.redis.records import InvocationRecord, LeasedInvocation, QueuedInvocation, Reply, reply_of
+from smore.redis.scripts import EXPIRED, LATE
 from smore.redis.submission import Admission, Submission
 
-_EXPIRED: Final = error_result("The deadline passed before a GPU instance could start it.")
 _LIMIT: Final = error_result("It was started or dispatched as often as allowed.")
 _CANCELLED: Final = error_result("It was cancelled.")
 
@@ -313,7 +313,7 @@ class InMemoryQueue:
         ):
             return None
         if invocation.deadline_us <= now_us:
-            self._end(invocation, State.EXPIRED, Cause.DEADLINE_EXPIRED, _EXPIRED)
+            self._end(invocation, State.EXPIRED, Cause.DEADLINE_EXPIRED, EXPIRED)
             return None
         invocation.state, invocation.started_us = State.RUNNING, now_us
         invocation.starts += 1
@@ -329,8 +329,18 @@ class InMemoryQueue:
             alone=invocation.alone,
         )
 
-    def finish(self, function: str, meta: str, outcomes: Sequence[RunOutcome]) -> list[bool]:  # noqa: ARG002 - as the real one
-        """End a batch; False where another attempt owns the invocation or it has ended. ``meta`` is not kept."""
+    def finish(
+        self,
+        function: str,
+        meta: str,  # noqa: ARG002 - as the real one
+        outcomes: Sequence[RunOutcome],
+        *,
+        drop_late: bool = False,
+    ) -> list[bool]:
+        """
+        End a batch; False where another attempt owns the invocation or it has ended. ``meta`` is not kept.
+        ``drop_late``: what is past its deadline ends as expired, whatever came of it.
+        """
         accepted = []
         for outcome in outcomes:
             invocation = self._find(function, outcome.id)
@@ -340,8 +350,11 @@ class InMemoryQueue:
                 and invocation.attempt == outcome.attempt
             )
             if invocation is not None and mine:
-                state = TRANSITIONS[outcome.action][invocation.state]
-                self._end(invocation, state, outcome.cause, outcome.result)
+                if drop_late and invocation.deadline_us < self._now_us():
+                    self._end(invocation, State.EXPIRED, Cause.DEADLINE_EXPIRED, LATE)
+                else:
+                    state = TRANSITIONS[outcome.action][invocation.state]
+                    self._end(invocation, state, outcome.cause, outcome.result)
             accepted.append(mine)
         return accepted
 
@@ -462,19 +475,7 @@ class InMemoryGatewayQueue:
         record, result = self._queue.record(project, id_), self._queue.result(project, id_)
         if record is None or result is None:
             return None
-        return Reply(
-            id=id_,
-            state=record.state,
-            cause=record.cause,
-            attempt=record.attempt,
-            arrival_us=record.arrival_us,
-            claimed_us=record.claimed_us,
-            started_us=record.started_us,
-            finished_us=record.finished_us,
-            gpu=record.gpu,
-            schedule_us=record.schedule_us,
-            result=result,
-        )
+        return reply_of(record, result)
 
 
 # ---- the runner ------------------------------------------------------------------------------------------------------

@@ -38,16 +38,16 @@ TOGETHER = {
 }
 
 
-class FilesTogether(LoadFileScheduling):
+class FilesTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """xdist's ``--dist loadfile``, with files in the place of one that share a platform."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
+        file: str = super()._split_scope(nodeid)
         return TOGETHER.get(file, file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
-    return FilesTogether(config, log) if config.getoption("dist") == "loadfile" else None  # type: ignore[arg-type]
+    return FilesTogether(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 # A developer's own platform must not be what the tests run against; SMORE_TEST_DEVICE is for the tests.

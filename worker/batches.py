@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import redis
 import structlog
 
-from smore.domain.function import FunctionSpec
+from smore.domain.function import FunctionSpec, OnLate
 from smore.domain.invocation import Cause, Encoding
 from smore.messages.results import Execution, Result, encode_execution, encode_result, error_result
 from smore.process import observability
@@ -46,6 +46,8 @@ SEAT_WAIT_S: Final = 10.0
 #: and at least, however near its deadline is.
 GATE_WAIT_S: Final = 1.0
 GATE_LEAST_S: Final = 0.05
+#: Seconds after its deadline at which a run is stopped whose function drops what is late: Redis' clock decides then.
+LATE_MARGIN_S: Final = 0.01
 #: Seconds from SIGTERM to SIGKILL of a cancelled invocation's runner.
 CANCEL_S: Final = 1.0
 
@@ -78,6 +80,8 @@ class Batch:
     members: Sequence[Member]
     phase: Phase = Phase.WAITING
     seat: Seat | None = None
+    #: Whether what is past its deadline ends (``slo.on_late: drop``).
+    drop_late: bool = False
     #: Ids that are no longer this worker's: cancelled, or given to another worker because their leases ended.
     disowned: set[str] = field(default_factory=set)
 
@@ -205,6 +209,7 @@ class Executor:
         if spec is None:
             self._fail(batch, Cause.FUNCTION_DELETED, "The function is gone.")
             return
+        batch.drop_late = spec.on_late is OnLate.DROP
         try:
             seat = self._seat(batch, spec)
         except Unservable as error:
@@ -259,6 +264,16 @@ class Executor:
         if not members:
             self._pool.release(seat)
             return
+        limit_s = spec.timeout_s
+        if batch.drop_late:
+            last_us = max(member.begun.deadline_us for member in members)
+            limit_s = min(limit_s, last_us / 1e6 - time.time() + LATE_MARGIN_S)
+            if limit_s <= 0:
+                # A cold start took all the time there was. The instance stays.
+                self._settling(batch)
+                self._pool.release(seat)
+                self._drop(batch)
+                return
         jobs = list(self._jobs())
         items = [
             Item(
@@ -270,12 +285,15 @@ class Executor:
             for member in members
         ]
         try:
-            ran = seat.runner.predict(items, [member.begun.payload for member in members], trace, spec.timeout_s)
+            ran = seat.runner.predict(items, [member.begun.payload for member in members], trace, limit_s)
         except RunnerDied as error:
             self._died(batch, seat, error)
             return
         except RunnerTimeout:
             self._end(batch, seat)
+            if limit_s < spec.timeout_s:
+                self._drop(batch)
+                return
             log.warning("timed out", revision=batch.revision, timeout_s=spec.timeout_s)
             self._charge(batch, Cause.TIMED_OUT, f"It ran longer than its limit of {spec.timeout_s:g} s.")
             return
@@ -419,6 +437,10 @@ class Executor:
                 )
             )
 
+    def _drop(self, batch: Batch) -> None:
+        """Every member is past its deadline, and its function drops what is late."""
+        self._fail(batch, Cause.DEADLINE_EXPIRED, "It was stopped at its deadline (slo.on_late: drop).")
+
     def _fail(self, batch: Batch, cause: Cause, message: str) -> None:
         self._settling(batch)
         blob = error_result(message)
@@ -440,7 +462,7 @@ class Executor:
         with self._lock:
             kept = [outcome for outcome in outcomes if outcome.id not in batch.disowned]
         if kept:
-            self._patiently(lambda: self._queue.finish(batch.function, meta, kept))
+            self._patiently(lambda: self._queue.finish(batch.function, meta, kept, drop_late=batch.drop_late))
 
     def _patiently(self, call: Callable[[], T]) -> T | None:
         """Call Redis, and again for :data:`PATIENCE_S` while it restarts or is full. None where that goes on."""

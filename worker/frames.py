@@ -20,6 +20,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from smore.domain.function import TensorSpec
+
 #: A piece of a body.
 Chunk = bytes | bytearray | memoryview
 
@@ -177,19 +179,11 @@ class Failed(_Message, frozen=True, tag="failed"):
 FromRunner = Prepared | Loaded | Parked | Predicted | Failed
 
 
-class Tensor(msgspec.Struct, frozen=True):
-    """As :class:`smore.domain.function.TensorSpec`."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-
-
 class Description(msgspec.Struct, frozen=True):
     """The inputs and outputs of a canary, None = JSON values; ``memory_mib``: what the runner holds then."""
 
-    inputs: list[Tensor] | None
-    outputs: list[Tensor] | None
+    inputs: list[TensorSpec] | None
+    outputs: list[TensorSpec] | None
     memory_mib: float
 
 

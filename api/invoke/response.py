@@ -100,21 +100,31 @@ def settled(reply: Reply, request_id: str, check: AdmissionCheck | None = None) 
     invocation expired.
     """
     result = result_of(reply, check)
-    timing = (b"server-timing", server_timing(reply, result))
+    headers = [(b"server-timing", server_timing(reply, result)), *late_header(reply)]
     if result.form == "raw":
         headers = [
             RAW_TYPE,
-            timing,
+            *headers,
             (b"smore-outputs", result.shapes.encode()),
             (b"smore-invocation", reply.id.encode()),
         ]
         return BytesResponse(200, result.body, request_id, headers)
     return BytesResponse(
         200,
-        b'{"id":"%b","state":"succeeded","output":%b}' % (reply.id.encode(), result.body),
+        b'{"id":"%b","state":"succeeded","late_ms":%b,"output":%b}' % (reply.id.encode(), late_ms(reply), result.body),
         request_id,
-        [JSON_TYPE, timing],
+        [JSON_TYPE, *headers],
     )
+
+
+def late_ms(reply: Reply) -> bytes:
+    """Milliseconds after its deadline at which it ended, as a JSON number; 0 = in time."""
+    return b"%.3f" % (reply.late_us / 1000) if reply.late_us else b"0"
+
+
+def late_header(reply: Reply) -> list[tuple[bytes, bytes]]:
+    """``Smore-Late-Ms`` where it ended after its deadline."""
+    return [(b"smore-late-ms", late_ms(reply))] if reply.late_us else []
 
 
 def result_of(reply: Reply, check: AdmissionCheck | None = None) -> Result:
@@ -140,6 +150,8 @@ def _ended(reply: Reply, result: Result, check: AdmissionCheck | None) -> Ended:
         "state": reply.state,
         "cause": reply.cause,
     }
+    if reply.late_us:
+        details["late_ms"] = reply.late_us / 1000
     if status in (429, 503):
         details["retry_after_s"] = 1
     if check is not None and reply.state == State.EXPIRED:
@@ -151,7 +163,11 @@ def item(reply: Reply, check: AdmissionCheck | None = None) -> bytes:
     """One input of several, as JSON; ``status`` is what a call of its own would have been answered with."""
     result = decode_result(reply.result)
     if reply.state == State.SUCCEEDED:
-        return b'{"id":"%b","state":"succeeded","status":200,"output":%b}' % (reply.id.encode(), result.body)
+        return b'{"id":"%b","state":"succeeded","status":200,"late_ms":%b,"output":%b}' % (
+            reply.id.encode(),
+            late_ms(reply),
+            result.body,
+        )
     error = _ended(reply, result, check)
     return orjson.dumps(
         {key: value for key, value in error.details.items() if key != "retry_after_s"} | {"detail": str(error)}

@@ -7,7 +7,7 @@ Both REST doors submit here; api/invoke/response.py and api/openinference turn w
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from prometheus_client import Counter, Histogram
@@ -61,7 +61,7 @@ async def submit_and_wait(call: Call, wait_s: float, began: float) -> Submitted:
             return await _earlier(call, admission.known_id)
         if admission.status != "ok":
             raise refusal(admission, submission.slo_us)
-        reply, state = await waiter.future, ""
+        reply, state = _with_deadline(await waiter.future, admission.deadline_us), ""
     finally:
         gateway.waiters.forget(waiter)
     if reply is None:
@@ -95,7 +95,9 @@ async def submit_several(call: Call) -> Sequence[Submitted | CallerError]:
                 results.append(refusal(admission, submission.slo_us))
                 continue
             else:
-                reply, state = (await waiter.future, "") if call.wait_s is not None else (None, State.QUEUED.value)
+                reply, state = None, State.QUEUED.value
+                if call.wait_s is not None:
+                    reply, state = _with_deadline(await waiter.future, admission.deadline_us), ""
                 if reply is None and call.wait_s is not None:
                     reply, state = await _keep(gateway, project, submission.id)
                 submitted = Submitted(id=submission.id, reply=reply, state=state)
@@ -106,6 +108,11 @@ async def submit_several(call: Call) -> Sequence[Submitted | CallerError]:
         for waiter in waiters:
             gateway.waiters.forget(waiter)
     return results
+
+
+def _with_deadline(reply: Reply | None, deadline_us: int) -> Reply | None:
+    """The reply with its deadline, which the frame of a published one does not carry."""
+    return reply if reply is None else replace(reply, deadline_us=deadline_us)
 
 
 async def _keep(gateway: Gateway, project: str, id_: str) -> tuple[Reply | None, str]:
@@ -129,7 +136,7 @@ async def _earlier(call: Call, id_: str) -> Submitted:
         if call.wait_s is None:
             return Submitted(id=id_, reply=None, state=record.state, replayed=True)
         # It may have come through another gateway, whose channel it then has.
-        reply = await gateway.waiters.wait(project, id_, call.wait_s, told=False)
+        reply = _with_deadline(await gateway.waiters.wait(project, id_, call.wait_s, told=False), record.deadline_us)
     if reply is None:
         record = await gateway.queue.record(project, id_)
         state = record.state if record is not None else State.QUEUED.value

@@ -25,7 +25,7 @@ from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
 from api.errors import NotReady, StillRunning, Unsupported
 from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
 from api.invoke.request import IDEMPOTENCY, Call, read_body
-from api.invoke.response import JSON_TYPE, RAW_TYPE, BytesResponse, result_of, server_timing
+from api.invoke.response import JSON_TYPE, RAW_TYPE, BytesResponse, late_header, result_of, server_timing
 from api.invoke.submit import Submitted, submit_and_wait
 from api.openinference import codec
 from api.openinference.request import read_inference
@@ -108,21 +108,14 @@ async def server_ready(gateway: TheGateway) -> Ready:
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
-class Tensor(BaseModel):
-    name: str
-    datatype: str
-    #: -1 = free.
-    shape: list[int]
-
-
 class Model(BaseModel):
     """``versions``: the revision that takes the traffic. Earlier ones whose first run succeeded can be named too."""
 
     name: str
     versions: list[str]
     platform: str
-    inputs: list[Tensor]
-    outputs: list[Tensor]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 class ModelReady(BaseModel):
@@ -155,10 +148,6 @@ async def _revision(
     return msgspec.structs.replace(entry, revision=number), named
 
 
-def _tensors(declared: tuple[TensorSpec, ...] | None) -> list[Tensor]:
-    return [Tensor(name=tensor.name, datatype=tensor.datatype, shape=list(tensor.shape)) for tensor in declared or ()]
-
-
 def _outputs(spec: FunctionSpec) -> tuple[TensorSpec, ...] | None:
     return codec.JSON_OUTPUTS if spec.inputs is None else spec.outputs
 
@@ -186,8 +175,8 @@ def _metadata(model: str, entry: FunctionEntry, spec: FunctionSpec) -> Model:
         name=model,
         versions=[str(entry.revision)],
         platform="smore",
-        inputs=_tensors(inputs),
-        outputs=_tensors(_outputs(spec)),
+        inputs=inputs or (),
+        outputs=_outputs(spec) or (),
     )
 
 
@@ -493,6 +482,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
         RAW_TYPE if size is not None else JSON_TYPE,
         (b"server-timing", server_timing(submitted.reply, result)),
         (b"smore-invocation", submitted.id.encode()),
+        *late_header(submitted.reply),
     ]
     if size is not None:
         headers.append((b"inference-header-content-length", b"%d" % size))

@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.auth import OPERATORS
-from api.dates import moment
 from api.deps import AdminKey, TheGateway
 from api.schemas import audit as schemas
 from api.schemas.fields import Moment, Word
@@ -49,21 +48,5 @@ def list_audit(
         since=since.timestamp() if since is not None else None,
         until=until.timestamp() if until is not None else None,
     )
-    found, next_cursor = audit.read(wanted, limit=limit, cursor=cursor)
-    return schemas.AuditPage(
-        entries=[
-            schemas.AuditEntry(
-                id=one.id,
-                at=moment(one.at),
-                project=one.project,
-                key_id=one.key_id,
-                route=one.route,
-                target=one.target,
-                before=dict(one.before) if one.before is not None else None,
-                after=dict(one.after) if one.after is not None else None,
-                request_id=one.request_id,
-            )
-            for one in found
-        ],
-        next_cursor=next_cursor,
-    )
+    entries, next_cursor = audit.read(wanted, limit=limit, cursor=cursor)
+    return schemas.AuditPage(entries=entries, next_cursor=next_cursor)

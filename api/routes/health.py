@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from api import readiness
 from api.deps import Scraper, TheGateway
 from api.server.bodies import BoundedRoute
+from smore.process.observability import GATEWAY
 
 router = APIRouter(tags=["health"], route_class=BoundedRoute)
 
@@ -77,4 +78,4 @@ async def metrics() -> Response:
     This process's metrics in Prometheus' text form, of the functions of all projects: for keys of the project `default`
     with the scope `read`. `SMORE_API__METRICS=open` asks for no key.
     """
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(GATEWAY), media_type=CONTENT_TYPE_LATEST)

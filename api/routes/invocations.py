@@ -17,7 +17,16 @@ from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import ResultDropped
 from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
 from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, check_id, read, wait_s
-from api.invoke.response import JSON_TYPE, BytesResponse, accepted, respond, respond_several, server_timing, settled
+from api.invoke.response import (
+    JSON_TYPE,
+    BytesResponse,
+    accepted,
+    late_header,
+    respond,
+    respond_several,
+    server_timing,
+    settled,
+)
 from api.invoke.submit import submit, submit_and_wait, submit_several
 from api.schemas import invocations as schemas
 from api.schemas.problem import Problem
@@ -104,7 +113,11 @@ _DESCRIPTION: dict[str, object] = {
         "200": {
             "description": "The result; `invocations` where `inputs` were sent",
             "headers": {
-                "Server-Timing": {"schema": {"type": "string"}, "description": "queue, schedule, dispatch, load, run"}
+                "Server-Timing": {"schema": {"type": "string"}, "description": "queue, schedule, dispatch, load, run"},
+                "Smore-Late-Ms": {
+                    "schema": {"type": "number"},
+                    "description": "Milliseconds after its deadline at which it ended; absent where it was in time",
+                },
             },
             "content": {
                 "application/json": {
@@ -113,6 +126,7 @@ _DESCRIPTION: dict[str, object] = {
                         "properties": {
                             "id": {"type": "string"},
                             "state": {"type": "string"},
+                            "late_ms": {"type": "number"},
                             "output": {},
                             "invocations": {"type": "array", "items": {"type": "object"}},
                         },
@@ -188,7 +202,8 @@ async def get_invocation(
 def _headers(reply: Reply | None) -> list[tuple[bytes, bytes]]:
     if reply is None:
         return [JSON_TYPE]
-    return [JSON_TYPE, (b"server-timing", server_timing(reply, decode_result(reply.result)))]
+    timing = (b"server-timing", server_timing(reply, decode_result(reply.result)))
+    return [JSON_TYPE, timing, *late_header(reply)]
 
 
 def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
@@ -211,6 +226,7 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
             "attempt": reply.attempt,
             "gpu": reply.gpu,
             "finished_at": moment(reply.finished_us / 1e6),
+            "late_ms": max(0, reply.finished_us - record.deadline_us) / 1000,
         }
         result = decode_result(reply.result)
         if result.form == "json":
@@ -328,4 +344,5 @@ def _from_past(past: "PastInvocation") -> schemas.Invocation:
         arrival_at=moment(past.arrival_at),
         deadline_at=moment(past.deadline_at),
         finished_at=moment(past.finished_at) if past.finished_at is not None else None,
+        late_ms=0.0 if past.finished_at is None else round(max(0.0, past.finished_at - past.deadline_at) * 1e3, 3),
     )

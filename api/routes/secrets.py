@@ -1,17 +1,12 @@
 """Secrets of a project's functions: they go in, and come out in a runner's environment alone."""
 
-from typing import TYPE_CHECKING
-
 from fastapi import APIRouter
 
-from api.dates import moment
 from api.deps import DeployKey, TheGateway, TheTrail
 from api.schemas import secrets as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.function import parse_secret_name
-
-if TYPE_CHECKING:
-    from smore.postgres.catalog import Secret
+from smore.domain.secret import Secret
 
 router = APIRouter(prefix="/v1/secrets", tags=["secrets"], route_class=BoundedRoute)
 
@@ -19,17 +14,17 @@ router = APIRouter(prefix="/v1/secrets", tags=["secrets"], route_class=BoundedRo
 @router.get("")
 def list_secrets(gateway: TheGateway, caller: DeployKey) -> schemas.Secrets:
     """Their names; nobody is told their values."""
-    return schemas.Secrets(secrets=[_shown(one) for one in gateway.store().list_secrets(caller.project)])
+    return schemas.Secrets(secrets=gateway.store().list_secrets(caller.project))
 
 
 @router.put("/{secret}")
 def put_secret(
     gateway: TheGateway, caller: DeployKey, trail: TheTrail, secret: str, body: schemas.SecretBody
-) -> schemas.Secret:
+) -> Secret:
     """Set it, or replace it: a function that names it finds the new value with its next load."""
     sealed = gateway.vault().seal(caller.project, parse_secret_name(secret, "secret"), body.value)
     with trail.change(caller, f"secret/{secret}"):
-        return _shown(gateway.store().put_secret(caller.project, secret, sealed))
+        return gateway.store().put_secret(caller.project, secret, sealed)
 
 
 @router.delete("/{secret}", status_code=204)
@@ -37,7 +32,3 @@ def delete_secret(gateway: TheGateway, caller: DeployKey, trail: TheTrail, secre
     """Functions that name it fail to load from now on; what is loaded keeps it."""
     with trail.change(caller, f"secret/{secret}"):
         gateway.store().delete_secret(caller.project, secret)
-
-
-def _shown(one: "Secret") -> schemas.Secret:
-    return schemas.Secret(name=one.name, created_at=moment(one.created_at), updated_at=moment(one.updated_at))

@@ -11,7 +11,8 @@ from smore.domain.invocation import State
 class Invocation(BaseModel):
     """
     One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
-    ``output``: only where it succeeded with a JSON result that is still kept.
+    ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
+    deadline to its end, 0 = it was in time, or has not ended.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Invocation(BaseModel):
     arrival_at: datetime | None = None
     deadline_at: datetime | None = None
     finished_at: datetime | None = None
+    late_ms: float = 0.0
     output: Any = None
 
 

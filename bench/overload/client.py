@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from bench import load, report
 
 BLOCK_S: Final = 5.0
-#: After the window: requests under way are answered within their deadline.
+#: Seconds after the window in which requests under way may be answered.
 DRAIN_S: Final = 5.0
-#: A connection that was idle for longer is not used again: the gateway may be closing it.
+#: Seconds after which an idle connection is not used again, because the gateway may be closing it.
 STALE_S: Final = 2.0
-#: More at a time are not opened; the request counts as admitted and lost.
+#: The most connections at a time. A request that needs one more counts as admitted and unanswered.
 MOST_CONNECTIONS: Final = 2000
-#: Stands in a scheduled request where its own deadline goes, milliseconds: as wide as any, so that the length of the
-#: body holds.
+#: The place of the deadline (milliseconds) in a scheduled request, as wide as any deadline, so that the length of the
+#: body does not change.
 DEADLINE: Final = b"99999999.999"
 
 
@@ -33,11 +33,11 @@ DEADLINE: Final = b"99999999.999"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """
-    What a client sends: ``requests`` (one for each function, each as likely), for ``seconds``.
+    The load of a client: for ``seconds`` it sends ``requests``, one for each function, with equal probability.
 
-    Open loop at ``rate`` per second, or closed loop over ``connections`` where there is no rate. A ``schedule`` goes
-    before both: (seconds from the beginning, index of the request, seconds to the deadline that is put in for
-    :data:`DEADLINE`) of each, in order.
+    Open loop at ``rate`` per second, or closed loop over ``connections`` without a rate. A ``schedule`` replaces both:
+    (seconds from the beginning, index of the request, seconds to the deadline that replaces :data:`DEADLINE`) of each
+    request, in order.
     """
 
     host: str
@@ -53,10 +53,11 @@ class Load:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """
-    A client's requests, one place each.
+    The requests of a client, one element each.
 
-    The function, when it was due (epoch seconds), seconds until its answer (inf: none came), its status (0: none),
-    whether a refusal named a time to come back, and the run time on the GPU instance, seconds (NaN: not told).
+    The function, when the request was due (epoch seconds), seconds until its answer (inf without one), its status (0
+    without an answer), whether the answer has a Retry-After, and the run time on the GPU instance, seconds (NaN where
+    the answer does not say).
     """
 
     function: NDArray[np.int64]
@@ -153,7 +154,7 @@ class _Drive:
         )
 
     async def _due_at(self, due: float, function: int) -> None:
-        """Sleep until then and send, whatever the others do."""
+        """Sleep until the request is due, then send it without waiting for earlier answers."""
         await asyncio.sleep(due - time.time())
         task = asyncio.create_task(self._send(self._note(due, function)))
         self._tasks.add(task)
@@ -163,7 +164,7 @@ class _Drive:
         return int(self._rng.integers(len(self._what.requests)))
 
     def _note(self, due: float, function: int) -> int:
-        """Another request, under way from now on; its number."""
+        """Add a request, which is under way from now on; its number."""
         self._under_way += 1
         self._function.append(function)
         self._due.append(due)
@@ -199,13 +200,13 @@ class _Drive:
         self._under_way -= 1
         self._latency[number], self._status[number] = now - self._due[number], answer.status
         self._back[number] = b"\r\nretry-after:" in head
-        _, found, after = head.partition(b"run;dur=")
-        if found:
+        _, named, after = head.partition(b"run;dur=")
+        if named:
             self._run[number] = float(after.split(b"\r", 1)[0].split(b",", 1)[0]) / 1e3
         line.idle_at = now
         self._idle.append(line)
         if self._what.rate is None and not self._what.schedule:
-            # Who was refused comes back when told to.
+            # A refused request is repeated after its Retry-After.
             _, _, after = head.partition(b"\r\nretry-after:")
             pause_s = float(after.split(b"\r", 1)[0]) if self._back[number] else 0.0
             asyncio.get_running_loop().call_later(pause_s, self._again)
@@ -224,8 +225,11 @@ class _Drive:
 
 
 def drive(what: Load) -> Sent:
-    """In a process of its own, so that its CPU time is not this one's. The requests travel on stdin: they hold keys."""
-    spec = asdict(what) | {"requests": [one.decode("latin-1") for one in what.requests]}
+    """
+    Send a load from a process of its own, so that its CPU time is not this process's. The requests travel on stdin,
+    because they hold keys.
+    """
+    spec = asdict(what) | {"requests": [request.decode("latin-1") for request in what.requests]}
     done = subprocess.run(
         [sys.executable, "-m", "bench.overload", "--client"],
         cwd=report.ROOT,
@@ -249,11 +253,11 @@ def drive(what: Load) -> Sent:
 def client_main() -> None:
     """``--client``: a :class:`Load` on stdin, a :class:`Sent` on stdout; Python's JSON knows inf and NaN."""
     spec = json.load(sys.stdin)
-    spec["requests"] = [one.encode("latin-1") for one in spec["requests"]]
+    spec["requests"] = [request.encode("latin-1") for request in spec["requests"]]
     sent = uvloop.run(_Drive(Load(**spec)).run())
     answer = json.dumps(
         {name: getattr(sent, name).tolist() for name in ("function", "due", "latency", "status", "back", "run")}
     ).encode()
-    # Not print: without a buffer (PYTHONUNBUFFERED) it loses what one write does not take.
+    # print without a buffer (PYTHONUNBUFFERED) loses what one write to a pipe does not take.
     with os.fdopen(os.dup(1), "wb") as out:
         out.write(answer)

@@ -24,14 +24,15 @@ class Estimate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """
-    The figures at one rate (per second), in one turn of ``seconds`` or in several; the first ``began`` then (epoch
-    seconds).
+    The figures at one rate (per second), of one or several turns of ``seconds``; the first turn ``began`` at that time
+    (epoch seconds).
 
-    ``statuses``: all requests by answer, 0 = none. ``met``: answered well within the deadline, by the client;
-    ``met_platform`` of ``ended_platform`` by the platform's clock. ``functions``: met, admitted, refused of each.
-    ``goodput``: met per second; ``by_turn``: the same of each turn; ``harvest``: device-seconds per second; ``busy``:
-    the same of all runs, as slow as they were and batches counted once. ``losses`` by training, None = not enough
-    ``windows``. ``arrivals``: (seconds from the beginning of the warm-up, function) of all that were sent, by turn.
+    ``statuses``: all requests by status, 0 = no answer. ``named_a_time``: refusals with a Retry-After. ``met``: answered
+    200 within the deadline by the client's clock; ``met_platform`` of ``ended_platform`` by the platform's clock.
+    ``functions``: met, admitted, refused of each. ``goodput``: met per second; ``by_turn``: of each turn. ``harvest``:
+    solo device-seconds of the met, per second; ``busy``: device-seconds of all runs per second, a batch counted once.
+    ``losses`` by training, None = too few ``windows``. ``arrivals``: for each turn (seconds from the beginning of the
+    warm-up, function) of all requests.
     """
 
     began: float
@@ -60,13 +61,13 @@ class Point:
 
     @property
     def worst(self) -> Loss | None:
-        """The largest loss; None while one is not known."""
-        known = [loss for loss in self.losses.values() if loss is not None]
-        return max(known, key=lambda loss: loss.mean) if known and len(known) == len(self.losses) else None
+        """The largest loss; None where a training has no estimate."""
+        losses = [loss for loss in self.losses.values() if loss is not None]
+        return max(losses, key=lambda loss: loss.mean) if losses and len(losses) == len(self.losses) else None
 
 
 def wilson(good: int, of: int) -> Estimate:
-    """A share with its interval (Wilson 1927); NaN of none."""
+    """A share with its interval (Wilson 1927); NaN where ``of`` is 0."""
     if not of:
         return Estimate(value=math.nan, low=math.nan, high=math.nan)
     z, share = 1.96, good / of
@@ -78,8 +79,8 @@ def per_second(
     at: NDArray[np.float64], amount: NDArray[np.float64], begins: Sequence[float], seconds: float
 ) -> Estimate:
     """
-    Sum of ``amount`` per second, over ``seconds`` from each of ``begins`` on; the interval from the scatter of blocks
-    (assumed independent).
+    The sum of ``amount`` (of events at the times ``at``) per second, within ``seconds`` from each of ``begins`` on. The
+    interval comes from the variance between blocks, which are assumed independent.
     """
     blocks = max(2, round(seconds / BLOCK_S))
     sums = [np.histogram(at, bins=blocks, range=(begin, begin + seconds), weights=amount)[0] for begin in begins]
@@ -89,8 +90,10 @@ def per_second(
     return Estimate(value=mean, low=max(0.0, mean - reach), high=mean + reach)
 
 
-def ratio(one: Estimate, other: Estimate) -> Estimate:
-    """``one`` over ``other``, both known independently: their relative half widths add in squares."""
-    value = one.value / other.value
-    spread = math.hypot((one.high - one.value) / one.value, (other.high - other.value) / other.value)
+def ratio(numerator: Estimate, denominator: Estimate) -> Estimate:
+    """The quotient of independent estimates: their relative half widths add in squares."""
+    value = numerator.value / denominator.value
+    spread = math.hypot(
+        (numerator.high - numerator.value) / numerator.value, (denominator.high - denominator.value) / denominator.value
+    )
     return Estimate(value=value, low=value * math.exp(-spread), high=value * math.exp(spread))

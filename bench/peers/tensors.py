@@ -1,10 +1,10 @@
 """
-The peer of ``bench.tensors``: FastAPI with the model in its own process, tensors as JSON by orjson. Run by uvicorn with
-one worker.
+The peer of ``bench.tensors``: FastAPI with the model in its own process, tensors as JSON by orjson. Uvicorn runs it
+with one worker.
 
-It takes and gives the Open Inference Protocol's JSON form, reads the body itself (FastAPI's own ``dict`` parameter
-would parse it by the standard library and walk it again), and has no queue, no keys and no checks: as little as such a
-server can do.
+It speaks the JSON form of the Open Inference Protocol and does as little as such a server can: no queue, no keys, no
+checks. It parses the body itself, because FastAPI's ``dict`` parameter would parse it by the standard library and
+validate it.
 """
 
 import numpy as np
@@ -21,10 +21,10 @@ def gateway() -> FastAPI:
     @app.post("/infer")
     async def infer(request: Request) -> Response:
         given = orjson.loads(await request.body())["inputs"][0]
-        found = handler.predict({"image": np.array(given["data"], np.float32).reshape(given["shape"])})
+        means = handler.predict({"image": np.array(given["data"], np.float32).reshape(given["shape"])})
         outputs = [
             {"name": name, "datatype": "FP32", "shape": array.shape, "data": array.reshape(-1)}
-            for name, array in found.items()
+            for name, array in means.items()
         ]
         return Response(
             orjson.dumps({"model_name": "means", "outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY),

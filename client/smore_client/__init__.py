@@ -6,9 +6,10 @@ The Python client of SMore's HTTP API.
 ...     client.invoke("echo", {"x": [1, 2]}).output
 {'x': [1, 2]}
 
-:class:`Client` blocks, :class:`AsyncClient` is awaited; both have the operations of :class:`Requests`. What they return
-is in :mod:`smore_client.types`, what administrators ask in :mod:`smore_client.admin`. Both raise :class:`ApiError`
-where the platform refuses and :class:`Unreachable` where it does not answer.
+Both clients have the operations of :class:`~smore_client.requests.Requests`: :class:`Client` blocks,
+:class:`AsyncClient` is awaited. What they return is in :mod:`smore_client.types`, what administrators ask in
+:mod:`smore_client.admin`. Both raise :class:`ApiError` where the platform refuses and :class:`Unreachable` where it does
+not answer.
 """
 
 from smore_client.aio import AsyncClient

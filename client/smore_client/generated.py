@@ -449,7 +449,8 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
 class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
-    ``output``: only where it succeeded with a JSON result that is still kept.
+    ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
+    deadline to its end, 0 = it was in time, or has not ended.
     """
 
     id: str
@@ -464,6 +465,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     arrival_at: datetime | None = None
     deadline_at: datetime | None = None
     finished_at: datetime | None = None
+    late_ms: float = 0.0
     output: Any = None
 
 

@@ -769,6 +769,7 @@ def _invocation(answer: Answer) -> Invocation:
             id=answer.headers.get("smore-invocation", ""),
             state=State.SUCCEEDED,
             output=decode_raw(answer.body, answer.headers.get("smore-outputs", "")),
+            late_ms=float(answer.headers.get("smore-late-ms", 0)),
             timings_ms=timings,
         )
     invocation = read_answer(answer, Invocation)

@@ -17,8 +17,8 @@ class Client(Requests, Carrier):
     A client that blocks; threads may share one. Close it, or use it in a ``with``.
 
     ``url`` and ``key`` are by default those of SMORE_URL and SMORE_API_KEY, else of the platform on this machine.
-    ``transport`` replaces httpx's own, for tests. Every operation raises :class:`ApiError` where the platform refuses
-    and :class:`Unreachable` where it does not answer.
+    ``transport`` replaces httpx's own, for tests. Every operation raises :class:`~smore_client.ApiError` where the
+    platform refuses and :class:`~smore_client.Unreachable` where it does not answer.
 
     >>> with Client("http://127.0.0.1:8400", "smk_...") as client:
     ...     client.invoke("echo", {"x": [1, 2]}).output

@@ -23,7 +23,7 @@ class Invocation(InvocationRecord, frozen=True, kw_only=True):
     One invocation, as far as the platform has told.
 
     ``output`` once it has succeeded: a JSON value, or ``{name: numpy array}`` where arrays were sent. An input of
-    :meth:`Client.map` that was refused has the ``id`` ''. ``durability``: how the platform keeps an accepted
+    :meth:`~smore_client.requests.Requests.map` that was refused has the ``id`` ''. ``durability``: how the platform keeps an accepted
     invocation. ``timings_ms``: milliseconds of the phases queue, schedule, dispatch, load and run; ``load`` above 0 = a
     cold start.
 

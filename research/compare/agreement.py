@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from scipy.stats import kendalltau, spearmanr  # type: ignore[import-untyped]
+from scipy.stats import kendalltau, spearmanr
 
 from scheduler.simulation.metrics import Interval, interval
 

@@ -14,7 +14,7 @@ from itertools import combinations, pairwise
 from typing import Final
 
 import numpy as np
-from scipy.optimize import linprog  # type: ignore[import-untyped]
+from scipy.optimize import linprog
 
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Gpu, World, bad

@@ -243,6 +243,8 @@ class Inbound:
                         metrics.QUEUE_WAIT_SECONDS.labels(event.function).observe(
                             (event.claimed_us - event.arrival_us) / 1e6
                         )
+                    if event.finished_us > event.deadline_us:
+                        metrics.DEADLINES_MISSED.labels(event.function, event.state).inc()
                     run_s, rows = _run(event.meta)
                     events.append(InvocationSettled(id=event.id, attempt=event.attempt, run_s=run_s, batch_rows=rows))
                 case stream.Returned():

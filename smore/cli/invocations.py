@@ -31,6 +31,7 @@ def invoke(
         str, typer.Option("--input", "-i", help="JSON, @file with JSON, or - for standard input.")
     ] = "{}",
     deadline_ms: Annotated[float | None, typer.Option(min=0, help="From now; instead of the function's own.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where it ended after its deadline.")] = False,
     asynchronous: Annotated[bool, typer.Option("--async", help="Print the invocation's id and do not wait.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask what would become of it, and place nothing.")] = False,
     rows: Annotated[
@@ -55,6 +56,12 @@ def invoke(
         phases = ", ".join(f"{name} {value:.1f}" for name, value in invocation.timings_ms.items())
         print(f"{invocation.id} {invocation.state}{f' (ms: {phases})' if phases else ''}", file=sys.stderr)
     _show_output(invocation, output)
+    if invocation.late_ms:
+        from smore.messages.wording import duration
+
+        print(f"It ended {duration(invocation.late_ms / 1e3)} after its deadline.", file=sys.stderr)
+        if strict:
+            raise typer.Exit(1)
 
 
 def _show_output(invocation: "Invocation", output: Output) -> None:

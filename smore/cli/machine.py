@@ -13,9 +13,9 @@ import typer
 from smore.cli.terminal import (
     EXIT_FAILED,
     Column,
-    configuration,
     Output,
     OutputOption,
+    configuration,
     connected,
     fail,
     platform_home,
@@ -133,11 +133,8 @@ def health() -> None:
     """Whether the platform can do work, and this machine's processes."""
     from smore import local
 
-    endpoints = local.endpoints(platform_home())
-    ports = endpoints.metrics_ports if endpoints is not None else {}
     for process in local.status(platform_home()):
-        metrics = f"   metrics on port {ports[process.name]}" if process.name in ports else ""
-        print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}{metrics}")
+        print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}")
     if (abandoned := local.abandoned(platform_home())) is not None:
         print(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", file=sys.stderr)
     with connected() as client:
@@ -147,13 +144,9 @@ def health() -> None:
 
 def version() -> None:
     """The version of this program."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
+    from smore.process import observability
 
-    try:
-        print(installed("smore-platform"))
-    except PackageNotFoundError:
-        print("unknown: not installed")
+    print(observability.version())
 
 
 def doctor(output: OutputOption = Output.TABLE) -> None:

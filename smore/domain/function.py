@@ -88,6 +88,13 @@ class Prewarming(StrEnum):
     PAPER = "paper"
 
 
+class OnLate(StrEnum):
+    """What becomes of a run that is past its deadline: it goes on to its end, or it ends as ``expired``."""
+
+    FINISH = "finish"
+    DROP = "drop"
+
+
 class RevisionState(StrEnum):
     """Only a revision that has been ``active`` (its canary passed) can take the traffic."""
 
@@ -111,6 +118,7 @@ class FunctionSpec:
     inputs: tuple[TensorSpec, ...] | None = None
     outputs: tuple[TensorSpec, ...] | None = None
     deadline_s: float = 5.0
+    on_late: OnLate = OnLate.FINISH
     memory_mib: float = 256.0
     max_batch: int = 1
     max_warm: int = 1
@@ -153,6 +161,7 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
         measured["run_s"] = {int(rows): float(seconds) for rows, seconds in measured["run_s"].items()}
     fields["profile"] = Profile(**measured)
     fields["prewarm"] = Prewarming(fields.get("prewarm", Prewarming.AUTO))
+    fields["on_late"] = OnLate(fields.get("on_late", OnLate.FINISH))
     return FunctionSpec(**fields)
 
 
@@ -385,11 +394,17 @@ def parse_spec(raw: object) -> FunctionSpec:
     if not 0 < payload_bytes <= 1 << 30:
         raise InvalidSpec("spec.limits.payload: must be within 1 B..1 GiB", field="spec.limits.payload")
     artifact = parse_artifact(reader.take("artifact"), "spec.artifact")
+    on_late = slo.take("on_late", "finish")
+    if on_late not in tuple(OnLate):
+        raise InvalidSpec(
+            f"spec.slo.on_late: finish or drop is expected, not {quoted(on_late)}", field="spec.slo.on_late"
+        )
     spec = FunctionSpec(
         entrypoint=entrypoint,
         inputs=_tensors(reader.take("inputs"), "spec.inputs"),
         outputs=_tensors(reader.take("outputs"), "spec.outputs"),
         deadline_s=slo.seconds("deadline", 5.0, 0.001, 86_400),
+        on_late=OnLate(on_late),
         memory_mib=memory_mib,
         max_batch=batching.whole("max_size", 1, 1, 1024),
         max_attempts=retries.whole("max_attempts", 3, 1, 100),

@@ -33,6 +33,8 @@ TRANSITIONS: Mapping[str, Mapping[State, State]] = MappingProxyType(
         "requeue": {State.DISPATCHED: State.QUEUED, State.RUNNING: State.QUEUED},
         "succeed": {State.RUNNING: State.SUCCEEDED},
         "fail": {State.QUEUED: State.FAILED, State.DISPATCHED: State.FAILED, State.RUNNING: State.FAILED},
+        # The function asks that what runs past its deadline ends (``slo.on_late: drop``).
+        "drop": {State.RUNNING: State.EXPIRED},
         "reject": {State.QUEUED: State.REJECTED},
         "expire": {State.QUEUED: State.EXPIRED, State.DISPATCHED: State.EXPIRED},
         "cancel": {State.QUEUED: State.CANCELLED, State.DISPATCHED: State.CANCELLED, State.RUNNING: State.CANCELLED},

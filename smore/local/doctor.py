@@ -102,8 +102,12 @@ def _redis_server(_place: Site, client: "redis.Redis") -> Iterator[Finding]:
     if major < 6:
         yield broken("Redis version", server, "use Valkey 8 or Redis 7.2")
     elif major < 7:
+        # Clients that may run scripts can escape the Lua engine of such a version (CVE-2025-49844). The embedded
+        # server's socket admits the platform's own user alone.
         yield warning(
-            "Redis version", server, "it serves one machine; install Valkey 8 or Redis 7.2 before more hosts join"
+            "Redis version",
+            f"{server}: its Lua engine is old (CVE-2025-49844)",
+            "use it on this machine only; before more hosts join, install Valkey 8 or Redis 7.2",
         )
     else:
         yield ok("Redis version", server)

@@ -173,15 +173,11 @@ def redis_server(home: Path, run: Path, config: RedisSettings, queue: QueueSetti
     program = _redis_program()
     data = private_folder(home / "redis")
     major = _redis_major(program)
-    if major < 7:
-        # Clients that may run scripts can escape its Lua engine (CVE-2025-49844). The private socket admits this user
-        # alone.
-        logger.warning("%s is a Redis %d with an old Lua engine: use it on this machine only", program, major)
-        if (data / "appendonlydir").exists():
-            raise ServerMissing(
-                f"{data} was written by Redis 7 or later and {program} would ignore it: apt-get install redis-server (7"
-                " or later)"
-            )
+    if major < 7 and (data / "appendonlydir").exists():
+        raise ServerMissing(
+            f"{data} was written by Redis 7 or later and {program} would ignore it: apt-get install redis-server (7"
+            " or later)"
+        )
     password = secret(home / "redis.password")
     socket = run / "redis.sock"
     # A file, not arguments: every user of the machine can read a command line.

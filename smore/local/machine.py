@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,6 @@ class Endpoints:
     supervisor_pid: int
     #: The id that this platform's gateway answers with.
     instance: str = ""
-    #: Process → the port of its metrics.
-    metrics_ports: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,12 +340,6 @@ def _start(
         postgres_url=postgres_url,
         supervisor_pid=supervisor.pid(),
         instance=instance,
-        metrics_ports={
-            process.name: int(value)
-            for process in table
-            for name, value in process.env
-            if name == "SMORE_METRICS_PORT" and int(value)
-        },
     )
     # Written last: the file means that all of the above is done.
     embedded.write_private(run / "endpoints.json", json.dumps(asdict(endpoints)))

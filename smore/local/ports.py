@@ -37,7 +37,9 @@ def owner(port: int) -> str:
         pids = {
             connection.pid
             for connection in psutil.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid
+            if connection.status == psutil.CONN_LISTEN
+            and getattr(connection.laddr, "port", 0) == port
+            and connection.pid
         }
     except psutil.Error:
         pids = set()

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
+from smore.domain.audit import AuditEntry
 from smore.postgres.rows import AuditRow
 from smore.process import observability
 
@@ -31,19 +32,6 @@ class Change:
     request_id: str
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    id: int
-    at: float
-    project: str
-    key_id: str
-    route: str
-    target: str
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
-    request_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +82,9 @@ class Audit:
             )
             session.commit()
 
-    def read(self, wanted: Wanted, *, limit: int = 100, cursor: int | None = None) -> tuple[list[Entry], int | None]:
+    def read(
+        self, wanted: Wanted, *, limit: int = 100, cursor: int | None = None
+    ) -> tuple[list[AuditEntry], int | None]:
         """The newest first, and the cursor of the next page, None after the last."""
         query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)
         for column, value in (
@@ -117,10 +107,10 @@ class Audit:
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
 
-def _entry(row: AuditRow) -> Entry:
-    return Entry(
+def _entry(row: AuditRow) -> AuditEntry:
+    return AuditEntry(
         id=row.id,
-        at=row.at.timestamp(),
+        at=row.at.astimezone(UTC),
         project=row.project,
         key_id=row.key_id,
         route=row.route,

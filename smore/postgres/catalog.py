@@ -24,6 +24,7 @@ from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse
 from smore.domain.ids import new_id
 from smore.domain.job import OVER, JobState
 from smore.domain.limits import Limits
+from smore.domain.secret import Secret
 from smore.postgres import mirror
 from smore.postgres.locks import Lock
 from smore.postgres.rows import ApiKeyRow, FunctionRow, JobRow, ProjectRow, RevisionRow, SecretRow
@@ -47,15 +48,6 @@ class ApiKey:
     scopes: Sequence[str]
     created_at: float
     revoked_at: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Secret:
-    """A secret without its value."""
-
-    name: str
-    created_at: float
-    updated_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -657,7 +649,7 @@ def _api_key(row: ApiKeyRow) -> ApiKey:
 
 
 def _secret(row: SecretRow) -> Secret:
-    return Secret(name=row.name, created_at=row.created_at.timestamp(), updated_at=row.updated_at.timestamp())
+    return Secret(name=row.name, created_at=row.created_at.astimezone(UTC), updated_at=row.updated_at.astimezone(UTC))
 
 
 def _revision(row: RevisionRow) -> Revision:

@@ -1,11 +1,29 @@
-"""Logs (structlog, one JSON object a line, ids from context) and the metrics of the processes that own them."""
+"""
+Logs (structlog, one JSON object a line, ids from context), and the metrics of each kind of process.
+
+A process serves the families that it counts, and none that another process counts: a gauge of the leader that a GPU
+worker served as 0 would be read as a fact.
+"""
 
 import contextlib
 import logging
+import platform
 import sys
-from typing import TextIO, cast
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from typing import Final, TextIO, cast
 
-from prometheus_client import Counter, Gauge, Histogram, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
+from prometheus_client.metrics_core import Metric
 
 from smore.process.plain_log import structlog
 from smore.process.settings import Settings
@@ -13,59 +31,139 @@ from smore.process.settings import Settings
 #: 5 ms … 30 min: queue waits blow past run-time shaped buckets.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
-# Gateway
-INVOCATIONS = Counter("smore_invocations", "Invocations that ended, as their gateway heard it", ["function", "outcome"])
-REFUSALS = Counter("smore_refusals", "Requests refused before anything was queued", ["function", "code"])
-E2E_SECONDS = Histogram(
-    "smore_e2e_seconds", "Arrival to answer of synchronous invocations", ["function"], buckets=BUCKETS
+#: The program that runs, 1 for each process: join it to see which version a series comes from.
+BUILD = Gauge(
+    "smore_build_info", "1, with the version of the platform and of Python", ["version", "python"], registry=None
 )
 
-# Scheduler
-LEADER = Gauge("smore_leader", "1 where this process holds the leader's lease")
-QUEUE_DEPTH = Gauge("smore_queue_depth", "Invocations waiting", ["function"])
-QUEUE_WAIT_SECONDS = Histogram("smore_queue_wait_seconds", "Arrival to dispatch", ["function"], buckets=BUCKETS)
+
+class Families(CollectorRegistry):
+    """The metric families that one kind of process serves. A family without a sample is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register(BUILD)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self)
+
+    def collect(self) -> Iterable[Metric]:
+        return (family for family in super().collect() if family.samples)
+
+
+GATEWAY: Final = Families()
+SCHEDULER: Final = Families()
+WORKER: Final = Families()
+CONTROL: Final = Families()
+#: What the other processes serve.
+OTHERS: Final = Families()
+#: The families of a process, by the part of its name before the first "-".
+FAMILIES: Final[Mapping[str, Families]] = {
+    "gateway": GATEWAY,
+    "scheduler": SCHEDULER,
+    "worker": WORKER,
+    "control": CONTROL,
+}
+
+# Gateway
+INVOCATIONS = Counter(
+    "smore_invocations", "Invocations that ended, as their gateway heard it", ["function", "outcome"], registry=GATEWAY
+)
+REFUSALS = Counter(
+    "smore_refusals", "Requests refused before anything was queued", ["function", "code"], registry=GATEWAY
+)
+E2E_SECONDS = Histogram(
+    "smore_e2e_seconds", "Arrival to answer of synchronous invocations", ["function"], buckets=BUCKETS, registry=GATEWAY
+)
+
+# Leader and standby
+LEADER = Gauge("smore_leader", "1 where this process holds the leader's lease", registry=SCHEDULER)
+QUEUE_DEPTH = Gauge("smore_queue_depth", "Invocations waiting", ["function"], registry=SCHEDULER)
+DEADLINES_MISSED = Counter(
+    "smore_deadline_missed",
+    "Invocations that ended after their deadline, by how they ended",
+    ["function", "outcome"],
+    registry=SCHEDULER,
+)
+QUEUE_WAIT_SECONDS = Histogram(
+    "smore_queue_wait_seconds", "Arrival to dispatch", ["function"], buckets=BUCKETS, registry=SCHEDULER
+)
 DECISION_SECONDS = Histogram(
     "smore_schedule_decision_seconds",
     "One round: events in, decisions out",
     buckets=(1e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 0.025, 0.1),
+    registry=SCHEDULER,
 )
-DECISIONS = Counter("smore_decisions", "Decisions carried out", ["decision", "reason"])
-BUDGET_FACTOR = Gauge("smore_budget_factor", "What predicted losses of trainings are multiplied by", ["gpu_instance"])
-BUDGET_ACCOUNT = Gauge("smore_budget_account_seconds", "Training time that functions may still cost", ["gpu_instance"])
-LEASES_REAPED = Counter("smore_lease_reaped", "Invocations returned to the queue because their lease ran out")
-AUDIT_DIFFERENCES = Counter("smore_state_audit_differences", "Rows of the leader's arrays that differed from Redis")
-
-# GPU worker
-COLD_STARTS = Counter("smore_cold_starts", "Loads that an invocation waited for", ["function", "gpu_instance"])
-LOAD_SECONDS = Histogram("smore_load_seconds", "Load of a model, by phase", ["function", "phase"], buckets=BUCKETS)
-RUN_SECONDS = Histogram("smore_run_seconds", "Run of a batch", ["function", "gpu_instance"], buckets=BUCKETS)
+DECISIONS = Counter("smore_decisions", "Decisions carried out", ["decision", "reason"], registry=SCHEDULER)
+BUDGET_FACTOR = Gauge(
+    "smore_budget_factor", "What predicted losses of trainings are multiplied by", ["gpu_instance"], registry=SCHEDULER
+)
+BUDGET_ACCOUNT = Gauge(
+    "smore_budget_account_seconds", "Training time that functions may still cost", ["gpu_instance"], registry=SCHEDULER
+)
+LEASES_REAPED = Counter(
+    "smore_lease_reaped", "Invocations returned to the queue because their lease ran out", registry=SCHEDULER
+)
+AUDIT_DIFFERENCES = Counter(
+    "smore_state_audit_differences", "Rows of the leader's arrays that differed from Redis", registry=SCHEDULER
+)
 PREWARMS = Counter(
-    "smore_prewarms", "Loads ahead of any request that have ended: hit, late, wasted, failed", ["function", "outcome"]
+    "smore_prewarms",
+    "Loads ahead of any request that have ended: hit, late, wasted, failed",
+    ["function", "outcome"],
+    registry=SCHEDULER,
 )
 UNFORESEEN = Counter(
-    "smore_unforeseen_cold_starts", "Cold starts by why no instance stood ready", ["function", "reason"]
+    "smore_unforeseen_cold_starts",
+    "Cold starts by why no instance stood ready",
+    ["function", "reason"],
+    registry=SCHEDULER,
 )
 PREWARM_SILENT = Gauge(
     "smore_prewarm_silent_functions",
     "Functions that go by their keep-alive because their rule knows nothing",
     ["reason"],
+    registry=SCHEDULER,
 )
-PARKED = Gauge("smore_parked_instances", "Instances whose weights lie in pinned host memory, of the revisions in force")
-RESIDENT_BYTES = Gauge("smore_resident_model_bytes", "Memory of warm instances", ["gpu_instance"])
+PARKED = Gauge(
+    "smore_parked_instances",
+    "Instances whose weights lie in pinned host memory, of the revisions in force",
+    registry=SCHEDULER,
+)
+
+# GPU worker
+COLD_STARTS = Counter(
+    "smore_cold_starts", "Loads that an invocation waited for", ["function", "gpu_instance"], registry=WORKER
+)
+LOAD_SECONDS = Histogram(
+    "smore_load_seconds", "Load of a model, by phase", ["function", "phase"], buckets=BUCKETS, registry=WORKER
+)
+RUN_SECONDS = Histogram(
+    "smore_run_seconds", "Run of a batch", ["function", "gpu_instance"], buckets=BUCKETS, registry=WORKER
+)
+RESIDENT_BYTES = Gauge("smore_resident_model_bytes", "Memory of warm instances", ["gpu_instance"], registry=WORKER)
 RUNNER_DEATHS = Counter(
-    "smore_runner_deaths", "Runners that ended without being told to", ["function", "gpu_instance", "cause"]
+    "smore_runner_deaths",
+    "Runners that ended without being told to",
+    ["function", "gpu_instance", "cause"],
+    registry=WORKER,
 )
 
 # History
-RECORDED = Counter("smore_recorded_events", "Stream entries written to Postgres")
+RECORDED = Counter("smore_recorded_events", "Stream entries written to Postgres", registry=CONTROL)
 RECORD_SKIPPED = Counter(
-    "smore_record_skipped_events", "Stream entries that could not be read or written, and were passed over"
+    "smore_record_skipped_events",
+    "Stream entries that could not be read or written, and were passed over",
+    registry=CONTROL,
 )
-RETIRED = Counter("smore_history_deleted_rows", "Rows of the history that were too old or too many", ["table"])
+RETIRED = Counter(
+    "smore_history_deleted_rows", "Rows of the history that were too old or too many", ["table"], registry=CONTROL
+)
 HISTORY_BYTES = Gauge(
-    "smore_history_bytes", "What the rows of the history take in Postgres, indices included, as of the last retention"
+    "smore_history_bytes",
+    "What the rows of the history take in Postgres, indices included, as of the last retention",
+    registry=CONTROL,
 )
-RECORD_LAG = Gauge("smore_record_lag_seconds", "Age of the oldest stream entry not yet in Postgres")
+RECORD_LAG = Gauge("smore_record_lag_seconds", "Age of the oldest stream entry not yet in Postgres", registry=CONTROL)
 
 
 class _Lines:
@@ -113,12 +211,22 @@ def configure(config: Settings, process: str) -> None:
     logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
     logging.getLogger("celery.app.trace").setLevel(logging.WARNING)
     structlog.contextvars.bind_contextvars(process=process)
+    BUILD.labels(version(), platform.python_version()).set(1)
     if config.metrics_port:
+        families = FAMILIES.get(process.partition("-")[0], OTHERS)
         try:
-            start_http_server(config.metrics_port, addr=config.metrics_host)
+            start_http_server(config.metrics_port, addr=config.metrics_host, registry=families)
         except OSError as error:
             # Somebody else's port is no reason not to work.
             logger(__name__).warning("no metrics: the port is taken", port=config.metrics_port, error=str(error))
+
+
+def version() -> str:
+    """The platform's version; "unknown" where it is not installed."""
+    try:
+        return metadata.version("smore-platform")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def logger(name: str) -> structlog.typing.FilteringBoundLogger:

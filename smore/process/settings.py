@@ -293,7 +293,7 @@ class NodeSettings(BaseModel):
     #: What the names of its CPU partitions begin with, "" = the machine's name: names are one for the whole platform.
     name: str = Field(default="", pattern=r"^[A-Za-z0-9-]{0,63}$")
     #: Where a machine's processes serve their metrics: this port of ``SMORE_METRICS_HOST`` and those behind it. 0 = off.
-    #: ``smore up`` takes the next block of ports that is free; `smore health` names them.
+    #: ``smore up`` takes the next block of ports that is free; ``smore metrics scrape-config`` names them.
     metrics_port: int = Field(default=8410, ge=0, le=65_000)
 
 
@@ -314,7 +314,7 @@ class Settings(BaseSettings):
     #: Its address. Whoever reaches it may read: another than 127.0.0.1 belongs to a network of the operators' own.
     metrics_host: str = "127.0.0.1"
 
-    #: What a serverful job may run: modules, started as ``python -m module …``. The gateway refuses others, the workers
+    #: What a serverful job may run: modules, started as ``python -m MODULE …``. The gateway refuses others, the workers
     #: too.
     job_entrypoints: Annotated[tuple[str, ...], *Listed] = ("zoo.train",)
     #: Trainings that a project may have at once where its limits say nothing (docs/guides/administration.md).

@@ -315,10 +315,13 @@ class Queue:
             return in_redis
         return self._payloads.get(project_of(function), id_, size) if self._payloads is not None else None
 
-    def finish(self, function: str, meta: str, outcomes: Sequence[RunOutcome]) -> list[bool]:
+    def finish(
+        self, function: str, meta: str, outcomes: Sequence[RunOutcome], *, drop_late: bool = False
+    ) -> list[bool]:
         """
         End a batch; False where another attempt owns the invocation or it has ended (cancelled). ``meta``: JSON about
-        the execution (smore/messages/results.py: Execution).
+        the execution (smore/messages/results.py: Execution). ``drop_late``: what is past its deadline ends as expired,
+        whatever came of it.
         """
         items: list[dict[str, Arg]] = [
             {
@@ -330,7 +333,9 @@ class Queue:
             }
             for outcome in outcomes
         ]
-        answer = self._calls([Call("finish", {"function": function, "meta": meta}, items)])[0]
+        answer = self._calls(
+            [Call("finish", {"function": function, "meta": meta, "drop_late": int(drop_late)}, items)]
+        )[0]
         return [value == 1 for value in answer]
 
     def requeue(

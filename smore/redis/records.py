@@ -154,10 +154,17 @@ class Reply:
     gpu: str
     schedule_us: int
     result: bytes
+    #: 0 = not known: a frame does not carry it, its reader knows it from the admission or the record.
+    deadline_us: int = 0
+
+    @property
+    def late_us(self) -> int:
+        """How long after its deadline it ended; 0 = in time, or not known."""
+        return max(0, self.finished_us - self.deadline_us) if self.deadline_us else 0
 
 
 #: The head of a reply's frame, in this order.
-REPLY: Final = tuple(field.name for field in fields(Reply) if field.name != "result")
+REPLY: Final = tuple(field.name for field in fields(Reply) if field.name not in ("result", "deadline_us"))
 
 
 def parse_replies(data: bytes) -> list[Reply]:
@@ -201,6 +208,7 @@ def reply_of(record: InvocationRecord, result: bytes) -> Reply:
         gpu=record.gpu,
         schedule_us=record.schedule_us,
         result=result,
+        deadline_us=record.deadline_us,
     )
 
 

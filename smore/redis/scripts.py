@@ -32,6 +32,8 @@ Arg = bytes | str | int | float
 LARGE: Final = 32 << 10
 
 #: The result of an invocation whose payload is gone.
+EXPIRED: Final = error_result("The deadline passed before a GPU instance could start it.")
+LATE: Final = error_result("It ran past its deadline, and its function drops what is late (slo.on_late: drop).")
 LOST: Final = error_result("Its input was lost on the way; send it again.")
 #: The result of an invocation that a limit of attempts ends.
 TOO_OFTEN: Final = error_result("It was started or dispatched as often as allowed.")
@@ -81,7 +83,7 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
             _ATTEMPT,
         ),
         "start": Shape(("function", "gpu", "lease_us"), _ATTEMPT),
-        "finish": Shape(("function", "meta"), (*_ATTEMPT, "action", "cause", "result")),
+        "finish": Shape(("function", "meta", "drop_late"), (*_ATTEMPT, "action", "cause", "result")),
         "requeue": Shape(("function", "cause", "refund", "alone", "result"), _ATTEMPT),
         "reap": Shape(("token", "at_most", "result")),
         "release": Shape(("gpu", "result")),
@@ -188,7 +190,8 @@ def script_sources(bounds: QueueSettings) -> dict[str, str]:
         f"local FROM = {{ {table} }}\n"
         f"local TTL_RESULT, TTL_SYNC = {int(bounds.result_ttl_s * 1e6)}, {int(bounds.sync_result_ttl_s * 1e6)}\n"
         f"local MAX_LOST = {bounds.max_lost}\n"
-        f"local BLOB_EXPIRED = {_lua_text(error_result('The deadline passed before a GPU instance could start it.'))}\n"
+        f"local BLOB_EXPIRED = {_lua_text(EXPIRED)}\n"
+        f"local BLOB_LATE = {_lua_text(LATE)}\n"
         f"local BLOB_LOST = {_lua_text(LOST)}\n"
     ) + _lists()
     folder = resources.files("smore.redis") / "lua"

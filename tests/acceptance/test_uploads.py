@@ -131,7 +131,7 @@ def test_broken_ones_tell_why_and_the_old_one_goes_on(platform: Platform, greete
         ):
             asked.clear()
             with pytest.raises(ApiError) as caught:
-                platform.client.deploy(folder(tmp_path, **broken))  # type: ignore[arg-type]
+                platform.client.deploy(folder(tmp_path, **broken))
             assert (caught.value.code, caught.value.status) == ("canary_failed", 422)
             assert told in caught.value.detail
             newest = platform.client.revisions("greeter")[0]

@@ -16,7 +16,7 @@ from smore.domain.invocation import Cause
 from smore.process.settings import QueueSettings
 from smore.redis.gateway_queue import GatewayQueue
 from smore.redis.queue import Claim, Ending, Queue, RunOutcome, Snapshot, StartedInvocation
-from smore.redis.records import InvocationRecord, Reply
+from smore.redis.records import FIELDS, InvocationRecord, Reply
 from smore.redis.submission import Admission, Submission
 from smore.testing import InMemoryQueue, ManualClock
 from tests.support.redis_server import RedisServer
@@ -44,7 +44,9 @@ class SchedulerDoor(Protocol):
     def start(
         self, function: str, gpu: str, lease_s: float, attempts: Iterable[tuple[str, int]]
     ) -> list[StartedInvocation | None]: ...
-    def finish(self, function: str, meta: str, outcomes: Sequence[RunOutcome]) -> list[bool]: ...
+    def finish(
+        self, function: str, meta: str, outcomes: Sequence[RunOutcome], *, drop_late: bool = False
+    ) -> list[bool]: ...
     def requeue(
         self,
         function: str,
@@ -84,8 +86,10 @@ class Stage:
 
     queue: SchedulerDoor
     gateway: Callable[[Callable[[GatewayDoor], Awaitable[object]]], object]
-    #: Every lease of an invocation runs out; every deadline of a few seconds passes.
+    #: Every lease of an invocation runs out.
     expire_leases: Callable[[], None]
+    #: The deadline of an invocation passes.
+    expire_deadline: Callable[[str], None]
     #: The leader's lease runs out.
     expire_leader: Callable[[], None]
     #: How many messages were sent to the GPU instance.
@@ -135,6 +139,7 @@ def in_memory() -> Stage:
         queue=queue,
         gateway=lambda call: asyncio.run(_result(call(queue.gateway))),
         expire_leases=lambda: clock.advance(LEASE_S),
+        expire_deadline=lambda _: clock.advance(REQUEST.slo_us / 1e6 + 1),
         expire_leader=lambda: clock.advance(LEADER_S),
         sent=lambda: len(queue.sent),
     )
@@ -148,6 +153,9 @@ def in_redis(client: "redis.Redis", url: str) -> Stage:
     def expire_leases() -> None:
         members = cast("list[bytes]", client.zrange(f"{P}leases", 0, -1))
         client.zadd(f"{P}leases", {member.decode(): 1 for member in members})
+
+    def expire_deadline(id_: str) -> None:
+        client.hset(f"{P}i:default:{id_}", FIELDS["deadline_us"], "1")
 
     def expire_leader() -> None:
         client.delete(f"{P}leader")
@@ -167,6 +175,7 @@ def in_redis(client: "redis.Redis", url: str) -> Stage:
         queue=Queue(client, P, BOUNDS),
         gateway=gateway,
         expire_leases=expire_leases,
+        expire_deadline=expire_deadline,
         expire_leader=expire_leader,
         sent=lambda: int(client.llen(f"{P}gpu.{GPU}")),
     )
@@ -293,6 +302,32 @@ def test_a_lost_lease_lets_it_run_again_and_only_one_attempt_ends_it(stage: Stag
     assert queue.finish(F, "{}", [done("a", 2, b"good"), done("a", 2, b"again")]) == [True, False]
     reply = stage.gateway(lambda door: door.reply("default", "a"))
     assert isinstance(reply, Reply) and (reply.attempt, reply.result) == (2, b"good")
+
+
+def test_what_ends_late_has_its_result_unless_its_function_drops_it(stage: Stage) -> None:
+    queue = stage.queue
+    token = queue.lead("", LEADER_S)
+    for id_ in ("kept", "dropped", "failed"):
+        stage.submit(id_)
+        stage.run(token, id_)
+    stage.submit("in-time", slo_us=3_600_000_000)
+    stage.run(token, "in-time")
+    for id_ in ("kept", "dropped", "failed"):
+        stage.expire_deadline(id_)
+    assert queue.finish(F, "{}", [done("kept", 1)]) == [True]
+    assert queue.finish(F, "{}", [done("dropped", 1), done("in-time", 1)], drop_late=True) == [True, True]
+    fault = replace(done("failed", 1), action="fail", cause=Cause.TIMED_OUT)
+    assert queue.finish(F, "{}", [fault, fault], drop_late=True) == [True, False]
+    assert [stage.state(id_)[:2] for id_ in ("kept", "dropped", "failed", "in-time")] == [
+        ("succeeded", "ok"),
+        ("expired", "deadline_expired"),
+        ("expired", "deadline_expired"),
+        ("succeeded", "ok"),
+    ]
+    late, in_time = (stage.gateway(lambda door, id_=id_: door.reply("default", id_)) for id_ in ("kept", "in-time"))  # type: ignore[misc]
+    assert isinstance(late, Reply) and isinstance(in_time, Reply)
+    assert late.late_us == late.finished_us - late.deadline_us > 0
+    assert in_time.late_us == 0
 
 
 def test_a_claim_that_is_repeated_sends_nothing_and_a_start_is_for_the_right_worker_alone(stage: Stage) -> None:

@@ -50,7 +50,8 @@ def run(
 ) -> Placed:
     """Yields what was placed after each step; ``alone``: each ends before the next comes."""
     engine.decide(NOW, [table, *[function(number) for number in range(FUNCTIONS)], *reports])
-    now, running = NOW, []
+    now = NOW
+    running: list[str] = []
     for step, (which, passed) in enumerate(plan):
         now += passed
         if alone:

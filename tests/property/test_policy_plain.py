@@ -7,6 +7,7 @@ date twice in the same way.
 from dataclasses import dataclass, field
 from math import gcd, inf
 from random import Random
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -355,13 +356,14 @@ class Pair:
             return [[self.random.uniform(0.0, 0.2) for _ in range(TABLED)] for _ in range(rows)]
 
         functions, trainings = [f"f{i}" for i in range(TABLED)], [f"t{i}" for i in range(TRAININGS)]
+        sides: tuple[tuple[Literal["training", "function", "functions"], list[str], list[str]], ...] = (
+            ("training", trainings, functions),
+            ("function", functions, trainings),
+            ("functions", functions, functions),
+        )
         weights = [
             Weight(kind, k, victim, other, self.random.uniform(0.5, 1.5))
-            for kind, victims, others in (
-                ("training", trainings, functions),
-                ("function", functions, trainings),
-                ("functions", functions, functions),
-            )
+            for kind, victims, others in sides
             for k in (2, 3, 4)
             for victim in victims
             for other in others

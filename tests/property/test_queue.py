@@ -605,7 +605,7 @@ def client() -> Iterator["redis.Redis"]:
 # A failure is made small before it is told, which takes up to five minutes.
 @pytest.mark.timeout(900)
 def test_queue_behaves_as_its_model(client: "redis.Redis") -> None:
-    with client.pubsub() as subscriber:  # type: ignore[no-untyped-call]
+    with client.pubsub() as subscriber:
         subscriber.subscribe("gw1", "gw2")
         run_state_machine_as_test(
             lambda: QueueMachine(client, subscriber),  # type: ignore[arg-type]  # any factory will do

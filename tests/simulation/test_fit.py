@@ -114,7 +114,7 @@ def test_too_few_rows_are_refused(measured: Path, tmp_path: Path) -> None:
 
 
 def test_least_squares_finds_the_bottom() -> None:
-    def residuals(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def residuals(x: np.ndarray) -> np.ndarray:
         return np.array([10.0 * (x[1] - x[0] ** 2), 1.0 - x[0]])
 
     assert fit.least_squares(residuals, np.array([-1.2, 1.0])).tolist() == pytest.approx([1.0, 1.0], abs=1e-3)

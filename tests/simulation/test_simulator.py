@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,16 +28,17 @@ from scheduler.simulation import policies, traces
 from scheduler.simulation.interference import Truth
 from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result
 from scheduler.simulation.simulator import simulate
-from scheduler.simulation.traces import BadTrace, Trace
+from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Failure, Function, Gpu, Training, World, load
 from smore.domain.invocation import Cause
+from smore.traces.recorded import BadTrace
 from tests.support.policies import AtOnce, Reacting, Reckless, dispatch
 
 PLAIN = replace(Truth(), noise=0.0, time_sharing=False)
 
 
-def world(*functions: str, training: Training | None = None, **changed: object) -> World:
-    fields: dict[str, object] = {
+def world(*functions: str, training: Training | None = None, **changed: Any) -> World:
+    fields: dict[str, Any] = {
         "name": "hand",
         "gpus": (Gpu(name="gpu0", training=training),),
         "functions": tuple(Function(name=name, model=name) for name in functions),
@@ -44,7 +46,7 @@ def world(*functions: str, training: Training | None = None, **changed: object) 
         "warm_share": 1.0,
         "monitor_noise": 0.0,
     }
-    return World(**(fields | changed))  # type: ignore[arg-type]
+    return World(**(fields | changed))
 
 
 def trace(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from scheduler.simulation import traces
-from scheduler.simulation.traces import BadTrace, Trace
+from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import BadWorld, Function, Gpu, World
+from smore.traces.recorded import BadTrace
 
 WORLD = World(
     name="w",

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from scheduler.simulation import world
-from scheduler.simulation.interference import BadTruth
+from scheduler.simulation.interference import BadTruth, Truth
 from scheduler.simulation.world import BadWorld, Training, parse
 
 SMALL = {"functions": [{"model": "bert"}], "gpus": [{"count": 2, "trainings": ["mobilenet/64", "vgg16/32"]}]}
@@ -66,7 +66,7 @@ def test_fig14_is_what_it_says() -> None:
     ]
     for name, one in preset.worlds.items():
         assert len(one.gpus) == 8
-        assert one.truth == world.Truth()
+        assert one.truth == Truth()
         assert (one.deadline, one.keep_warm, one.monitor_s) == ((1.0, 4.0), 1, 0.5)
         batches = [gpu.training.batch for gpu in one.gpus if gpu.training]
         assert batches == ([64] * 8 if name.endswith("same") else [16, 32, 64, 128] * 2)
@@ -141,7 +141,7 @@ def test_presets_that_cannot_be_are_refused(tmp_path: Path) -> None:
         path.write_text(yaml.safe_dump(document))
         with pytest.raises(BadWorld) as refused:
             world.load(str(path))
-        assert refused.value.details["field"].endswith(field)
+        assert str(refused.value.details["field"]).endswith(field)
     path.write_text("world: [unclosed")
     with pytest.raises(BadWorld, match=r"mine\.yaml: not YAML"):
         world.load(str(path))

@@ -28,7 +28,7 @@ def alone_s(workload: Workload) -> float:
 
 def slowdown(victim: Workload, aggressor: Workload) -> float:
     """The truth of the made-up device: a fraction that grows with the aggressor's time and falls with the victim's."""
-    return 0.3 * (alone_s(aggressor) / alone_s(victim)) ** 0.5
+    return 0.3 * float((alone_s(aggressor) / alone_s(victim)) ** 0.5)
 
 
 def timing(mean_s: float, n: int = 200) -> Timing:

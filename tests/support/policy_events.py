@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from scheduler.leader.tables import ArrayTable
 from scheduler.policy.budget.controller import JobLoss
@@ -20,7 +21,7 @@ NOW = 1_000.0
 
 
 def function(
-    number: int, *, run_s: float = 0.01, gain: float = 0.2, degradation: float = 0.1, sm: float = 0.1, **fields: object
+    number: int, *, run_s: float = 0.01, gain: float = 0.2, degradation: float = 0.1, sm: float = 0.1, **fields: Any
 ) -> FunctionKnown:
     """The function f<number>, which tables know as f<number>/s."""
     profile = Profile(
@@ -32,17 +33,17 @@ def function(
         utilisation=sm,
         model=f"f{number}/s",
     )
-    spec = FunctionSpec(entrypoint="m:C", profile=profile, **({"max_warm": 8} | fields))  # type: ignore[arg-type]
+    spec = FunctionSpec(entrypoint="m:C", profile=profile, **({"max_warm": 8} | fields))
     return FunctionKnown(function=f"p/f{number}", revision=1, spec=spec)
 
 
-def batched(number: int, run_s: dict[int, float], **fields: object) -> FunctionKnown:
+def batched(number: int, run_s: dict[int, float], **fields: Any) -> FunctionKnown:
     """The same with times by batch size."""
-    told = function(number, max_batch=8, **fields)  # type: ignore[arg-type]
+    told = function(number, max_batch=8, **fields)
     return replace(told, spec=replace(told.spec, profile=replace(told.spec.profile, run_s=run_s)))
 
 
-def gpu(name: str, training: int | None = 0, *, warm: int = 8, functions: int = 3, **fields: object) -> GpuReported:
+def gpu(name: str, training: int | None = 0, *, warm: int = 8, functions: int = 3, **fields: Any) -> GpuReported:
     """A GPU instance that trains t<training>, with ``warm`` instances of each function."""
     known: dict[str, object] = {
         "boot": "b",

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
@@ -19,6 +19,7 @@ from worker.frames import Parked as ParkedAnswer
 from worker.pool.parked import Parked
 from worker.pool.pool import Pool
 from worker.runner.runner_handle import RunnerDied
+from worker.runner.zygote_handle import Zygote
 
 
 class FakeRunner:
@@ -63,7 +64,7 @@ class Stage:
         self.pool = Pool(
             gpu="g",
             device=device if device is not None else CpuPartition(WorkerSettings(memory_mib=memory_mib)),
-            zygote=lambda: SimpleNamespace(fork=lambda: self.fork()),  # type: ignore[arg-type,return-value]
+            zygote=lambda: cast(Zygote, SimpleNamespace(fork=lambda: self.fork())),
             standby=False,
             others_mib=lambda: self.jobs_mib,
             owed_mib=lambda: self.owed_mib,

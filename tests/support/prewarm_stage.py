@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def served(number: int = 0) -> TrafficMoved:
     return TrafficMoved(function=f"p/f{number}", revision=1)
 
 
-def report(name: str, at: float, warm: int = 0, *, training: int | None = None, **fields: object) -> GpuReported:
+def report(name: str, at: float, warm: int = 0, *, training: int | None = None, **fields: Any) -> GpuReported:
     """10,000 MiB, ``warm`` idle instances of f0 with 100 MiB each."""
     known_: dict[str, object] = {
         "at": at,

@@ -85,7 +85,7 @@ class Bench:
 
     def start(self) -> None:
         """Start the worker and wait for its first report."""
-        before = self.report()
+        before = self._last_report()
         env = {name: value for name, value in os.environ.items() if not name.startswith("SMORE_")}
         env |= {
             "PYTHONPATH": str(ROOT),
@@ -104,7 +104,7 @@ class Bench:
             )
         boot = before.boot if before is not None else ""
         eventually(
-            lambda: (found := self.report()) is not None and found.boot != boot,
+            lambda: (report := self._last_report()) is not None and report.boot != boot,
             what=f"the worker reports:\n{self.log()}",
         )
 
@@ -141,14 +141,22 @@ class Bench:
         found = re.findall(rf"^\[{re.escape(function)}@.*\] {word} (\d+)$", self.log(), re.MULTILINE)
         return int(found[-1]) if found else None
 
-    def report(self) -> Report | None:
+    def _last_report(self) -> Report | None:
         return next((report for report in self.fleet.reports() if report.gpu == GPU), None)
+
+    def report(self) -> Report:
+        report = self._last_report()
+        assert report is not None, self.log()
+        return report
+
+    def events(self) -> list[dict[bytes, bytes]]:
+        """The fields of every entry of the event stream."""
+        entries: Any = self.client.xrange(f"{PREFIX}ev")
+        return [fields for _, fields in entries]
 
     def warm(self) -> list[tuple[str, str]]:
         """(function's name, state) of the warm set as reported."""
-        report = self.report()
-        assert report is not None, self.log()
-        return sorted((one.function.partition("/")[2], one.state.value) for one in report.warm)
+        return sorted((one.function.partition("/")[2], one.state.value) for one in self.report().warm)
 
     def session(self) -> int:
         """The zygote's; a worker reports before it has one."""
@@ -166,14 +174,14 @@ class Bench:
         key = f"p/{name or entrypoint.rpartition(':')[2].lower()}"
         described = FunctionSpec(
             entrypoint=entrypoint, profile=Profile(), **{"memory_mib": 64.0, "timeout_s": 20.0} | spec
-        )  # type: ignore[arg-type]
+        )
         self.catalog.put_revision(key, 1, described)
         return key
 
     def enqueue(self, function: str, payload: bytes, **request: Any) -> str:
         id_ = new_id()
         values = {"slo_us": 60_000_000, "max_attempts": 3} | request
-        admission = self.queue.enqueue(Submission(id=id_, function=function, revision=1, payload=payload, **values))  # type: ignore[arg-type]
+        admission = self.queue.enqueue(Submission(id=id_, function=function, revision=1, payload=payload, **values))
         assert admission.status == "ok", admission
         return id_
 

@@ -95,7 +95,7 @@ def describe(body: bytes) -> Description:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadFrame("its description cannot be read") from error
     for tensor in (*(description.inputs or ()), *(description.outputs or ())):
-        sizes = tensor.shape[:1] == [-1] and all(-1 <= size < 2**31 for size in tensor.shape)
+        sizes = tensor.shape[:1] == (-1,) and all(-1 <= size < 2**31 for size in tensor.shape)
         named = bool(tensor.name) and tensor.name.isprintable()
         if not named or tensor.datatype not in tensors.DATATYPES or not sizes:
             raise BadFrame("its description is of no tensors that there are")

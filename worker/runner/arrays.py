@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from smore.domain import tensors
-from worker import frames
+from smore.domain.function import TensorSpec
 from worker.frames import Chunk
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -178,9 +178,9 @@ def raw_bytes(arrays: Arrays) -> int:
     )
 
 
-def specs(arrays: Arrays) -> list[frames.Tensor]:
+def specs(arrays: Arrays) -> list[TensorSpec]:
     """Their names, datatypes and shapes, with any number of rows (-1)."""
     return [
-        frames.Tensor(name=name, datatype=_DATATYPES[array.dtype.newbyteorder("<")], shape=[-1, *array.shape[1:]])
+        TensorSpec(name=name, datatype=_DATATYPES[array.dtype.newbyteorder("<")], shape=(-1, *array.shape[1:]))
         for name, array in arrays.items()
     ]

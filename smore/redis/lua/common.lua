@@ -4,7 +4,7 @@
 --   F.<name>       the field of an invocation's HASH that holds <name> (smore/redis/records.py says what each holds)
 --   list.<shape>   puts named values in the order in which Python reads them (answers, replies, events of the stream)
 --   FROM           action -> legal source states -> true, from smore.domain.invocation.TRANSITIONS
---   TTL_RESULT, TTL_SYNC, MAX_LOST, BLOB_EXPIRED, BLOB_LOST   constants from the settings
+--   TTL_RESULT, TTL_SYNC, MAX_LOST, BLOB_EXPIRED, BLOB_LATE, BLOB_LOST   constants from the settings
 -- `fk` is a function's key "<project>/<name>", Python's `function`, which is a reserved word in Lua.
 --
 -- Keys (one Redis primary, not Cluster, so that keys may be computed):

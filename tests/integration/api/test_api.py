@@ -132,7 +132,7 @@ def test_sync(http: httpx.Client) -> None:
     response = http.post("/v1/functions/echo/invocations", json={"input": value}, headers={"X-Request-Id": "abc"})
 
     assert response.status_code == 200
-    assert {**response.json(), "id": ""} == {"id": "", "state": "succeeded", "output": value}
+    assert {**response.json(), "id": ""} == {"id": "", "state": "succeeded", "late_ms": 0, "output": value}
     assert response.headers["x-request-id"] == "abc"
     phases = [entry.strip().partition(";dur=") for entry in response.headers["server-timing"].split(",")]
     assert [name for name, _, _ in phases] == ["queue", "schedule", "dispatch", "load", "run"]
@@ -296,6 +296,26 @@ def test_a_deadline_that_passes_is_504(
     assert (
         problem(http.get(f"/v1/invocations/{waiting.id}/result"), 504, "deadline_expired")["earliest_deadline_ms"] == 3
     )
+
+
+def test_what_succeeds_after_its_deadline_says_how_late(http: httpx.Client, platform: FakePlatform) -> None:
+    def overrun(begun: StartedInvocation) -> Result:
+        eventually(lambda: time.time() > begun.deadline_us / 1e6 + 0.002)
+        return echo(begun)
+
+    platform.handlers[ECHO] = overrun
+    call = partial(http.post, "/v1/functions/echo/invocations")
+    answer = call(json={"input": 1, "deadline_ms": 2000})
+    assert answer.status_code == 200 and answer.json()["output"] == 1
+    late_ms = answer.json()["late_ms"]
+    assert late_ms >= 2 and float(answer.headers["smore-late-ms"]) == late_ms
+    id_ = answer.json()["id"]
+    assert http.get(f"/v1/invocations/{id_}").json()["late_ms"] == late_ms
+    assert http.get(f"/v1/invocations/{id_}/result").json()["late_ms"] == late_ms
+    several = call(json={"inputs": [1], "deadline_ms": 2000}).json()["invocations"]
+    assert several[0]["status"] == 200 and several[0]["late_ms"] >= 2
+    platform.handlers.clear()
+    assert "smore-late-ms" not in call(json={"input": 1}).headers
 
 
 def test_cancel(http: httpx.Client, platform: FakePlatform) -> None:

@@ -290,7 +290,7 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(
 
         def attach(id_: str, **more: Any) -> tuple[int, float, str]:
             """(The process that is watched, 0 = none; its memory that is counted; why it is refused)."""
-            given = {"start": 0, "boot": "", "tracked": False} | more
+            given: dict[str, Any] = {"start": 0, "boot": "", "tracked": False} | more
             worker.jobs.attach(AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
             worker.jobs.tick()
             (one,) = [one for one in worker.jobs.reports() if one.id == id_]

@@ -45,7 +45,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def shut_in(
-    home: Path, name: str, tcp_ports: list[int] | None, *, near: Sequence[int] = (), **shut: bool
+    home: Path, name: str, tcp_ports: list[int] | None, *, near: Sequence[int] = (), **shut: Any
 ) -> Iterator[Runner]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DATABASE_PASSWORD", "not for functions either")

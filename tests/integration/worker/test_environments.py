@@ -182,8 +182,8 @@ def test_a_hostile_package_is_built_in_its_cell_and_runs_nowhere_else(stage: Sta
                 results=results,
             )
             runner.load(load, 60)
-            for do, path in (("own_environment", ""), ("write", str(packages_of(held.folder) / "hostile.pth"))):
-                body = json.dumps({"do": do, "path": path}).encode()
+            for do, target in (("own_environment", ""), ("write", str(packages_of(held.folder) / "hostile.pth"))):
+                body = json.dumps({"do": do, "path": target}).encode()
                 item = Item(encoding="json", accept="json", rows=1, length=len(body))
                 told = json.loads(runner.predict([item], [body], "", 30).results[0])
                 if do == "own_environment":

@@ -33,9 +33,15 @@ def stage(tmp_path: Path, server: RedisProcess) -> Iterator[Bench]:
         yield one
 
 
-def job(stage: Bench, id_: str = "j1") -> JobReport | None:
-    report = stage.report()
-    return next((one for one in report.jobs if one.id == id_), None) if report is not None else None
+def find_job(stage: Bench, id_: str = "j1") -> JobReport | None:
+    """None while the worker has not reported it."""
+    return next((job for job in stage.report().jobs if job.id == id_), None)
+
+
+def job(stage: Bench, id_: str = "j1") -> JobReport:
+    job = find_job(stage, id_)
+    assert job is not None, stage.log()
+    return job
 
 
 def start_job(stage: Bench, *argv: str, id_: str = "j1") -> None:
@@ -130,17 +136,14 @@ def test_a_result_waits_for_redis(stage: Bench) -> None:
 
 def test_a_job_runs_and_reports_and_stops(stage: Bench) -> None:
     start_job(stage, *TRAIN)
-    eventually(lambda: (one := job(stage)) is not None and one.solo_count > 5, what="it reports iterations")
+    eventually(lambda: (one := find_job(stage)) is not None and one.solo_count > 5, what="it reports iterations")
     one = job(stage)
-    assert one is not None
     assert (one.state, one.project, one.shared_count) == ("running", "p", 0) and one.solo_s > 0
     eventually(lambda: job(stage).memory_mib > 20, what="its memory is measured as it grows")
     assert os.getsid(one.pid) == one.pid and os.sched_getaffinity(one.pid) == {stage.core}
     environment = proc.environment_of(one.pid)
     assert not {"SMORE_REDIS__URL", "SMORE_POSTGRES__URL", "LD_PRELOAD"} & environment.keys()
     assert environment["SMORE_TRACK"].startswith(str(stage.home.resolve()))
-    report = stage.report()
-    assert report is not None
     eventually(lambda: 0.05 < stage.report().utilisation <= 1, what="its work is seen")
     function = stage.function("zoo.misbehave:Sleep")
     stage.call(function, {"s": 0.5})
@@ -153,13 +156,15 @@ def test_a_job_runs_and_reports_and_stops(stage: Bench) -> None:
 
 def test_a_job_outlives_its_worker_and_is_adopted(stage: Bench) -> None:
     start_job(stage, *TRAIN)
-    eventually(lambda: (one := job(stage)) is not None and one.iterations > 5, what="it runs")
+    eventually(lambda: (one := find_job(stage)) is not None and one.iterations > 5, what="it runs")
     pid = job(stage).pid
     stage.kill()
     before = job(stage).iterations
     assert proc.start_time(pid) is not None
     stage.start()
-    eventually(lambda: (one := job(stage)) is not None and one.iterations > before, what="it goes on and is reported")
+    eventually(
+        lambda: (one := find_job(stage)) is not None and one.iterations > before, what="it goes on and is reported"
+    )
     assert (job(stage).state, job(stage).pid, job(stage).budget) == ("running", pid, 0.05)
     # A signal stops it for a time: it still runs, and makes no steps.
     os.kill(pid, signal.SIGSTOP)
@@ -180,10 +185,10 @@ IDLE = ("timeit", "-n", "1", "-r", "1", "-s", "import time", "time.sleep(600)")
 def test_what_became_of_jobs_while_no_worker_was_there(stage: Bench) -> None:
     for id_, argv in (("whole", IDLE), ("killed", IDLE), ("orphan", IDLE), ("short", ("timeit", "-n", "1", "pass"))):
         start_job(stage, *argv, id_=id_)
-    eventually(lambda: all(job(stage, id_) is not None for id_ in ("whole", "killed", "orphan")), what="they run")
+    eventually(lambda: all(find_job(stage, id_) is not None for id_ in ("whole", "killed", "orphan")), what="they run")
     pids = {id_: job(stage, id_).pid for id_ in ("whole", "killed", "orphan")}
     assert all(pids.values()), stage.log()
-    eventually(lambda: (one := job(stage, "short")) is not None and one.state == "ended", what="it has ended")
+    eventually(lambda: (one := find_job(stage, "short")) is not None and one.state == "ended", what="it has ended")
     assert job(stage, "short").exit_code == 0
     shims = {id_: proc.ancestors(pid)[0] for id_, pid in pids.items()}
     assert all(os.getsid(pid) == pid != os.getsid(shims[id_]) for id_, pid in pids.items())
@@ -195,7 +200,7 @@ def test_what_became_of_jobs_while_no_worker_was_there(stage: Bench) -> None:
         eventually(lambda id_=id_: proc.start_time(pids[id_]) is None, what="it is gone")  # type: ignore[misc]
     stage.start()
     eventually(
-        lambda: (one := job(stage, "orphan")) is not None and one.state == "lost",
+        lambda: (one := find_job(stage, "orphan")) is not None and one.state == "lost",
         what="without its shim nobody saw its end",
     )
     assert (job(stage, "killed").state, job(stage, "killed").exit_code) == ("ended", -signal.SIGKILL)
@@ -208,7 +213,7 @@ def test_what_became_of_jobs_while_no_worker_was_there(stage: Bench) -> None:
 
 def test_a_job_that_may_not_run_is_refused(stage: Bench) -> None:
     start_job(stage, "http.server", "0")
-    eventually(lambda: (one := job(stage)) is not None and one.state == "ended", what="it is refused")
+    eventually(lambda: (one := find_job(stage)) is not None and one.state == "ended", what="it is refused")
     assert job(stage).exit_code == 126 and job(stage).pid == 0
     assert "'http.server'" in job(stage).reason
 
@@ -224,7 +229,7 @@ def test_a_share_is_a_control_group_where_one_may_be_made(tmp_path: Path, server
     with bench(tmp_path / "home", server, share="0.5", SMORE_JOB_ENTRYPOINTS='["zoo.train"]') as stage:
         stage.call(stage.function("zoo.echo:Function"), 1)
         start_job(stage, *TRAIN)
-        eventually(lambda: (one := job(stage)) is not None and one.pid > 0, what="the job runs")
+        eventually(lambda: (one := find_job(stage)) is not None and one.pid > 0, what="the job runs")
         line = next(line for line in stage.log().splitlines() if "CPU share" in line)
         if "folder=" not in line:
             pytest.skip("no control group may be made here")
@@ -261,9 +266,7 @@ def test_a_running_function_makes_room_for_training(tmp_path: Path, server: Redi
         stage.fleet.send("t0", command)
         record = stage.state(id_, "queued")
         assert (record.starts, proc.start_time(busy.pid)) == (0, None)
-        report = eventually(
-            lambda: found if (found := stage.report()) is not None and found.jobs else None, what="the job is reported"
-        )
+        report = eventually(lambda: report if (report := stage.report()).jobs else None, what="the job is reported")
         assert report.jobs[0].reserve_mib == 619.5 and report.memory_used_mib >= 619.5 and not report.quarantined
         stage.dispatch(function, [id_])
         assert stage.state(id_, "queued").starts == 0, "nor is there room for it now"
@@ -271,7 +274,7 @@ def test_a_running_function_makes_room_for_training(tmp_path: Path, server: Redi
 
 def throttle(stage: Bench, duty: float) -> None:
     stage.fleet.send("t0", Throttle(version=1, duty=duty))
-    eventually(lambda: (found := stage.report()) is not None and found.duty == duty, what=f"the gate stands at {duty}")
+    eventually(lambda: stage.report().duty == duty, what=f"the gate stands at {duty}")
 
 
 def test_a_throttle_holds_back_what_has_not_started(guarded: Bench) -> None:

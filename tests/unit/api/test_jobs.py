@@ -1,6 +1,7 @@
 """What a job's reports say of it, over one GPU instance and several."""
 
 import dataclasses
+import os
 
 import pytest
 from msgspec.structs import replace
@@ -211,6 +212,6 @@ def test_a_projects_trainings_are_bounded() -> None:
 
 
 def test_a_supervisor_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for parent, count in ((None, 0), (health.os.getppid(), 0), (2**30, 1)):
+    for parent, count in ((None, 0), (os.getppid(), 0), (2**30, 1)):
         monkeypatch.setattr(health, "_SUPERVISOR", parent)
         assert len(health._warnings()) == count

@@ -1,13 +1,13 @@
 """The benchmark of the compose files where there is no engine, and the function that it looks for passwords with."""
 
+import glob
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench import compose
+from bench.compose import engine, run, spy
 
 
 def test_without_an_engine_it_says_so_and_has_no_figures(
@@ -15,7 +15,7 @@ def test_without_an_engine_it_says_so_and_has_no_figures(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench.compose", "--json"])
     monkeypatch.setenv("PATH", "")
-    compose.main()
+    run.main()
     said = json.loads(capsys.readouterr().out)
     assert (said["figures"], said["skipped"]) == ({}, "there is no command docker")
 
@@ -25,18 +25,16 @@ def test_an_engine_without_start_interval_is_too_old(monkeypatch: pytest.MonkeyP
     docker.write_text("#!/bin/sh\necho 24.0.7\n")
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert compose.no_engine() == "Docker 24.0.7 is older than 25"
+    assert engine.no_engine() == "Docker 24.0.7 is older than 25"
 
 
 def test_the_spy_finds_what_is_on_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, Any] = {}
-    exec(compose.SPY, made)
     # This process stands for all: others of the machine are none of a test's business.
     monkeypatch.setattr(
-        made["glob"], "glob", lambda pattern: ["/proc/self/cmdline"] if pattern.endswith("[0-9]*/cmdline") else []
+        glob, "glob", lambda pattern: ["/proc/self/cmdline"] if pattern.endswith("[0-9]*/cmdline") else []
     )
     word = Path(sys.argv[0]).name
-    said = made["Spy"]().look([Path("/proc/self/cmdline").read_text().split("\0")[0], f"not {word}"], 0.0)
+    said = spy.Spy().look([Path("/proc/self/cmdline").read_text().split("\0")[0], f"not {word}"], 0.0)
     (found,) = said["found"]
     assert found.startswith("word 0 in /proc/self/cmdline")
     assert said["seen"] == 1

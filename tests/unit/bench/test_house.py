@@ -179,11 +179,35 @@ def test_a_shape_is_doubled_in_another_module_only(tmp_path: Path) -> None:
             "one.py": f"class First(msgspec.Struct):\n{fields}\n\nclass Beside(msgspec.Struct):\n{fields}",
             "two.py": f"@dataclass(frozen=True)\nclass Second:\n{fields}    LIMIT: ClassVar[int] = 1\n",
             "three.py": "class Base(BaseModel):\n    a: int\n    b: int\n\n\nclass Third(Base):\n    c: int\n",
+            "five.py": "class Fifth(Base):\n    c: int\n",
             "four.py": f"class Plain:\n{fields}\n\nclass Small(BaseModel):\n    a: int\n    b: int\n",
         },
     )
 
-    assert names(doubled_shapes(sources)) == ["two.py: Second", "three.py: Third"]
+    assert names(doubled_shapes(sources)) == ["two.py: Second", "three.py: Third", "five.py: Fifth"]
+
+
+def test_a_file_is_generated_that_says_so(tmp_path: Path) -> None:
+    written, generated, generator = tree(
+        tmp_path,
+        {
+            "a.py": '"""The answers."""\n',
+            "b.py": '"""The answers. Generated from the document\nby c.py."""\n',
+            "c.py": '"""Writes what is generated."""\n',
+        },
+    )
+    assert [source.generated for source in (written, generated, generator)] == [False, True, False]
+
+
+def test_a_package_in_a_folder_of_its_own_is_known_by_its_name(tmp_path: Path) -> None:
+    folder = "client" + "/pkg"
+    files = {
+        f"{folder}/__init__.py": '"""See :' + "class:`pkg.one.First` and :" + 'class:`client.pkg.one.First`."""\n',
+        f"{folder}/one.py": "class First: ...\n",
+    }
+    sources = tree(tmp_path, files)
+    assert [source.module for source in sources] == ["pkg", "pkg.one"]
+    assert names(dead_references(sources, files)) == [f"{folder}/__init__.py: client.pkg.one.First"]
 
 
 def test_exceptions_need_a_finding_and_a_reason() -> None:

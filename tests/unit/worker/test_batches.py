@@ -3,18 +3,24 @@ Who is charged for what went wrong on a GPU, with a pool of runners that are no 
 """
 
 import math
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from smore.domain.invocation import Cause
+from smore.domain.function import FunctionSpec, OnLate
+from smore.domain.invocation import Cause, Encoding
 from smore.process.settings import WorkerSettings
+from smore.redis.catalog import Catalog
+from smore.redis.queue import Queue
 from tests.support.pool_stage import FakeRunner, Stage
-from worker.batches import Batch, Executor, Member
+from worker.batches import LATE_MARGIN_S, Batch, Executor, Member
+from worker.device.device import Device
 from worker.pool.errors import LoadFailed, Unservable
-from worker.runner.runner_handle import RunnerFailed
+from worker.runner.runner_handle import RunnerFailed, RunnerTimeout
+from worker.training.run_gate import RunGate
 
 
 class Gpu(Stage):
@@ -44,12 +50,12 @@ class Gpu(Stage):
         own = WorkerSettings(kind="cuda")
         self.executor = Executor(
             config=own,
-            device=device,  # type: ignore[arg-type]
+            device=cast(Device, device),
             boot="b",
-            queue=self,
-            catalog=None,
+            queue=cast(Queue, self),
+            catalog=cast(Catalog, None),
             pool=self.pool,
-            gate=None,  # type: ignore[arg-type]
+            gate=cast(RunGate, None),
             jobs=list,
         )
 
@@ -68,18 +74,20 @@ class Gpu(Stage):
         self.given_back.append((cause.value, [id_ for id_, _ in attempts], refund, alone))
         return [1] * len(attempts)
 
-    def finish(self, function: str, meta: str, outcomes: Any) -> list[bool]:
+    def finish(self, function: str, meta: str, outcomes: Any, *, drop_late: bool) -> list[bool]:
         self.ended += [one.id for one in outcomes]
+        self.drops_late = drop_late
         return [True] * len(outcomes)
 
     def fail(self, cause: Cause, *ids: str, free: float = 50.0) -> FakeRunner:
         """A batch of these ends so, with so much free; its runner."""
         seat = self.acquire("a")
+        runner: FakeRunner = seat.runner
         self.free = free
         batch = Batch("p/a", 1, [Member(id=id_, attempt=1, begun=SimpleNamespace()) for id_ in ids])  # type: ignore[arg-type]
         self.executor._failed(batch, seat, RunnerFailed(cause, "words"))
         self.free = 300.0
-        return seat.runner  # type: ignore[return-value]
+        return runner
 
 
 def test_a_lost_context_ends_its_runner_and_is_charged_to_one_that_was_alone_in_a_new_one() -> None:
@@ -137,3 +145,28 @@ def test_a_function_without_device_memory_gets_no_device_and_no_context() -> Non
     assert (seat.runner.pid, seat.runner.loaded.device) == (1, "cpu")
     seat = stage.acquire("a", max_batch=8)
     assert (seat.runner.pid, seat.runner.loaded.device, seat.runner.loaded.max_batch) == (99, "cuda", 8)
+
+
+@pytest.mark.parametrize("left_s", [-1.0, 30.0])
+def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left_s: float) -> None:
+    """Behind a cold start that took all the time the instance stays; a run is ended with its process."""
+    stage = Gpu()
+    limits: list[float] = []
+
+    def predict(items: object, payloads: object, trace: str, limit_s: float) -> Any:
+        limits.append(limit_s)
+        raise RunnerTimeout
+
+    seat = stage.acquire("a")
+    seat.runner.predict = predict
+    begun = SimpleNamespace(
+        deadline_us=(time.time() + left_s) * 1e6, encoding=Encoding.JSON, accept=Encoding.JSON, rows=1, payload=b""
+    )
+    member = Member(id="i", attempt=1, begun=begun)  # type: ignore[arg-type]
+    batch = Batch("p/a", 1, [member], drop_late=True)
+    stage.executor._run(batch, seat, FunctionSpec(entrypoint="m:C", on_late=OnLate.DROP), "")
+    assert (stage.ended, stage.drops_late) == (["i"], True)
+    if left_s < 0:
+        assert (limits, stage.warm()) == ([], ["a"])
+    else:
+        assert limits[0] <= left_s + LATE_MARGIN_S and stage.warm() == []

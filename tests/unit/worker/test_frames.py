@@ -11,7 +11,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -349,7 +349,7 @@ def test_one_that_closes_its_socket_and_lives_on_is_ended_and_has_crashed(monkey
     monkeypatch.setattr(runner_handle, "_REAP_S", 0.01)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        runner = Runner(7, ours, lambda _, number: runner.gone(-number))
+        runner = Runner(7, ours, lambda _, number: cast(None, runner.gone(-number)))
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(RunnerDied) as died:
             runner.load(LOAD, PATIENCE_S)

@@ -184,7 +184,7 @@ def test_a_training_step_reaches_every_parameter(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     module = described.assemble("cpu").train()
     loss = described.loss(module(**described.sample("cpu", 2, generator)), described.labels("cpu", 2, generator))
-    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+    loss.backward()  # torch leaves it unannotated
     assert torch.isfinite(loss)
     gradients = {key: p.grad for key, p in module.named_parameters()}
     assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients.values()), (

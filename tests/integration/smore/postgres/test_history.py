@@ -155,7 +155,7 @@ def later(event: stream.Arrived | stream.Settled, by: int) -> dict[str, int]:
 
 
 def skipped() -> float:
-    return RECORD_SKIPPED._value.get()
+    return float(RECORD_SKIPPED._value.get())
 
 
 def arrivals(engine: Engine) -> list[tuple[datetime, int]]:

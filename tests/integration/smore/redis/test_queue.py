@@ -363,7 +363,7 @@ def test_cancel_of_what_waits_is_told(server: RedisServer, queue: Queue) -> None
 
 
 def test_a_batch_is_published_once_to_each_gateway_in_frames(queue: Queue, client: "redis.Redis") -> None:
-    with client.pubsub() as subscriber:  # type: ignore[no-untyped-call]
+    with client.pubsub() as subscriber:
         subscriber.subscribe("gw1", "gw2")
         for _ in range(2):
             subscriber.get_message(timeout=5)
@@ -407,7 +407,7 @@ def test_a_repeat_of_an_attempt_that_ended_tells_nobody(queue: Queue, client: "r
     queue.enqueue(one)
     begin(queue, one.id)
     end(queue, one.id)
-    with client.pubsub() as subscriber:  # type: ignore[no-untyped-call]
+    with client.pubsub() as subscriber:
         subscriber.subscribe("gw")
         subscriber.get_message(timeout=5)
         again = RunOutcome(id=one.id, attempt=1, action="fail", cause=Cause.CRASHED, result=b"late")

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import yaml
 from bench import live as here
 from research.compare import live, live_report
 from research.compare.live import SHARED, Calibration, LiveComparison, Look, Plan, Run
-from scheduler.simulation import world
+from scheduler.simulation import metrics, policies, world
 from scheduler.simulation.predictor import Belief, table
+from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import Trace
 from smore.domain.loss import Window
 
@@ -95,7 +97,14 @@ def preset(folder: Path, **changed: Any) -> world.Preset:
 
 def plan(folder: Path, **changed: Any) -> Plan:
     found = preset(folder)
-    return Plan(**({"preset": found, "policies": found.policies, "repeats": 2, "load": 0.5, "seconds": 2.0} | changed))
+    fields: dict[str, Any] = {
+        "preset": found,
+        "policies": found.policies,
+        "repeats": 2,
+        "load": 0.5,
+        "seconds": 2.0,
+    }
+    return Plan(**(fields | changed))
 
 
 def outcome(folder: Path, platform: Fake, **changed: Any) -> LiveComparison:
@@ -264,12 +273,12 @@ def test_simulated_figures_are_what_would_be_measured(tmp_path: Path) -> None:
     trace = live.scaled(plan(tmp_path), one, 0, 40.0)
     told = table(one, Belief(kind="exact", updates=0), 0)
     exclusive, result = (
-        live.simulate(one, each, live.policies.factory("random"), seed=0, table=told) for each in (trace.none(), trace)
+        simulate(one, each, policies.factory("random"), seed=0, table=told) for each in (trace.none(), trace)
     )
 
     found = live.simulated_figures(result, exclusive, 2.0)
 
-    plain = live.metrics.figures(result, exclusive)
+    plain = metrics.figures(result, exclusive)
     assert 0 < plain["train_loss"] < 1
     assert found["sfd"] == pytest.approx(1 / (1 - plain["train_loss"]) - 1)
     assert found["sld"] == pytest.approx(2 * plain["sld"] + 1)
@@ -405,7 +414,7 @@ def test_a_platform_that_is_up_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(live, "compare", stop)
     monkeypatch.setattr(here, "Here", lambda *_: None)
-    monkeypatch.setattr(here.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     assert here.main([]) == 2
     assert seen == [set()]

@@ -223,7 +223,7 @@ def test_utilisation_over_time_has_the_integral_that_the_run_had(tmp_path: Path)
     """Bins are exact: their mean is what the simulator integrated. Nothing is loaded in this run, and nothing fails."""
     found = load(write_preset(tmp_path / "x.yaml"))
     world = found.worlds["heavy"]
-    given = traces.of(found.trace | {"rate_per_min": 12_000}, world, 3)
+    given = traces.of({**found.trace, "rate_per_min": 12_000}, world, 3)
     result = simulate(world, given, factory("fifo"), seed=3)
     busy, alive = (result.gpus[:, GPU_COLUMNS.index(name)] for name in ("busy_s", "alive_s"))
 

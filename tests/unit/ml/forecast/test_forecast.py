@@ -115,8 +115,8 @@ def test_the_blend_of_long_and_short_by_hand(alpha: float, expected: list[float]
     """Eq. 8: alpha x 10 + (1 - alpha) x 4 of the first function, alpha x 0 + (1 - alpha) x 4 of the second."""
     model = LongShort(alpha=alpha)
     long, short = (np.array([[10.0], [0.0]]), np.zeros((2, 1))), (np.array([[4.0], [4.0]]), np.zeros((2, 1)))
-    model.long.forecast = lambda horizon=1: long  # type: ignore[method-assign, assignment]
-    model.short.forecast = lambda horizon=1: short  # type: ignore[method-assign, assignment]
+    model.long.forecast = lambda horizon=1: long  # type: ignore[method-assign]
+    model.short.forecast = lambda horizon=1: short  # type: ignore[method-assign]
     mean, chance = model.forecast()
     np.testing.assert_allclose(mean[:, 0], expected)
     np.testing.assert_allclose(chance[:, 0], 1.0 - np.exp(-np.array(expected)))

@@ -35,7 +35,7 @@ def run(number: int, **changes: Any) -> Run:
         beside=False,
         jobs=("j1",),
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def runs(count: int = MIN_RUNS, first: int = 0, **changes: Any) -> list[Run]:
@@ -244,7 +244,7 @@ def window(**changes: Any) -> Window:
         shared_s=0.3,
         shared_count=200,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 #: Back to back for a minute: at work for nearly all of it.

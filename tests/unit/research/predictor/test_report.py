@@ -441,7 +441,7 @@ class Mean:
 
 
 def pairs(direction: str = "training") -> Samples:
-    rows: list[Row] = [solo(workload(model, role)) for model in MODELS for role in ("training", "function")]  # type: ignore[arg-type]
+    rows: list[Row] = [solo(workload(model, role)) for model in MODELS for role in ("training", "function")]
     rows += square(lambda i, j: (0.1 * i, 0.3 * j), repeats=2, noise=0.01)
     return samples(profile(rows), direction, name="made")  # type: ignore[arg-type]
 

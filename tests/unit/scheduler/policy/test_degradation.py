@@ -5,6 +5,7 @@ Eq. 3 and 4 on the policy's arrays, against hand numbers and against the equatio
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -238,9 +239,13 @@ def cases(draw: st.DrawFn) -> Case:
     def matrix(rows: int, columns: int) -> list[list[float]]:
         return [[draw(cells) for _ in range(columns)] for _ in range(rows)]
 
+    kinds: tuple[tuple[Literal["training", "function"], list[str]], ...] = (
+        ("training", [f"t{i}" for i in range(j)]),
+        ("function", [f"f{i}" for i in range(f)]),
+    )
     weights = [
         Weight(kind, k, victim, other, draw(st.floats(0, 2)))
-        for kind, victims in (("training", [f"t{i}" for i in range(j)]), ("function", [f"f{i}" for i in range(f)]))
+        for kind, victims in kinds
         for k, victim, other in itertools.product(
             (2, 3), victims, [f"f{i}" for i in range(f)] + [f"t{i}" for i in range(j)]
         )

@@ -52,7 +52,7 @@ def test_functions_together_stay_within_the_budget() -> None:
 
 def test_a_jobs_own_budget_counts() -> None:
     engine = DrivenEngine(preset("smore"))
-    events = [
+    events: list[Event] = [
         known([[0.04]]),
         function(0),
         gpu("a", functions=1, losses=own(0.01)),
@@ -135,7 +135,12 @@ def test_deadline_counts_predicted_degradation() -> None:
     """10 ms alone, 1.5 x slower beside the training: 25 ms."""
     for within, fits in ((0.024, False), (0.026, True)):
         engine = DrivenEngine(preset("smore"))
-        events = [known([[0.0]], [[1.5]]), function(0), gpu("a", functions=1), arrived(0, "1", within=within)]
+        events: list[Event] = [
+            known([[0.0]], [[1.5]]),
+            function(0),
+            gpu("a", functions=1),
+            arrived(0, "1", within=within),
+        ]
         assert bool(placed(engine.decide(NOW, events))) is fits
 
 
@@ -204,7 +209,7 @@ def test_past_use_of_functions_is_not_counted_again(policy: str) -> None:
 
 def test_a_later_deadline_in_the_lane_is_tried_where_the_earliest_cannot_be_met() -> None:
     engine = DrivenEngine(preset("smore"))
-    events = [
+    events: list[Event] = [
         known([[0.0]], [[1.5]]),
         function(0),
         gpu("a", functions=1),
@@ -365,7 +370,12 @@ def test_edf_util_counts_the_training_alone_and_takes_the_least_utilised() -> No
 
 def test_baselines_place_what_is_too_late_and_too_dear() -> None:
     for name in ("random", "edf-util", "fifo"):
-        events = [known([[5.0]], [[5.0]]), function(0), gpu("a", functions=1), arrived(0, "1", within=0.02)]
+        events: list[Event] = [
+            known([[5.0]], [[5.0]]),
+            function(0),
+            gpu("a", functions=1),
+            arrived(0, "1", within=0.02),
+        ]
         assert placed(DrivenEngine(preset(name)).decide(NOW, events)) == [("1", "a")]
 
 

@@ -123,7 +123,13 @@ def test_nothing_is_placed_beside_a_process_that_nobody_registered() -> None:
 @pytest.mark.parametrize("rule", ["smore-product", "random", "edf-util"])
 def test_what_a_project_may_keep_warm_bounds_loads(rule: str) -> None:
     policy = DrivenEngine(preset(rule))
-    events = [function("p/a"), function("p/b"), function("q/c"), gpu("g", "p/a"), WarmLimits(mib={"p": 150.0})]
+    events: list[Event] = [
+        function("p/a"),
+        function("p/b"),
+        function("q/c"),
+        gpu("g", "p/a"),
+        WarmLimits(mib={"p": 150.0}),
+    ]
     assert policy.decide(NOW, [*events, arrived("p/b", "1")]) == [Offload(function="p/a", revision=1, gpu="g")]
     assert policy.decide(NOW + 0.1, []) == [], "asked for once"
     assert placed(policy.decide(NOW + 0.2, [arrived("q/c", "2")])) == [("2", "g")], "another project has no limit"

@@ -4,6 +4,7 @@ deadline.
 """
 
 import math
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def returned(seconds: float = HOST_S) -> InstanceReported:
     return InstanceReported(function="p/f0", revision=1, gpu="a", load_s=seconds, host=True)
 
 
-def holding(name: str, at: float, *until: float, **fields: object) -> GpuReported:
+def holding(name: str, at: float, *until: float, **fields: Any) -> GpuReported:
     """A GPU instance where instances of f0 are parked, each until then."""
     return report(name, at, parked=[("p/f0", 1, one) for one in until], **fields)
 

@@ -1,6 +1,7 @@
 """The spine's policy on hand-made scenarios: events in, decisions out, no clock and no I/O."""
 
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -27,16 +28,16 @@ NOW = 1_000.0
 
 
 def known(
-    name: str, *, usage: float = 0.2, degradation: float = 0.1, run_s: float = 0.01, **fields: object
+    name: str, *, usage: float = 0.2, degradation: float = 0.1, run_s: float = 0.01, **fields: Any
 ) -> FunctionKnown:
     profile = Profile(
         run_s={1: run_s, 8: run_s * 2},
-        load_s=float(fields.pop("load_s", 0.5)),
-        memory_mib=float(fields.pop("memory_mib", 100.0)),
+        load_s=fields.pop("load_s", 0.5),
+        memory_mib=fields.pop("memory_mib", 100.0),
         usage_gain=usage,
         degradation=degradation,
     )
-    return FunctionKnown(function=name, revision=1, spec=FunctionSpec(entrypoint="m:C", profile=profile, **fields))  # type: ignore[arg-type]
+    return FunctionKnown(function=name, revision=1, spec=FunctionSpec(entrypoint="m:C", profile=profile, **fields))
 
 
 def gpu(
@@ -46,7 +47,7 @@ def gpu(
     slots: int = 8,
     jobs: int = 0,
     free: float = 1000.0,
-    **fields: object,
+    **fields: Any,
 ) -> GpuReported:
     return GpuReported(
         gpu=name,
@@ -57,17 +58,17 @@ def gpu(
         memory_used=1000.0 - free,
         memory_idle=0.0,
         utilisation=0.0,
-        function_utilisation=float(fields.pop("function_utilisation", 0.0)),
-        jobs=jobs,  # type: ignore[arg-type]
+        function_utilisation=fields.pop("function_utilisation", 0.0),
+        jobs=jobs,
         warm=[(function, 1, count) for function, count in (warm or {}).items()],
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
 
 
-def arrived(name: str, id_: str, *, at: float = NOW, within: float = 5.0, **fields: object) -> InvocationArrived:
+def arrived(name: str, id_: str, *, at: float = NOW, within: float = 5.0, **fields: Any) -> InvocationArrived:
     return InvocationArrived(
         function=name, revision=1, id=id_, attempt=0, arrival_at=at, deadline_at=at + within, **fields
-    )  # type: ignore[arg-type]
+    )
 
 
 def dispatches(decisions: list[Decision]) -> list[tuple[str, str, list[str]]]:
@@ -229,7 +230,7 @@ def test_priority_is_usage_gain_over_degradation() -> None:
 def test_ageing_overtakes_priority_within_its_bound() -> None:
     """A head that has waited 1/ageing_per_s longer than the others stands first whatever the priorities are."""
     ageing = preset("smore-product", order="priority", ageing_per_s=0.5)
-    events = [
+    events: list[Event] = [
         known("p/low", usage=0.01, degradation=1.0),
         known("p/high", usage=1.0, degradation=0.01),
         gpu("a", slots=1, warm={"p/low": 1, "p/high": 1}),

@@ -1,6 +1,8 @@
 """Prewarming rules, one function at a time, with numbers that can be followed by hand."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +20,9 @@ def forecast(at: float, *mean: float) -> Forecast:
     return Forecast(from_at=at, mean=values, any=1 - np.exp(-values))
 
 
-def held(holds: object, at: float) -> int:
-    return max((hold.instances for hold in holds if hold.from_at <= at < hold.until_at), default=0)  # type: ignore[attr-defined]
+def held(holds: Sequence[WarmWindow] | None, at: float) -> int:
+    assert holds is not None
+    return max((hold.instances for hold in holds if hold.from_at <= at < hold.until_at), default=0)
 
 
 def test_an_unknown_rule_or_knob_is_refused() -> None:
@@ -104,13 +107,14 @@ def test_a_forecast_that_is_none_leaves_a_keep_alive(number: float) -> None:
     assert [held(holds, at) for at in (39.9, 40.0)] == [1, 0]
 
 
-def busy_with(gap_s: float, name: str, times: int = 60, **knobs: object) -> tuple[object, float]:
+def busy_with(gap_s: float, name: str, times: int = 60, **knobs: Any) -> tuple[Sequence[WarmWindow], float]:
     """
     A rule that has seen a request every ``gap_s``, each at work for 0.1 s; what it said at the last end of work, and
     when that was.
     """
     tried = rule(name, **knobs)
-    at, holds, told = 0.0, None, 0.0
+    at = told = 0.0
+    holds: Sequence[WarmWindow] | None = None
     for _ in range(times):
         while told <= at:
             tried.minute(told, None, None)
@@ -118,6 +122,7 @@ def busy_with(gap_s: float, name: str, times: int = 60, **knobs: object) -> tupl
         tried.arrived(at)
         holds = tried.idle(at + 0.1, 1, 0)
         at += gap_s
+    assert holds is not None
     return holds, at - gap_s + 0.1
 
 
@@ -125,14 +130,14 @@ def busy_with(gap_s: float, name: str, times: int = 60, **knobs: object) -> tupl
 def test_a_histogram_unloads_and_comes_back_before_the_next_request(name: str) -> None:
     """Idle for 299.9 s: bin 4, of which 4 min less a tenth is stayed away and 5 min and a tenth kept."""
     holds, ended = busy_with(300.0, name, least=2, short_minutes=120)
-    (hold,) = holds  # type: ignore[misc]
+    (hold,) = holds
     assert hold.from_at - ended == pytest.approx(4 * 60 * 0.9)
     assert hold.until_at - ended == pytest.approx(5 * 60 * 1.1)
 
 
 def test_a_histogram_without_a_pattern_keeps_for_its_range() -> None:
     holds, ended = busy_with(300.0, "hhp", times=3, range_minutes=30)
-    (hold,) = holds  # type: ignore[misc]
+    (hold,) = holds
     assert (hold.from_at - ended, hold.until_at - ended) == (pytest.approx(0.0), pytest.approx(1800.0))
 
 
@@ -148,6 +153,7 @@ def test_lsth_is_between_its_two_spans() -> None:
         holds = tried.idle(at + 0.1, 1, 0)
         at += gap
     ended = at - gap + 0.1
+    assert holds is not None
     (hold,) = holds
     assert hold.from_at - ended == pytest.approx(0.5 * (1 + 1) * 60 * 0.9, abs=0.5 * 3 * 60)
     assert 0 < hold.from_at - ended < 4 * 60 * 0.9
@@ -155,7 +161,7 @@ def test_lsth_is_between_its_two_spans() -> None:
 
 def test_idle_times_beyond_the_range_keep_for_the_range() -> None:
     holds, ended = busy_with(1200.0, "hhp", times=12, range_minutes=5)
-    (hold,) = holds  # type: ignore[misc]
+    (hold,) = holds
     assert (hold.from_at - ended, hold.until_at - ended) == pytest.approx((0.0, 5 * 60.0))
 
 
@@ -172,7 +178,7 @@ def test_a_price_decides_between_keeping_and_coming_back() -> None:
 def test_more_memory_is_held_for_less_time() -> None:
     def kept(memory_gb: float) -> float:
         holds, ended = busy_with(20.0, "priced", times=1, price_gb_s=300.0, load_s=1.5, run_s=0.1, memory_gb=memory_gb)
-        return max((hold.until_at - ended for hold in holds), default=0.0)  # type: ignore[attr-defined]
+        return max((hold.until_at - ended for hold in holds), default=0.0)
 
     assert kept(0.5) > kept(2.0) > 0
 

@@ -76,7 +76,7 @@ def test_a_hold_is_told_again_before_its_lease_is_over() -> None:
 def test_nothing_is_due_where_nobody_is_held() -> None:
     """And nothing is decided otherwise than without a keeper."""
     stage, bare = Stage(), DrivenEngine(preset("smore-product"))
-    events = [function(0), report("a", T), arrived(0, "1", at=T), arrived(0, "2", at=T)]
+    events: list[Event] = [function(0), report("a", T), arrived(0, "1", at=T), arrived(0, "2", at=T)]
     assert [
         replace(one, reasons=replace(one.reasons, unforeseen="")) if isinstance(one, Dispatch) else one
         for one in stage.at(T, *events)
@@ -454,7 +454,7 @@ def test_a_small_step_back_is_an_error_of_measurement() -> None:
         ForecastsUpdated(made_at=T, forecasts={"p/f0": Forecast(from_at=T, mean=values, any=values, source="x")}),
     )
     heard: list[Forecast | None] = []
-    stage.rules["p/f0"].minute = lambda at, count, forecast: heard.append(forecast)  # type: ignore[method-assign,assignment,func-returns-value]
+    stage.rules["p/f0"].minute = lambda at, count, forecast: heard.append(forecast)  # type: ignore[method-assign]
     assert stage.prewarmer.next_at == T + 60
     stage.at(T + 60)
     assert (stage.prewarmer.clock_steps, len(heard)) == (0, 1)

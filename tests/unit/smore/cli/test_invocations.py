@@ -23,6 +23,18 @@ class TestInvocations:
         assert platform.asked == [("POST /v1/functions/f/invocations", {"input": {"x": 1}, "deadline_ms": 50})]
         assert capsys.readouterr().out == '{"y": [1, 2]}\n'
 
+    def test_a_late_end_is_said_and_fails_where_it_must_not_be(
+        self, serve: Serve, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        serve().answers["POST /v1/functions/f/invocations"] = (
+            200,
+            {"id": "i1", "state": "succeeded", "late_ms": 1250.0, "output": 1},
+        )
+        assert smore("invoke", "f") == 0
+        said = capsys.readouterr()
+        assert (said.out, said.err) == ("1\n", "It ended 1.2 s after its deadline.\n")
+        assert smore("invoke", "f", "--strict") == EXIT_FAILED
+
     def test_input_from_a_file_and_from_standard_input(
         self, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -28,7 +28,7 @@ def test_a_job_takes_a_budget(serve: Serve) -> None:
 
 
 def test_how_a_job_ended_is_told(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    told = [
+    told: list[tuple[dict[str, object], str]] = [
         ({"state": "running"}, "running"),
         ({"state": "running", "suspended": True}, "running, suspended by a signal: no steps"),
         ({"state": "ended", "outcome": "succeeded", "exit_code": 0}, "ended: succeeded"),

@@ -3,6 +3,7 @@
 import shlex
 from configparser import RawConfigParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -227,7 +228,7 @@ def test_the_supervisor_asks_for_a_password_that_lies_beside_its_socket(tmp_path
     password = supervision.make_password(tmp_path)
     (file,) = tmp_path.iterdir()
     assert (file.read_text(), file.stat().st_mode & 0o777) == (password, 0o600)
-    transport = supervision.Supervisor(tmp_path)._rpc("transport")
+    transport: Any = supervision.Supervisor(tmp_path)._rpc("transport")
     assert (transport.username, transport.password) == ("smore", password)
     assert supervision.make_password(tmp_path) != password
 

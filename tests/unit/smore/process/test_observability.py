@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from smore.process import observability
+
 ROOT = Path(__file__).resolve().parents[4]
 
 
@@ -27,3 +29,18 @@ print("went on")
 
     assert '"event": "read"' in done.stderr
     assert done.stdout.split() == ["went", "on"]
+
+
+def test_a_process_serves_its_own_families_and_none_that_is_empty() -> None:
+    def names(families: observability.Families) -> set[str]:
+        return {family.name for family in families.collect()}
+
+    observability.BUILD.labels("1.2.3", "3.11").set(1)
+    gateway, worker = names(observability.GATEWAY), names(observability.WORKER)
+
+    assert "smore_build" in {name.removesuffix("_info") for name in gateway & worker}
+    assert "smore_leader" in names(observability.SCHEDULER)
+    assert "smore_leader" not in gateway | worker
+    assert all(family.samples for family in observability.WORKER.collect())
+    observability.RUN_SECONDS.labels("default/echo", "cpu0").observe(0.1)
+    assert "smore_run_seconds" in names(observability.WORKER) - gateway

@@ -68,7 +68,8 @@ def test_a_payload_whose_invocation_ends_while_it_is_read_is_none(
         def read(self, size: int) -> bytes:
             payloads.drop("p", "ended")
             payloads.put("p", "next", b"of another")
-            return self._file.read(size)
+            part: bytes = self._file.read(size)
+            return part
 
     monkeypatch.setattr("smore.redis.payloads.open", Slow, raising=False)
     assert payloads.get("p", "ended", 10) is None

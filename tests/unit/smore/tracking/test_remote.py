@@ -1,10 +1,12 @@
 """smore.track outside the platform: what is told, what is kept when nobody listens, and that the loop never notices."""
 
 import logging
+import os
 import sys
 import threading
 import types
 import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from email.message import Message
 from io import BytesIO
@@ -17,7 +19,7 @@ from smore.tracking import remote
 from smore.tracking.remote import Refused, RemoteTracker, Unknown
 from smore.tracking.ring import CAPACITY, Tracker
 from tests.support.eventually import eventually
-from worker import heartbeat, proc
+from worker import proc
 from worker.heartbeat import Heartbeat
 
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -156,7 +158,7 @@ def test_answers_by_status(
         assert request.get_header("Authorization") == "Bearer k"
         raise urllib.error.HTTPError(request.full_url, status, "x", Message(), BytesIO(b"why"))
 
-    monkeypatch.setattr(remote.urllib.request, "urlopen", answer)
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
     tracker = Told(good)
     made.append(tracker)
     with pytest.raises(kind):
@@ -200,7 +202,7 @@ def test_a_forked_child_does_not_end_its_parents_report(made: list[Told], monkey
     tracker = Told(good)
     made.append(tracker)
     with monkeypatch.context() as patch:
-        patch.setattr(remote.os, "getpid", lambda: -1)
+        patch.setattr(os, "getpid", lambda: -1)
         tracker.close()
     assert tracker.active
 
@@ -286,7 +288,7 @@ class Held:
 def test_who_is_neither_ours_nor_a_jobs_is_a_stranger(
     monkeypatch: pytest.MonkeyPatch, computing: dict[int, float] | None, expected: list[int] | None
 ) -> None:
-    monkeypatch.setattr(heartbeat.proc, "tree", lambda pid: [pid])
+    monkeypatch.setattr(proc, "tree", lambda pid: [pid])
     beat = Heartbeat.__new__(Heartbeat)
     beat._device, beat._jobs = Listing(computing), Held(22)  # type: ignore[assignment]
     beat._pool = types.SimpleNamespace(status=Held(11))  # type: ignore[assignment]

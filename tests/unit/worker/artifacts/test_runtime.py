@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -408,7 +408,7 @@ class Stage:
         self.environments = FakeEnvironments(tmp_path / "environments")
         self.provider = RuntimeProvider(
             artifacts=artifacts,
-            environments=self.environments,
+            environments=cast(Environments, self.environments),
             catalog=SimpleNamespace(specs=lambda: self.specs),  # type: ignore[arg-type]
             clock=lambda: self.now,
         )

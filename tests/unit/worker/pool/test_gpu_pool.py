@@ -6,8 +6,9 @@ lost.
 import os
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -19,6 +20,8 @@ from tests.support import nvml
 from tests.support.eventually import eventually
 from tests.support.nvml import Gpu, Machine, Process
 from tests.support.pool_stage import Killed
+from worker.artifacts.runtime import RuntimeEnvironment
+from worker.batches import Executor
 from worker.device.device import CudaDevice
 from worker.frames import Load, Loaded, Results
 from worker.heartbeat import Heartbeat
@@ -27,7 +30,9 @@ from worker.pool.parked import Parked
 from worker.pool.pool import Pool
 from worker.pool.standby import CONTEXT_MIB
 from worker.runner.runner_handle import RunnerFailed
+from worker.runner.zygote_handle import Zygote
 from worker.training.job import SETTLED_ITERATIONS, SETTLED_S, UNTRACKED_SETTLED_S, Job
+from worker.training.jobs import Jobs
 from worker.training.record import Record
 from worker.training.run_gate import RunGate
 from worker.training.windows import Windows
@@ -96,15 +101,15 @@ class Stage:
         self.pool = Pool(
             gpu="g",
             device=self.device,
-            zygote=lambda: SimpleNamespace(fork=self._fork),
-            standby=standby,  # type: ignore[arg-type,return-value]
+            zygote=lambda: cast(Zygote, SimpleNamespace(fork=self._fork)),
+            standby=standby,
             others_mib=lambda: self.jobs_mib,
             owed_mib=lambda: self.owed_mib,
             growing=lambda: self.growing,
             window_over=lambda: self.gate is None or self.gate.window_over(30.0),
             faulted=lambda function, *_: self.told.append(function),
-            runtime_of=lambda *_: None,
-            changed=lambda: None,  # type: ignore[arg-type,return-value]
+            runtime_of=lambda *_: RuntimeEnvironment(Path("/code"), None, {}),
+            changed=lambda: None,
             clock=lambda: self.now,
             results=Results(one=1, together=1),
             parked=Parked(host_mib, 600.0),
@@ -337,7 +342,7 @@ def test_work_for_the_device_is_no_part_of_a_closed_window(stages: Any) -> None:
     stage.gate.protect(True)
     stage.gate.shut(until=0.0)
     seen: list[bool] = []
-    stage.made[0].unload = lambda: seen.append(stage.pool.activity.wait_idle(0))  # type: ignore[method-assign]
+    stage.made[0].unload = lambda: seen.append(stage.pool.activity.wait_idle(0))
     stage.pool.start()
     try:
         # Its keep-alive is over. The keeper waits for the window's end, not this test for the keeper.
@@ -366,9 +371,9 @@ def test_what_is_reported(stages: Any) -> None:
         device=stage.device,
         pool=stage.pool,
         gate=RunGate(stage.pool.activity),
-        executor=SimpleNamespace(draining=False, batches=lambda: 0),
-        jobs=jobs,
-        zygotes=list,  # type: ignore[arg-type]
+        executor=cast(Executor, SimpleNamespace(draining=False, batches=lambda: 0)),
+        jobs=cast(Jobs, jobs),
+        zygotes=list,
     )
     stage.gpu.utilisation = 0.5
     stage.run("a")
@@ -395,7 +400,7 @@ def job() -> Job:
 
 def test_when_a_training_has_found_its_size(job: Job) -> None:
     def at(mono: float, peak_mib: float, iterations: int) -> bool:
-        job.record.peak_mib, job.reader.count = peak_mib, iterations  # type: ignore[misc]
+        job.record.peak_mib, job.reader.count = peak_mib, iterations
         job.note_peak(mono)
         return job.growing(mono)
 

@@ -2,7 +2,7 @@
 
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,12 +14,13 @@ from smore.process.settings import WorkerSettings
 from tests.support.eventually import eventually
 from tests.support.pool_stage import FakeRunner, Killed, Stage
 from worker.artifacts.runtime import RuntimeEnvironment, RuntimeFailed, RuntimeUnavailable
-from worker.device.device import CpuPartition, Load
+from worker.device.device import CpuPartition, Device, Load
 from worker.frames import Results
 from worker.heartbeat import STALLED_S, ConsumerWatch
 from worker.pool.errors import LoadFailed, Quarantined, Unservable
 from worker.pool.pool import Pool
 from worker.runner.runner_handle import NoRunner
+from worker.runner.zygote_handle import Zygote
 
 UPLOADED = Artifact(code="a" * 64)
 
@@ -243,9 +244,9 @@ class Training(Stage):
         self.changes: list[float] = []
         self.pool = Pool(
             gpu="g",
-            device=self.device,
-            zygote=lambda: SimpleNamespace(fork=self._fork),
-            standby=False,  # type: ignore[arg-type,return-value]
+            device=cast(Device, self.device),
+            zygote=lambda: cast(Zygote, SimpleNamespace(fork=self._fork)),
+            standby=False,
             others_mib=lambda: self.jobs_mib,
             owed_mib=lambda: self.owed_mib,
             beyond_mib=50.0,

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from smore.domain.tensors import ITEM_BYTES
 from worker.frames import Channel
 from worker.runner.arrays import (
     DTYPES,
+    Arrays,
     BadOutput,
     InvalidInput,
     checked_outputs,
@@ -19,7 +21,7 @@ from worker.runner.arrays import (
     write_raw,
 )
 
-EXAMPLE = {"a": np.zeros((1, 3), np.float32), "k": np.zeros((1,), np.uint8)}
+EXAMPLE: Arrays = {"a": np.zeros((1, 3), np.float32), "k": np.zeros((1,), np.uint8)}
 
 
 def raw(shapes: str, *parts: bytes) -> bytes:
@@ -37,7 +39,7 @@ def test_tensors_are_told_from_json() -> None:
 
 def test_raw_arrays_are_usable_wherever_they_lie() -> None:
     for pad in range(8):
-        example = {"k": np.zeros((1,), np.uint8), "a": np.zeros((1, 3), np.float32)}
+        example: Arrays = {"k": np.zeros((1,), np.uint8), "a": np.zeros((1, 3), np.float32)}
         k, a = np.arange(pad + 1, dtype=np.uint8), np.random.default_rng(pad).random((pad + 1, 3), np.float32)
         found = read_raw(raw(f"k:UINT8:{pad + 1};a:FP32:{pad + 1},3", k.tobytes(), a.tobytes()), example)
         assert np.array_equal(found["a"], a) and np.array_equal(found["k"], k) and found["a"].flags.aligned
@@ -71,7 +73,7 @@ def test_tensors_may_be_empty() -> None:
 
 
 def test_bytes_are_bytes_in_every_form() -> None:
-    example = {"s": np.array([[b""]], object)}
+    example: Arrays = {"s": np.array([[b""]], object)}
     section = b"\x02\0\0\0\xc3\xa9" + b"\0\0\0\0"
     found = read_raw(raw("s:BYTES:2,1", section), example)["s"]
     told = read_json('{"s": [["é"], [""]]}'.encode(), example)["s"]
@@ -90,7 +92,7 @@ def test_json_takes_the_types_of_the_example() -> None:
 
 def test_outputs_are_checked() -> None:
     assert checked_outputs({"x": np.zeros((2, 3), ">f4").T}, 3)["x"].flags.c_contiguous
-    for output in (
+    wrong: tuple[Any, ...] = (
         None,
         [],
         {},
@@ -98,7 +100,8 @@ def test_outputs_are_checked() -> None:
         {"x": np.zeros(2)},
         {"x": np.zeros(3, complex)},
         {"x": np.array(["a", "b", "c"])},
-    ):
+    )
+    for output in wrong:
         with pytest.raises(BadOutput):
             checked_outputs(output, 3)
 

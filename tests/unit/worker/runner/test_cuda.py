@@ -102,7 +102,8 @@ def running(**environment: str) -> Iterator[tuple[Runner, "subprocess.Popen[byte
 
 
 def load(runner: Runner, kind: str = "Obedient", **spec: Any) -> Loaded:
-    given = {"device": "cuda", "memory_mib": 500.0, "label": "f", "results": Results(one=10_000, together=10_000)}
+    given: dict[str, Any] = {"device": "cuda", "memory_mib": 500.0, "label": "f"}
+    given |= {"results": Results(one=10_000, together=10_000)}
     return runner.load(Load(entrypoint=f"tests.support.fake_torch:{kind}", **given | spec), PATIENCE_S)
 
 

@@ -41,7 +41,7 @@ def test_only_devices_are_gpus_those_of_mig_among_them(tmp_path: Path) -> None:
 def test_threads_are_bounded_only_where_the_user_is_the_runners_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel counts all threads of a user: once a training of the same user has many, a runner could start none."""
     bounded: dict[int, int] = {}
-    monkeypatch.setattr(warden.resource, "setrlimit", lambda what, limits: bounded.__setitem__(what, limits[0]))
+    monkeypatch.setattr(resource, "setrlimit", lambda what, limits: bounded.__setitem__(what, limits[0]))
     warden._limit(Confinement(processes=77), None)
     assert resource.RLIMIT_NPROC not in bounded and bounded[resource.RLIMIT_CORE] == 0
     warden._limit(Confinement(processes=77), 60_600)

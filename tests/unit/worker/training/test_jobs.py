@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,8 +14,8 @@ import pytest
 from smore.messages.commands import AttachJob, StartJob
 from worker import proc
 from worker.activity import Activity
-from worker.training import host
 from worker.training.jobs import Jobs
+from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import RunGate
 
 
@@ -36,10 +36,10 @@ def jobs(home: Path, *, cores: Sequence[int] = (), born_on: Sequence[int] = ()) 
         quick_memory_of=lambda _: None,
         computing=lambda: None,
         users=frozenset({os.geteuid()}),
-        steps_of=lambda _: None,
+        steps_of=lambda _: cast(RemoteSteps, None),
         started=lambda _: None,
         changed=lambda: None,
-        born_on=born_on,  # type: ignore[arg-type,return-value]
+        born_on=born_on,
     )
 
 
@@ -56,7 +56,7 @@ def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(
         started.append((os.sched_getaffinity(0), env))
         raise OSError("enough")
 
-    monkeypatch.setattr(host.subprocess, "Popen", popen)
+    monkeypatch.setattr(subprocess, "Popen", popen)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     # What the platform's own processes have.
     monkeypatch.setenv("MALLOC_ARENA_MAX", "2")

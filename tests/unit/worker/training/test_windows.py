@@ -49,8 +49,9 @@ def test_nothing_is_due_before_iterations_are_known() -> None:
     training.train(1)
     due = training.windows.due(training.now)
     assert due is not None
-    assert training.now <= due <= training.now + training.windows.length_s * (1 - SHARE) / SHARE / 2
-    assert training.windows.length_s == pytest.approx(7 * 0.15)
+    length_s = training.windows.length_s
+    assert length_s is not None and length_s == pytest.approx(7 * 0.15)
+    assert training.now <= due <= training.now + length_s * (1 - SHARE) / SHARE / 2
     assert training.windows.due(training.now + 5) == due, "drawn once"
 
 

@@ -1,0 +1,5 @@
+"""``python -m bench.compose``: see :mod:`bench.compose.run`."""
+
+from bench.compose.run import main
+
+main()

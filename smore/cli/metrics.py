@@ -1,0 +1,55 @@
+"""``smore metrics``: where Prometheus finds the platform's metrics."""
+
+import os
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from smore.cli.terminal import fail, platform_home
+
+app = typer.Typer(help="Metrics for Prometheus.", no_args_is_help=True)
+
+#: Where the printed configuration expects the key of a gateway that is not of this machine.
+KEY_FILE = "/etc/prometheus/smore-key"
+
+
+@app.callback()
+def metrics() -> None:
+    """Metrics for Prometheus."""
+
+
+@app.command("scrape-config")
+def scrape_config(
+    compose: Annotated[bool, typer.Option("--compose", help="Of the services of docker-compose.yml.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="With --compose: GPU instances of the node.")] = 1,
+) -> None:
+    """
+    Print scrape_configs for prometheus.yml: the platform of this machine, or the gateway at SMORE_URL.
+    """
+    import yaml
+
+    from smore import local
+    from smore.local import scrape
+
+    url, home = os.environ.get("SMORE_URL"), platform_home()
+    endpoints = local.endpoints(home)
+    if compose:
+        jobs = [
+            scrape.gateway_job("gateway:8400", KEY_FILE),
+            scrape.processes_job(dict(scrape.of_compose(workers))),
+        ]
+    elif url:
+        parts = urlsplit(url)
+        jobs = [scrape.gateway_job(parts.netloc, KEY_FILE, scheme=parts.scheme)]
+    elif endpoints is not None:
+        address = urlsplit(endpoints.gateway_url).netloc
+        jobs = [
+            scrape.gateway_job(address, str(home.resolve() / "key")),
+            scrape.processes_job(dict(scrape.of_processes(local.status(home)))),
+        ]
+    else:
+        fail(f"no platform runs in {home}: start it with `smore up`, name a gateway in SMORE_URL, or use --compose")
+    if compose or url:
+        print(f"# {KEY_FILE} holds a key: smore keys create prometheus --scope read")
+    print(yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False), end="")

@@ -1,0 +1,67 @@
+"""What the overload benchmark waits for before it reads the trainings' windows and the ends of invocations."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.overload import rig, run
+from bench.overload.rig import Rig, Witness
+from smore.domain.loss import Window
+
+
+def window(start: float) -> Window:
+    return Window(
+        start=start,
+        end=start + 1.0,
+        before_s=0.1,
+        before_n=4,
+        closed_s=0.1,
+        closed_n=4,
+        closed_sd=0.01,
+        after_s=0.1,
+        after_n=4,
+    )
+
+
+def test_windows_within_a_time_and_those_after_it() -> None:
+    witness = Witness("redis://nowhere", "smore:")
+    witness.windows["j"] = {start: window(start) for start in (1.0, 5.0, 9.5)}
+    assert [found.start for found in witness.within("j", 1.0, 10.0)] == [1.0, 5.0]
+    assert witness.reported_after("j", 9.0)
+    assert not witness.reported_after("j", 9.5)
+    assert not witness.reported_after("another", 0.0)
+
+
+def test_entries_of_the_stream_are_ordered_by_number() -> None:
+    assert sorted(["12-0", "2-10", "", "2-9"], key=rig._entry) == ["", "2-9", "2-10", "12-0"]
+
+
+def test_the_event_stream_is_read_up_to_its_newest_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    witness = SimpleNamespace(cursor="7-0")
+    monkeypatch.setattr(rig.time, "sleep", lambda _: setattr(witness, "cursor", "8-1"))  # type: ignore[attr-defined]
+    platform: Any = SimpleNamespace(
+        redis=SimpleNamespace(xrevrange=lambda *_, **__: [(b"8-1", {})]), prefix="smore:", witness=witness
+    )
+    platform.patiently = lambda what, met: Rig.patiently(platform, what, met)
+    Rig.read_events(platform)
+    assert witness.cursor == "8-1"
+
+
+def test_too_few_windows_let_the_load_go_on_and_without_a_loss_nobody_waits() -> None:
+    waited: list[float] = []
+    sent: list[float] = []
+
+    def within(job: str, begin: float, end: float) -> list[Window]:
+        return [window(begin)] * (4 if end - begin == 10.0 else 8)
+
+    platform: Any = SimpleNamespace(
+        jobs={"train": "j"},
+        witness=SimpleNamespace(within=within),
+        report_windows=lambda until: waited.append(until),
+    )
+    (windows,) = run.enough_windows(platform, (0.0, 10.0), sent.append, 3).values()
+    assert (len(windows), sent, waited[0]) == (12, [5.0], 10.0)
+    waited.clear()
+    (windows,) = run.enough_windows(platform, (0.0, 10.0), sent.append, 0).values()
+    assert (len(windows), sent, waited) == (4, [5.0], [])
