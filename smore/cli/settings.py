@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from smore.cli.terminal import Column, Output, OutputOption, configuration, fail, near, show, warn_of_unknown_settings
+from smore.cli.terminal import Column, Output, OutputOption, configuration, fail, show, warn_of_unknown_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ def settings(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Settings with their values, sources and meanings, as this shell's environment sets them."""
+    from smore.domain.spelling import did_you_mean
     from smore.process.environment import described, shown, value_of
 
     config = configuration()
@@ -39,7 +40,7 @@ def settings(
     ]
     chosen = [one for one in every if name is None or name.upper() in one.name]
     if not chosen:
-        fail(f"no setting has {name} in its name{near(name or '', [one.name for one in every])}")
+        fail(f"no setting has {name} in its name{did_you_mean(name or '', [one.name for one in every])}")
     columns: list[Column[Shown]] = [
         ("name", lambda one: one.name),
         ("value", lambda one: one.value),

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
 
 import typer
+
+from smore.cli import names
 
 if TYPE_CHECKING:
     from smore.process.settings import Settings
@@ -29,10 +31,13 @@ class Output(StrEnum):
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to show it.")]
 Id = Annotated[str, typer.Argument(metavar="ID")]
-FunctionName = Annotated[str, typer.Argument(metavar="FUNCTION")]
+FunctionName = Annotated[str, typer.Argument(metavar="FUNCTION", autocompletion=names.functions)]
+GpuName = Annotated[str, typer.Argument(metavar="GPU", autocompletion=names.gpus)]
+JobId = Annotated[str, typer.Argument(metavar="ID", autocompletion=names.jobs)]
 ForOption = Annotated[
     str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d; without it until --end.")
 ]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 EndOption = Annotated[bool, typer.Option("--end", help="Take it back.")]
 ProjectOption = Annotated[str | None, typer.Option(help="Of this project; without it that of your key.")]
 T = TypeVar("T")
@@ -69,6 +74,30 @@ def connected() -> Iterator["Client"]:
             if name not in ("type", "title", "status", "detail", "code")
         }
         fail(f"{error}{f' {json.dumps(details)}' if details else ''}")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask in a terminal, unless ``yes``; end the command with exit code 1 where the answer is no."""
+    if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
+        fail("nothing was changed")
+
+
+def list_alone(app: typer.Typer, help_: str) -> Callable[[Callable[[Output], None]], Callable[[Output], None]]:
+    """Make a function the list of its noun: what ``app`` does alone, and as ``ls`` with the help text ``help_``."""
+
+    def register(list_: Callable[[Output], None]) -> Callable[[Output], None]:
+        @app.callback()
+        def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+            if context.invoked_subcommand is None:
+                list_(output)
+
+        @app.command("ls", help=help_)
+        def ls(output: OutputOption = Output.TABLE) -> None:
+            list_(output)
+
+        return list_
+
+    return register
 
 
 def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> None:
@@ -155,14 +184,6 @@ def span_s(text: str) -> float:
         return duration_s(float(text) if text.replace(".", "", 1).isdecimal() else text, "")
     except InvalidSpec as error:
         raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 90s, 30m, 2h or 1d") from error
-
-
-def near(name: str, names: Iterable[str]) -> str:
-    """``; did you mean …?`` with the names that are spelt like ``name``, "" where none is."""
-    from difflib import get_close_matches
-
-    matches = get_close_matches(name, list(names), 3)
-    return f"; did you mean {' or '.join(matches)}?" if matches else ""
 
 
 def configuration() -> "Settings":

@@ -244,6 +244,8 @@ def environment(layout: Layout) -> dict[str, str]:
         "SMORE_HOME": str(layout.home),
         "SMORE_REDIS__URL": layout.redis_url,
         "SMORE_POSTGRES__URL": layout.postgres_url,
+        "SMORE_API__HOST": layout.gateway_host,
+        "SMORE_API__PORT": str(layout.gateway_port),
         "SMORE_PLATFORM_CORES": layout.platform_cores,
         **({"SMORE_QUEUE__PAYLOADS": str(layout.payloads)} if layout.payloads is not None else {}),
     }
