@@ -11,7 +11,7 @@ from smore.domain.limits import Limits
 from smore.messages.reports import Report
 
 if TYPE_CHECKING:
-    from smore.postgres.catalog import Job
+    from smore.postgres.jobs import Job
 
 #: Trainings run for hours: whoever has as many as it may need not ask every second.
 _RETRY_S: Final = 60

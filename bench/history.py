@@ -446,8 +446,8 @@ def _catalog(store: Store, job_gpus: Sequence[str]) -> tuple[str, str]:
         project = max((first, name) for name, first in PROJECTS if number >= first)[1]
         revision, _ = store.register(project, f"function-{number:02d}", FunctionSpec(entrypoint="bench.functions:Echo"))
         store.activate(project, f"function-{number:02d}", revision, {})
-    job = store.create_job("default", "training", ["zoo.train"], list(job_gpus)).id
-    store.update_job("default", job, JobState.RUNNING)
+    job = store.jobs.create("default", "training", ["zoo.train"], list(job_gpus)).id
+    store.jobs.update("default", job, JobState.RUNNING)
     return job, store.create_key("small", "bench", [Scope.READ])[1]
 
 

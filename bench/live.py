@@ -42,7 +42,8 @@ from bench.overload.run import enough_windows, looks
 from research.compare import live, live_report
 from research.compare.live import CALIBRATED_WITH, Calibration, LiveComparison, Plan, Run
 from research.compare.section import BadReport
-from scheduler.simulation import policies, world
+from scheduler.policy.setting import parse
+from scheduler.simulation import world
 from scheduler.simulation.result import Inconsistent
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import World
@@ -52,6 +53,8 @@ from smore.domain.invocation import State
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.values import Served
 from smore.postgres.rows import make_engine
+from smore.process.settings import settings
+from smore.traces import public
 
 PRESET: Final = "live"
 LEAST_REPEATS: Final = 3
@@ -77,7 +80,7 @@ class Here:
 
     def __init__(self, home: Path, wanted: World, seed: int) -> None:
         self._home, self._seed = home, seed
-        self._size = wanted.truth.preset
+        self._size = wanted.interference_model.preset
         partitions = one_core_partitions() if self._size == "cpu" else list(local.gpu_partitions())
         if len(partitions) < len(wanted.gpus):
             raise world.bad("gpus", f"{len(wanted.gpus)} are wanted, {len(partitions)} of the kind are at hand")
@@ -160,7 +163,7 @@ class Here:
         rig.follow([arrival for arrival in schedule if arrival[0] < seconds], seconds)
 
     def _rig(self, policy: str) -> Rig:
-        setting, knobs = policies.parse(policy)
+        setting, knobs = parse(policy)
         environment = {"SMORE_POLICY__NAME": setting, "SMORE_POLICY__KNOBS": json.dumps(knobs)}
         return Rig(self._home, self._partitions, functions=self._functions, preset=self._size, environment=environment)
 
@@ -272,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="of each run (default: the preset's)")
     parser.add_argument("--load", type=float, default=LOAD, help="the rate, as a multiple of the capacity at hand")
     parser.add_argument(
-        "--data", type=Path, help="folder of outside data, by default ../shared/data beside the checkout"
+        "--data", type=Path, help="folder of public traces; default: SMORE_HOME/data, then the bundled excerpt"
     )
     parser.add_argument("--seed", type=int, default=0, help="of calibration; the traces have the seeds 0, 1, …")
     parser.add_argument("--out", type=Path, help="folder for raw rows, tables and a page with pictures")
@@ -286,7 +289,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = tuple(filter(None, asked.policies.split(","))) or preset.policies
         seconds = asked.seconds or float(preset.trace.get("seconds", 60))
         plan = Plan(
-            preset=preset, policies=chosen, repeats=asked.repeats, load=asked.load, seconds=seconds, data=asked.data
+            preset=preset,
+            policies=chosen,
+            repeats=asked.repeats,
+            load=asked.load,
+            seconds=seconds,
+            data=public.folders(settings().home, asked.data),
         )
         if asked.out is not None:
             _pictures()

@@ -24,11 +24,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, State
+from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, End, State
 from smore.handler import Handler
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
-from smore.redis.queue import Claim, Ending, RunOutcome, Snapshot, StartedInvocation
+from smore.redis.queue import Claim, RunOutcome, Snapshot, StartedInvocation
 from smore.redis.records import InvocationRecord, LeasedInvocation, QueuedInvocation, Reply, reply_of
 from smore.redis.scripts import EXPIRED, LATE
 from smore.redis.submission import Admission, Submission
@@ -252,7 +252,7 @@ class InMemoryQueue:
             self.sent.append((claim.celery_list, claim.message))
         return frozenset(claimed)
 
-    def settle(self, token: str, endings: Sequence[Ending]) -> list[bool] | None:
+    def settle(self, token: str, endings: Sequence[End]) -> list[bool] | None:
         """End waiting invocations. True where it was still waiting; None: fenced off."""
         if not self._leads(token):
             return None

@@ -2,6 +2,7 @@
 What tests of several kinds share: a real Redis and a real Postgres of their own, once a session, empty for every test.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,8 @@ hypothesis_settings.load_profile("suite")
 
 #: Files that share one platform in processes (tests/acceptance/conftest.py), by the name of their group.
 TOGETHER = {
+    "tests/acceptance/hostile/test_hostile.py": "bounded",
+    "tests/acceptance/test_fuzz.py": "bounded",
     "tests/acceptance/test_kills.py": "durability strict",
     "tests/acceptance/test_oip.py": "durability strict",
     "tests/acceptance/test_path.py": "usual settings",
@@ -48,6 +51,12 @@ class FilesTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no t
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
     return FilesTogether(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_finish() -> None:
+    """What the modules hold is there to the end: no collection of garbage need look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 # A developer's own platform must not be what the tests run against; SMORE_TEST_DEVICE is for the tests.

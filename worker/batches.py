@@ -27,12 +27,13 @@ from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.outage import is_outage
 from smore.redis.queue import Queue, RunOutcome, StartedInvocation
+from worker.artifacts.runtime import PREPARING
 from worker.device.device import Device
 from worker.frames import ITEM_TEXT, Answer, BadFrame, Item
 from worker.pool.errors import LoadFailed, Quarantined, Unservable
 from worker.pool.pool import Pool, Seat
 from worker.runner import answers
-from worker.runner.runner_handle import LOAD_PHASES, Ran, RunnerDied, RunnerFailed, RunnerTimeout
+from worker.runner.runner_handle import Ran, RunnerDied, RunnerFailed, RunnerTimeout
 from worker.training.run_gate import RunGate
 
 log = observability.logger(__name__)
@@ -315,7 +316,7 @@ class Executor:
             Execution(
                 boot=self._boot,
                 cold=seat.cold,
-                load_ms=seat.instance.phases if seat.cold else {},
+                load_ms=_load_ms(seat),
                 run_ms=ran.run_s * 1e3,
                 batch=len(members),
                 rows=_rows(items, ran.answers),
@@ -500,10 +501,21 @@ def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat) -> list[RunOutcom
     return outcomes
 
 
+def _load_ms(seat: Seat) -> dict[str, float]:
+    """
+    Milliseconds of a cold start by phase, ``process`` the rest: room in memory and a process to load in. Empty where it
+    was warm; of a load that was under way already, all of it.
+    """
+    if not seat.cold:
+        return {}
+    phases = seat.instance.phases
+    return {"process": max(0.0, seat.load_us / 1e3 - sum(phases.values())), **phases}
+
+
 def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
     """A canary's result: the tensors as the runner describes them, and times by the worker's own clock."""
     described = answers.describe(description)
-    load_ms = sum(seat.instance.phases.get(phase, 0.0) for phase in LOAD_PHASES)
+    load_ms = sum(ms for phase, ms in _load_ms(seat).items() if phase not in PREPARING)
     return encode_execution(
         {
             "inputs": described.inputs,

@@ -3,7 +3,9 @@ Processes by number, as the kernel describes them in /proc. Used all over worker
 gone gives None, 0 or nothing, never an error.
 """
 
+import ctypes
 import os
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -14,6 +16,7 @@ _KERNEL_THREAD: Final = 0x00200000
 #: The kernel's number of the first PID namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h).
 _INITIAL_NAMESPACE: Final = 0xEFFFFFFC
 _GONE: Final = (FileNotFoundError, ProcessLookupError, PermissionError)
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def boot_id() -> str:
@@ -230,3 +233,10 @@ def environment_of(pid: int) -> dict[str, str]:
         return {}
     pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if entry)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when ``parent`` ends; if that has happened already, end now."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)

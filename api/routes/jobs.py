@@ -31,8 +31,8 @@ from smore.messages.commands import AttachJob, SetBudget, StartJob, StopJob
 from smore.messages.reports import JobReport, Report, StepChunk
 
 if TYPE_CHECKING:
-    from smore.postgres.catalog import Admit, Job
     from smore.postgres.history.values import BudgetStep, Closed, Harvest
+    from smore.postgres.jobs import Admit, Job
 
 #: Of the closed loop, in a statement.
 STEPS = 100
@@ -60,7 +60,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     known = {report.gpu for report in reports}
     store = gateway.store()
     memory_mib = size_bytes(body.memory, "memory") / 2**20 if body.memory is not None else 0.0
-    others = trainings.going_on(store.open_jobs(), reports)
+    others = trainings.going_on(store.jobs.unfinished(), reports)
     if body.gpus is not None:
         gpus = body.gpus
     else:
@@ -82,7 +82,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     tags |= {"memory_mib": memory_mib} if memory_mib else {}
     admit = _admission(gateway, caller.project, reports, memory_mib * len(gpus))
     with trail.change(caller, f"job/{body.name}") as change:
-        job = store.create_job(caller.project, body.name, body.argv, gpus, tags, admit=admit)
+        job = store.jobs.create(caller.project, body.name, body.argv, gpus, tags, admit=admit)
         command = StartJob(
             version=1,
             id=job.id,
@@ -99,7 +99,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
                 fleet.send(gpu, command)
         except redis.ResponseError:
             # Refused: no worker knows of it, and nobody tells one later.
-            gateway.store().update_job(caller.project, job.id, JobState.LOST)
+            gateway.store().jobs.update(caller.project, job.id, JobState.LOST)
             raise
         change.target, change.after = (
             f"job/{job.id}",
@@ -146,7 +146,7 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
     tags |= {"workload": workload} if workload else {}
     with trail.change(caller, f"job/{body.name}") as change:
         rank = f"{body.boot}:{body.pid}:{body.start}"
-        job = gateway.store().attach_job(
+        job = gateway.store().jobs.attach(
             caller.project,
             body.name,
             gpu,
@@ -257,20 +257,20 @@ def list_jobs(
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
 ) -> schemas.Jobs:
     """The newest first."""
-    found, next_cursor = gateway.store().list_jobs(caller.project, limit=limit, cursor=cursor)
+    found, next_cursor = gateway.store().jobs.page(caller.project, limit=limit, cursor=cursor)
     live = _live(gateway)
     return schemas.Jobs(jobs=[_shown(job, live.get(job.id, [])) for job in found], next_cursor=next_cursor)
 
 
 @router.get("/{job}")
 def get_job(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Job:
-    return _shown(gateway.store().get_job(caller.project, job), _live(gateway).get(job, []))
+    return _shown(gateway.store().jobs.get(caller.project, job), _live(gateway).get(job, []))
 
 
 @router.get("/{job}/statement")
 def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Statement:
     """What functions have got beside a job, and what the job has lost to them."""
-    record = gateway.store().get_job(caller.project, job)
+    record = gateway.store().jobs.get(caller.project, job)
     began = record.started_at or record.created_at
     with gateway.reader().together() as reader:
         return _stated(
@@ -284,7 +284,7 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) ->
     Ask it to end (SIGTERM, then SIGKILL). One that has ended stays so; one that runs elsewhere is let go and trains on.
     """
     store = gateway.store()
-    record = store.get_job(caller.project, job)
+    record = store.jobs.get(caller.project, job)
     if record.state in OVER:
         return _shown(record, [])
     with trail.change(caller, f"job/{job}", {"state": record.state.value}) as change:
@@ -292,7 +292,7 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) ->
             gateway.fleet().let_go(job)
         for gpu in record.gpus:
             gateway.fleet().send(gpu, StopJob(version=1, id=job))
-        stopping = store.update_job(caller.project, job, JobState.STOPPING)
+        stopping = store.jobs.update(caller.project, job, JobState.STOPPING)
         change.after = {"state": stopping.state.value}
     return _shown(stopping, [])
 
@@ -304,11 +304,11 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, bo
     carried over.
     """
     store = gateway.store()
-    record = store.get_job(caller.project, job)
+    record = store.jobs.get(caller.project, job)
     places = {(report.device, report.sharing_mode) for report in gateway.fleet().reports() if report.gpu in record.gpus}
     _check_budget(gateway, body.budget, record.tags.get("workload", ""), sorted(places))
     with trail.change(caller, f"job/{job}", {"budget": record.tags.get("budget", DEFAULT_BUDGET)}) as change:
-        changed = store.set_budget(caller.project, job, body.budget)
+        changed = store.jobs.set_budget(caller.project, job, body.budget)
         for gpu in record.gpus:
             gateway.fleet().send(gpu, SetBudget(version=1, id=job, budget=body.budget))
         change.after = {"budget": body.budget}

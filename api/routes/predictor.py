@@ -128,7 +128,7 @@ def _training(gateway: Gateway, project: str, job: str) -> tuple[str, list[tuple
     """The workload, and the places where the job runs now (None: a workload was named, not a job)."""
     if "/" in job:
         return parse_training(job, "job"), None
-    known = gateway.store().get_job(project, job)
+    known = gateway.store().jobs.get(project, job)
     running = [
         (report.device, report.sharing_mode)
         for report in gateway.fleet().reports()

@@ -12,7 +12,8 @@ from api.dates import moment
 from api.deps import ReadKey, TheGateway
 from api.schemas import prewarm as schemas
 from api.server.bodies import BoundedRoute
-from smore.messages.forecasts import PrewarmStatus, decode_prewarm_report
+from smore.domain.prewarming import PrewarmStatus
+from smore.messages.forecasts import decode_prewarm_report
 from smore.redis.forecasts import Board
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects
     """By name, with what they use now."""
     warm: dict[str, float] = {}
     reports = gateway.fleet().reports()
-    jobs = trainings.going_on(gateway.store().open_jobs(), reports)
+    jobs = trainings.going_on(gateway.store().jobs.unfinished(), reports)
     kept = trainings.reserves(jobs, reports)
     for report in reports:
         for one in report.warm:

@@ -18,9 +18,9 @@ from api.pauses import set_pauses
 from api.schemas import queues as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Forbidden, FunctionNotFound, NotFound
+from smore.domain.override import Override
 from smore.domain.quote import quoted
 from smore.domain.spelling import did_you_mean
-from smore.messages.overrides import Override
 from smore.redis.catalog import KeyEntry
 from smore.redis.queue import Queue
 

@@ -54,13 +54,17 @@ class Decision(BaseModel):
 
 
 class Phases(BaseModel):
-    """Milliseconds as in ``Server-Timing``, null = not (yet) known; ``loading``: the parts of a cold start."""
+    """
+    Milliseconds, null = not (yet) known: as in ``Server-Timing``, and ``other``: the wait for an instance and for the
+    run gate, and the way of the result. ``loading``: the parts of a cold start.
+    """
 
     queue: float | None
     schedule: float | None
     dispatch: float | None
     load: float | None
     run: float | None
+    other: float | None = None
     loading: dict[str, float] = {}
 
 

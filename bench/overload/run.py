@@ -225,21 +225,28 @@ def enough_windows(
     The closed windows of each training within ``first`` (epoch seconds).
 
     Where they are too few for an estimate, ``go_on(seconds)`` sends the load for half as long again, at most ``at_most``
-    times; only the windows of that time count. With 0 the windows are taken that are reported already.
+    times; only the windows of that time count. With 0 it takes the windows that are reported already.
     """
     spans = [first]
-    while True:
-        if at_most:
-            rig.report_windows(until=spans[-1][1])
-        windows = {
-            name: [window for span in spans for window in rig.witness.within(job, *span)]
-            for name, job in rig.jobs.items()
-        }
-        if len(spans) > at_most or all(len(of_job) >= LEAST_WINDOWS for of_job in windows.values()):
-            return windows
+    while not _enough(windows := _within(rig, spans)) and len(spans) <= at_most:
         began, more = time.time(), (first[1] - first[0]) / 2
         go_on(more)
         spans.append((began, began + more))
+    if at_most and not _enough(windows):
+        rig.report_windows(until=spans[-1][1])
+        windows = _within(rig, spans)
+    return windows
+
+
+def _within(rig: Rig, spans: Sequence[tuple[float, float]]) -> dict[str, list[Window]]:
+    """The windows of each training that were reported and lie within one of the spans."""
+    return {
+        name: [window for span in spans for window in rig.witness.within(job, *span)] for name, job in rig.jobs.items()
+    }
+
+
+def _enough(windows: Mapping[str, Sequence[Window]]) -> bool:
+    return all(len(of_job) >= LEAST_WINDOWS for of_job in windows.values())
 
 
 def shown(point: Point) -> str:

@@ -321,13 +321,17 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds as in ``Server-Timing``, None = not (yet) known; ``loading``: the parts of a cold start."""
+    """
+    Milliseconds, None = not (yet) known: as in ``Server-Timing``, and ``other``: the wait for an instance and for the
+    run gate, and the way of the result. ``loading``: the parts of a cold start.
+    """
 
     queue: float | None = None
     schedule: float | None = None
     dispatch: float | None = None
     load: float | None = None
     run: float | None = None
+    other: float | None = None
     loading: dict[str, float] = {}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.forecast.forecaster import Floats
-from smore.messages.forecasts import OWN
+from smore.domain.prewarming import OWN
 
 Bools = NDArray[np.bool_]
 #: Forecasts one minute ahead: ``mean`` and ``any`` [F, T]; NaN = no forecast.

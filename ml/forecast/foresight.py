@@ -57,7 +57,7 @@ class Best:
     """
     For each function the forecaster with the least cost in a rolling backtest over the last fifth of the counts
     (``ml/forecast/choice.py``): seasonal, or by the gaps between minutes with requests. If neither is better, the rule
-    uses the gaps between requests, and the source is ``hold.OWN``. The rows ``paper`` always use LS-LSTM, which
+    uses the gaps between requests, and the source is ``smore.domain.prewarming.OWN``. The rows ``paper`` always use LS-LSTM, which
     continues from the weights of the fit before.
     """
 

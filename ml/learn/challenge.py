@@ -20,9 +20,10 @@ import numpy as np
 from ml.learn.dataset import Rows, groups, hold_back, newest, observations, points, samples_of
 from ml.learn.live import PlaceKey
 from ml.measure.rows import Profile, Workload
-from ml.predict.multiway import Observation, Pairs, Side, Weights, learn, mean_error
+from ml.predict.multiway import Observation, Pairs, Side, learn, mean_error, published, weights_of
 from ml.predict.samples import DIRECTIONS, Direction, Floats, Samples
 from ml.predict.table import pair_wise, place_table
+from smore.domain.degradation import Weights
 from smore.messages.degradation import PlaceTable, Weight
 
 RECIPE: Final = "ours"
@@ -242,7 +243,7 @@ class Challenge:
         if groups(held) >= MIN_HELD:
             ones = champion = mean_error(Weights(), held, pairs)
             if former:
-                champion = mean_error(Weights.of(former), held, pairs)
+                champion = mean_error(weights_of(former), held, pairs)
             challenger = mean_error(learn(rest, pairs, epochs=EPOCHS), held, pairs)
             verdict = "better" if challenger < min(ones, champion) else "dropped" if ones < champion else "kept"
             why = (
@@ -263,7 +264,7 @@ class Challenge:
             until=_finite(newest(measured) if won else until if verdict == "kept" else None),
         )
         if won:
-            return learn(measured, pairs, epochs=EPOCHS).published()
+            return published(learn(measured, pairs, epochs=EPOCHS))
         return former if verdict == "kept" else []
 
     def _seen_until(self, place: PlaceKey, part: Literal["directions", "weights"], name: str) -> float:

@@ -1,35 +1,32 @@
 """
-Degradation beside several functions, from that of pairs: weighted sums (section IV-C, Eq. 3 and 4).
+Weights of Eq. 3 and 4 (``smore/domain/degradation.py``) learned from observations, and what they are worth on sets of
+workloads that they have not seen (section IV-C).
 
-    training i, functions S:  sum over j in S of gamma[k, M_i, M_j] D_tr[i, j]                                        (Eq. 3)
-    function j in S:          alpha[k, M_j, M_i] D_fn[j, i] + sum over w in S, w != j, of beta[k, M_j, M_w] D_ff[j, w]  (Eq. 4)
-
-D is the degradation that one neighbour causes alone. ``k`` is the number of functions |S|, but 1 for two functions
-without a training, which are a pair with the degradation D_ff. All weights start at one. The weights of ``k`` = 1 stay
-there, because the error of a pair belongs to the pair-wise predictor (assumption A11). The others learn from
-observations: the paper adds "the error times a coefficient" to them; :data:`Update` lists the readings of that sentence
-(assumption A10). Functions of one model share a weight whatever their batch (assumption A9), so their degradations are
-added before they are weighted; a function that runs several times counts as often.
+The paper adds "the error times a coefficient" to the weights; :data:`smore.domain.degradation.Update` lists the readings
+of that sentence (assumption A10).
 """
 
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from ml.measure.rows import BadRow, Workload
 from ml.predict.samples import Direction
-from smore.messages.degradation import Kind, Weight
-
-#: Largest k with weights of its own; larger sets use these weights (assumption A12).
-K_MAX: Final = 8
-#: Bounds of a weight (assumption A10).
-LOWEST, HIGHEST = 0.0, 10.0
-
-#: With the error e, the pair-wise degradation x of a weight and the coefficient eta, a weight grows by: ``nlms`` eta e
-#: x / (eps + sum x^2) over all weights of the sum; ``literal`` eta e; ``grad`` eta e x; ``off`` nothing.
-Update: TypeAlias = Literal["nlms", "literal", "grad", "off"]
+from smore.domain.degradation import (
+    HIGHEST,
+    K_MAX,
+    LOWEST,
+    Kind,
+    Neighbour,
+    UpdateRule,
+    WeightedSum,
+    Weights,
+    of_function,
+    of_training,
+)
+from smore.messages.degradation import Weight
 
 #: (victim, other) to the pair-wise degradation of the victim, a fraction >= 0.
 PairWise: TypeAlias = Callable[[Workload, Workload], float]
@@ -38,173 +35,40 @@ Pairs: TypeAlias = Mapping[Direction, PairWise]
 #: The sum: Eq. 3 (the victim is a training) or Eq. 4 (a function).
 Side: TypeAlias = Literal["training", "function"]
 
-_Key: TypeAlias = tuple[Kind, str, str]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """A co-runner: the name of its model, and the degradation (>= 0) that it causes alone."""
-
-    model: str
-    degradation: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRule:
+def published(weights: Weights) -> list[Weight]:
     """
-    How weights learn. ``eps`` protects neighbours that cost next to nothing: a term with x^2 far below ``eps`` hardly
-    changes its weight.
+    The weights for a table: each pair of models from its lowest learned k up to K_MAX, so that a reader needs no rule
+    for gaps.
     """
-
-    update: Update = "nlms"
-    eta: float = 0.1
-    eps: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if self.update not in get_args(Update):
-            raise ValueError(f"update is {self.update!r}, expected one of {', '.join(get_args(Update))}")
-        if not 0 < self.eta < 2:
-            raise ValueError(f"eta is {self.eta}: the normalised update is stable only between 0 and 2")
-        if not self.eps > 0:
-            raise ValueError(f"eps is {self.eps}, expected more than 0")
+    pairs = sorted({(kind, victim, other) for kind, _, victim, other in weights.learned})
+    listed = []
+    for kind, victim, other in pairs:
+        first = min(k for k in range(2, K_MAX + 1) if (kind, k, victim, other) in weights.learned)
+        for k in range(first, K_MAX + 1):
+            value = weights.value(kind, k, victim, other)
+            listed.append(Weight(kind=kind, k=k, victim=victim, other=other, value=value))
+    return listed
 
 
-@dataclass(slots=True)
-class Weights:
+def weights_of(listed: Iterable[Weight]) -> Weights:
     """
-    Weights by kind, k, victim's model and other's model, of one device and sharing mode. A weight that was never
-    learned is that of k - 1, down to one (assumption A12).
+    The inverse of :func:`published`: a weight equal to that of k - 1 counts as never learned.
+
+    Raises BadRow for a weight out of range.
     """
-
-    learned: dict[tuple[Kind, int, str, str], float] = field(default_factory=dict)
-
-    def value(self, kind: Kind, k: int, victim: str, other: str) -> float:
-        for learned_k in range(min(k, K_MAX), 1, -1):
-            weight = self.learned.get((kind, learned_k, victim, other))
-            if weight is not None:
-                return weight
-        return 1.0
-
-    def published(self) -> list[Weight]:
-        """
-        The weights for a table: each pair of models from its lowest learned k up to K_MAX, so that a reader needs no
-        rule for gaps.
-        """
-        pairs = sorted({(kind, victim, other) for kind, _, victim, other in self.learned})
-        weights = []
-        for kind, victim, other in pairs:
-            first = min(k for k in range(2, K_MAX + 1) if (kind, k, victim, other) in self.learned)
-            for k in range(first, K_MAX + 1):
-                weights.append(
-                    Weight(kind=kind, k=k, victim=victim, other=other, value=self.value(kind, k, victim, other))
-                )
-        return weights
-
-    @classmethod
-    def of(cls, published: Iterable[Weight]) -> "Weights":
-        """
-        The inverse of :meth:`published`: a weight equal to that of k - 1 counts as never learned.
-
-        Raises BadRow for a weight out of range.
-        """
-        values: dict[tuple[Kind, int, str, str], float] = {}
-        for weight in published:
-            if weight.kind not in get_args(Kind) or not 2 <= weight.k <= K_MAX or not LOWEST <= weight.value <= HIGHEST:
-                raise BadRow(f"{weight} is not a weight: k lies in 2..{K_MAX}, the value in {LOWEST:g}..{HIGHEST:g}")
-            values[weight.kind, weight.k, weight.victim, weight.other] = weight.value
-        return cls(
-            learned={
-                (kind, k, victim, other): value
-                for (kind, k, victim, other), value in values.items()
-                if values.get((kind, k - 1, victim, other)) != value
-            }
-        )
-
-
-def training_degradation(weights: Weights, training: str, functions: Sequence[Neighbour]) -> float:
-    """
-    Eq. 3 for a training of the model ``training``, a fraction. Raises BadRow for a pair-wise degradation that is
-    negative or not finite.
-    """
-    return _sum(weights, len(functions), _training_terms(training, functions))
-
-
-def function_degradation(
-    weights: Weights, function: str, training: Neighbour | None, others: Sequence[Neighbour]
-) -> float:
-    """Eq. 4 for a function beside a training (None = none) and ``others``, a fraction. Raises BadRow as Eq. 3 does."""
-    return _sum(weights, _k(training, others), _function_terms(function, training, others))
-
-
-def update_training(
-    weights: Weights, training: str, functions: Sequence[Neighbour], actual: float, rule: UpdateRule
-) -> float:
-    """
-    Learn from the observed degradation of a training (raw: noise may make it negative).
-
-    Returns the error before the update, observed less predicted. Raises BadRow for a value that is not finite, and then
-    leaves the weights unchanged.
-    """
-    return _learn(weights, len(functions), _training_terms(training, functions), actual, rule)
-
-
-def update_function(
-    weights: Weights,
-    function: str,
-    training: Neighbour | None,
-    others: Sequence[Neighbour],
-    actual: float,
-    rule: UpdateRule,
-) -> float:
-    """Learn from the observed degradation of a function; see :func:`update_training`."""
-    return _learn(weights, _k(training, others), _function_terms(function, training, others), actual, rule)
-
-
-def _k(training: Neighbour | None, others: Sequence[Neighbour]) -> int:
-    return 1 if training is None and len(others) == 1 else len(others) + 1
-
-
-def _training_terms(training: str, functions: Sequence[Neighbour]) -> dict[_Key, float]:
-    terms: dict[_Key, float] = {}
-    for neighbour in functions:
-        _add(terms, ("training", training, neighbour.model), neighbour)
-    return terms
-
-
-def _function_terms(function: str, training: Neighbour | None, others: Sequence[Neighbour]) -> dict[_Key, float]:
-    terms: dict[_Key, float] = {}
-    if training is not None:
-        _add(terms, ("function", function, training.model), training)
-    for neighbour in others:
-        _add(terms, ("functions", function, neighbour.model), neighbour)
-    return terms
-
-
-def _add(terms: dict[_Key, float], key: _Key, neighbour: Neighbour) -> None:
-    if not 0 <= neighbour.degradation < math.inf:
-        raise BadRow(
-            f"the degradation by {neighbour.model} is {neighbour.degradation}, expected a number of at least 0"
-        )
-    terms[key] = terms.get(key, 0.0) + neighbour.degradation
-
-
-def _sum(weights: Weights, k: int, terms: dict[_Key, float]) -> float:
-    return math.fsum(weights.value(kind, k, victim, other) * x for (kind, victim, other), x in terms.items())
-
-
-def _learn(weights: Weights, k: int, terms: dict[_Key, float], actual: float, rule: UpdateRule) -> float:
-    if not math.isfinite(actual):
-        raise BadRow(f"the observed degradation is {actual}")
-    k = min(k, K_MAX)
-    error = actual - _sum(weights, k, terms)
-    if k < 2 or rule.update == "off":
-        return error
-    power = rule.eps + math.fsum(x * x for x in terms.values())
-    for (kind, victim, other), x in terms.items():
-        step = {"nlms": x / power, "literal": 1.0, "grad": x}[rule.update]
-        value = weights.value(kind, k, victim, other) + rule.eta * error * step
-        weights.learned[kind, k, victim, other] = min(HIGHEST, max(LOWEST, value))
-    return error
+    values: dict[tuple[Kind, int, str, str], float] = {}
+    for weight in listed:
+        if weight.kind not in get_args(Kind) or not 2 <= weight.k <= K_MAX or not LOWEST <= weight.value <= HIGHEST:
+            raise BadRow(f"{weight} is not a weight: k lies in 2..{K_MAX}, the value in {LOWEST:g}..{HIGHEST:g}")
+        values[weight.kind, weight.k, weight.victim, weight.other] = weight.value
+    return Weights(
+        learned={
+            (kind, k, victim, other): value
+            for (kind, k, victim, other), value in values.items()
+            if values.get((kind, k - 1, victim, other)) != value
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,15 +122,19 @@ def learn(
     """
     Weights learned from observations in ``epochs`` passes in the order of measurement, so that the newest count most.
 
-    Raises BadRow for an observed degradation that is not finite, and whatever ``pairs`` raises.
+    Raises BadRow for an observed degradation that is not finite or a pair-wise one that is negative or not finite, and
+    whatever ``pairs`` raises.
     """
     rule = rule or UpdateRule()
     in_order = sorted(observations, key=lambda observation: observation.at)
-    cases = [(*_case(observation, pairs), observation.actual) for observation in in_order]
+    for observation in in_order:
+        if not math.isfinite(observation.actual):
+            raise BadRow(f"the observed degradation is {observation.actual}")
+    cases = [(_case(observation, pairs), observation.actual) for observation in in_order]
     weights = Weights()
     for _ in range(epochs):
-        for k, terms, actual in cases:
-            _learn(weights, k, terms, actual, rule)
+        for predicted, actual in cases:
+            weights.learn(predicted, actual, rule)
     return weights
 
 
@@ -326,24 +194,25 @@ def evaluate(
     return Evaluation(training=errors("training"), function=errors("function"))
 
 
-def _case(observation: Observation, pairs: Pairs) -> tuple[int, dict[_Key, float]]:
-    """k and the terms of Eq. 3 or 4 for an observation."""
+def _case(observation: Observation, pairs: Pairs) -> WeightedSum[str]:
+    """Eq. 3 or 4 for an observation."""
     victim, functions = observation.victim, [other for other in observation.beside if other.role == "function"]
     if observation.side == "training":
-        slowed_by = [Neighbour(model=j.model, degradation=pairs["training"](victim, j)) for j in functions]
-        return len(slowed_by), _training_terms(victim.model, slowed_by)
-    trainings = [
-        Neighbour(model=i.model, degradation=pairs["function"](victim, i))
-        for i in observation.beside
-        if i.role == "training"
-    ]
-    training = trainings[0] if trainings else None
-    others = [Neighbour(model=w.model, degradation=pairs["functions"](victim, w)) for w in functions]
-    return _k(training, others), _function_terms(victim.model, training, others)
+        return of_training(victim.model, [_neighbour(victim, j, pairs["training"]) for j in functions])
+    trainings = [_neighbour(victim, i, pairs["function"]) for i in observation.beside if i.role == "training"]
+    others = [_neighbour(victim, w, pairs["functions"]) for w in functions]
+    return of_function(victim.model, trainings[0] if trainings else None, others)
+
+
+def _neighbour(victim: Workload, other: Workload, pair: PairWise) -> Neighbour[str]:
+    degradation = pair(victim, other)
+    if not 0 <= degradation < math.inf:
+        raise BadRow(f"the degradation by {other.model} is {degradation}, expected a number of at least 0")
+    return Neighbour(other.model, degradation)
 
 
 def _error(weights: Weights, observation: Observation, pairs: Pairs) -> float:
-    return abs(observation.actual - _sum(weights, *_case(observation, pairs)))
+    return abs(observation.actual - _case(observation, pairs).value(weights.value))
 
 
 def _mean(values: Iterable[float]) -> float:

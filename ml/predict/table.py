@@ -29,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.measure.rows import FEATURES, BadRow, Profile, Solo, Workload, degradation
-from ml.predict.multiway import PairWise, Weights
+from ml.predict.multiway import PairWise, published
 from ml.predict.samples import METRICS, SOLO, Direction, Floats, Samples, features, sides, solo_features
+from smore.domain.degradation import Weights
 from smore.domain.function import Profile as Declared
 from smore.messages.degradation import BadTable, PlaceTable, Table, decode, encode
 from smore.process.device_name import NVML_COUNTER
@@ -65,7 +66,7 @@ def build(
 ) -> Table:
     """
     The table of all devices and sharing modes, as a reader decodes it. ``predictors`` and ``weights`` have the key
-    :attr:`ml.measure.rows.Place.key`; ``created_at`` is in epoch seconds.
+    :attr:`ml.measure.rows.DeviceMode.key`; ``created_at`` is in epoch seconds.
 
     Raises BadRow also for two profiles with one key, and for a profile without predictors (leave the profile out
     instead).
@@ -126,7 +127,7 @@ def place_table(
         solo_s=_bytes(np.array([solo[w].timing.p99 for w in functions])),
         usage_gain=_bytes(gain),
         degradation=_bytes(cost),
-        weights=weights.published() if weights is not None else [],
+        weights=published(weights) if weights is not None else [],
     )
 
 

@@ -31,6 +31,7 @@ from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import Result
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import Preset, World, load
+from smore.traces import public
 
 #: Bounds of the random factor on every demand and exponent.
 SPREAD: Final = (0.7, 1.3)
@@ -47,7 +48,7 @@ class Plan:
 
     ``worlds`` > 0 adds so many worlds with every demand and exponent times U(0.7, 1.3), and one without interference,
     each with the first ``world_seeds`` seeds. ``truth`` (a name, '' = the preset's), ``factors`` and ``interference``
-    change the ground truth of all runs. ``data``: folder of outside data. ``out``: folder for the raw rows of the runs
+    change the interference model of all runs. ``data``: folders of public traces. ``out``: folder for the raw rows of the runs
     in the preset's own world, None = not written. ``trace`` overrides fields of the preset's trace.
     """
 
@@ -61,18 +62,23 @@ class Plan:
     interference: bool = True
     predictor: Mapping[str, object] = field(default_factory=dict)
     trace: Mapping[str, object] = field(default_factory=dict)
-    data: Path | None = None
+    data: Sequence[Path] = (public.BUNDLED,)
     out: Path | None = None
 
     def load(self, world: int = 0) -> Preset:
         factors = dict(self.factors) | self.drawn(world)
-        return load(self.preset, factors=factors, interference=self.interference and world != CALM, truth=self.truth)
+        return load(
+            self.preset,
+            factors=factors,
+            interference=self.interference and world != CALM,
+            interference_model=self.truth,
+        )
 
     def drawn(self, world: int) -> dict[str, float]:
         """The random factors of world 1, 2, ...; empty for the others."""
         if world <= 0:
             return {}
-        names = varied(next(iter(load(self.preset, truth=self.truth).worlds.values())))
+        names = varied(next(iter(load(self.preset, interference_model=self.truth).worlds.values())))
         factors = np.random.default_rng([world, 6]).uniform(*SPREAD, len(names))
         return {name: float(factor) * self.factors.get(name, 1.0) for name, factor in zip(names, factors, strict=True)}
 
@@ -89,8 +95,10 @@ class Plan:
 
 
 def varied(world: World) -> list[str]:
-    """The names of every demand and exponent of a ground truth."""
-    return [name for name in world.truth.knobs() if name in ("exponent", "growth") or name[:2] in ("u.", "b.")]
+    """The names of every demand and exponent of an interference model."""
+    return [
+        name for name in world.interference_model.knobs() if name in ("exponent", "growth") or name[:2] in ("u.", "b.")
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -108,7 +116,7 @@ def run_cell(plan: Plan, cell: Cell) -> tuple[Cell, Row, int]:
     """(cell, figures by policy, invocations simulated)."""
     preset = plan.load(cell.world)
     world = preset.worlds[cell.configuration]
-    trace = traces.of(dict(preset.trace) | dict(plan.trace), world, cell.seed, data=plan.data)
+    trace = traces.of(traces.changed(preset.trace, plan.trace), world, cell.seed, data=plan.data)
     belief = table(world, Belief.of(dict(preset.predictor) | dict(plan.predictor)), cell.seed)
     exclusive = simulate(world, trace.none(), policies.factory(plan.policies[0]), seed=cell.seed, name="exclusive run")
     figures: dict[str, Mapping[str, float]] = {}
@@ -131,12 +139,10 @@ def quiet(work: Callable[[], Result]) -> Result:
     """Run without the cycle collector: a run makes millions of small objects, none of them part of a cycle."""
     enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         return work()
     finally:
-        gc.unfreeze()
         if enabled:
             gc.enable()
 
@@ -200,6 +206,20 @@ class Comparison:
             intervals[f"advantage.{claim.name}"] = metrics.advantage(claim.metric, ours, theirs)
         return intervals
 
+    def undefined(self) -> dict[str, int]:
+        """The number of seeds without a value, for each name of :meth:`intervals`."""
+        counts = {
+            f"{metric}.{policy}": count_undefined(values)
+            for policy, by in self.values.items()
+            for metric, values in by.items()
+        }
+        for claim in claims.claims(self.policies):
+            ours, theirs = (self.values[policy][claim.metric] for policy in (claim.first, claim.other))
+            counts[f"advantage.{claim.name}"] = count_undefined(
+                [one - other for one, other in zip(ours, theirs, strict=True)]
+            )
+        return counts
+
     def judged(self) -> list[JudgedClaim]:
         """Every claim of figure 14."""
         intervals = self.intervals()
@@ -245,6 +265,11 @@ def comparison(plan: Plan, by_cell: Mapping[Cell, Row]) -> Comparison:
         worlds=[advantages(world) for world in range(1, plan.worlds + 1)],
         calm=advantages(CALM) if plan.worlds else {},
     )
+
+
+def count_undefined(values: Sequence[float]) -> int:
+    """How many of the values are NaN."""
+    return sum(math.isnan(value) for value in values)
 
 
 def write_rows(by_cell: Mapping[Cell, Row], path: Path) -> None:

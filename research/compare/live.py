@@ -8,7 +8,7 @@ trace is scaled to a multiple of it. Then every policy serves every trace, repea
 the machine affects all policies; each repeat begins with another policy.
 
 The simulator gets the same arrivals, deadlines, functions, trainings and budgets, the degradation table of the
-platform's leader, and the preset's ground truth with two calibrated values: the times alone, and a *slowdown factor*,
+platform's leader, and the preset's interference model with two calibrated values: the times alone, and a *slowdown factor*,
 by which every run takes longer, so that as many deadlines are met at the rates of the load probes. The factor stands
 for what the fitted rows do not contain: the platform's own processes and the client on the same cores, and the
 machine's other work. Nothing is fitted to the runs that are compared.
@@ -30,7 +30,7 @@ from research.compare.comparison import quiet
 from scheduler.policy.degradation import Table
 from scheduler.simulation import metrics, policies, traces
 from scheduler.simulation.archive import archive
-from scheduler.simulation.interference import Truth, Use
+from scheduler.simulation.interference import InterferenceModel, Use
 from scheduler.simulation.metrics import Interval, interval
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import GPU_COLUMNS, SUCCEEDED, Result
@@ -38,6 +38,7 @@ from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Preset, World, bad
 from smore.domain.loss import Loss, Window, estimate
+from smore.traces import public
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -147,8 +148,8 @@ class Platform(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    ``load``: the rate of the traces as a multiple of the capacity. ``seconds``: length of each run. ``data``: folder of
-    outside data.
+    ``load``: the rate of the traces as a multiple of the capacity. ``seconds``: length of each run. ``data``: folders of
+    public traces.
     """
 
     preset: Preset
@@ -156,7 +157,7 @@ class Plan:
     repeats: int
     load: float
     seconds: float
-    data: Path | None = None
+    data: Sequence[Path] = (public.BUNDLED,)
 
     @property
     def world(self) -> World:
@@ -277,17 +278,19 @@ def calibrated_world(world: World, calibration: Calibration, slowdown_factor: fl
     The world with the calibrated times: a run takes its time alone times ``slowdown_factor``, larger batches in
     proportion; a dispatch takes the network time.
     """
-    truth = world.truth
-    measured: dict[str, Use] = dict(truth.measured)
+    original = world.interference_model
+    measured: dict[str, Use] = dict(original.measured)
     for function in world.functions:
-        factor = slowdown_factor * calibration.solo_s[function.name] / truth.use(function.model, "function", 1).seconds
-        for rows in {1, *truth.batches(function.model, "function")}:
-            use = truth.use(function.model, "function", rows)
-            measured[f"{function.model}/{truth.preset}/function/{rows}"] = replace(use, seconds=use.seconds * factor)
-    calibrated_truth: Truth = replace(
-        truth, device=calibration.device, sharing_mode=calibration.sharing_mode, measured=measured
+        factor = (
+            slowdown_factor * calibration.solo_s[function.name] / original.use(function.model, "function", 1).seconds
+        )
+        for rows in {1, *original.batches(function.model, "function")}:
+            use = original.use(function.model, "function", rows)
+            measured[f"{function.model}/{original.preset}/function/{rows}"] = replace(use, seconds=use.seconds * factor)
+    calibrated_model: InterferenceModel = replace(
+        original, device=calibration.device, sharing_mode=calibration.sharing_mode, measured=measured
     )
-    return replace(world, truth=calibrated_truth, dispatch_s=min(10.0, max(0.0, calibration.network_s)))
+    return replace(world, interference_model=calibrated_model, dispatch_s=min(10.0, max(0.0, calibration.network_s)))
 
 
 def fitted_slowdown(world: World, calibration: Calibration, policy: str = CALIBRATED_WITH) -> float:

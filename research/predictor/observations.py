@@ -1,29 +1,19 @@
-"""
-Tests the paper's observations I to IV (section II-B) on measured rows, and judges a predictor on pairs that it was not
-fitted on; writes the results as Markdown. ``research.predictor.pictures`` draws the pictures beside it.
-
-The module is longer than 500 lines: each observation's rule stands beside the words that report it.
-"""
+"""Tests the paper's observations I to IV (section II-B) on measured rows: each has rules with thresholds, and a verdict."""
 
 import math
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import numpy as np
 
 from ml.measure.plan import LADDERS
-from ml.measure.rows import Colocation, Profile, Role, Row, Solo, Workload, degradation
-from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Ints, Samples, sides
-from research.predictor.evaluate import mae, squared_log_error
-
-#: Pairs of the paper's space: training models x batches x function models x batches.
-SPACE: Final = 8 * 4 * 8 * 4
-
-# Thresholds of the observations' rules.
+from ml.measure.rows import Colocation, Profile, Role, Solo, Workload, degradation
+from ml.predict.samples import DIRECTIONS, METRICS, Direction, sides
+from research.predictor.published import DIRECTION_TITLES, PHASES, counted, ordered, percent, title
 
 #: Least spread between models, and largest spread between the batches of one model, as shares (the paper: "within 20
 #: %").
@@ -39,9 +29,6 @@ SKILL: Final = 0.5
 COLD_RATIO: Final = 10.0
 LONGEST_DEADLINE: Final = 4.0
 
-# Least data for a verdict. These minima were set after early looks at part of the data, the thresholds before. They are
-# frozen: later rows do not change them.
-
 #: Models (observations I and IV); in I also models and roles with two or more batches.
 LEAST_MODELS: Final = 3
 #: Degrees of freedom of either deviation (II).
@@ -49,83 +36,6 @@ LEAST_FREEDOM: Final = 10
 #: Steps of the ladders, and sets of members (III).
 LEAST_STEPS: Final = 4
 LEAST_SEVERAL: Final = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """A model in tables I and II: its name, the warm run in milliseconds and the cold start in seconds (RTX 3090)."""
-
-    title: str
-    warm_ms: float
-    cold_s: float
-
-
-#: In the order of table I.
-PUBLISHED: Final[Mapping[str, Published]] = {
-    "vgg16": Published(title="VGG-16", warm_ms=3, cold_s=1.2),
-    "mobilenet": Published(title="MobileNet", warm_ms=9, cold_s=1.0),
-    "deepvit": Published(title="DeepViT", warm_ms=11, cold_s=2.4),
-    "resnet50": Published(title="ResNet-50", warm_ms=13, cold_s=1.5),
-    "bert": Published(title="BERT", warm_ms=37, cold_s=2.6),
-    "roberta": Published(title="RoBERTa", warm_ms=10, cold_s=5.2),
-    "deepfm": Published(title="DeepFM", warm_ms=8, cold_s=0.6),
-    "segnet": Published(title="SegNet", warm_ms=50, cold_s=1.6),
-}
-
-DIRECTION_TITLES: Final[Mapping[Direction, str]] = {
-    "training": "training slowed by a function",
-    "function": "function slowed by a training",
-    "functions": "function slowed by a function",
-}
-PHASES: Final = {"import": "imports", "context": "device context", "weights": "weights", "first_run": "first run"}
-
-#: The pictures under the text: file name without its ending, and caption.
-PROFILE_PICTURES: Final[Mapping[str, str]] = {
-    "utilisation": "Utilisation alone, by model and batch",
-    "pairs": "Degradation by co-location, model by model",
-    "functions": "Functions beside functions",
-    "concurrency": "Degradation by several functions at a time",
-    "cold-start": "Cold start against warm run",
-}
-PREDICTOR_PICTURES: Final[Mapping[str, str]] = {
-    "calibration": "Predicted against measured degradation",
-    "errors": "Error of the predictor by model",
-}
-
-
-def title(model: str) -> str:
-    """A model's name as the paper writes it."""
-    return PUBLISHED[model].title if model in PUBLISHED else model
-
-
-def percent(value: float) -> str:
-    """A fraction in per cent, with one decimal below 10 %."""
-    return f"{100 * value:.1f} %" if abs(value) < 0.0995 else f"{100 * value:.0f} %"
-
-
-def ordered(models: Iterable[str]) -> list[str]:
-    """Models in the order of table I; others follow by name."""
-    published_models = list(PUBLISHED)
-    return sorted(
-        set(models),
-        key=lambda model: (
-            published_models.index(model) if model in published_models else len(published_models),
-            model,
-        ),
-    )
-
-
-def when(rows: Iterable[Row]) -> str:
-    """The day of the rows, or the first and the last day."""
-    days = sorted({row.at[:10] for row in rows})
-    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "no rows"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-# ---- Observations -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +66,6 @@ class Observation:
     def held(self) -> bool | None:
         answers = {part.held for part in self.parts}
         return False if False in answers else None if None in answers else True
-
-
-VERDICTS: Final = {True: "held", False: "did not hold", None: "cannot be said"}
 
 
 def partition(profile: Profile) -> bool:
@@ -549,270 +456,3 @@ def observation_iv(profile: Profile) -> Observation:
 
 def observations(profile: Profile) -> list[Observation]:
     return [observation_i(profile), observation_ii(profile), observation_iii(profile), observation_iv(profile)]
-
-
-# ---- Predictor -------------------------------------------------------------------------------------------------------
-
-
-SEED: Final = 0
-FOLDS: Final = 5
-#: Least number of pairs for a cross-validation.
-LEAST_PAIRS: Final = 20
-
-
-class BoundedPredictor(Protocol):
-    """A predictor to judge, as ml.predict.pairwise.FittedPredictor."""
-
-    def predict(self, samples: Samples) -> Floats: ...
-
-    def upper(self, samples: Samples, coverage: float = 0.9) -> Floats: ...
-
-
-Fit = Callable[[Samples, int], BoundedPredictor]
-COVERAGE: Final = 0.9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedPredictions:
-    """
-    Predictions of pairs by predictors that were not fitted on them.
-
-    ``predicted``, ``upper`` (of :data:`COVERAGE`) and ``constant`` (the mean in log space of the training pairs) are
-    fractions [n], in the order of ``samples``.
-    """
-
-    samples: Samples
-    predicted: Floats
-    upper: Floats
-    constant: Floats
-
-    @property
-    def actual(self) -> Floats:
-        return self.samples.target
-
-    @property
-    def pairs(self) -> int:
-        return len(np.unique(self.samples.pair))
-
-    @property
-    def rmsle(self) -> float:
-        """Eq. 2."""
-        return float(np.sqrt(squared_log_error(self.actual, self.predicted).mean()))
-
-    @property
-    def skill(self) -> float:
-        """1 - MSLE / MSLE of ``constant``: 1 = perfect, 0 = no better than the mean."""
-        base = float(squared_log_error(self.actual, self.constant).sum())
-        return 1 - float(squared_log_error(self.actual, self.predicted).sum()) / base if base else 0.0
-
-    @property
-    def covered(self) -> float:
-        """Share of the samples at or below their upper bound."""
-        return float((self.actual <= self.upper).mean())
-
-    def of_model(self, side: Literal["victim", "aggressor"]) -> dict[str, tuple[float, int]]:
-        """RMSLE over the samples with a model on that side, and their number."""
-        names = np.array(self.samples.victims if side == "victim" else self.samples.aggressors)
-        errors = squared_log_error(self.actual, self.predicted)
-        return {
-            name: (float(np.sqrt(errors[names == name].mean())), int((names == name).sum()))
-            for name in ordered(names.tolist())
-        }
-
-
-def judge(measured: Samples, fit: Fit, seed: int = SEED) -> JudgedPredictions | None:
-    """
-    Out-of-fold predictions. A pair with its repeats and its other direction is in one fold. None with too few pairs.
-    """
-    pairs = np.unique(measured.pair)
-    if len(pairs) < LEAST_PAIRS:
-        return None
-    predicted, upper, constant = (np.full(len(measured), np.nan) for _ in range(3))
-    for fold in np.array_split(np.random.default_rng(seed).permutation(pairs), FOLDS):
-        held_out: Ints = np.flatnonzero(np.isin(measured.pair, fold))
-        training = measured.take(~np.isin(measured.pair, fold))
-        predictor = fit(training, seed)
-        held_samples = measured.take(held_out)
-        predicted[held_out], upper[held_out] = predictor.predict(held_samples), predictor.upper(held_samples, COVERAGE)
-        constant[held_out] = np.expm1(np.log1p(np.maximum(training.target, 0)).mean())
-    return JudgedPredictions(samples=measured, predicted=predicted, upper=upper, constant=constant)
-
-
-def wilson(hits: float, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927)."""
-    z = 1.96
-    middle, width = hits + z * z / (2 * n), z * math.sqrt(hits * (1 - hits) / n + z * z / (4 * n * n))
-    return (middle - width) / (1 + z * z / n), (middle + width) / (1 + z * z / n)
-
-
-def pair_rows(profile: Profile) -> list[Row]:
-    """The rows with two members."""
-    return [row for row in profile.colocations if len(row.members) == 2]
-
-
-# ---- Text ------------------------------------------------------------------------------------------------------------
-
-
-def _heading(profile: Profile, preset: str, rows: Sequence[Row], name: str) -> list[str]:
-    place = profile.place
-    drivers = ", ".join(sorted({row.place.driver for row in rows}))
-    return [
-        f"# {name}: {place.device}",
-        "",
-        (
-            f"Sharing mode: {place.sharing_mode}. Models: preset `{preset}`. {drivers}. Utilisation counter:"
-            f" {place.counter}. Measured {when(rows)}. Degradation is (time together) / (time alone) - 1 (Eq. 1): mean"
-            " iteration time of a training, P99 of a function; `ml.measure.rows.degradation` says what the time"
-            " alone is."
-        ),
-        "",
-    ]
-
-
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines)] + [""]
-
-
-def profile_text(profile: Profile, preset: str) -> str:
-    """The Markdown beside the pictures of the command ``profiles``."""
-    rows: list[Row] = [*profile.solo.values(), *profile.colocations]
-    kinds = Counter(row.kind for row in profile.colocations)
-    pairs = cells(profile, "training")
-    verdicts = observations(profile)
-    lines = _heading(profile, preset, rows, "Profiles")
-    lines += [
-        (
-            f"{counted(len(profile.solo), 'workload')} alone, {counted(kinds['pair'], 'row')} of a training with a"
-            f" function, {kinds['functions']} of two functions, {kinds['several']} of three or more. {len(pairs)} of"
-            f" the {SPACE:,} pairs of the space (8 x 4 x 8 x 4) are measured: {percent(len(pairs) / SPACE)}."
-        ),
-        "",
-        "## Observations of the paper",
-        "",
-        *_table(["", "claim", "here"], [[o.number, o.claim, f"**{VERDICTS[o.held]}**"] for o in verdicts]),
-        "An observation did not hold if one of its rules did not; it held if all did; otherwise the rows cannot say.",
-        "",
-    ]
-    for observation in verdicts:
-        lines += [f"### {observation.number}: {VERDICTS[observation.held]}", ""]
-        lines += [
-            f"- {part.rule}\n  **{VERDICTS[part.held].capitalize()}**: {part.numbers}." for part in observation.parts
-        ]
-        lines += ["", *(f"{detail}\n" for detail in observation.details)]
-    lines += [
-        "## Repeats",
-        "",
-        "The noise floor: how far repeats of one pair deviate, pooled over the pairs measured more than once.",
-        "",
-    ]
-    lines += _table(
-        ["direction", "pairs repeated", "deviation of log(1 + degradation)", "a time differs by about"],
-        _repeats(profile),
-    )
-    lines += ["## Cold start", ""]
-    lines += _table(
-        [
-            "function",
-            "batch",
-            *(f"{words}, s" for words in PHASES.values()),
-            "warm median, ms",
-            "ratio",
-            "paper: cold, s",
-            "warm, ms",
-            "ratio",
-        ],
-        (
-            [
-                title(cold.workload.model),
-                str(cold.workload.batch),
-                *(f"{cold.phases[phase]:.3f}" for phase in PHASES),
-                f"{1000 * cold.warm_p50_s:.1f}",
-                f"{cold.ratio:.0f}",
-                *_published(cold.workload.model),
-            ]
-            for cold in cold_starts(profile)
-        ),
-    )
-    lines += [
-        "The ratio counts imports, device context and weights, as the paper does, without the first run.",
-        "",
-        "## Pictures",
-        "",
-        *(f"![{alt}]({name}.svg)\n" for name, alt in PROFILE_PICTURES.items()),
-    ]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _published(model: str) -> list[str]:
-    if model not in PUBLISHED:
-        return ["", "", ""]
-    published = PUBLISHED[model]
-    return [f"{published.cold_s:g}", f"{published.warm_ms:g}", f"{1000 * published.cold_s / published.warm_ms:.0f}"]
-
-
-def _repeats(profile: Profile) -> Iterator[list[str]]:
-    for direction in DIRECTIONS:
-        measured = cells(profile, direction)
-        floor = noise(measured)
-        repeated = sum(len(values) > 1 for values in measured.values())
-        floor_words = (
-            [f"{floor.deviation:.3f}", percent(math.expm1(floor.deviation))]
-            if floor.freedom
-            else ["unknown", "unknown"]
-        )
-        yield [DIRECTION_TITLES[direction], str(repeated), *floor_words]
-
-
-def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, JudgedPredictions | None]) -> str:
-    """The Markdown beside the pictures of the command ``predictor``."""
-    lines = _heading(profile, preset, pair_rows(profile), "Predictor")
-    lines += [
-        (
-            f"Recipe `ours`. Every prediction here is of a pair that its predictor had not seen: {FOLDS} folds over"
-            " whole pairs, so a pair's repeats and its other direction are held out together. RMSLE is Eq. 2, the"
-            " skill is 1 - MSLE / MSLE of the mean of the training pairs in log space, the noise floor the deviation"
-            f" of repeats. Covered: share of the samples at or below their {percent(COVERAGE)} upper bound, with the 95"
-            " % interval for as many independent draws as there are pairs."
-        ),
-        "",
-    ]
-    table = []
-    for direction, result in judged.items():
-        if result is None:
-            table.append([DIRECTION_TITLES[direction], f"fewer than {LEAST_PAIRS}", *[""] * 6])
-            continue
-        low, high = wilson(result.covered, result.pairs)
-        floor = noise(cells(profile, direction))
-        table.append(
-            [
-                DIRECTION_TITLES[direction],
-                str(result.pairs),
-                str(len(result.actual)),
-                f"{result.rmsle:.3f}",
-                f"{mae(result.actual, result.predicted):.3f}",
-                f"{result.skill:.2f}",
-                f"{floor.deviation:.3f}" if floor.freedom else "unknown",
-                f"{percent(result.covered)} ({percent(low)} to {percent(high)})",
-            ]
-        )
-    lines += _table(
-        ["direction", "pairs", "samples", "RMSLE", "MAE (fraction)", "skill", "noise floor", "covered"], table
-    )
-    for direction, result in judged.items():
-        if result is None:
-            continue
-        victim, aggressor = result.of_model("victim"), result.of_model("aggressor")
-        lines += [f"## Error by model: {DIRECTION_TITLES[direction]}", ""]
-        lines += _table(
-            ["model", "RMSLE where it is slowed down", "samples", "RMSLE where it is beside", "samples"],
-            (
-                [title(model), *_error(victim.get(model)), *_error(aggressor.get(model))]
-                for model in ordered({*victim, *aggressor})
-            ),
-        )
-    lines += ["## Pictures", "", *(f"![{alt}]({name}.svg)\n" for name, alt in PREDICTOR_PICTURES.items())]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _error(model_error: tuple[float, int] | None) -> list[str]:
-    return ["", "0"] if model_error is None else [f"{model_error[0]:.3f}", str(model_error[1])]

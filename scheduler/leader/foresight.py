@@ -11,10 +11,11 @@ import numpy as np
 
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown, ForecastsUpdated
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.prewarm.prewarmer import PrewarmKnobs
 from scheduler.policy.prewarm.rules import RULES, rule
 from scheduler.policy.prewarm.status import SILENCES
-from scheduler.policy.prewarm.window import Forecast, PrewarmRule
+from scheduler.policy.prewarm.window import PrewarmRule
 from smore.domain.function import FunctionSpec, Prewarming
 from smore.messages import forecasts as wire
 from smore.process.settings import PrewarmSettings

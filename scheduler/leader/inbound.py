@@ -6,15 +6,13 @@ what is published by others (tables, forecasts, overrides).
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from math import inf
-from typing import Final
+from typing import Final, TypeVar
 
 import redis
 
 from scheduler.leader import foresight
 from scheduler.leader.admission_board import AdmissionBoard
 from scheduler.leader.tables import ArrayTable
-from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.events import (
     Event,
     FunctionKnown,
@@ -25,7 +23,6 @@ from scheduler.policy.events import (
     InvocationArrived,
     InvocationHeld,
     InvocationSettled,
-    Override,
     OverridesChanged,
     PausesChanged,
     QuestionAsked,
@@ -33,7 +30,7 @@ from scheduler.policy.events import (
     TrafficMoved,
     WarmLimits,
 )
-from smore.domain.loss import Sample
+from smore.domain.loss import JobLoss, Sample
 from smore.messages import stream
 from smore.messages.degradation import BadTable
 from smore.messages.forecasts import BadForecast
@@ -50,6 +47,10 @@ from smore.redis.tables import Tables
 
 log = metrics.logger(__name__)
 
+_Blob = TypeVar("_Blob")
+
+#: Seconds from the end of a load to the first report of its instance, at most.
+FRESH_S: Final = 5.0
 #: A GPU instance is gone when it has not reported for this many heartbeats.
 LOST_HEARTBEATS: Final = 4
 
@@ -124,11 +125,7 @@ class Inbound:
         if version in (0, self._table_version):
             return []
         self._table_version = version
-        try:
-            table = self._tables.current()
-        except BadTable as error:
-            log.error("degradation table not used", version=version, error=str(error))
-            return []
+        table = _usable("degradation table", self._tables.current, version=version)
         if table is None:
             return []
         log.info("degradation table", version=table.version, source=table.source, places=len(table.places))
@@ -137,16 +134,7 @@ class Inbound:
     def _overrides(self) -> list[Event]:
         """What people have set: pauses and drains, boosts and pins, limits, processes that are allowed."""
         self._allowed = self._fleet.allowed()
-        overrides = [
-            Override(
-                function=override.function,
-                boost=override.boost,
-                boost_until=inf if override.boost_until is None else override.boost_until,
-                gpus=frozenset(override.gpus),
-                pin_until=inf if override.pin_until is None else override.pin_until,
-            )
-            for override in self._fleet.steering(self._now()).values()
-        ]
+        overrides = list(self._fleet.steering(self._now()).values())
         mib = {
             name: limits.warm_memory_mib
             for name, limits in self._catalog.limits().items()
@@ -160,11 +148,7 @@ class Inbound:
         if version in (0, self.forecasts_version):
             return []
         self.forecasts_version = version
-        try:
-            forecasts = self._forecasts.current()
-        except BadForecast as error:
-            log.error("forecasts not used", version=version, error=str(error))
-            return []
+        forecasts = _usable("forecasts", self._forecasts.current, version=version)
         if forecasts is None:
             return []
         # Rules that learned counts before others were imported begin anew.
@@ -176,11 +160,7 @@ class Inbound:
         """What was counted before this leader began."""
         if not self._prewarms:
             return []
-        try:
-            counts = self._forecasts.counts()
-        except BadForecast as error:
-            log.error("counts not used", error=str(error))
-            return []
+        counts = _usable("counts", self._forecasts.counts)
         if counts is None:
             return []
         self._lesson = counts.lesson
@@ -301,9 +281,9 @@ class Inbound:
         """An instance is ready, was used, or has ended."""
         if event.outcome != "open" and event.prewarmed and event.ended_us:
             metrics.PREWARMS.labels(event.function, event.outcome).inc()
-        # An instance is reported several times; out of host memory hardly anything is loaded ahead, so that the first
-        # use must not hide its load.
-        loaded = event.ready_us and not event.ended_us and (event.uses <= 1 if event.host else not event.used_us)
+        # An instance is reported several times: when it is ready and, where it was loaded ahead, at its first use.
+        fresh = event.at_us - event.ready_us < FRESH_S * 1e6
+        loaded = event.ready_us and fresh and not (event.prewarmed and event.used_us)
         events.append(
             InstanceReported(
                 function=event.function,
@@ -408,6 +388,15 @@ class Inbound:
             for question in asked
             if now - question.at_us / 1e6 <= ANSWER_TTL_S
         ]
+
+
+def _usable(what: str, read: Callable[[], _Blob | None], **facts: int) -> _Blob | None:
+    """What was published; None where nothing was, or it cannot be used."""
+    try:
+        return read()
+    except (BadTable, BadForecast) as error:
+        log.error(f"{what} not used", error=str(error), **facts)
+        return None
 
 
 def _arrival(waiting: QueuedInvocation) -> InvocationArrived:

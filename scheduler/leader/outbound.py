@@ -7,8 +7,7 @@ Every claim and every end carries the fencing token; what a former leader still 
 import time
 from collections import Counter
 from collections.abc import Sequence
-from math import inf
-from typing import Final, Literal, assert_never, cast
+from typing import Final, assert_never
 
 import redis
 from msgspec import UNSET
@@ -19,7 +18,6 @@ from scheduler.policy.decisions import (
     Answer,
     Decision,
     Dispatch,
-    End,
     FinishBounds,
     Offload,
     Prewarm,
@@ -31,15 +29,16 @@ from scheduler.policy.decisions import (
     Throttle,
 )
 from scheduler.policy.events import ClaimRefused, Event
+from smore.domain.invocation import End
 from smore.messages import commands
 from smore.messages import reasons as reasons_message
-from smore.messages.forecasts import PrewarmReport, PrewarmStatus, encode_prewarm_report
+from smore.messages.forecasts import PrewarmReport, encode_prewarm_report
 from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.celery import RUN, gpu_queue, message
 from smore.redis.fleet import Fleet
 from smore.redis.forecasts import Board
-from smore.redis.queue import Claim, Ending, Queue
+from smore.redis.queue import Claim, Queue
 
 log = metrics.logger(__name__)
 
@@ -171,42 +170,14 @@ class Outbound:
             share=settings.share,
             forecasts=self.forecasts_version,
             jumps=status.clock_steps,
-            functions=[
-                PrewarmStatus(
-                    function=function.function,
-                    revision=function.revision,
-                    mode=function.mode.value,
-                    source=function.source,
-                    silence=function.silence,
-                    wanted=function.wanted,
-                    loaded=function.loaded,
-                    unmet=function.unmet,
-                    load_s=function.load_s,
-                    parked=function.parked,
-                    host_s=function.host_s,
-                    holds=[(begin, None if end == inf else end, count) for begin, end, count in function.holds],
-                )
-                for function in status.functions
-            ],
+            functions=status.functions,
         )
         self._forecasts.tell(encode_prewarm_report(state), STATE_TTL_S)
 
     # ---- the queue ---------------------------------------------------------------------------------------------------
 
     def _end(self, endings: Sequence[End]) -> None:
-        done = self._queue.settle(
-            self._token,
-            [
-                Ending(
-                    function=ending.function,
-                    id=ending.id,
-                    action=cast("Literal['reject', 'expire', 'fail']", ending.action),
-                    cause=ending.cause,
-                    message=ending.message,
-                )
-                for ending in endings
-            ],
-        )
+        done = self._queue.settle(self._token, endings)
         if done is None:
             raise Fenced
         for ending in endings:

@@ -1,12 +1,11 @@
 """The published degradation table (smore/messages/degradation.py) as the arrays that the policy reads."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.policy.degradation import Degradation
-from scheduler.policy.kernel import K_MAX, Floats
+from scheduler.policy.degradation import Degradation, weight_arrays
+from scheduler.policy.kernel import Floats
 from smore.messages import degradation as wire
 
 
@@ -43,6 +42,7 @@ def arrays(place: wire.PlaceTable) -> Degradation:
 
     training_model = np.array([model(workload) for workload in place.trainings] or [0], np.int64)
     function_model = np.array([model(workload) for workload in place.functions], np.int64)
+    gamma, alpha, beta = weight_arrays(place.learned(), models)
     return Degradation(
         trainings={workload: index for index, workload in enumerate(place.trainings)},
         batches={name: sorted(sizes) for name, sizes in batches.items()},
@@ -54,25 +54,9 @@ def arrays(place: wire.PlaceTable) -> Degradation:
         function_upper=matrix(place.function_upper, j, f),
         functions=matrix(place.function_on_function, f, f),
         functions_upper=matrix(place.function_on_function_upper, f, f),
-        gamma=_weights(place.weights, "training", models),
-        alpha=_weights(place.weights, "function", models),
-        beta=_weights(place.weights, "functions", models),
+        gamma=gamma,
+        alpha=alpha,
+        beta=beta,
         gain=matrix(place.usage_gain, f),
         cost=matrix(place.degradation, f),
     )
-
-
-def _weights(listed: Sequence[wire.Weight], kind: wire.Kind, models: dict[str, int]) -> Floats:
-    """
-    [K_MAX + 1, M, M]. 1 up to k = 1; a weight that was never learned at k is that of k - 1 (docs/paper.md, A11, A12).
-    """
-    weights = np.ones((K_MAX + 1, max(1, len(models)), max(1, len(models))))
-    learned = {
-        (w.k, w.victim, w.other): w.value for w in listed if w.kind == kind and w.victim in models and w.other in models
-    }
-    for k in range(2, K_MAX + 1):
-        weights[k] = weights[k - 1]
-        for (at, victim, other), value in learned.items():
-            if at == k:
-                weights[k, models[victim], models[other]] = value
-    return weights

@@ -380,14 +380,7 @@ class Cluster:
             demand.spec.max_warm,
             self.rows,
             self.cells,
-            self.effects,
-            self.running,
-            place.pairs,
-            place.between,
-            place.weights,
-            place.kinds,
-            self.kinds.declared,
-            self._shares,
+            *self._counted(place),
         )
 
     def end(self, id_: str, attempt: int, now: float) -> Batch | None:
@@ -415,14 +408,7 @@ class Cluster:
                 demand.spec.max_warm,
                 self.rows,
                 self.cells,
-                self.effects,
-                self.running,
-                place.pairs,
-                place.between,
-                place.weights,
-                place.kinds,
-                self.kinds.declared,
-                self._shares,
+                *self._counted(place),
             )
         return batch
 
@@ -476,11 +462,19 @@ class Cluster:
 
     def refresh(self, row: int, now: float) -> None:
         """Count the effects on a GPU instance afresh."""
-        place = self._joined[row]
-        kernel.refresh(
-            now,
-            row,
-            self.rows,
+        kernel.refresh(now, row, self.rows, *self._counted(self._joined[row]))
+
+    def refresh_all(self, first: int = 0) -> None:
+        """Count the effects of the kinds from ``first`` on afresh, everywhere."""
+        by_place: dict[tuple[str, str], list[int]] = {}
+        for row, key in enumerate(self._place):
+            by_place.setdefault(key, []).append(row)
+        for key, rows in by_place.items():
+            kernel.refresh_all(np.array(rows), first, self.rows, *self._counted(self.places.at(key)))
+
+    def _counted(self, place: Place) -> tuple[Floats, Floats, Floats, Floats, Floats, Ints, Floats, Floats]:
+        """What the kernel counts effects with on a GPU instance of a place: its last arguments."""
+        return (
             self.effects,
             self.running,
             place.pairs,
@@ -490,27 +484,6 @@ class Cluster:
             self.kinds.declared,
             self._shares,
         )
-
-    def refresh_all(self, first: int = 0) -> None:
-        """Count the effects of the kinds from ``first`` on afresh, everywhere."""
-        by_place: dict[tuple[str, str], list[int]] = {}
-        for row, key in enumerate(self._place):
-            by_place.setdefault(key, []).append(row)
-        for key, rows in by_place.items():
-            place = self.places.at(key)
-            kernel.refresh_all(
-                np.array(rows),
-                first,
-                self.rows,
-                self.effects,
-                self.running,
-                place.pairs,
-                place.between,
-                place.weights,
-                place.kinds,
-                self.kinds.declared,
-                self._shares,
-            )
 
     def _settle(self, row: int, at_home: set[int]) -> None:
         """These columns, and no others, have a resident instance there."""

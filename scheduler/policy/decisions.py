@@ -6,10 +6,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from scheduler.policy import kernel
-from scheduler.policy.budget.controller import Step
 from scheduler.policy.kernel import Floats
-from scheduler.policy.prewarm.status import PrewarmStatus
-from smore.domain.invocation import Cause
+from smore.domain.invocation import End
+from smore.domain.loss import Step
+from smore.domain.prewarming import PrewarmStatus
 
 
 class Refusal(StrEnum):
@@ -182,17 +182,6 @@ class Dispatch:
     attempts: Sequence[tuple[str, int]]
     cold: bool
     reasons: Reasons
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """End a waiting invocation: ``action`` is a column of the transition table."""
-
-    function: str
-    id: str
-    action: str
-    cause: Cause
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,8 @@
 Predicted degradation as the policy reads it: tables from outside, joined with what runs where.
 
 Each GPU instance's training, each batch's function and all that runs there become indices into the table of its place,
-so that the effects of one more batch (``scheduler/policy/kernel.py``) are sums over arrays. Eq. 3 and 4, k
-= |S|, one less where there is no training:
-
-    training_i(S) = sum over j in S of gamma[k, i, j] D_tr[i, j]
-    function_j(i, S) = alpha[k, j, i] D_fn[j, i] + sum over w in S, w != j, of beta[k, j, w] D_ff[j, w]
+so that the effects of one more batch (``scheduler/policy/kernel.py``) are sums over arrays: Eq. 3 and 4, which
+``smore/domain/degradation.py`` states.
 
 What no table knows is taken as declared, and what nobody declared as conservative (smore/domain/workload.py).
 """
@@ -17,7 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from scheduler.policy.kernel import K_MAX, Floats, Ints
+from scheduler.policy.kernel import Floats, Ints
+from smore.domain.degradation import K_MAX, Kind, Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,6 +50,27 @@ class Degradation:
         """The smallest profiled batch with room for ``rows``, else the largest; -1 for a model that is not there."""
         sizes = self.batches.get(model, ())
         return next((index for batch, index in sizes if batch >= rows), sizes[-1][1]) if sizes else -1
+
+    def weight(self, kind: Kind, k: int, victim: int, other: int) -> float:
+        """A weight of Eq. 3 or 4 between two models, by their numbers."""
+        by_kind = self.gamma if kind == "training" else self.alpha if kind == "function" else self.beta
+        return float(by_kind[k, victim, other])
+
+
+def weight_arrays(weights: Weights, models: Mapping[str, int]) -> tuple[Floats, Floats, Floats]:
+    """
+    gamma, alpha and beta [K_MAX + 1, M, M] of weights, for the models that are numbered; 1 up to k = 1 (docs/paper.md,
+    A11).
+    """
+    size = max(1, len(models))
+    arrays: dict[Kind, Floats] = {
+        kind: np.ones((K_MAX + 1, size, size)) for kind in ("training", "function", "functions")
+    }
+    for kind, victim, other in {(kind, victim, other) for kind, _, victim, other in weights.learned}:
+        if victim in models and other in models:
+            for k in range(2, K_MAX + 1):
+                arrays[kind][k, models[victim], models[other]] = weights.value(kind, k, victim, other)
+    return arrays["training"], arrays["function"], arrays["functions"]
 
 
 class Table(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.policy.load import Rate
-from smore.domain.function import FunctionSpec
+from smore.domain.function import FunctionSpec, between_sizes
 
 #: Weight of the declared (offline) averages against one online observation (docs/paper.md, A16).
 OFFLINE_WEIGHT = 20.0
@@ -23,8 +23,8 @@ BEST_WEIGHT = 0.05
 RELAXED = 0.25
 #: Of the rate at which a revision's invocations are placed.
 PLACED_HALF_LIFE_S = 2.0
-#: Weight of the newest return out of host memory in the moving average.
-HOST_WEIGHT = 0.3
+#: Weight of the newest load, cold or out of host memory, in its moving average.
+LOAD_WEIGHT = 0.3
 #: No run takes less than this, seconds: times are held against each other.
 LEAST_S = 1e-6
 #: A denominator may not vanish (docs/paper.md, A19).
@@ -61,7 +61,7 @@ class Demand:
     column: int
     #: Kinds of its batches (cluster.py), by size.
     kinds: dict[int, int] = field(init=False, default_factory=dict)
-    #: Seconds that a cold start takes; share of a GPU instance's SMs that a batch uses alone.
+    #: Seconds that a cold start takes, as declared or measured; share of a GPU instance's SMs that a batch uses alone.
     load_s: float = field(init=False)
     sm: float = field(init=False)
     #: The larger of what was declared and what was seen.
@@ -111,25 +111,15 @@ class Demand:
 
     def _between(self, rows: int) -> tuple[_Times, _Times, float]:
         """
-        The known sizes on both sides, and how far it is from the one to the other; beyond the largest that one in
-        proportion.
+        What is known of the sizes on both sides, and how far it is from the one to the other (see
+        :func:`smore.domain.function.between_sizes`).
         """
-        sizes, times = self._sizes, self._times
-        position = bisect_left(sizes, rows)
-        if position == len(sizes):
-            return _NOTHING, times[-1], rows / sizes[-1]
-        if position == 0 or sizes[position] == rows:
-            return times[position], times[position], 0.0
-        return (
-            times[position - 1],
-            times[position],
-            (rows - sizes[position - 1]) / (sizes[position] - sizes[position - 1]),
-        )
+        times = self._times
+        lower, upper, part = between_sizes(self._sizes, rows)
+        return times[lower] if lower >= 0 else _NOTHING, times[upper], part
 
     def run_s(self, rows: int) -> float:
-        """
-        Seconds to expect of a batch that runs alone, between known sizes on a line, beyond the largest in proportion.
-        """
+        """Seconds to expect of a batch that runs alone."""
         lower, upper, part = self._between(rows)
         return lower.run_s + part * (upper.run_s - lower.run_s)
 
@@ -207,9 +197,13 @@ class Demand:
                 times.run_s = own * times.own_run_s + (1.0 - own) * by_run
                 times.best_s = own * times.own_best_s + (1.0 - own) * min(usual, by_best)
 
+    def observe_load(self, seconds: float) -> None:
+        """A cold start took so long, from its request to the loaded model."""
+        self.load_s += LOAD_WEIGHT * (seconds - self.load_s)
+
     def observe_host(self, seconds: float) -> None:
         """A load out of host memory took so long."""
-        self._host_s = seconds if self._host_s is None else self._host_s + HOST_WEIGHT * (seconds - self._host_s)
+        self._host_s = seconds if self._host_s is None else self._host_s + LOAD_WEIGHT * (seconds - self._host_s)
 
     def relax(self) -> None:
         """

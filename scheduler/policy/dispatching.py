@@ -14,7 +14,7 @@ from scheduler.policy.batching import Batching
 from scheduler.policy.budget.budgets import Budgets
 from scheduler.policy.budget.reservations import Reservations
 from scheduler.policy.cluster import Batch, Cluster
-from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm
+from scheduler.policy.decisions import Decision, Dispatch, Prewarm
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import InvocationArrived
 from scheduler.policy.knobs import Choice, Knobs, Order
@@ -24,7 +24,7 @@ from scheduler.policy.ordering import Heads, Ordering
 from scheduler.policy.overrides import Overrides
 from scheduler.policy.placement import Placement, Weighed
 from scheduler.policy.prewarm.prewarmer import Prewarmer
-from smore.domain.invocation import Cause
+from smore.domain.invocation import Cause, End, EndAction
 
 
 class Dispatching:
@@ -175,7 +175,7 @@ class Dispatching:
         reasons = self._placement.reasons(demand, kind, weighed, row, run_s, priority)
         if cold and self._prewarmer is not None:
             self._prewarmer.dispatched(demand)
-            reasons = replace(reasons, unforeseen=self._prewarmer.cold_start_reason(now, demand, cluster).value)
+            reasons = replace(reasons, unforeseen=self._prewarmer.reports.cold_start_reason(now, demand, cluster).value)
         if self._placement.shadow is not None:
             reasons = replace(reasons, shadow=self._placement.shadowed(now, demand, kind, rows, deadline_at))
         batch = Batch(
@@ -234,5 +234,5 @@ class Dispatching:
         decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[weighed.late]))
 
 
-def ending(invocation: InvocationArrived, action: str, cause: Cause, message: str) -> End:
+def ending(invocation: InvocationArrived, action: EndAction, cause: Cause, message: str) -> End:
     return End(function=invocation.function, id=invocation.id, action=action, cause=cause, message=message)

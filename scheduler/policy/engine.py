@@ -289,8 +289,11 @@ class Engine:
 
     def _instance_reported(self, now: float, event: InstanceReported) -> None:
         demand, row = self.cluster.find(event.function, event.revision), self.cluster.index.get(event.gpu)
-        if demand is not None and event.host and event.load_s is not None:
-            demand.observe_host(event.load_s)
+        if demand is not None and event.load_s is not None:
+            if event.host:
+                demand.observe_host(event.load_s)
+            else:
+                demand.observe_load(event.load_s)
         if self.prewarmer is not None and row is not None:
             self.prewarmer.instance_reported(now, event, row)
 
@@ -327,7 +330,9 @@ class Engine:
                 if self.prewarmer is None:
                     return []
                 return [
-                    PublishPrewarmStatus(functions=self.prewarmer.statuses(), clock_steps=self.prewarmer.clock_steps)
+                    PublishPrewarmStatus(
+                        functions=self.prewarmer.reports.statuses(), clock_steps=self.prewarmer.reports.clock_steps
+                    )
                 ]
             case _:
                 assert_never(question)

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.degradation import Table
-from scheduler.policy.prewarm.window import Forecast
+from scheduler.policy.forecast import Forecast
 from smore.domain.function import FunctionSpec
+from smore.domain.loss import JobLoss
+from smore.domain.override import Override
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,20 +146,6 @@ class PausesChanged:
     """
 
     paused: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
-    """
-    What people want of a function: P (Eq. 5) is multiplied by ``boost`` until ``boost_until``; it goes to ``gpus``
-    alone (none named = to all) until ``pin_until``.
-    """
-
-    function: str
-    boost: float = 1.0
-    boost_until: float = inf
-    gpus: frozenset[str] = frozenset()
-    pin_until: float = inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

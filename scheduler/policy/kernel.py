@@ -27,6 +27,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from smore.domain.degradation import K_MAX
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int8]
@@ -41,9 +43,6 @@ def compiled(function: _F) -> _F:
     make: Any = njit(cache=True, nogil=True, error_model="numpy")
     return cast("_F", make(function))
 
-
-#: Functions at a time for which there are weights; more of them are weighed like so many (docs/paper.md, A12).
-K_MAX: Final = 8
 
 # Facts of a GPU instance. SM_TRAINING: what all but functions used in the last interval, which is the training's share;
 # SM: that, and what the functions that run now use by their profiles (A26). BUDGET: the smallest degradation budget of
@@ -183,7 +182,10 @@ def _lost(
     s: int,
     used: int,
 ) -> float:
-    """Slowdown of the batch in place ``s`` by the training and by all others there (Eq. 4)."""
+    """
+    Slowdown of the batch in place ``s`` by the training and by all others there: Eq. 4 as
+    ``smore/domain/degradation.py`` states it, compiled.
+    """
     own = indices[s]
     if own < 0:
         strange: float = declared[s] * (has + used - 1)
@@ -224,7 +226,9 @@ def _recount(
     shares: Floats,
 ) -> None:
     """
-    Count the effects of one more batch of each kind from ``first`` on, on ``row`` as it is now.
+    Count the effects of one more batch of each kind from ``first`` on, on ``row`` as it is now: Eq. 3 and 4 as
+    ``smore/domain/degradation.py`` states them, compiled; tests/unit/scheduler/policy/test_degradation.py holds both
+    equal.
 
     ``pairs`` [4, J, F]: loss of a training by a function, its bound, slowdown of the function, its bound; ``between``
     [2, F, F]: slowdown of a function by another, its bound; ``weights`` [3, K_MAX + 1, M, M]: gamma, alpha, beta;

@@ -5,14 +5,12 @@ All of them are one engine (``engine.py``) with other knobs, so that they differ
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf, isfinite
 from typing import Any, Final
 
-
-class UnknownPolicy(ValueError):
-    """There is no policy or knob of that name, or its value is out of range."""
+from scheduler.policy.setting import UnknownPolicy, choose
 
 
 class Order(StrEnum):
@@ -222,35 +220,4 @@ PRESETS: Final[Mapping[str, Knobs]] = {
 
 def preset(name: str, **changed: Any) -> Knobs:
     """A named setting with some knobs changed. Raises UnknownPolicy, which names what there is."""
-    if name not in PRESETS:
-        raise UnknownPolicy(f"{name!r} is not a policy; there are {', '.join(PRESETS)}")
-    return replace(PRESETS[name], **{knob: _value(knob, value) for knob, value in changed.items()})
-
-
-_WORDS: Final[Mapping[str, type[StrEnum]]] = {
-    "order": Order,
-    "choice": Choice,
-    "sm_rule": SmRule,
-    "budget_rule": BudgetRule,
-}
-
-
-def _value(knob: str, value: Any) -> Any:
-    """A knob's value from what JSON can say. Raises UnknownPolicy, which names the knob."""
-    names = [field.name for field in fields(Knobs)]
-    if knob not in names:
-        raise UnknownPolicy(f"{knob!r} is not a knob; there are {', '.join(names)}")
-    kind = type(getattr(PRESETS["smore"], knob))
-    if knob in _WORDS and value in list(_WORDS[knob]):
-        return _WORDS[knob](value)
-    if knob == "impact" and isinstance(value, list | tuple) and all(map(_number, value)):
-        return tuple(map(float, value))
-    if kind is float and _number(value):
-        return float(value)
-    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)) and knob not in _WORDS:
-        return value
-    raise UnknownPolicy(f"{knob}: {value!r} cannot be its value")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    return choose(PRESETS, name, changed)

@@ -16,8 +16,9 @@ from scheduler.policy import kernel
 from scheduler.policy.cluster import Cluster
 from scheduler.policy.decisions import Offload
 from scheduler.policy.demand import Demand
-from scheduler.policy.events import InvocationArrived, Override
+from scheduler.policy.events import InvocationArrived
 from scheduler.policy.lanes import Lane
+from smore.domain.override import Override
 
 _Head = tuple[Demand, InvocationArrived]
 
@@ -88,10 +89,15 @@ class Overrides:
         there = (len(cluster), len(cluster.demands))
         if there == self._applied and now < self._due:
             return
-        left = [_left(override, now) for override in self._overrides.values()]
+        left = [override.left(now) for override in self._overrides.values()]
         self._overrides = {override.function: override for override in left if override.boost != 1.0 or override.gpus}
         self._due = min(
-            (end for override in self._overrides.values() for end in (override.boost_until, override.pin_until)),
+            (
+                end
+                for override in self._overrides.values()
+                for end in (override.boost_until, override.pin_until)
+                if end is not None
+            ),
             default=inf,
         )
         self._applied = there
@@ -143,18 +149,6 @@ class Overrides:
                 count = np.maximum(cell[kernel.RESIDENT], cell[kernel.OUTSTANDING])[cluster.alive].sum()
                 held += float(count) * demand.memory_mib
         return held
-
-
-def _left(override: Override, now: float) -> Override:
-    """The same without what is over."""
-    boosted, pinned = now < override.boost_until, now < override.pin_until
-    return Override(
-        function=override.function,
-        boost=override.boost if boosted else 1.0,
-        boost_until=override.boost_until if boosted else inf,
-        gpus=override.gpus if pinned else frozenset(),
-        pin_until=override.pin_until if pinned else inf,
-    )
 
 
 def _project(demand: Demand) -> str:

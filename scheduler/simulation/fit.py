@@ -20,7 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.measure.rows import FEATURES, BadRow, Colocation, Profile, Workload, degradation, profiles, read
-from scheduler.simulation.interference import FUNCTION_DEMANDS, TRAINING_DEMANDS, Z99, Law, Truth, Use, encode
+from scheduler.simulation.interference import (
+    FUNCTION_DEMANDS,
+    TRAINING_DEMANDS,
+    Z99,
+    InterferenceModel,
+    Law,
+    Use,
+    encode,
+)
 from smore.domain.function import FunctionSpec
 
 Floats = NDArray[np.float64]
@@ -45,7 +53,7 @@ class Fit:
     repeats.
     """
 
-    truth: Truth
+    interference_model: InterferenceModel
     errors: Mapping[str, float]
     pairs: int
     held: int
@@ -78,15 +86,22 @@ def fit(path: Path, *, name: str, seed: int = 0) -> Fit:
         apart = _predicted(make(parameters), inside) - target
         return np.concatenate([apart, RESIDUAL * parameters / LOOSE])
 
-    truth = make(least_squares(residuals, np.zeros(len(FITTED) + len(_bandwidths(base)))))
+    interference_model = make(least_squares(residuals, np.zeros(len(FITTED) + len(_bandwidths(base)))))
     errors: dict[str, float] = {}
     for name, rows in (("fitted", inside), ("held_out", outside)):
-        errors |= {f"{name}.{key}": value for key, value in _errors(truth, rows, statistics.fmean(target)).items()}
+        errors |= {
+            f"{name}.{key}": value for key, value in _errors(interference_model, rows, statistics.fmean(target)).items()
+        }
     noise = _noise(usable)
     if noise is not None:
         errors["noise"] = noise
     return Fit(
-        truth=truth, errors=errors, pairs=len(inside), held=len(outside), rows=path.name, place=profile.place.key
+        interference_model=interference_model,
+        errors=errors,
+        pairs=len(inside),
+        held=len(outside),
+        rows=path.name,
+        place=profile.place.key,
     )
 
 
@@ -99,7 +114,7 @@ def document(found: Fit, *, command: str) -> str:
         "sharing_mode": found.place[1],
         "colocations": {"fitted": found.pairs, "held_out": found.held},
         "errors": {name: round(value, 4) for name, value in found.errors.items()},
-        "truth": _rounded(encode(found.truth)),
+        "truth": _rounded(encode(found.interference_model)),
     }
     return _lines(fields) + "\n"
 
@@ -130,7 +145,7 @@ def _key(row: Colocation) -> tuple[str, ...]:
     return tuple(sorted(str(member.workload) for member in row.members))
 
 
-def _base(profile: Profile, name: str) -> Truth:
+def _base(profile: Profile, name: str) -> InterferenceModel:
     """What solo rows tell: demands, times, memory, cold starts and noise."""
     measured: dict[str, Use] = {}
     cold: dict[str, list[float]] = {}
@@ -156,7 +171,7 @@ def _base(profile: Profile, name: str) -> Truth:
         return {w.model: w for w in sorted((w for w in profile.solo if w.role == role), key=lambda w: -w.batch)}
 
     functions = smallest("function")
-    return Truth(
+    return InterferenceModel(
         name=name,
         device=f"simulated {profile.place.device}",
         sharing_mode=profile.place.sharing_mode,
@@ -174,15 +189,15 @@ def _base(profile: Profile, name: str) -> Truth:
     )
 
 
-def _bandwidths(base: Truth) -> list[tuple[str, str]]:
+def _bandwidths(base: InterferenceModel) -> list[tuple[str, str]]:
     return sorted({(name.split("/")[2], name.split("/")[0]) for name in base.measured})
 
 
-def _maker(base: Truth) -> Callable[[Floats], Truth]:
+def _maker(base: InterferenceModel) -> Callable[[Floats], InterferenceModel]:
     """Parameters as logarithms of factors on the prior's centre; bandwidths stay within 0..1."""
     sides = _bandwidths(base)
 
-    def make(parameters: Floats) -> Truth:
+    def make(parameters: Floats) -> InterferenceModel:
         factors = np.exp(np.clip(parameters, -8.0, 8.0)).tolist()
         values: dict[str, dict[str, float]] = {"training": {}, "function": {}}
         for (role, name), factor in zip(FITTED, factors, strict=False):
@@ -215,20 +230,20 @@ def _observed(rows: Sequence[Colocation]) -> Floats:
     return np.log1p(np.maximum(found, 0.0))
 
 
-def _predicted(truth: Truth, rows: Sequence[Colocation]) -> Floats:
+def _predicted(interference_model: InterferenceModel, rows: Sequence[Colocation]) -> Floats:
     found: list[float] = []
     for row in rows:
         first = row.members[0].workload
         training = (first.model, first.batch) if first.role == "training" else None
-        place = truth.on(7, training)
+        place = interference_model.on(7, training)
         functions = [member.workload for member in row.members if member.workload.role == "function"]
         slow, each = place.slowdowns([place.kind(w.model, w.batch) for w in functions])
         found += [slow, *each] if training is not None else each
     return np.log(found)
 
 
-def _errors(truth: Truth, rows: Sequence[Colocation], constant: float) -> dict[str, float]:
-    predicted, observed = _predicted(truth, rows), _observed(rows)
+def _errors(interference_model: InterferenceModel, rows: Sequence[Colocation], constant: float) -> dict[str, float]:
+    predicted, observed = _predicted(interference_model, rows), _observed(rows)
     kinds = np.array(
         [
             ("several." if row.kind == "several" else "pair." if row.kind == "pair" else "functions.")

@@ -44,7 +44,7 @@ class Load:
 
 
 class SimulatedGpu:
-    """A GPU instance as it is. ``*_s`` are integrals over time: see :class:`Result`."""
+    """A GPU instance as it is. ``*_s`` are integrals over time: see :data:`scheduler.simulation.result.GPU_COLUMNS`."""
 
     __slots__ = (
         "alive",

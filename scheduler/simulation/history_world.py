@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.policy.degradation import Degradation, Table
-from scheduler.policy.kernel import K_MAX
-from scheduler.simulation.interference import Contention, Truth, Use
+from scheduler.simulation.interference import Contention, InterferenceModel, Use
 from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REJECTED, SUCCEEDED, Result
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Function, Gpu, Training, World, bad
+from smore.domain.degradation import Neighbour, of_function, of_training
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import State
 
@@ -135,7 +135,7 @@ class PastWorld(World):
             raise bad(f"{path}.name", f"the catalog does not know {function.name!r}")
 
     def contention(self, gpu: Gpu) -> Contention:
-        return _Told(self, self.places[gpu.name])
+        return _TableContention(self, self.places[gpu.name])
 
     def alike(self, gpu: Gpu) -> tuple[object, ...]:
         return (gpu.name,)
@@ -171,7 +171,7 @@ class PastWorld(World):
         return profile.run_time_s(rows) * measured[nearest] / profile.run_time_s(nearest)
 
     def p99_s(self, function: Function, rows: int) -> float:
-        return self.use(function, rows).seconds * self.truth.p99
+        return self.use(function, rows).seconds * self.interference_model.p99
 
     def load_s(self, function: Function) -> float:
         return self.loads[function.name]
@@ -195,14 +195,14 @@ class PastWorld(World):
         return self.specs[function.name]
 
 
-class _Told(Contention):
+class _TableContention(Contention):
     """
     What runs together costs as the table of its place says; see ``scheduler.policy.kernel.refresh``, which counts
     alike.
     """
 
     def __init__(self, world: PastWorld, place: PastGpu) -> None:
-        Contention.__init__(self, world.truth, 7, None)
+        Contention.__init__(self, world.interference_model, 7, None)
         self._world, self._functions = world, {function.model: function for function in world.functions}
         if place.iteration_s is not None:
             self.training = Use(u=min(1.0, max(LEAST_U, place.utilisation)), b=0.0, seconds=place.iteration_s)
@@ -228,32 +228,36 @@ class _Told(Contention):
 
     def slowdowns(self, active: Sequence[int], loads: int = 0) -> tuple[float, list[float]]:  # noqa: ARG002 - no table knows loads
         has, table, row = self.training is not None, self._table, self._row
-        k = min(max(len(active) - 1 + has, 1), K_MAX)
-        lost, slowed = 0.0, []
-        for position, kind in enumerate(active):
-            own, said = self._columns[kind], self._declared[kind]
-            others = [other for at, other in enumerate(active) if at != position]
-            if table is None or own < 0:
-                lost += has * said
+        batches = [(self._columns[kind], self._declared[kind]) for kind in active]
+        if table is None:
+            declared = [said for _, said in batches]
+            return 1.0 + has * sum(declared), [1.0 + said * (has + len(batches) - 1) for said in declared]
+        knows_training = has and row >= 0
+        tabled = [column for column, _ in batches if column >= 0]
+        lost = has * sum(said for column, said in batches if not (knows_training and column >= 0))
+        if knows_training:
+            functions = [
+                Neighbour(int(table.function_model[column]), float(table.training[row, column])) for column in tabled
+            ]
+            victim = int(table.training_model[row])
+            lost += of_training(victim, functions, unpaired=len(batches) - len(tabled)).value(table.weight)
+        slowed = []
+        for position, (own, said) in enumerate(batches):
+            others = [column for at, (column, _) in enumerate(batches) if at != position]
+            if own < 0:
                 slowed.append(1.0 + said * (has + len(others)))
                 continue
-            model = table.function_model[own]
-            slow = 1.0
-            if has and row >= 0:
-                victim = table.training_model[row]
-                lost += float(table.gamma[k, victim, model] * table.training[row, own])
-                slow += float(table.alpha[k, model, victim] * table.function[row, own])
-            else:
-                lost += has * said
-                slow += has * said
-            for other in others:
-                column = self._columns[other]
-                slow += (
-                    float(table.beta[k, model, table.function_model[column]] * table.functions[own, column])
-                    if column >= 0
-                    else said
-                )
-            slowed.append(slow)
+            training = (
+                Neighbour(int(table.training_model[row]), float(table.function[row, own])) if knows_training else None
+            )
+            paired = [
+                Neighbour(int(table.function_model[column]), float(table.functions[own, column]))
+                for column in others
+                if column >= 0
+            ]
+            unpaired = has + len(others) - knows_training - len(paired)
+            equation = of_function(int(table.function_model[own]), training, paired, unpaired=unpaired)
+            slowed.append(1.0 + equation.value(table.weight) + unpaired * said)
         return 1.0 + lost, slowed
 
 
@@ -331,8 +335,8 @@ def world(past: Past, *, more: int = 0) -> PastWorld:
             )
             for name in names
         ),
-        truth=replace(
-            Truth(),
+        interference_model=replace(
+            InterferenceModel(),
             name="history",
             device="as it was",
             noise=min(1.0, float(np.log(known).std())) if len(known) else 0.0,

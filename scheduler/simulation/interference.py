@@ -121,12 +121,12 @@ Z99: Final = 2.3263478740408408
 SLICES: Final = (1, 2, 3, 4, 7)
 
 
-class BadTruth(InvalidSpec):
+class BadInterferenceModel(InvalidSpec):
     """Parameters that cannot be: the message and ``field`` name which."""
 
 
-def _bad(name: str, message: str) -> BadTruth:
-    return BadTruth(f"{name}: {message}", field=name)
+def _bad(name: str, message: str) -> BadInterferenceModel:
+    return BadInterferenceModel(f"{name}: {message}", field=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
+class InterferenceModel:
     """
     Parameters of the ground truth.
 
@@ -210,7 +210,7 @@ class Truth:
                 raise _bad(name, f"a number in 0..{most:g} is expected, not {getattr(self, name)!r}")
 
     def use(self, model: str, role: str, batch: int) -> Use:
-        """Raises BadTruth for a model that this truth does not know."""
+        """Raises BadInterferenceModel for a model that this truth does not know."""
         found = self.measured.get(f"{model}/{self.preset}/{role}/{batch}")
         if found is not None:
             return found
@@ -265,12 +265,12 @@ class Truth:
         """Mean of a run alone over its time without noise."""
         return math.exp(0.5 * self.noise**2)
 
-    def scaled(self, factors: Mapping[str, float]) -> "Truth":
+    def scaled(self, factors: Mapping[str, float]) -> "InterferenceModel":
         """
         Every demand and exponent times a factor, for runs at +-30 %.
 
         Names: ``exponent``, ``memory``, ``crowd``, ``short``, ``growth``, ``load_b``, ``noise``, ``cold_s``, ``u`` and
-        ``b`` (all of them), ``u.<role>.<model>`` and ``b.<role>.<model>``. Demands stay within 0..1. Raises BadTruth
+        ``b`` (all of them), ``u.<role>.<model>`` and ``b.<role>.<model>``. Demands stay within 0..1. Raises BadInterferenceModel
         for another name.
         """
         known = set(self.knobs()) | {"u", "b", "cold_s"}
@@ -327,7 +327,7 @@ class Truth:
         """
         The truth of one GPU instance: a slice of ``slice_`` sevenths (A55) with a training (model, batch) or none.
 
-        Raises BadTruth for a slice that does not exist, or on which the training does not run.
+        Raises BadInterferenceModel for a slice that does not exist, or on which the training does not run.
         """
         return Contention(self, slice_, training)
 
@@ -338,7 +338,7 @@ def mean_over_alone(p99: float) -> float:
 
 
 def slice_slowdown(model: str, slice_: int) -> float:
-    """Of a training on a slice against the whole device. Raises BadTruth where it does not fit."""
+    """Of a training on a slice against the whole device. Raises BadInterferenceModel where it does not fit."""
     if slice_ == 7:
         return 1.0
     curve = SLICE_CURVE_OF.get(model)
@@ -363,13 +363,13 @@ class Contention:
     #: States that are remembered: a bound on memory, far beyond what eight slots and eight kinds can make.
     REMEMBERED: Final = 100_000
 
-    def __init__(self, truth: Truth, slice_: int, training: tuple[str, int] | None) -> None:
+    def __init__(self, interference_model: InterferenceModel, slice_: int, training: tuple[str, int] | None) -> None:
         if slice_ not in SLICES:
             raise _bad("slice", f"one of {', '.join(map(str, SLICES))} sevenths is expected, not {slice_!r}")
-        self._truth, self._share = truth, slice_ / 7.0
+        self._truth, self._share = interference_model, slice_ / 7.0
         self.training: Use | None = None
         if training is not None:
-            use = truth.use(training[0], "training", training[1])
+            use = interference_model.use(training[0], "training", training[1])
             self.training = self._sliced(use, slice_slowdown(training[0], slice_))
         self._uses: list[Use] = []
         self._kinds: dict[tuple[str, int], int] = {}
@@ -427,26 +427,30 @@ class Contention:
 
     def slowdowns(self, active: Sequence[int], loads: int = 0) -> tuple[float, list[float]]:
         """(of the training, 1.0 without one; of each active batch, given by its kind). Without noise."""
-        truth, training = self._truth, self.training
-        if not truth.interference:
+        interference_model, training = self._truth, self.training
+        if not interference_model.interference:
             return 1.0, [1.0] * len(active)
         uses = [self._uses[kind] for kind in active]
-        if truth.turns:
+        if interference_model.turns:
             found = _turns([use.u for use in (*uses, *([training] if training is not None else []))])
             return (found[-1] if training is not None else 1.0), found[: len(uses)]
         n = len(uses) + (training is not None)
-        b = sum(use.b for use in uses) + loads * truth.load_b + (training.b if training is not None else 0.0)
+        b = (
+            sum(use.b for use in uses)
+            + loads * interference_model.load_b
+            + (training.b if training is not None else 0.0)
+        )
         u = sum(use.u for use in uses)
         of_training = 1.0
         if training is not None:
-            law = truth.training
+            law = interference_model.training
             of_training = _slow(law, training.b * (b - training.b), training.u + law.by_function * u, n)
         found = []
-        law = truth.function
+        law = interference_model.function
         for use in uses:
             beside = law.by_training * training.u if training is not None else 0.0
             one = _slow(law, use.b * (b - use.b), use.u + beside + law.by_function * (u - use.u), n)
-            if training is not None and truth.time_sharing:
+            if training is not None and interference_model.time_sharing:
                 one += law.short * min(1.0, law.short_s / use.seconds) * training.u
             found.append(one)
         return of_training, found
@@ -476,13 +480,13 @@ def _turns(u: Sequence[float]) -> list[float]:
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 
-def load(name: str) -> Truth:
+def load(name: str) -> InterferenceModel:
     """
-    The truth of a name: ``digest``, ``turns``, or one of the fits in ``data/`` (``cpu-partition``). Raises BadTruth for
+    The truth of a name: ``digest``, ``turns``, or one of the fits in ``data/`` (``cpu-partition``). Raises BadInterferenceModel for
     another.
     """
     if name in ("digest", "turns"):
-        return Truth(name=name, turns=name == "turns")
+        return InterferenceModel(name=name, turns=name == "turns")
     path = DATA / f"{name}.json"
     if "/" in name or not path.is_file():
         known = ["digest", "turns", *sorted(path.stem for path in DATA.glob("*.json") if path.stem != "workloads")]
@@ -490,7 +494,7 @@ def load(name: str) -> Truth:
     return decode(json.loads(path.read_text())["truth"])
 
 
-def encode(truth: Truth) -> dict[str, Any]:
+def encode(interference_model: InterferenceModel) -> dict[str, Any]:
     """Plain JSON; :func:`decode` is the inverse."""
 
     def plain(law: Law) -> dict[str, float]:
@@ -508,23 +512,24 @@ def encode(truth: Truth) -> dict[str, Any]:
         "time_sharing",
         "turns",
     )
-    return {name: getattr(truth, name) for name in simple} | {
-        "training": plain(truth.training),
-        "function": plain(truth.function),
+    return {name: getattr(interference_model, name) for name in simple} | {
+        "training": plain(interference_model.training),
+        "function": plain(interference_model.function),
         "demands": {
-            role: {model: list(pair) for model, pair in demands.items()} for role, demands in truth.demands.items()
+            role: {model: list(pair) for model, pair in demands.items()}
+            for role, demands in interference_model.demands.items()
         },
-        "warm_s": dict(truth.warm_s),
-        "cold_s": dict(truth.cold_s),
+        "warm_s": dict(interference_model.warm_s),
+        "cold_s": dict(interference_model.cold_s),
         "measured": {
             name: [use.u, use.b, use.seconds, use.memory_mib, list(use.features)]
-            for name, use in sorted(truth.measured.items())
+            for name, use in sorted(interference_model.measured.items())
         },
     }
 
 
-def decode(raw: Mapping[str, Any]) -> Truth:
-    """Raises BadTruth for parameters that cannot be, KeyError or TypeError for what is no truth at all."""
+def decode(raw: Mapping[str, Any]) -> InterferenceModel:
+    """Raises BadInterferenceModel for parameters that cannot be, KeyError or TypeError for what is no truth at all."""
     values = dict(raw)
     values["training"], values["function"] = Law(**values["training"]), Law(**values["function"])
     values["demands"] = {
@@ -534,4 +539,4 @@ def decode(raw: Mapping[str, Any]) -> Truth:
         name: Use(u=u, b=b, seconds=seconds, memory_mib=memory, features=tuple(features))
         for name, (u, b, seconds, memory, features) in values["measured"].items()
     }
-    return Truth(**values)
+    return InterferenceModel(**values)

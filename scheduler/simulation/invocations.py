@@ -7,12 +7,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.policy.decisions import Dispatch, End, FinishBounds
+from scheduler.policy.decisions import Dispatch, FinishBounds
 from scheduler.policy.events import InvocationArrived
 from scheduler.simulation.monitor import REVISION
 from scheduler.simulation.result import EXPIRED, FAILED, HELD, REJECTED, STATUS, WAITING, Inconsistent
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import World
+from smore.domain.invocation import End
 
 _ENDS: Final = {"expire": EXPIRED, "reject": REJECTED, "fail": FAILED}
 

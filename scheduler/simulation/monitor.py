@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.events import GpuReported
 from scheduler.simulation.gpu import SimulatedGpu
 from scheduler.simulation.world import World
-from smore.domain.loss import DEFAULT_BUDGET, Sample
+from smore.domain.loss import DEFAULT_BUDGET, JobLoss, Sample
 
 #: The one revision that every function of a run has.
 REVISION = 1
@@ -53,7 +52,7 @@ class Monitor:
         whole = last[2] - window[0][2]
         if training is not None and whole > 0:
             iterations = max(1.0, whole / training.seconds)
-            noise = math.exp(world.truth.noise * self.noisy() / math.sqrt(iterations))
+            noise = math.exp(world.interference_model.noise * self.noisy() / math.sqrt(iterations))
             degradation = (last[1] - window[0][1]) / whole * noise - 1.0
         names, need = self._names, self._need_mib
         return GpuReported(
@@ -99,7 +98,7 @@ class Monitor:
         n = int(seconds / training.seconds)
         if not self._world.closed_loop or n < 1:
             return [job]
-        spread = self._world.truth.noise
+        spread = self._world.interference_model.noise
 
         def sample(mean: float) -> Sample:
             noisy = mean * math.exp(spread * self.noisy() / math.sqrt(n))

@@ -1,11 +1,11 @@
 """The policies that a run may name: each made anew for a run from its seed."""
 
 from collections.abc import Callable
-from typing import Any
 
 from scheduler.policy.engine import Engine
-from scheduler.policy.knobs import UnknownPolicy, preset
+from scheduler.policy.knobs import preset
 from scheduler.policy.policy import Policy
+from scheduler.policy.setting import parse
 
 Factory = Callable[[int], Policy]
 
@@ -19,23 +19,3 @@ def factory(name: str) -> Factory:
     setting, knobs = parse(name)
     preset(setting, **knobs)
     return lambda seed: Engine(preset(setting, **({"seed": seed} | knobs)))
-
-
-def parse(name: str) -> tuple[str, dict[str, Any]]:
-    """(setting, knobs that differ). Raises UnknownPolicy where a knob has no value."""
-    setting, *changed = name.split(":")
-    return setting, dict(map(_knob, changed))
-
-
-def _knob(text: str) -> tuple[str, Any]:
-    knob, sign, value = text.partition("=")
-    if not sign:
-        raise UnknownPolicy(f"{text!r} is not of the form knob=value")
-    if value in ("true", "false"):
-        return knob, value == "true"
-    for kind in (int, float):
-        try:
-            return knob, kind(value)
-        except ValueError:
-            continue
-    return knob, value

@@ -23,10 +23,18 @@ from numpy.typing import NDArray
 from ml.measure.rows import FEATURES
 from ml.predict import pairwise
 from ml.predict.samples import METRICS, SOLO, Direction, Samples
-from scheduler.policy.degradation import Degradation, Table
-from scheduler.policy.kernel import K_MAX
-from scheduler.simulation.interference import MODELS, BadTruth, Contention, Truth, Use, decode, encode
+from scheduler.policy.degradation import Degradation, Table, weight_arrays
+from scheduler.simulation.interference import (
+    MODELS,
+    BadInterferenceModel,
+    Contention,
+    InterferenceModel,
+    Use,
+    decode,
+    encode,
+)
 from scheduler.simulation.world import Reader, World, workloads
+from smore.domain.degradation import K_MAX, Neighbour, UpdateRule, Weights, of_function, of_training
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,9 +48,7 @@ WINDOW_S: Final = 60.0
 _TAIL: Final = 3.73
 #: The bound of a measured cell, in deviations: 90 %.
 _Z90: Final = 1.2816
-ETA: Final = 0.1
-EPSILON: Final = 1e-3
-HIGHEST: Final = 10.0
+_RULE: Final = UpdateRule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +103,7 @@ def table(world: World, belief: Belief, seed: int) -> Table | None:
     for sevenths in sorted({gpu.sevenths for gpu in world.gpus}):
         gpu = next(gpu for gpu in world.gpus if gpu.sevenths == sevenths)
         found, rmsle = _place(world, sevenths, belief, seed)
-        places[world.device(gpu), world.truth.sharing_mode] = replace(
+        places[world.device(gpu), world.interference_model.sharing_mode] = replace(
             found, training=found.training * belief.bias, training_upper=found.training_upper * belief.bias
         )
         errors |= {f"{direction}.{sevenths}": value for direction, value in rmsle.items()}
@@ -124,8 +130,8 @@ class _Side:
         return np.array([MODELS.index(model) for model, _ in self.names], np.int64)
 
 
-def _side(truth: Truth, role: str, names: Sequence[tuple[str, int]], uses: list[Use]) -> _Side:
-    features = np.array([_features(truth, model, role, batch) for model, batch in names])
+def _side(interference_model: InterferenceModel, role: str, names: Sequence[tuple[str, int]], uses: list[Use]) -> _Side:
+    features = np.array([_features(interference_model, model, role, batch) for model, batch in names])
     solo = np.full((len(names), len(SOLO)), np.nan)
     for row, use in zip(solo, uses, strict=True):
         # Where a device is shared by time, what a training leaves is a wait; on a GPU it is room beside it.
@@ -135,17 +141,17 @@ def _side(truth: Truth, role: str, names: Sequence[tuple[str, int]], uses: list[
             "memory_utilisation": use.b,
             "busy_s": use.seconds - wait,
             "wait_s": wait,
-            "mean_s": use.seconds * truth.mean,
+            "mean_s": use.seconds * interference_model.mean,
             "p50_s": use.seconds,
-            "p99_s": use.seconds * truth.p99,
+            "p99_s": use.seconds * interference_model.p99,
         }
         for name, value in known.items():
             row[SOLO.index(name)] = value
     return _Side(role, list(names), uses, features, solo)
 
 
-def _features(truth: Truth, model: str, role: str, batch: int) -> list[float]:
-    measured = truth.use(model, role, batch).features
+def _features(interference_model: InterferenceModel, model: str, role: str, batch: int) -> list[float]:
+    measured = interference_model.use(model, role, batch).features
     if measured:
         return list(measured)
     known = workloads()[model]
@@ -165,23 +171,29 @@ class _Pairs:
     functions: Floats
 
 
-def _sides(truth: Truth, sevenths: int, extra: tuple[tuple[str, int], ...]) -> tuple[_Side, _Side, _Pairs]:
+def _sides(
+    interference_model: InterferenceModel, sevenths: int, extra: tuple[tuple[str, int], ...]
+) -> tuple[_Side, _Side, _Pairs]:
     """All trainings that run on a slice, all functions, and the truth of every pair of them."""
     trainings: list[tuple[str, int]] = []
     places: list[Contention] = []
-    known = [model for model in MODELS if model in truth.demands["training"]]
+    known = [model for model in MODELS if model in interference_model.demands["training"]]
     for model in known:
-        for batch in truth.batches(model, "training"):
+        for batch in interference_model.batches(model, "training"):
             try:
-                places.append(truth.on(sevenths, (model, batch)))
-            except BadTruth:
+                places.append(interference_model.on(sevenths, (model, batch)))
+            except BadInterferenceModel:
                 continue
             trainings.append((model, batch))
-    sizes = {model: set(truth.batches(model, "function")) for model in MODELS if model in truth.demands["function"]}
+    sizes = {
+        model: set(interference_model.batches(model, "function"))
+        for model in MODELS
+        if model in interference_model.demands["function"]
+    }
     for model, batch in extra:
         sizes[model].add(batch)
     functions = [(model, batch) for model, batches in sizes.items() for batch in sorted(batches)]
-    bare = truth.on(sevenths, None)
+    bare = interference_model.on(sevenths, None)
     kinds = [bare.kind(*name) for name in functions]
     of_training, of_function = (np.zeros((len(trainings), len(functions))) for _ in range(2))
     for i, place in enumerate(places):
@@ -191,14 +203,14 @@ def _sides(truth: Truth, sevenths: int, extra: tuple[tuple[str, int], ...]) -> t
     among = np.array([[bare.slowdowns([one, other])[1][0] - 1.0 for other in kinds] for one in kinds])
     victims = [place.training for place in places]
     return (
-        _side(truth, "training", trainings, [use for use in victims if use is not None]),
-        _side(truth, "function", functions, [bare.alone(kind) for kind in kinds]),
+        _side(interference_model, "training", trainings, [use for use in victims if use is not None]),
+        _side(interference_model, "function", functions, [bare.alone(kind) for kind in kinds]),
         _Pairs(of_training, of_function, among),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _PairTable:
     """
     Measured and predicted pairs of a place: direction → (expected, upper); ``gain`` [F]; ``rmsle`` of what was
     predicted.
@@ -212,7 +224,7 @@ class _Known:
 
 
 @lru_cache(maxsize=4)
-def _known(
+def _pair_table(
     document: str,
     sevenths: int,
     extra: tuple[tuple[str, int], ...],
@@ -220,10 +232,10 @@ def _known(
     fraction: float,
     recipe: str,
     seed: int,
-) -> _Known:
+) -> _PairTable:
     """Of a truth (as JSON), on a slice: the same for all configurations of a preset, so it is made once for them."""
-    truth = decode(json.loads(document))
-    trainings, functions, true = _sides(truth, sevenths, extra)
+    interference_model = decode(json.loads(document))
+    trainings, functions, true = _sides(interference_model, sevenths, extra)
     matrices: dict[Direction, Floats] = {
         "training": true.training,
         "function": true.function,
@@ -231,38 +243,41 @@ def _known(
     }
     if kind == "exact":
         cells = {direction: (matrix, matrix) for direction, matrix in matrices.items()}
-        return _Known(trainings, functions, cells, _gain(trainings, functions, np.ones(true.training.shape, bool)), {})
+        return _PairTable(
+            trainings, functions, cells, _gain(trainings, functions, np.ones(true.training.shape, bool)), {}
+        )
     random = np.random.default_rng([seed, 4])
     masks = _sampled(trainings, functions, fraction, random)
     found: dict[Direction, tuple[Floats, Floats]] = {}
     errors: dict[str, float] = {}
     for direction, matrix in matrices.items():
         mask = masks["functions" if direction == "functions" else "pairs"]
-        noise = _noise(truth, trainings, functions, direction)
+        noise = _noise(interference_model, trainings, functions, direction)
         measured = np.maximum((1.0 + matrix) * np.exp(noise * random.standard_normal(matrix.shape)) - 1.0, 0.0)
         expected, upper = _predicted(trainings, functions, direction, measured, mask, recipe, seed)
         errors[direction] = _rmsle(expected[~mask], matrix[~mask])
         # The next measurement differs by its own noise and that of the one that is known.
         bound = np.expm1(np.log1p(measured) + _Z90 * math.sqrt(2.0) * noise)
         found[direction] = np.where(mask, measured, expected), np.where(mask, bound, np.maximum(upper, expected))
-    return _Known(trainings, functions, found, _gain(trainings, functions, masks["pairs"]), errors)
+    return _PairTable(trainings, functions, found, _gain(trainings, functions, masks["pairs"]), errors)
 
 
 def _place(world: World, sevenths: int, belief: Belief, seed: int) -> tuple[Degradation, Mapping[str, float]]:
-    truth = world.truth
+    interference_model = world.interference_model
     extra = tuple(sorted({(one.model, one.batch * size) for one in world.functions for size in {1, one.max_batch}}))
-    document = json.dumps(encode(truth), sort_keys=True)
-    known = _known(document, sevenths, extra, belief.kind, belief.fraction, belief.recipe, seed)
+    document = json.dumps(encode(interference_model), sort_keys=True)
+    known = _pair_table(document, sevenths, extra, belief.kind, belief.fraction, belief.recipe, seed)
     trainings, functions, cells = known.trainings, known.functions, known.cells
     gamma, alpha, beta = _weights(
         world, sevenths, trainings, functions, cells, belief.updates, np.random.default_rng([seed, 5])
     )
     batches: dict[str, list[tuple[int, int]]] = {}
     for index, (model, batch) in enumerate(functions.names):
-        batches.setdefault(f"{model}/{truth.preset}", []).append((batch, index))
+        batches.setdefault(f"{model}/{interference_model.preset}", []).append((batch, index))
     return Degradation(
         trainings={
-            f"{model}/{truth.preset}/training/{batch}": index for index, (model, batch) in enumerate(trainings.names)
+            f"{model}/{interference_model.preset}/training/{batch}": index
+            for index, (model, batch) in enumerate(trainings.names)
         },
         batches={name: sorted(found) for name, found in batches.items()},
         training_model=trainings.model,
@@ -299,11 +314,11 @@ def _sampled(
     return {"pairs": pairs.reshape(shape), "functions": among | tenth.reshape(among.shape)}
 
 
-def _noise(truth: Truth, trainings: _Side, functions: _Side, direction: Direction) -> Floats:
+def _noise(interference_model: InterferenceModel, trainings: _Side, functions: _Side, direction: Direction) -> Floats:
     """Deviation of a measured slowdown in log space, by victim, broadcast to the direction's matrix [J or F, F]."""
     side = trainings if direction == "training" else functions
     runs = np.array([max(1.0, WINDOW_S / use.seconds) for use in side.uses])
-    deviation = truth.noise / np.sqrt(runs) * (1.0 if METRICS[direction] == "mean" else _TAIL)
+    deviation = interference_model.noise / np.sqrt(runs) * (1.0 if METRICS[direction] == "mean" else _TAIL)
     if direction == "function":
         return np.asarray(np.broadcast_to(deviation[None, :], (len(trainings), len(functions))))
     return np.asarray(np.broadcast_to(deviation[:, None], (len(side), len(functions))))
@@ -375,51 +390,33 @@ def _weights(
     gamma, alpha and beta [K_MAX + 1, M, M] after ``updates`` observed sets of two to K_MAX of the world's functions
     beside its trainings.
 
-    The rule is A10's: eta e x / (eps + sum of x^2), within [0, 10]; k = 1 stays one (A11); what was never met at k is
-    that of k - 1 (A12).
+    Sets of each size learn apart, from one; what was never met at k is that of k - 1 afterwards (A12).
     """
-    models = len(MODELS)
-    gamma, alpha, beta = (np.ones((K_MAX + 1, models, models)) for _ in range(3))
-    met = [np.zeros((K_MAX + 1, models, models), bool) for _ in range(3)]
-    here = sorted({gpu.training.pair for gpu in world.gpus if gpu.training is not None and gpu.sevenths == sevenths})
+    by_size = {k: Weights() for k in range(2, K_MAX + 1)}
+    pairs = sorted({gpu.training.pair for gpu in world.gpus if gpu.training is not None and gpu.sevenths == sevenths})
     names = sorted({(function.model, function.batch) for function in world.functions})
-    if updates and here:
-        places = [world.truth.on(sevenths, pair) for pair in here]
-        rows = [trainings.names.index(pair) for pair in here]
+    if updates and pairs:
+        places = [world.interference_model.on(sevenths, pair) for pair in pairs]
         columns = [functions.names.index(name) for name in names]
-        of_training, of_function, among = (cells[direction][0] for direction in METRICS)
+        of_trainings, of_functions, among = (cells[direction][0] for direction in METRICS)
         for _ in range(updates):
-            which = int(random.integers(len(here)))
+            which = int(random.integers(len(pairs)))
             k = int(random.integers(2, K_MAX + 1))
             chosen = random.integers(len(names), size=k).tolist()
-            place, i = places[which], rows[which]
-            slow, own = place.slowdowns([place.kind(*names[one]) for one in chosen])
-            noise = np.exp(world.truth.noise / math.sqrt(20.0) * random.standard_normal(k + 1))
-            members = [columns[one] for one in chosen]
-            model = functions.model[members]
-            victim = trainings.model[i]
-            x = np.bincount(model, of_training[i, members], models)
-            met[0][k, victim] |= x > 0
-            _learn(gamma[k, victim], x, slow * noise[0] - 1.0)
+            place, victim, i = places[which], pairs[which][0], trainings.names.index(pairs[which])
+            slow, own = place.slowdowns([place.kind(*names[number]) for number in chosen])
+            noise = np.exp(world.interference_model.noise / math.sqrt(20.0) * random.standard_normal(k + 1))
+            members = [(names[number][0], columns[number]) for number in chosen]
+            beside = [Neighbour(model, float(of_trainings[i, column])) for model, column in members]
+            weights = by_size[k]
+            weights.learn(of_training(victim, beside), slow * noise[0] - 1.0, _RULE)
             # One of the functions is looked at; all alike it would be the same set several times.
             j = int(random.integers(k))
-            others = members[:j] + members[j + 1 :]
-            x = np.append(
-                np.bincount(model[np.arange(k) != j], among[members[j], others], models), of_function[i, members[j]]
-            )
-            weights = np.append(beta[k, model[j]], alpha[k, model[j], victim])
-            met[2][k, model[j]] |= x[:-1] > 0
-            met[1][k, model[j], victim] = True
-            _learn(weights, x, own[j] * noise[1 + j] - 1.0)
-            beta[k, model[j]], alpha[k, model[j], victim] = weights[:-1], weights[-1]
-    for values, known in zip((gamma, alpha, beta), met, strict=True):
-        for k in range(2, K_MAX + 1):
-            values[k] = np.where(known[k], values[k], values[k - 1])
-    return gamma, alpha, beta
-
-
-def _learn(weights: Floats, x: NDArray[Any], actual: float) -> None:
-    """One step of the normalised rule, in place."""
-    error = actual - float(weights @ x)
-    weights += ETA * error * x / (EPSILON + float(x @ x))
-    np.clip(weights, 0.0, HIGHEST, out=weights)
+            model, looked_at = members[j]
+            training = Neighbour(victim, float(of_functions[i, looked_at]))
+            others = [
+                Neighbour(other, float(among[looked_at, column])) for other, column in members[:j] + members[j + 1 :]
+            ]
+            weights.learn(of_function(model, training, others), own[j] * noise[1 + j] - 1.0, _RULE)
+    learned = Weights({key: value for weights in by_size.values() for key, value in weights.learned.items()})
+    return weight_arrays(learned, {model: number for number, model in enumerate(MODELS)})

@@ -26,7 +26,6 @@ import numpy as np
 from scheduler.policy.decisions import (
     Decision,
     Dispatch,
-    End,
     FinishBounds,
     Offload,
     Prewarm,
@@ -57,6 +56,7 @@ from scheduler.simulation.traces import Trace
 from scheduler.simulation.warm_pool import WarmPool
 from scheduler.simulation.windows import Windows
 from scheduler.simulation.world import World
+from smore.domain.invocation import End
 
 #: Solo seconds of work below which a batch counts as done: rounding of the clock.
 _DONE: Final = 1e-10
@@ -524,11 +524,11 @@ class _Simulation:
         return Result(
             functions=tuple(self._names),
             **self._invocations.rows_of_result(),
-            p99=world.truth.p99,
+            p99=world.interference_model.p99,
             gpus=np.column_stack([measured, alone]),
             meta={
                 "world": world.name,
-                "truth": world.truth.name,
+                "truth": world.interference_model.name,
                 "trace": trace.name,
                 "duration_s": trace.duration_s,
                 "seed": self._seed,

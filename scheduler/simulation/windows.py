@@ -58,7 +58,7 @@ class Windows:
             before, after = (
                 length / max(1e-9, between(gpu.worked, end) - between(gpu.worked, begin)) for begin, end in sides
             )
-            spread = self._world.truth.noise / math.sqrt(count)
+            spread = self._world.interference_model.noise / math.sqrt(count)
             means = [training.seconds * slow * math.exp(spread * self._noisy()) for slow in (before, 1.0, after)]
             gpu.reported_windows.append(
                 Window(
@@ -68,7 +68,7 @@ class Windows:
                     before_n=count,
                     closed_s=means[1],
                     closed_n=count,
-                    closed_sd=self._world.truth.noise * training.seconds,
+                    closed_sd=self._world.interference_model.noise * training.seconds,
                     after_s=means[2],
                     after_n=count,
                 )

@@ -18,8 +18,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from scheduler.simulation import interference as truths
-from scheduler.simulation.interference import CONTEXT_MIB, Contention, Truth, Use
+from scheduler.simulation import interference as models
+from scheduler.simulation.interference import CONTEXT_MIB, Contention, InterferenceModel, Use
 from smore.domain.errors import InvalidSpec
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.workload import CONSERVATIVE
@@ -117,7 +117,7 @@ class World:
     name: str
     gpus: tuple[Gpu, ...]
     functions: tuple[Function, ...]
-    truth: Truth = field(default_factory=Truth)
+    interference_model: InterferenceModel = field(default_factory=InterferenceModel)
     monitor_s: float = 0.5
     monitor_delay_s: float = 0.0
     monitor_noise: float = 0.02
@@ -137,7 +137,7 @@ class World:
     failures: tuple[Failure, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses a cluster that cannot be: BadWorld or BadTruth."""
+        """Refuses a cluster that cannot be: BadWorld or BadInterferenceModel."""
         if not self.gpus:
             raise bad("gpus", "at least one GPU instance is expected")
         if not self.functions:
@@ -155,9 +155,9 @@ class World:
             path = f"gpus[{position}]"
             if not 1 <= gpu.slots <= 62:
                 raise bad(f"{path}.slots", f"1..62 slots are expected, not {gpu.slots}")
-            if gpu.sevenths not in truths.SLICES:
+            if gpu.sevenths not in models.SLICES:
                 raise bad(
-                    f"{path}.sevenths", f"one of {', '.join(map(str, truths.SLICES))} is expected, not {gpu.sevenths}"
+                    f"{path}.sevenths", f"one of {', '.join(map(str, models.SLICES))} is expected, not {gpu.sevenths}"
                 )
             self.check_training(gpu, path)
             free = gpu.memory_mib - self.training_mib(gpu)
@@ -182,20 +182,20 @@ class World:
 
     def check_training(self, gpu: Gpu, path: str) -> None:
         """
-        Raises BadWorld or BadTruth for a training that the truth does not know, or that does not run on such a slice.
+        Raises BadWorld or BadInterferenceModel for a training that the truth does not know, or that does not run on such a slice.
         """
         if gpu.training is not None:
-            known(self.truth, gpu.training.model, "training", f"{path}.training")
+            known(self.interference_model, gpu.training.model, "training", f"{path}.training")
             if gpu.sevenths != 7:
-                truths.slice_slowdown(gpu.training.model, gpu.sevenths)
+                models.slice_slowdown(gpu.training.model, gpu.sevenths)
 
     def check_function(self, function: Function, path: str) -> None:
-        known(self.truth, function.model, "function", f"{path}.model")
+        known(self.interference_model, function.model, "function", f"{path}.model")
 
     # ---- what follows from the truth ---------------------------------------------------------------------------------
 
     def contention(self, gpu: Gpu) -> Contention:
-        return self.truth.on(gpu.sevenths, gpu.training.pair if gpu.training is not None else None)
+        return self.interference_model.on(gpu.sevenths, gpu.training.pair if gpu.training is not None else None)
 
     def alike(self, gpu: Gpu) -> tuple[object, ...]:
         """GPU instances with the same key have the same contention."""
@@ -203,38 +203,42 @@ class World:
 
     def noise(self, n: int, seed: int) -> NDArray[np.float64]:
         """[n], by which the run time of each invocation of a run differs from its time alone."""
-        return np.exp(self.truth.noise * np.random.default_rng([seed, 1]).standard_normal(n))
+        return np.exp(self.interference_model.noise * np.random.default_rng([seed, 1]).standard_normal(n))
 
     def use(self, function: Function, rows: int) -> Use:
-        return self.truth.use(function.model, "function", rows)
+        return self.interference_model.use(function.model, "function", rows)
 
     def p99_s(self, function: Function, rows: int) -> float:
         """P99 of a run alone on a whole device (docs/paper.md, A30)."""
-        return self.use(function, rows).seconds * self.truth.p99
+        return self.use(function, rows).seconds * self.interference_model.p99
 
     def load_s(self, function: Function) -> float:
-        return self.truth.cold_s[function.model]
+        return self.interference_model.cold_s[function.model]
 
     def memory_mib(self, function: Function) -> float:
         """Of one instance: context, weights, and what a full run puts out."""
-        return memory_mib(self.truth, function.model, "function", function.batch * function.max_batch)
+        return memory_mib(self.interference_model, function.model, "function", function.batch * function.max_batch)
 
     def training_mib(self, gpu: Gpu) -> float:
         return (
-            memory_mib(self.truth, gpu.training.model, "training", gpu.training.batch)
+            memory_mib(self.interference_model, gpu.training.model, "training", gpu.training.batch)
             if gpu.training is not None
             else 0.0
         )
 
     def device(self, gpu: Gpu) -> str:
         """What a report says of it: every size of slice is a place of its own (A55)."""
-        return self.truth.device if gpu.sevenths == 7 else f"{self.truth.device} {gpu.sevenths}/7"
+        return (
+            self.interference_model.device
+            if gpu.sevenths == 7
+            else f"{self.interference_model.device} {gpu.sevenths}/7"
+        )
 
     def sharing_mode(self, gpu: Gpu) -> str:  # noqa: ARG002 - one truth has one sharing mode
-        return self.truth.sharing_mode
+        return self.interference_model.sharing_mode
 
     def workload(self, training: Training) -> str:
-        return f"{training.model}/{self.truth.preset}/training/{training.batch}"
+        return f"{training.model}/{self.interference_model.preset}/training/{training.batch}"
 
     def spec(self, function: Function) -> FunctionSpec:
         """
@@ -258,20 +262,20 @@ class World:
                 memory_mib=memory,
                 usage_gain=self.use(function, batch).u,
                 degradation=CONSERVATIVE,
-                model=f"{function.model}/{self.truth.preset}",
+                model=f"{function.model}/{self.interference_model.preset}",
             ),
         )
 
 
-def known(truth: Truth, model: str, role: str, path: str) -> None:
-    if model not in truth.demands[role]:
-        raise bad(path, f"{model!r} is not known; known are {', '.join(sorted(truth.demands[role]))}")
+def known(interference_model: InterferenceModel, model: str, role: str, path: str) -> None:
+    if model not in interference_model.demands[role]:
+        raise bad(path, f"{model!r} is not known; known are {', '.join(sorted(interference_model.demands[role]))}")
 
 
 @cache
 def workloads() -> Mapping[str, Any]:
     """Table III of the eight models by role: FLOPs and memory are affine in the batch (``data/README.md``)."""
-    found: dict[str, Any] = json.loads((truths.DATA / "workloads.json").read_text())["models"]
+    found: dict[str, Any] = json.loads((models.DATA / "workloads.json").read_text())["models"]
     return found
 
 
@@ -280,9 +284,9 @@ def workloads() -> Mapping[str, Any]:
 INFERENCE_SHARE: Final = 0.1
 
 
-def memory_mib(truth: Truth, model: str, role: str, batch: int) -> float:
+def memory_mib(interference_model: InterferenceModel, model: str, role: str, batch: int) -> float:
     """Of a process: context, weights (with gradients and momentum where it trains) and what the layers put out."""
-    measured = truth.measured.get(f"{model}/{truth.preset}/{role}/{batch}")
+    measured = interference_model.measured.get(f"{model}/{interference_model.preset}/{role}/{batch}")
     if measured is not None and measured.memory_mib:
         return measured.memory_mib
     at_none, each = workloads()[model][role]["memory_bytes"]
@@ -403,14 +407,14 @@ def _functions(reader: Reader) -> list[Function]:
     return found
 
 
-def parse(raw: object, path: str = "", *, base: Truth | None = None) -> World:
+def parse(raw: object, path: str = "", *, base: InterferenceModel | None = None) -> World:
     """
-    A world from its document. Raises BadWorld or :class:`scheduler.simulation.interference.BadTruth`, which name the
+    A world from its document. Raises BadWorld or :class:`scheduler.simulation.interference.BadInterferenceModel`, which name the
     field.
     """
     reader = Reader(raw, path)
     name = reader.word("name", "world")
-    ground = truths.load(reader.word("truth", "digest")) if base is None else base
+    ground = models.load(reader.word("truth", "digest")) if base is None else base
     if base is not None:
         reader.take("truth")
     device = reader.take("device")
@@ -446,7 +450,7 @@ def parse(raw: object, path: str = "", *, base: Truth | None = None) -> World:
         name=name,
         gpus=tuple(gpus),
         functions=tuple(functions),
-        truth=ground,
+        interference_model=ground,
         monitor_s=reader.number("monitor_s", 0.5, 0.001, 3600),
         monitor_delay_s=reader.number("monitor_delay_s", 0, 0, 3600),
         monitor_noise=reader.number("monitor_noise", 0.02, 0, 1),
@@ -491,7 +495,7 @@ def names() -> list[str]:
 
 
 def load(
-    name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True, truth: str = ""
+    name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True, interference_model: str = ""
 ) -> Preset:
     """
     A preset by name, or a file of that form by its path. Its truth, or another one by its name, with every parameter
@@ -517,8 +521,8 @@ def load(
         if not isinstance(differs, Mapping):
             raise bad(f"configurations.{key}", "a mapping is expected")
         document = common | dict(differs) | {"name": str(key) or path.stem}
-        if truth:
-            document["truth"] = truth
+        if interference_model:
+            document["truth"] = interference_model
         if factors:
             document["factors"] = dict(factors)
         if not interference:

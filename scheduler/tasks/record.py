@@ -38,12 +38,12 @@ def follow_jobs(store: Store, fleet: Fleet) -> None:
             reports.setdefault(job.id, []).append(job)
     if not reports:
         return
-    for known in store.open_jobs():
+    for known in store.jobs.unfinished():
         ranks = reports.get(known.id, [])
         state = state_of(known.state, {rank.state for rank in ranks})
         if state is not known.state:
             reason = next((rank.reason for rank in ranks if rank.reason), "")
-            store.update_job(known.project, known.id, state, exit_of([rank.exit_code for rank in ranks]), reason)
+            store.jobs.update(known.project, known.id, state, exit_of([rank.exit_code for rank in ranks]), reason)
 
 
 def register_record(app: Celery, config: Settings) -> None:

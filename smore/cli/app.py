@@ -12,6 +12,7 @@ import typer
 
 from smore.cli import (
     audit,
+    data,
     functions,
     gpus,
     invocations,
@@ -80,6 +81,7 @@ for command in (
 for name, group in {
     "prewarm": prewarm.app,
     "traces": traces.app,
+    "data": data.app,
     "profiles": predictor.profiles,
     "predictor": predictor.app,
     "functions": functions.app,

@@ -144,8 +144,11 @@ def _show_attempt(attempt: "Attempt") -> None:
         ("dispatch", phases.dispatch),
         ("load", phases.load),
         ("run", phases.run),
+        ("other", phases.other),
     )
     print("ms: " + ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in phase_times))
+    if phases.loading:
+        print("load, ms: " + ", ".join(f"{name} {value:.1f}" for name, value in phases.loading.items()))
     if attempt.predicted is not None:
         predicted, measured = attempt.predicted, attempt.measured
         lines: list[tuple[str, object, object, object]] = [

@@ -6,7 +6,8 @@ names the field that is wrong.
 """
 
 import re
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -66,15 +67,28 @@ class Profile:
     model: str = ""
 
     def run_time_s(self, rows: int) -> float:
-        """
-        Seconds for a batch: that of the smallest profiled batch with room for ``rows``; beyond the largest, in
-        proportion.
-        """
-        fitting = [size for size in self.run_s if size >= rows]
-        if fitting:
-            return self.run_s[min(fitting)]
-        largest = max(self.run_s)
-        return self.run_s[largest] * rows / largest
+        """Seconds of a batch of ``rows``; see :func:`between_sizes`."""
+        sizes = sorted(self.run_s)
+        lower, upper, part = between_sizes(sizes, rows)
+        lower_s = self.run_s[sizes[lower]] if lower >= 0 else 0.0
+        return lower_s + part * (self.run_s[sizes[upper]] - lower_s)
+
+
+def between_sizes(sizes: Sequence[int], rows: int) -> tuple[int, int, float]:
+    """
+    The run time of ``rows`` from those of the known batch sizes (rising): between two of them on a line, below the
+    smallest that one's, beyond the largest in proportion to the rows.
+
+    Returns the positions of the sizes on both sides, -1 = no rows at all, which take no time; and how far it is from the
+    one to the other, more than 1 beyond the largest.
+    """
+    position = bisect_left(sizes, rows)
+    if position == len(sizes):
+        return -1, position - 1, rows / sizes[-1]
+    if position == 0 or sizes[position] == rows:
+        return position, position, 0.0
+    lower = sizes[position - 1]
+    return position - 1, position, (rows - lower) / (sizes[position] - lower)
 
 
 class Prewarming(StrEnum):

@@ -7,8 +7,10 @@ docs/reference/states.md is written from it: there is no second copy. Loading ha
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Literal
 
 
 class State(StrEnum):
@@ -75,3 +77,18 @@ class Cause(StrEnum):
     DISPATCH_LOST = "dispatch_lost"
     WORKER_BUSY = "worker_busy"
     DEVICE_FULL = "device_full"
+
+
+#: How the scheduler ends what waits: actions of :data:`TRANSITIONS`.
+EndAction = Literal["reject", "expire", "fail"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """A waiting invocation that the scheduler ends, without a run."""
+
+    function: str
+    id: str
+    action: EndAction
+    cause: Cause
+    message: str

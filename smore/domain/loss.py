@@ -22,6 +22,7 @@ of the ratio to first order.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from typing import Final
 
@@ -332,3 +333,28 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 def _positive(value: float, what: str) -> None:
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{what}: {value} is not a time above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLoss:
+    """
+    What a report says of one training: its budget, its last iterations, the closed ones before them, and the closed
+    windows that were finished a short while ago, each told several times and known by its ``start``.
+    """
+
+    id: str
+    budget: float
+    recent: Sample | None = None
+    closed: Sample | None = None
+    windows: Sequence[Window] = ()
+
+
+class Step(StrEnum):
+    """How far functions are kept from a training."""
+
+    OPEN = "open"
+    HELD = "held"
+    DUTY_75 = "duty_75"
+    DUTY_50 = "duty_50"
+    DUTY_25 = "duty_25"
+    OFFLOADED = "offloaded"

@@ -12,13 +12,13 @@ Degradations are fractions (Eq. 1). Workloads are named as in ``ml/measure/rows.
 import math
 import sys
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-FORMAT: Final = 1
+from smore.domain.degradation import Kind, Neighbour, Weights, of_function, of_training
 
-Kind = Literal["training", "function", "functions"]
+FORMAT: Final = 1
 
 
 class BadTable(ValueError):
@@ -79,30 +79,30 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
                 rows.append((int(batch), index))
         return sorted(rows)
 
-    def weight(self, kind: Kind, k: int, victim: str, other: str) -> float:
-        """
-        A weight of Eq. 3 or 4 between two models; one that was never learned at ``k`` is that of ``k - 1``.
-        """
-        learned = {
-            w.k: w.value for w in self.weights if (w.kind, w.victim, w.other) == (kind, victim, other) and 2 <= w.k <= k
-        }
-        return learned[max(learned)] if learned else 1.0
+    def learned(self) -> Weights:
+        """The weights by which Eq. 3 and 4 are weighed."""
+        return Weights({(w.kind, w.k, w.victim, w.other): w.value for w in self.weights})
 
     def predict(self, training: int, function: int, k: int) -> "Prediction":
         """Eq. 3 and 4 for ``k`` invocations of one function beside one training, by their indices."""
-        victim, other = self.trainings[training].split("/")[0], self.functions[function].split("/")[0]
-        gamma = self.weight("training", k, victim, other)
-        alpha, beta = self.weight("function", k, other, victim), self.weight("functions", k, other, other)
+        victim, model = self.trainings[training].split("/")[0], self.functions[function].split("/")[0]
+        weight = self.learned().value
 
-        def of(matrix: bytes, row: int) -> float:
-            return self.cell(matrix, row, function)
+        def of(matrix: bytes, row: int, cause: str) -> Neighbour[str]:
+            return Neighbour(cause, self.cell(matrix, row, function))
+
+        def lost(matrix: bytes) -> float:
+            return of_training(victim, [of(matrix, training, model)] * k).value(weight)
+
+        def slowed(by_training: bytes, by_function: bytes) -> float:
+            others = [of(by_function, function, model)] * (k - 1)
+            return of_function(model, of(by_training, training, victim), others).value(weight)
 
         return Prediction(
-            training=k * gamma * of(self.training, training),
-            training_upper=k * gamma * of(self.training_upper, training),
-            function=alpha * of(self.function, training) + (k - 1) * beta * of(self.function_on_function, function),
-            function_upper=alpha * of(self.function_upper, training)
-            + (k - 1) * beta * of(self.function_on_function_upper, function),
+            training=lost(self.training),
+            training_upper=lost(self.training_upper),
+            function=slowed(self.function, self.function_on_function),
+            function_upper=slowed(self.function_upper, self.function_on_function_upper),
             measured=k == 1 and self.measured[training * len(self.functions) + function] == 1,
         )
 

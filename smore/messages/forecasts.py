@@ -12,10 +12,9 @@ from typing import Final
 
 import msgspec
 
+from smore.domain.prewarming import PrewarmStatus
+
 FORMAT: Final = 1
-#: The source of a forecast without numbers: the rule goes by the function's own gaps
-#: (scheduler/policy/prewarm/window.py).
-OWN: Final = "gaps"
 
 
 class BadForecast(ValueError):
@@ -54,28 +53,6 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     known: list[int]
     counts: Mapping[str, Sequence[int]]
     lesson: int = 0
-
-
-class PrewarmStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    How one function is kept warm. ``silence``: why its rule does not decide and its keep-alive holds, '' = it decides;
-    ``source``: the forecaster that is followed. ``holds``: (from, until, instances) in epoch seconds, until None = for ever.
-    ``loaded``: those on their way included; ``unmet``: there is no room for what is wanted. ``parked`` instances lie in
-    host memory, from where a load takes ``host_s``.
-    """
-
-    function: str
-    revision: int
-    mode: str
-    source: str
-    silence: str
-    wanted: int
-    loaded: int
-    unmet: bool
-    load_s: float
-    holds: Sequence[tuple[float, float | None, int]]
-    parked: int = 0
-    host_s: float = 0.0
 
 
 class PrewarmReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,22 +139,26 @@ def phases_ms(
     run_s: float | None = None,
 ) -> dict[str, float | None]:
     """
-    Milliseconds of an attempt by phase, as ``Server-Timing`` has them; None = it has not come to its end, or is not
+    Milliseconds of an attempt by phase, as ``Server-Timing`` has them, and ``other``: the wait for an instance and for
+    the run gate, and the way of the result. They add up to the whole; None = it has not come to its end, or is not
     known.
 
     ``since``: when it began to wait, epoch seconds as the other moments; deciding is taken out of the wait. A load that
     was under way already counts with the part that was waited for.
     """
     schedule_s = schedule_us / 1e6
-    load = None
+    load = other = None
     if started is not None and finished is not None:
-        load = min(sum((load_s or {}).values()), max(0.0, finished - started - (run_s or 0.0)))
+        besides_s = max(0.0, finished - started - (run_s or 0.0))
+        load = min(sum((load_s or {}).values()), besides_s)
+        other = besides_s - load
     phases = {
         "queue": None if claimed is None else max(0.0, claimed - since - schedule_s),
         "schedule": schedule_s if schedule_us else None,
         "dispatch": None if claimed is None or started is None else max(0.0, started - claimed),
         "load": load,
         "run": run_s,
+        "other": other,
     }
     return {name: None if seconds is None else round(seconds * 1e3, 3) for name, seconds in phases.items()}
 

@@ -1,13 +1,13 @@
 """
-The catalog: projects, API keys, functions with their revisions, serverful jobs. Postgres is the truth and this its only
-writer.
+The catalog in Postgres: projects, API keys, functions with their revisions, secrets, and serverful jobs
+(:mod:`smore.postgres.jobs`). No other module writes these tables.
 
-Every change is committed in Postgres first and then mirrored to Redis (``smore/postgres/mirror.py``), where all hot
-paths read. When Redis is away the change stands and redis-py's error reaches the caller; the next change of the same
-thing, or :meth:`Store.sync_mirror`, brings the mirror up to date.
+Every change but those of jobs is committed in Postgres first and then mirrored to Redis (``smore/postgres/mirror.py``),
+where all hot paths read. Where Redis is away the change stands, and redis-py's error reaches the caller. The next change
+of the same row, or :meth:`Store.sync_mirror`, brings the mirror up to date.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -21,13 +21,11 @@ from smore.domain.access import Scope, new_token, read_token
 from smore.domain.artifact import parse_artifact
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict, with_scaling
-from smore.domain.ids import new_id
-from smore.domain.job import OVER, JobState
 from smore.domain.limits import Limits
 from smore.domain.secret import Secret
 from smore.postgres import mirror
-from smore.postgres.locks import Lock
-from smore.postgres.rows import ApiKeyRow, FunctionRow, JobRow, ProjectRow, RevisionRow, SecretRow
+from smore.postgres.jobs import JobStore
+from smore.postgres.rows import ApiKeyRow, FunctionRow, ProjectRow, RevisionRow, SecretRow, epoch_s, require_project
 from smore.redis.catalog import Catalog, KeyEntry
 
 
@@ -79,35 +77,18 @@ class Revision:
     settled_at: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    id: str
-    project: str
-    name: str
-    argv: Sequence[str]
-    gpus: Sequence[str]
-    state: JobState
-    tags: Mapping[str, Any]
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
-    exit_code: int | None
-
-
-#: Is given the jobs of a project that have not ended, and raises where there is no room for one more.
-Admit = Callable[[Sequence[Job]], None]
-
-
 class Store:
     """
-    The synchronous door to the catalog. Thread-safe; every method is one transaction and then the mirror.
+    Reads and writes of the catalog; ``jobs`` has those of serverful jobs. Thread-safe; every method is one transaction,
+    and then one refresh of the mirror.
 
-    Postgres being away is SQLAlchemy's OperationalError.
+    Where Postgres is away they raise SQLAlchemy's OperationalError.
     """
 
     def __init__(self, engine: Engine, catalog: Catalog) -> None:
         self._engine = engine
         self._catalog = catalog
+        self.jobs = JobStore(engine)
 
     # ---- projects and keys -------------------------------------------------------------------------------------------
 
@@ -130,12 +111,12 @@ class Store:
     def get_project(self, name: str) -> Project:
         """Raises NotFound."""
         with Session(self._engine) as session:
-            return _project(_require_project(session, name))
+            return _project(require_project(session, name))
 
     def set_limits(self, name: str, limits: Limits) -> None:
         """What a project may use from now on, in place of what was set before. Raises NotFound."""
         with Session(self._engine) as session:
-            _require_project(session, name).limits = limits.to_dict()
+            require_project(session, name).limits = limits.to_dict()
             session.commit()
         with self._engine.connect() as connection:
             mirror.refresh_project(
@@ -153,7 +134,7 @@ class Store:
         id_, digest = cast("tuple[str, str]", read_token(token))
         entry = KeyEntry(id=id_, project=project, digest=digest, scopes=sorted(Scope(scope).value for scope in scopes))
         with Session(self._engine) as session:
-            _require_project(session, project)
+            require_project(session, project)
             session.add(ApiKeyRow(id=id_, project=project, name=name, digest=digest, scopes=entry.scopes))
             session.commit()
         self._mirror_key(id_)
@@ -191,7 +172,7 @@ class Store:
         """
         parse_name(name)
         with Session(self._engine) as session:
-            _require_project(session, project)
+            require_project(session, project)
             session.execute(upsert(FunctionRow).values(project=project, name=name).on_conflict_do_nothing())
             # Locked: two registrations must not get one number.
             function = session.get_one(FunctionRow, (project, name), with_for_update=True)
@@ -374,142 +355,12 @@ class Store:
                 for row, spec in session.execute(query)
             ]
 
-    # ---- serverful jobs ----------------------------------------------------------------------------------------------
-
-    def create_job(
-        self,
-        project: str,
-        name: str,
-        argv: Sequence[str],
-        gpus: Sequence[str],
-        tags: Mapping[str, Any] | None = None,
-        *,
-        admit: Admit | None = None,
-    ) -> Job:
-        """
-        A job that is about to be started (``starting``). Raises NotFound without the project, InvalidSpec for a bad
-        name, and what ``admit`` raises.
-        """
-        parse_name(name)
-        with Session(self._engine) as session:
-            _require_project(session, project)
-            _admit_job(session, project, admit)
-            row = JobRow(
-                id=new_id(),
-                project=project,
-                name=name,
-                argv=list(argv),
-                gpus=list(gpus),
-                state=JobState.STARTING,
-                tags=dict(tags or {}),
-            )
-            session.add(row)
-            session.commit()
-            return _job(row)
-
-    def attach_job(
-        self,
-        project: str,
-        name: str,
-        gpu: str,
-        tags: Mapping[str, Any],
-        *,
-        group: str,
-        rank: str,
-        former: str | None = None,
-        admit: Admit | None = None,
-    ) -> Job:
-        """
-        A training that runs elsewhere (``starting``, until its worker reports it).
-
-        Of the ranks with one ``group`` the first makes the job, the others add their GPU instance to it. ``former`` is
-        given up as lost. Raises NotFound without the project, InvalidSpec for a bad name, Conflict where another rank
-        tells of the same GPU instance, and what ``admit`` raises of a job that is new.
-        """
-        parse_name(name)
-        with Session(self._engine) as session:
-            _require_project(session, project)
-            # Ranks come at the same moment.
-            session.execute(select(func.pg_advisory_xact_lock(Lock.RANKS.value, func.hashtext(f"{project}/{group}"))))
-            going_on = JobRow.state.not_in(OVER | {JobState.STOPPING})
-            of_group = (JobRow.project == project, going_on, JobRow.tags["group"].astext == group)
-            row = session.scalars(
-                select(JobRow).where(*of_group).order_by(JobRow.id.desc()).limit(1).with_for_update()
-            ).first()
-            if row is not None and row.id == former:
-                row.state, row.ended_at = JobState.LOST, datetime.now(UTC)
-                row = None
-            if row is None:
-                _admit_job(session, project, admit)
-                row = JobRow(id=new_id(), project=project, name=name, argv=[], gpus=[], state=JobState.STARTING)
-                row.tags = {**tags, "group": group, "ranks": {}}
-                session.add(row)
-            if row.tags["ranks"].get(gpu, rank) != rank:
-                raise Conflict(f"Another rank of this training tells of {gpu} already.")
-            row.gpus = sorted({*row.gpus, gpu})
-            row.tags = {**row.tags, "ranks": {**row.tags["ranks"], gpu: rank}}
-            session.commit()
-            return _job(row)
-
-    def update_job(
-        self, project: str, id_: str, state: JobState, exit_code: int | None = None, reason: str = ""
-    ) -> Job:
-        """
-        What became of it, and why the platform refused it or let it go; the times of its start and end are those of the
-        first call that says so. That it was to stop is remembered. Raises NotFound.
-        """
-        with Session(self._engine) as session:
-            row = _job_row(session, project, id_)
-            now = datetime.now(UTC)
-            row.state = state
-            if exit_code is not None:
-                row.exit_code = exit_code
-            if state is JobState.STOPPING:
-                row.tags = {**row.tags, "asked": True}
-            if reason:
-                row.tags = {**row.tags, "reason": reason}
-            if state is JobState.RUNNING and row.started_at is None:
-                row.started_at = now
-            if state in OVER and row.ended_at is None:
-                row.ended_at = now
-            session.commit()
-            return _job(row)
-
-    def set_budget(self, project: str, id_: str, budget: float) -> Job:
-        """The most that a job may lose from now on, a fraction. Raises NotFound, Conflict for one that is over."""
-        with Session(self._engine) as session:
-            row = _job_row(session, project, id_)
-            if row.state in OVER:
-                raise Conflict(f"The job {id_} is over.")
-            row.tags = {**row.tags, "budget": budget}
-            session.commit()
-            return _job(row)
-
-    def get_job(self, project: str, id_: str) -> Job:
-        """Raises NotFound."""
-        with Session(self._engine) as session:
-            return _job(_job_row(session, project, id_))
-
-    def open_jobs(self) -> list[Job]:
-        """Those of every project that have not ended, as far as is known."""
-        with Session(self._engine) as session:
-            return [_job(row) for row in session.scalars(select(JobRow).where(JobRow.state.not_in(OVER)))]
-
-    def list_jobs(self, project: str, *, limit: int = 100, cursor: str | None = None) -> tuple[list[Job], str | None]:
-        """The newest first, and the cursor of the next page, None after the last."""
-        query = select(JobRow).where(JobRow.project == project).order_by(JobRow.id.desc()).limit(limit + 1)
-        if cursor is not None:
-            query = query.where(JobRow.id < cursor)
-        with Session(self._engine) as session:
-            jobs = [_job(row) for row in session.scalars(query)]
-        return jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None
-
     # ---- secrets -----------------------------------------------------------------------------------------------------
 
     def put_secret(self, project: str, name: str, sealed: bytes) -> Secret:
         """Set or replace it. Raises NotFound without the project."""
         with Session(self._engine) as session:
-            _require_project(session, project)
+            require_project(session, project)
             insert = upsert(SecretRow).values(project=project, name=name, sealed=sealed)
             session.execute(
                 insert.on_conflict_do_update(
@@ -560,13 +411,6 @@ class Store:
             mirror.refresh_key(cast(mirror.Connection, connection.connection.driver_connection), self._catalog, id_)
 
 
-def _require_project(session: Session, name: str) -> ProjectRow:
-    row = session.get(ProjectRow, name)
-    if row is None:
-        raise NotFound(f"There is no project {name}.")
-    return row
-
-
 def _function_row(session: Session, project: str, name: str) -> FunctionRow:
     """Locked until the transaction ends, so that changes of one function come one after the other."""
     row = session.get(FunctionRow, (project, name), with_for_update=True)
@@ -580,26 +424,6 @@ def _revision_row(session: Session, project: str, name: str, number: int) -> Rev
     if row is None:
         raise NotFound(f"There is no revision {number} of {name}.")
     return row
-
-
-def _job_row(session: Session, project: str, id_: str) -> JobRow:
-    row = session.get(JobRow, id_, with_for_update=True)
-    if row is None or row.project != project:
-        raise NotFound(f"There is no job {id_} in this project.")
-    return row
-
-
-def _admit_job(session: Session, project: str, admit: Admit | None) -> None:
-    """
-    Ask whether there is room for one more: of the jobs that begin at the same moment, of one project, one after the
-    other.
-    """
-    if admit is None:
-        return
-    # Not FOR UPDATE, for which every row that names the project would have to wait.
-    session.execute(select(ProjectRow.name).where(ProjectRow.name == project).with_for_update(key_share=True))
-    rows = session.scalars(select(JobRow).where(JobRow.project == project, JobRow.state.not_in(OVER)))
-    admit([_job(row) for row in rows])
 
 
 def _with_measured(spec: FunctionSpec, measured: Mapping[str, Any]) -> FunctionSpec:
@@ -644,7 +468,7 @@ def _api_key(row: ApiKeyRow) -> ApiKey:
         name=row.name,
         scopes=row.scopes,
         created_at=row.created_at.timestamp(),
-        revoked_at=_at(row.revoked_at),
+        revoked_at=epoch_s(row.revoked_at),
     )
 
 
@@ -660,25 +484,5 @@ def _revision(row: RevisionRow) -> Revision:
         measured=row.measured,
         log=row.log,
         created_at=row.created_at.timestamp(),
-        settled_at=_at(row.settled_at),
+        settled_at=epoch_s(row.settled_at),
     )
-
-
-def _job(row: JobRow) -> Job:
-    return Job(
-        id=row.id,
-        project=row.project,
-        name=row.name,
-        argv=row.argv,
-        gpus=row.gpus,
-        state=row.state,
-        tags=row.tags,
-        created_at=row.created_at.timestamp(),
-        started_at=_at(row.started_at),
-        ended_at=_at(row.ended_at),
-        exit_code=row.exit_code,
-    )
-
-
-def _at(value: datetime | None) -> float | None:
-    return value.timestamp() if value is not None else None

@@ -17,5 +17,5 @@ class Lock(IntEnum):
     BOOTSTRAP_KEY = 5_303_003
     #: Of whoever makes, takes back or publishes predictors (smore/postgres/predictors.py).
     PREDICTORS = 5_303_004
-    #: One for each group of ranks of an attached training (smore/postgres/catalog.py).
+    #: One for each group of ranks of an attached training (smore/postgres/jobs.py).
     RANKS = 5303

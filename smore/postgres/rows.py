@@ -2,10 +2,10 @@
 Postgres: the tables, and how a process gets to them.
 
 Four parts. The **catalog** (projects, api_keys, functions, revisions, jobs) is the truth about what exists;
-``smore/postgres/catalog.py`` is its only writer. The **audit** says who changed what; ``smore/postgres/audit.py``
-writes it, once. **What was learned** (profile_rows, predictors) is ``smore/postgres/predictors.py``'s. The **history**
-(all the others) is the past as the event stream had it; ``smore/postgres/history/recorder.py`` is its only writer. It has no
-foreign keys: it is written in bulk, and no row waits for another.
+``catalog.py`` and ``jobs.py`` are its only writers. The **audit** says who changed what; ``audit.py`` writes each row once.
+**Measured rows and predictors** (profile_rows, predictors) belong to ``predictors.py``. The **history** (all others) is
+what the event stream said; ``history/recorder.py`` is its only writer. It has no foreign keys, because it is written in
+bulk and no row may wait for another.
 
 ``migrations/`` makes the tables; a test holds them equal to these.
 """
@@ -36,8 +36,9 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from smore.domain.errors import NotFound
 from smore.domain.function import RevisionState
 from smore.domain.invocation import State
 from smore.domain.job import JobState
@@ -689,3 +690,16 @@ class StreamCursorRow(Base):
     last_id: Mapped[str]
     version: Mapped[int]
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now(), onupdate=func.now())
+
+
+def require_project(session: Session, name: str) -> ProjectRow:
+    """Raises NotFound."""
+    row = session.get(ProjectRow, name)
+    if row is None:
+        raise NotFound(f"There is no project {name}.")
+    return row
+
+
+def epoch_s(value: datetime | None) -> float | None:
+    """Epoch seconds of a column's time."""
+    return value.timestamp() if value is not None else None

@@ -10,9 +10,10 @@ from typing import Any, Literal, cast
 import msgspec
 import redis
 
+from smore.domain.override import Override
 from smore.messages import stream
 from smore.messages.commands import AnyCommand, AttachJob, Throttle, decode_command, encode_command
-from smore.messages.overrides import Override, decode_override, encode_override
+from smore.messages.overrides import decode_override, encode_override
 from smore.messages.reports import Report, StepChunk, UnregisteredProcess, decode_report
 
 #: Reports of one attached training that wait for its worker, and how long.

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast
 
 import redis
 
-from smore.domain.invocation import Cause, Encoding
+from smore.domain.invocation import Cause, Encoding, End
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
 from smore.redis.payloads import Payloads
@@ -81,17 +81,6 @@ class RunOutcome:
     action: Literal["succeed", "fail"]
     cause: Cause
     result: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """A waiting invocation that the leader ends."""
-
-    function: str
-    id: str
-    action: Literal["reject", "expire", "fail"]
-    cause: Cause
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +238,7 @@ class Queue:
         answer = self._calls([_claim_call(token, lease_s, claim, cursor)])[0]
         return _claimed(answer), answer[1].decode() or cursor if len(answer) > 1 else cursor
 
-    def settle(self, token: str, endings: Sequence[Ending]) -> list[bool] | None:
+    def settle(self, token: str, endings: Sequence[End]) -> list[bool] | None:
         """End waiting invocations. True where it was still waiting; None: fenced off."""
         items: list[dict[str, Arg]] = [
             {

@@ -4,7 +4,6 @@ served meanwhile.
 """
 
 import asyncio
-import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -22,35 +21,18 @@ from bench.connections import GIB, Gate
 from smore import local
 from tests.support.eventually import eventually
 from tests.support.tensor_handlers import Mirror
-from tests.support.whole_platform import Platform
+from tests.support.whole_platform import BOUNDED, Platform
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 #: Of every operation, of either kind; bench/fuzz.py tries many more.
 EXAMPLES = 3
-#: Bounds that a test can wait for.
-BOUNDS = {
-    "SMORE_API__HEAD_S": "2",
-    "SMORE_API__STALL_S": "2",
-    "SMORE_API__MAX_CONNECTIONS": "300",
-    "SMORE_API__MAX_CONNECTIONS_PER_SENDER": "100",
-    "SMORE_BLOBS__PROJECT_BYTES": str(64 << 20),
-}
+ENVIRONMENT = BOUNDED
 #: What the gateway may grow by under an attack, MiB: several times less than one of the large bodies, or all small ones
 #: together.
 GROWTH_MIB = 96
 INVOKE = f"/v1/functions/{fuzz.ECHO}/invocations"
 BODY = b'{"input": 1, "deadline_ms": 20000}'
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bounds() -> Iterator[None]:
-    """Before the platform, whose processes inherit it."""
-    before = dict(os.environ)
-    os.environ |= BOUNDS
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ import pytest
 import redis
 import redis.asyncio
 
-from smore.domain.invocation import Cause
+from smore.domain.invocation import Cause, End
 from smore.process.settings import QueueSettings
 from smore.redis.gateway_queue import GatewayQueue
-from smore.redis.queue import Claim, Ending, Queue, RunOutcome, Snapshot, StartedInvocation
+from smore.redis.queue import Claim, Queue, RunOutcome, Snapshot, StartedInvocation
 from smore.redis.records import FIELDS, InvocationRecord, Reply
 from smore.redis.submission import Admission, Submission
 from smore.testing import InMemoryQueue, ManualClock
@@ -38,7 +38,7 @@ class SchedulerDoor(Protocol):
     def lead(self, token: str, lease_s: float) -> str: ...
     def resign(self, token: str) -> None: ...
     def claim(self, token: str, lease_s: float, claims: Sequence[Claim]) -> list[frozenset[str] | None]: ...
-    def settle(self, token: str, endings: Sequence[Ending]) -> list[bool] | None: ...
+    def settle(self, token: str, endings: Sequence[End]) -> list[bool] | None: ...
     def reap(self, token: str, at_most: int = 500) -> int: ...
     def snapshot(self) -> Snapshot: ...
     def start(
@@ -273,7 +273,7 @@ def test_only_the_leader_that_holds_the_lease_may_claim_settle_and_reap(stage: S
     token = queue.lead(former, LEADER_S)
     assert int(token) > int(former), "a new token, even for the same leader"
     stage.submit("b")
-    ending = Ending(function=F, id="b", action="reject", cause=Cause.INFEASIBLE, message="no")
+    ending = End(function=F, id="b", action="reject", cause=Cause.INFEASIBLE, message="no")
     assert queue.claim(former, LEASE_S, [claim(("b", 0))]) == [None]
     assert (queue.settle(former, [ending]), queue.reap(former)) == (None, -1)
     assert (stage.state("b"), stage.sent()) == (("queued", "", 0), 0)

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.policy.decisions import Dispatch, End
+from scheduler.policy.decisions import Dispatch
 from scheduler.policy.events import (
     ClaimRefused,
     Event,
@@ -18,13 +18,14 @@ from scheduler.policy.events import (
     GpuReported,
     InvocationArrived,
     InvocationSettled,
-    Override,
     OverridesChanged,
     WarmLimits,
 )
 from scheduler.policy.knobs import preset
 from scheduler.policy.ordering import LEAST_SHARE
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.invocation import End
+from smore.domain.override import Override
 from tests.support.driven import DrivenEngine
 
 FUNCTIONS = ("p/a", "p/b", "p/c")
@@ -97,7 +98,7 @@ class World:
             self.log.append(decision)
             if isinstance(decision, Dispatch):
                 pin = self.pins.get(decision.function)
-                assert pin is None or self.now >= pin.pin_until or decision.gpu in pin.gpus
+                assert pin is None or decision.gpu in (pin.left(self.now).gpus or GPUS)
                 for id_, attempt in decision.attempts:
                     invocation = self.waiting.pop(id_)  # KeyError: dispatched twice, or never arrived
                     assert attempt == invocation.attempt
@@ -144,7 +145,7 @@ class World:
                 FUNCTIONS[number % 3]: Override(
                     function=FUNCTIONS[number % 3],
                     boost=1.0 + number,
-                    gpus=frozenset({GPUS[number % 2]}),
+                    gpus=(GPUS[number % 2],),
                     pin_until=self.now + span,
                 )
             }

@@ -6,7 +6,7 @@ means nothing.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.policy import kernel
@@ -48,7 +48,7 @@ def run(
     *,
     alone: bool = False,
 ) -> Placed:
-    """Yields what was placed after each step; ``alone``: each ends before the next comes."""
+    """Yields what was placed after each step; ``alone``: each ends, or goes without having run, before the next comes."""
     engine.decide(NOW, [table, *[function(number) for number in range(FUNCTIONS)], *reports])
     now = NOW
     running: list[str] = []
@@ -64,7 +64,7 @@ def run(
         running += [id_ for id_, _ in found]
         yield found
         if alone:
-            engine.decide(now, [InvocationSettled(id=id_, attempt=1) for id_ in running])
+            engine.decide(now, [InvocationSettled(id=f"{step:03d}", attempt=1)])
             running = []
 
 
@@ -96,8 +96,13 @@ def test_the_order_of_gpu_instances_means_nothing(
     assert one == other
 
 
+#: f0 fits beside no training. f1 fits beside each, and costs the last one least.
+ONE_FITS_NOWHERE = known([[0.3, 0.01 * (TRAININGS - number), 0.0] for number in range(TRAININGS)])
+
+
 @settings(max_examples=100, deadline=None)
 @given(tables, plans)
+@example(ONE_FITS_NOWHERE, [(0, 0.0)] * TRAININGS + [(1, 0.0)])
 def test_elasticflow_is_smore_where_nothing_ever_waits_beside_another(
     table: TableUpdated, plan: list[tuple[int | None, float]]
 ) -> None:

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
-from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.cluster import Batch
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import Event, FunctionKnown, GpuReported, TableUpdated
 from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule, preset
+from smore.domain.degradation import K_MAX, Kind, Weights
 from smore.domain.function import FunctionSpec, Profile
-from smore.messages.degradation import Kind, PlaceTable, Table, Weight
+from smore.domain.loss import JobLoss
+from smore.messages.degradation import PlaceTable, Table, Weight
 from tests.support.driven import DrivenEngine
 from tests.support.tables import DEVICE, MODE, place
 
@@ -84,6 +85,7 @@ class Plain:
     """Eq. 3 and 4 and Algorithm 1 over lists. Columns from ``TABLED`` on are functions that no table knows."""
 
     table: PlaceTable
+    weights: Weights
     knobs: Knobs
     demands: list[Demand]
     declared: list[float]
@@ -92,7 +94,7 @@ class Plain:
     # ---- Eq. 3 and 4 -------------------------------------------------------------------------------------------------
 
     def _weight(self, kind: Kind, k: int, victim: str, other: str) -> float:
-        return self.table.weight(kind, k, victim, other)
+        return self.weights.value(kind, k, victim, other)
 
     def _among(self, k: int, victim: int, other: int, *, upper: bool = False) -> float:
         matrix = self.table.function_on_function_upper if upper else self.table.function_on_function
@@ -120,7 +122,7 @@ class Plain:
         return lost
 
     def _k(self, gpu: Gpu, more: int) -> int:
-        return min(max(len(gpu.runs) + more - (0 if gpu.jobs else 1), 1), kernel.K_MAX)
+        return min(max(len(gpu.runs) + more - (0 if gpu.jobs else 1), 1), K_MAX)
 
     def go_on(self, gpu: Gpu, now: float) -> None:
         """
@@ -347,7 +349,9 @@ class Pair:
         cluster = self.engine.cluster
         self.kinds = [cluster.kind(demand, 1) for demand in cluster.demands]
         declared = [float(cluster.kinds.declared[kind]) for kind in self.kinds]
-        self.plain = Plain(table=table, knobs=knobs, demands=cluster.demands, declared=declared, gpus=[])
+        self.plain = Plain(
+            table=table, weights=table.learned(), knobs=knobs, demands=cluster.demands, declared=declared, gpus=[]
+        )
         for row in range(n):
             self.report(row)
 

@@ -25,12 +25,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, Encoding
+from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, Encoding, End
 from smore.messages import stream
 from smore.messages.commands import Cancel
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
-from smore.redis.queue import Claim, Ending, Queue, RunOutcome
+from smore.redis.queue import Claim, Queue, RunOutcome
 from smore.redis.records import parse_replies
 from smore.redis.scripts import TOO_OFTEN
 from smore.redis.submission import Submission
@@ -409,7 +409,7 @@ class QueueMachine(RuleBasedStateMachine):
         action, state, cause = ending
         function, named = self.mentioned(mentions, states)
         endings = [
-            Ending(function=function, id=one.id, action=action, cause=cause, message="over")  # type: ignore[arg-type]
+            End(function=function, id=one.id, action=action, cause=cause, message="over")  # type: ignore[arg-type]
             for one, _ in named
         ]
         if not leads:

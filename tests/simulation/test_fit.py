@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from ml.measure import rows
-from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Solo, Workload
+from ml.measure.rows import FEATURES, BadRow, Colocation, DeviceMode, Member, Solo, Workload
 from scheduler.simulation import fit, interference
-from scheduler.simulation.interference import Law, Truth
+from scheduler.simulation.interference import InterferenceModel, Law
 from tests.support.measured import timing
 
 pytestmark = pytest.mark.numeric
 
-PLACE = Place(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
+PLACE = DeviceMode(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
 MODELS = ("vgg16", "bert", "deepfm", "mobilenet")
 #: Functions lose by all that a training does, it by a third of them: a lower priority.
 KNOWN = replace(
-    Truth(),
+    InterferenceModel(),
     training=Law(exponent=1.1, crowd=0.05, by_function=0.35, memory=0.5),
     function=Law(exponent=1.4, crowd=0.0, by_training=1.2, short=0.0, memory=0.2),
 )
@@ -84,14 +84,14 @@ def test_a_known_truth_is_found_again(measured: Path, tmp_path: Path, monkeypatc
     assert found.pairs + found.held == 16 + 16 + 20
     assert found.errors["held_out.rmsle"] < 0.06 < found.errors["held_out.rmsle_constant"]
     assert found.errors["held_out.rmsle"] < 0.25 * found.errors["held_out.rmsle_constant"]
-    use = found.truth.use("bert", "training", 64)
-    assert (use.u, use.memory_mib, found.truth.cold_s["bert"]) == (0.80, 400.0, 0.75)
+    use = found.interference_model.use("bert", "training", 64)
+    assert (use.u, use.memory_mib, found.interference_model.cold_s["bert"]) == (0.80, 400.0, 0.75)
 
     (tmp_path / "known.json").write_text(fit.document(found, command="the command"))
     monkeypatch.setattr(interference, "DATA", tmp_path)
     again = interference.load("known")
     assert again.use("vgg16", "function", 1).seconds == pytest.approx(0.003, rel=1e-5)
-    assert again.training.exponent == pytest.approx(found.truth.training.exponent, rel=1e-5)
+    assert again.training.exponent == pytest.approx(found.interference_model.training.exponent, rel=1e-5)
     assert json.loads((tmp_path / "known.json").read_text())["command"] == "the command"
 
 

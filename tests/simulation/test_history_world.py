@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from scheduler.policy.degradation import Degradation
-from scheduler.policy.kernel import K_MAX
 from scheduler.simulation import history_world, policies
 from scheduler.simulation.history_world import Past, PastGpu
 from scheduler.simulation.result import SUCCEEDED
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import BadWorld
+from smore.domain.degradation import K_MAX
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import State
 

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.prewarm.kernel import (
     AHEADS,
     BUSY_S,
@@ -21,7 +22,7 @@ from scheduler.policy.prewarm.kernel import (
     wanted,
 )
 from scheduler.policy.prewarm.rules import rule
-from scheduler.policy.prewarm.window import Forecast, PrewarmRule, WarmWindow
+from scheduler.policy.prewarm.window import PrewarmRule, WarmWindow
 from scheduler.simulation.instances import Setup, Workload, score
 
 LOAD_S = 1.5

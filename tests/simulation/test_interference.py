@@ -4,17 +4,30 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.simulation.interference import MODELS, BadTruth, Contention, Law, Truth, decode, encode, load
+from scheduler.simulation.interference import (
+    MODELS,
+    BadInterferenceModel,
+    Contention,
+    InterferenceModel,
+    Law,
+    decode,
+    encode,
+    load,
+)
 
 #: The checks were computed by hand without noise and without the term of short functions.
-CHECKED = replace(Truth(), noise=0.0, time_sharing=False)
+CHECKED = replace(InterferenceModel(), noise=0.0, time_sharing=False)
 
 
 def beside(
-    training: tuple[str, int] | None, functions: list[str], *, truth: Truth = CHECKED, sevenths: int = 7
+    training: tuple[str, int] | None,
+    functions: list[str],
+    *,
+    interference_model: InterferenceModel = CHECKED,
+    sevenths: int = 7,
 ) -> tuple[float, list[float]]:
     """Slowdown of the training and of each function."""
-    place = truth.on(sevenths, training)
+    place = interference_model.on(sevenths, training)
     return place.slowdowns([place.kind(name, 1) for name in functions])
 
 
@@ -35,11 +48,11 @@ def test_three_share_bandwidth_with_all_others() -> None:
 
 
 def test_a_short_function_pays_for_time_sharing() -> None:
-    _, (function,) = beside(("vgg16", 64), ["vgg16"], truth=replace(CHECKED, time_sharing=True))
+    _, (function,) = beside(("vgg16", 64), ["vgg16"], interference_model=replace(CHECKED, time_sharing=True))
     _, (without,) = beside(("vgg16", 64), ["vgg16"])
 
     assert function - without == pytest.approx(0.3 * (2 / 3) * 0.55)
-    assert beside(None, ["vgg16"], truth=replace(CHECKED, time_sharing=True))[1] == [1.0]
+    assert beside(None, ["vgg16"], interference_model=replace(CHECKED, time_sharing=True))[1] == [1.0]
 
 
 def test_a_load_takes_bandwidth_alone() -> None:
@@ -77,17 +90,17 @@ def test_many_functions_double_an_iteration() -> None:
 
 
 def test_demand_grows_with_the_batch_up_to_all_of_it_and_work_with_rows() -> None:
-    truth = Truth()
-    one, many = truth.use("vgg16", "function", 1), truth.use("vgg16", "function", 32)
+    interference_model = InterferenceModel()
+    one, many = interference_model.use("vgg16", "function", 1), interference_model.use("vgg16", "function", 32)
 
-    assert truth.use("vgg16", "training", 16).u == pytest.approx(0.55 * 0.25**0.4)
+    assert interference_model.use("vgg16", "training", 16).u == pytest.approx(0.55 * 0.25**0.4)
     assert many.u == 1.0
     assert many.u * many.seconds == pytest.approx(32 * one.u * one.seconds)
-    assert truth.use("vgg16", "training", 64).u == 0.55
+    assert interference_model.use("vgg16", "training", 64).u == 0.55
 
 
 def test_states_are_what_slowdowns_are() -> None:
-    place = Truth().on(7, ("resnet50", 64))
+    place = InterferenceModel().on(7, ("resnet50", 64))
     bert, deepfm = place.kind("bert", 1), place.kind("deepfm", 1)
 
     training, busy, part, slow = place.state(2 * Contention.code(deepfm) + Contention.code(bert) + 1)
@@ -103,15 +116,15 @@ def test_states_are_what_slowdowns_are() -> None:
 
 def test_a_slice_is_a_smaller_device() -> None:
     """A55: demands times 7/g, at most 1; what needs more takes longer; trainings by the measured curves."""
-    place = Truth().on(2, ("mobilenet", 64))
+    place = InterferenceModel().on(2, ("mobilenet", 64))
 
     assert place.training is not None
     assert place.training.u == pytest.approx(0.25 * 3.5)
-    assert place.training.seconds == pytest.approx(1.11 * Truth().use("mobilenet", "training", 64).seconds)
+    assert place.training.seconds == pytest.approx(1.11 * InterferenceModel().use("mobilenet", "training", 64).seconds)
     assert place.alone(place.kind("bert", 1)).seconds == pytest.approx(0.037 * 0.70 * 3.5)
     assert place.alone(place.kind("deepfm", 1)).seconds == pytest.approx(0.008)
-    with pytest.raises(BadTruth, match="does not fit"):
-        Truth().on(1, ("bert", 64))
+    with pytest.raises(BadInterferenceModel, match="does not fit"):
+        InterferenceModel().on(1, ("bert", 64))
 
 
 @pytest.mark.parametrize(("u", "slow"), [(0.9, 1.85), (0.8, 1.71), (0.5, (1.5 + 1.25**0.5) / 2)])
@@ -120,67 +133,74 @@ def test_two_that_take_turns(u: float, slow: float) -> None:
     The first two are what Gavel measured of pairs: medians 1.87 on a K80 and 1.70 on a P100. The last: s = 1 + u (1 -
     (1 - u) / s).
     """
-    truth = replace(Truth(turns=True), demands={role: {"bert": (u, 0.3)} for role in ("training", "function")})
-    training, (function,) = beside(("bert", 64), ["bert"], truth=truth)
+    interference_model = replace(
+        InterferenceModel(turns=True), demands={role: {"bert": (u, 0.3)} for role in ("training", "function")}
+    )
+    training, (function,) = beside(("bert", 64), ["bert"], interference_model=interference_model)
     assert training == pytest.approx(function, abs=1e-8)
     assert training == pytest.approx(slow, abs=0.005)
     # What the device does is the work that is done, never more than all of it.
-    place = truth.on(7, ("bert", 64))
+    place = interference_model.on(7, ("bert", 64))
     _, busy, part, _ = place.state(place.code(place.kind("bert", 1)))
     assert (busy, part) == (pytest.approx(2 * u / training), pytest.approx(u / training)) and busy <= 1.0
 
 
 def test_without_interference_nothing_slows() -> None:
-    assert beside(("vgg16", 64), ["bert"] * 4, truth=replace(Truth(), interference=False)) == (1.0, [1.0] * 4)
+    assert beside(("vgg16", 64), ["bert"] * 4, interference_model=replace(InterferenceModel(), interference=False)) == (
+        1.0,
+        [1.0] * 4,
+    )
 
 
 def test_the_weight_of_the_other_role() -> None:
     """A lower priority: functions suffer from all of the training, it from a third of them."""
-    truth = replace(
+    interference_model = replace(
         CHECKED, training=Law(by_function=1 / 3, memory=0.0, crowd=0.0), function=Law(memory=0.0, crowd=0.0)
     )
 
-    training, (function,) = beside(("bert", 64), ["bert"], truth=truth)
+    training, (function,) = beside(("bert", 64), ["bert"], interference_model=interference_model)
 
     assert training == pytest.approx((0.8 + 0.7 / 3) ** 1.3)
     assert function == pytest.approx(1.5**1.3)
 
 
 def test_parameters_scale_by_name() -> None:
-    truth = Truth().scaled({"u": 1.3, "u.training.deepfm": 0.5, "exponent": 0.7, "cold_s": 2.0, "b": 10.0})
+    interference_model = InterferenceModel().scaled(
+        {"u": 1.3, "u.training.deepfm": 0.5, "exponent": 0.7, "cold_s": 2.0, "b": 10.0}
+    )
 
-    assert truth.demands["training"]["deepfm"][0] == pytest.approx(0.22 * 1.3 * 0.5)
-    assert truth.demands["training"]["roberta"] == (1.0, 1.0)
-    assert truth.training.exponent == truth.function.exponent == pytest.approx(0.91)
-    assert truth.cold_s["deepfm"] == 1.2
-    assert Truth().scaled({}) == Truth()
-    assert all(Truth().scaled({name: 1.1}) != Truth() for name in Truth().knobs())
+    assert interference_model.demands["training"]["deepfm"][0] == pytest.approx(0.22 * 1.3 * 0.5)
+    assert interference_model.demands["training"]["roberta"] == (1.0, 1.0)
+    assert interference_model.training.exponent == interference_model.function.exponent == pytest.approx(0.91)
+    assert interference_model.cold_s["deepfm"] == 1.2
+    assert InterferenceModel().scaled({}) == InterferenceModel()
+    assert all(InterferenceModel().scaled({name: 1.1}) != InterferenceModel() for name in InterferenceModel().knobs())
 
 
 @pytest.mark.parametrize(
     ("factors", "field"), [({"speed": 1.0}, "speed"), ({"u": -1.0}, "u"), ({"u.training.gpt": 1.0}, "u.training.gpt")]
 )
 def test_bad_factors_name_the_field(factors: dict[str, float], field: str) -> None:
-    with pytest.raises(BadTruth) as refused:
-        Truth().scaled(factors)
+    with pytest.raises(BadInterferenceModel) as refused:
+        InterferenceModel().scaled(factors)
 
     assert refused.value.details["field"] == field
 
 
 def test_bad_parameters_name_the_field() -> None:
-    with pytest.raises(BadTruth, match="exponent"):
+    with pytest.raises(BadInterferenceModel, match="exponent"):
         Law(exponent=-1.0)
-    with pytest.raises(BadTruth, match=r"demands\.function\.bert"):
-        Truth(demands={"training": {}, "function": {"bert": (1.5, 0.1)}})
-    with pytest.raises(BadTruth, match="model: 'gpt'"):
-        Truth().use("gpt", "function", 1)
-    with pytest.raises(BadTruth, match="slice"):
-        Truth().on(5, None)
-    with pytest.raises(BadTruth, match="truth: 'nature'"):
+    with pytest.raises(BadInterferenceModel, match=r"demands\.function\.bert"):
+        InterferenceModel(demands={"training": {}, "function": {"bert": (1.5, 0.1)}})
+    with pytest.raises(BadInterferenceModel, match="model: 'gpt'"):
+        InterferenceModel().use("gpt", "function", 1)
+    with pytest.raises(BadInterferenceModel, match="slice"):
+        InterferenceModel().on(5, None)
+    with pytest.raises(BadInterferenceModel, match="truth: 'nature'"):
         load("nature")
 
 
 def test_a_truth_survives_its_document() -> None:
-    truth = Truth().scaled({"u": 0.9})
+    interference_model = InterferenceModel().scaled({"u": 0.9})
 
-    assert decode(encode(truth)) == truth
+    assert decode(encode(interference_model)) == interference_model

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scheduler.simulation import metrics, policies, traces
-from scheduler.simulation.interference import Law, Truth
+from scheduler.simulation.interference import InterferenceModel, Law
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import SUCCEEDED
 from scheduler.simulation.simulator import simulate
@@ -30,12 +30,16 @@ def test_interference_sets_a_ceiling_of_deadlines(policy: str, degradation: floa
     """
     forced = Law(memory=0.0, exponent=1.0, crowd=0.0, by_training=(0.5 + degradation) / 0.5)
     demands = {"training": {"bert": (0.5, 0.0)}, "function": {"vgg16": (0.5, 0.0)}}
-    truth = Truth(
+    interference_model = InterferenceModel(
         function=forced, training=Law(memory=0.0, crowd=0.0), demands=demands, growth=0.0, noise=0.0, time_sharing=False
     )
     gpus = tuple(Gpu(name=f"gpu{number}", slots=1, training=Training(model="bert", batch=16)) for number in range(4))
     world = World(
-        name="forced", gpus=gpus, functions=(Function(name="vgg16", model="vgg16"),), truth=truth, warm_share=1.0
+        name="forced",
+        gpus=gpus,
+        functions=(Function(name="vgg16", model="vgg16"),),
+        interference_model=interference_model,
+        warm_share=1.0,
     )
     trace = traces.of({"kind": "poisson", "rate_per_min": 1200, "seconds": 40}, world, 0)
 

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from ml.predict import pairwise
 from ml.predict.samples import Samples
 from scheduler.policy.degradation import Degradation
-from scheduler.policy.kernel import K_MAX
 from scheduler.simulation import predictor
-from scheduler.simulation.interference import MODELS, Truth
+from scheduler.simulation.interference import MODELS, InterferenceModel
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.world import BadWorld, Function, Gpu, Training, World
+from smore.domain.degradation import K_MAX
 
 pytestmark = pytest.mark.numeric
 
@@ -27,7 +27,7 @@ WORLD = World(
 def place(belief: Belief, world: World = WORLD, seed: int = 0) -> Degradation:
     made = table(world, belief, seed)
     assert made is not None
-    found = made.at(world.device(world.gpus[0]), world.truth.sharing_mode)
+    found = made.at(world.device(world.gpus[0]), world.interference_model.sharing_mode)
     assert found is not None
     return found
 
@@ -39,9 +39,9 @@ def exact() -> Degradation:
 
 def test_the_exact_table_is_the_truth_of_pairs(exact: Degradation) -> None:
     i, j, w = exact.trainings["vgg16/paper/training/64"], exact.index("bert/paper", 1), exact.index("deepfm/paper", 8)
-    beside = Truth().on(7, ("vgg16", 64))
+    beside = InterferenceModel().on(7, ("vgg16", 64))
     slow, (own,) = beside.slowdowns([beside.kind("bert", 1)])
-    bare = Truth().on(7, None)
+    bare = InterferenceModel().on(7, None)
     _, (_, other) = bare.slowdowns([bare.kind("deepfm", 8), bare.kind("bert", 1)])
 
     assert exact.training[i, j] == pytest.approx(slow - 1)
@@ -51,7 +51,8 @@ def test_the_exact_table_is_the_truth_of_pairs(exact: Degradation) -> None:
     assert exact.gain[j] == pytest.approx(
         np.mean(
             [
-                min(1, Truth().use(*name_batch(name)).u + 0.7) - Truth().use(*name_batch(name)).u
+                min(1, InterferenceModel().use(*name_batch(name)).u + 0.7)
+                - InterferenceModel().use(*name_batch(name)).u
                 for name in exact.trainings
             ]
         )
@@ -77,7 +78,7 @@ def test_the_paper_s_regressors_in_its_order() -> None:
     Table V on generated pairs: of 1,024 a fifth is known. Forest and bagging differ by less than what
     seeds do.
     """
-    trainings, functions, true = predictor._sides(Truth(), 7, ())
+    trainings, functions, true = predictor._sides(InterferenceModel(), 7, ())
     mask = np.random.default_rng(0).random(true.training.shape) < 0.2
     assert true.training.shape == (32, 32)
 
@@ -100,7 +101,7 @@ def test_weights_learn_what_pairs_do_not_tell(exact: Degradation) -> None:
     """Eq. 3 with learned weights errs less on sets of functions than the plain sum."""
     learned = place(Belief(kind="exact"))
     random = np.random.default_rng(9)
-    i, beside = exact.trainings["vgg16/paper/training/64"], Truth().on(7, ("vgg16", 64))
+    i, beside = exact.trainings["vgg16/paper/training/64"], InterferenceModel().on(7, ("vgg16", 64))
     errors = {True: 0.0, False: 0.0}
     for _ in range(300):
         chosen = random.choice(MODELS, int(random.integers(2, 9))).tolist()

@@ -9,32 +9,24 @@ import numpy as np
 import pytest
 
 from research.compare.comparison import Plan, run_cell
-from scheduler.policy.budget.controller import Step
-from scheduler.policy.decisions import (
-    Decision,
-    End,
-    FinishBounds,
-    Offload,
-    Prewarm,
-    PublishAdmission,
-    Throttle,
-)
+from scheduler.policy.decisions import Decision, FinishBounds, Offload, Prewarm, PublishAdmission, Throttle
 from scheduler.policy.engine import Engine
 from scheduler.policy.events import AdmissionDue, Event, GpuLost, InvocationArrived, InvocationSettled
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.fixed import Always
 from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
 from scheduler.simulation import policies, traces
-from scheduler.simulation.interference import Truth
+from scheduler.simulation.interference import InterferenceModel
 from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Failure, Function, Gpu, Training, World, load
-from smore.domain.invocation import Cause
+from smore.domain.invocation import Cause, End
+from smore.domain.loss import Step
 from smore.traces.recorded import BadTrace
 from tests.support.policies import AtOnce, Reacting, Reckless, dispatch
 
-PLAIN = replace(Truth(), noise=0.0, time_sharing=False)
+PLAIN = replace(InterferenceModel(), noise=0.0, time_sharing=False)
 
 
 def world(*functions: str, training: Training | None = None, **changed: Any) -> World:
@@ -42,7 +34,7 @@ def world(*functions: str, training: Training | None = None, **changed: Any) -> 
         "name": "hand",
         "gpus": (Gpu(name="gpu0", training=training),),
         "functions": tuple(Function(name=name, model=name) for name in functions),
-        "truth": PLAIN,
+        "interference_model": PLAIN,
         "warm_share": 1.0,
         "monitor_noise": 0.0,
     }
@@ -493,7 +485,7 @@ def test_reports_of_a_closed_loop_hold_what_budgets_are_kept_by() -> None:
     (loss,) = policy.reports()[-1][1].losses
     assert loss.recent is not None and loss.closed is not None
     assert (loss.id, loss.budget) == ("job-gpu0", 0.05)
-    assert loss.closed.mean == pytest.approx(place.truth.use("vgg16", "training", 64).seconds)
+    assert loss.closed.mean == pytest.approx(place.interference_model.use("vgg16", "training", 64).seconds)
     assert loss.recent.mean / loss.closed.mean - 1 == pytest.approx(policy.reports()[-1][1].job_degradation)
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from scheduler.simulation import world
-from scheduler.simulation.interference import BadTruth, Truth
+from scheduler.simulation.interference import BadInterferenceModel, InterferenceModel
 from scheduler.simulation.world import BadWorld, Training, parse
 
 SMALL = {"functions": [{"model": "bert"}], "gpus": [{"count": 2, "trainings": ["mobilenet/64", "vgg16/32"]}]}
@@ -35,9 +35,9 @@ def test_a_function_is_specified_as_it_would_be_registered() -> None:
 
     assert spec.profile.model == "bert/paper"
     assert list(spec.profile.run_s) == [1, 2, 4]
-    assert spec.profile.run_s[1] == pytest.approx(0.037 * found.truth.p99)
+    assert spec.profile.run_s[1] == pytest.approx(0.037 * found.interference_model.p99)
     assert spec.profile.load_s == 2.6
-    assert spec.deadline_s == pytest.approx(4 * 0.037 * found.truth.p99)
+    assert spec.deadline_s == pytest.approx(4 * 0.037 * found.interference_model.p99)
 
 
 @pytest.mark.parametrize("name", world.names())
@@ -66,7 +66,7 @@ def test_fig14_is_what_it_says() -> None:
     ]
     for name, one in preset.worlds.items():
         assert len(one.gpus) == 8
-        assert one.truth == Truth()
+        assert one.interference_model == InterferenceModel()
         assert (one.deadline, one.keep_warm, one.monitor_s) == ((1.0, 4.0), 1, 0.5)
         batches = [gpu.training.batch for gpu in one.gpus if gpu.training]
         assert batches == ([64] * 8 if name.endswith("same") else [16, 32, 64, 128] * 2)
@@ -88,8 +88,8 @@ def test_the_truth_of_a_preset_can_be_changed() -> None:
     changed = world.load("fig14", factors={"u": 1.3}, interference=False)
 
     for one in changed.worlds.values():
-        assert not one.truth.interference
-        assert one.truth.demands["training"]["deepfm"][0] == pytest.approx(0.22 * 1.3)
+        assert not one.interference_model.interference
+        assert one.interference_model.demands["training"]["deepfm"][0] == pytest.approx(0.22 * 1.3)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_truth_of_a_preset_can_be_changed() -> None:
     ],
 )
 def test_an_impossible_world_names_the_field(changed: dict[str, object], field: str) -> None:
-    with pytest.raises((BadWorld, BadTruth)) as refused:
+    with pytest.raises((BadWorld, BadInterferenceModel)) as refused:
         parse(SMALL | changed)
 
     assert refused.value.details["field"] == field

@@ -9,11 +9,11 @@ from types import TracebackType
 import orjson
 import redis
 
-from smore.domain.invocation import Cause, Encoding
+from smore.domain.invocation import Cause, Encoding, End
 from smore.messages.reports import Report, encode_report
 from smore.messages.results import Result, encode_result, error_result
 from smore.messages.stream import Asked, decode
-from smore.redis.queue import Claim, Ending, Queue, RunOutcome, StartedInvocation
+from smore.redis.queue import Claim, Queue, RunOutcome, StartedInvocation
 from smore.redis.records import QueuedInvocation
 
 GPU = "test0"
@@ -115,7 +115,7 @@ class FakePlatform:
             self._queue.settle(
                 token,
                 [
-                    Ending(
+                    End(
                         function=one.function,
                         id=one.id,
                         action="reject",

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm
+from scheduler.policy.decisions import Decision, Dispatch, Prewarm
 from scheduler.policy.events import Event, GpuLost, GpuReported, InvocationArrived, InvocationSettled
 from scheduler.policy.policy import Round
-from smore.domain.invocation import Cause
+from smore.domain.invocation import Cause, End, EndAction
+
+ACTIONS: tuple[EndAction, ...] = ("expire", "reject", "fail")
 
 
 def dispatch(function: str, gpu: str, attempts: Sequence[tuple[str, int]]) -> Dispatch:
@@ -69,7 +71,7 @@ class Reckless(Reacting):
             draw = self._random.random()
             gpu = self._random.choice(self._gpus)
             if now > waiting.deadline_at or draw < 0.05:
-                action = self._random.choice(["expire", "reject", "fail"])
+                action = self._random.choice(ACTIONS)
                 decisions.append(
                     End(
                         function=waiting.function,

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler.leader.tables import ArrayTable
-from scheduler.policy.budget.controller import JobLoss
 from scheduler.policy.decisions import Decision, Dispatch
 from scheduler.policy.events import (
     FunctionKnown,
@@ -14,6 +13,7 @@ from scheduler.policy.events import (
     TableUpdated,
 )
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.loss import JobLoss
 from smore.messages.degradation import Table
 from tests.support.tables import DEVICE, MODE, place
 

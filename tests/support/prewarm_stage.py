@@ -15,9 +15,10 @@ from scheduler.policy.events import (
     GpuReported,
     TrafficMoved,
 )
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
-from scheduler.policy.prewarm.window import Forecast, PrewarmRule, WarmWindow
+from scheduler.policy.prewarm.window import PrewarmRule, WarmWindow
 from smore.domain.function import Prewarming
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import gpu
@@ -81,7 +82,7 @@ class Stage:
 
 
 def standing(stage: Stage, number: int = 0) -> object:
-    return next(one for one in stage.prewarmer.statuses() if one.function == f"p/f{number}")
+    return next(one for one in stage.prewarmer.reports.statuses() if one.function == f"p/f{number}")
 
 
 def served(number: int = 0) -> TrafficMoved:

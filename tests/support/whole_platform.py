@@ -14,6 +14,16 @@ from smore_client import Client
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Settings under which the gateway is attacked and functions want out: bounds that a test can reach, or wait for.
+BOUNDED = {
+    "SMORE_API__HEAD_S": "2",
+    "SMORE_API__STALL_S": "2",
+    "SMORE_API__MAX_CONNECTIONS": "300",
+    "SMORE_API__MAX_CONNECTIONS_PER_SENDER": "100",
+    "SMORE_BLOBS__PROJECT_BYTES": str(64 << 20),
+    # Forking 256 times a process that has torch in it takes seconds, and shows nothing else.
+    "SMORE_WORKER__PROCESSES": "48",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

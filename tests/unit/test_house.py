@@ -40,6 +40,7 @@ def test_names_import_from_under_the_root(name: str) -> None:
         ("api.app", {"torch", "sqlalchemy", "numpy", "celery", "sklearn", "rich"}),
         ("worker.app", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "rich"}),
         ("worker.runner.nursery", {"torch", "pydantic", "structlog", "msgspec"}),
+        ("scheduler.policy.jobs.core", {"numpy", "numba", "msgspec", "pydantic", "structlog"}),
         ("scheduler.beat", {"torch", "sqlalchemy", "numpy", "fastapi", "rich"}),
         ("scheduler.tasks.assign", {"torch", "sqlalchemy", "fastapi"}),
         ("scheduler.tasks.learn", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "ml"}),

@@ -34,7 +34,7 @@ from smore.domain.quote import quoted
 from worker import proc
 from worker.frames import Confinement, packages_of
 from worker.inherited import ROOT, for_runners
-from worker.runner.zygote import die_with_parent
+from worker.proc import die_with_parent
 from worker.sandbox import warden as sandbox
 from worker.sandbox.cgroup import RunnerGroup
 from worker.sandbox.warden import Cell, Warden

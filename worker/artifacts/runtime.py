@@ -27,6 +27,11 @@ log = observability.logger(__name__)
 
 #: Seconds for which a failure is answered again without another try.
 FAILURE_S: Final = 60.0
+#: The phases of a cold start that a node needs once.
+PREPARING: Final = ("fetch", "environment")
+#: Seconds between two looks at which revisions take the traffic, and from a failure to prepare one to the next try.
+PREPARE_S: Final = 5.0
+PREPARE_AGAIN_S: Final = 600.0
 #: Seconds between two removals of what no revision names.
 SWEEP_S: Final = 3600.0
 
@@ -59,8 +64,9 @@ class RuntimeEnvironment:
 
 class RuntimeProvider:
     """
-    Fetches folders and builds environments, and removes those that no revision names. ``clock`` gives seconds. Safe from
-    any thread: the caches below it lock, and failures are replaced as a whole.
+    Fetches folders and builds environments, for the revisions that take the traffic before anybody asks for them, and
+    removes those that no revision names. ``clock`` gives seconds. Safe from any thread: the caches below it lock, and
+    failures are replaced as a whole.
     """
 
     def __init__(
@@ -76,10 +82,13 @@ class RuntimeProvider:
         self._catalog = catalog
         self._clock = clock
         self._failed: dict[str, tuple[float, str]] = {}
+        #: Revisions that were prepared here, and when the others are tried again; the thread's own.
+        self._prepared: set[tuple[str, int]] = set()
+        self._prepare_at: dict[tuple[str, int], float] = {}
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Begin to remove what is not needed, in a thread of its own."""
+        """Begin to prepare what is needed and to remove what is not, in a thread of its own."""
         threading.Thread(target=self._run, name="artifacts", daemon=True).start()
 
     def provide(self, function: str, spec: FunctionSpec) -> RuntimeEnvironment:
@@ -128,16 +137,45 @@ class RuntimeProvider:
         self._failed[key] = (self._clock() + FAILURE_S, message)
         return RuntimeFailed(message)
 
-    # ---- what is not needed any more ---------------------------------------------------------------------------------
+    # ---- ahead of requests, and behind them --------------------------------------------------------------------------
 
     def _run(self) -> None:
+        sweep_at = self._clock()
         while True:
             try:
-                self.sweep()
+                self.prepare()
+                if self._clock() >= sweep_at:
+                    self.sweep()
+                    sweep_at = self._clock() + SWEEP_S
             except (redis.RedisError, OSError) as error:
-                log.warning("nothing swept", error=str(error))
-            if self._stopped.wait(SWEEP_S):
+                log.warning("neither prepared nor swept", error=str(error))
+            if self._stopped.wait(PREPARE_S):
                 return
+
+    def prepare(self) -> None:
+        """
+        Have what the revisions that take the traffic need on this node, so that no cold start waits for it. Raises
+        redis-py's errors.
+        """
+        now, in_force = self._clock(), set[tuple[str, int]]()
+        for entry in self._catalog.functions().values():
+            revision = (entry.key, entry.revision)
+            in_force.add(revision)
+            if not entry.revision or revision in self._prepared or now < self._prepare_at.get(revision, now):
+                continue
+            spec = self._catalog.revision(*revision)
+            try:
+                if spec is not None and spec.artifact is not None:
+                    self.provide(entry.key, spec).close()
+            except RuntimeUnavailable:
+                continue
+            except RuntimeFailed as error:
+                self._prepare_at[revision] = self._clock() + PREPARE_AGAIN_S
+                log.warning("not prepared", function=entry.key, revision=entry.revision, error=str(error))
+                continue
+            self._prepared.add(revision)
+        self._prepared &= in_force
+        self._prepare_at = {revision: at for revision, at in self._prepare_at.items() if revision in in_force}
 
     def sweep(self) -> None:
         """Remove folders and environments that no revision names. Raises redis-py's errors, OSError."""

@@ -251,7 +251,7 @@ class Pool:
                         raise Unservable(growing)
                     victims = self._eviction.make_room(key, spec)
                     if victims is not None:
-                        instance = self._add(function, revision, spec, prewarmed=False)
+                        instance = self._add(function, revision, spec, asked_at=began - sum(prepared.values()) / 1e3)
                         break
                 else:
                     awaited = next((i for i in staying if i.state is WarmState.LOADING), awaited)
@@ -273,10 +273,12 @@ class Pool:
         load_us = int((self._clock() - began) * 1e6 + sum(prepared.values()) * 1e3)
         return Seat(instance=instance, cold=True, load_us=load_us, new=new)
 
-    def _add(self, function: str, revision: int, spec: FunctionSpec, *, prewarmed: bool) -> Instance:
-        """With the lock held."""
+    def _add(self, function: str, revision: int, spec: FunctionSpec, *, asked_at: float | None = None) -> Instance:
+        """``asked_at``: when a batch asked for it, None = it is loaded ahead. With the lock held."""
         now = self._clock()
-        lifecycle = self._residents.lifecycles.begin(function, revision, prewarmed=prewarmed, now=now)
+        lifecycle = self._residents.lifecycles.begin(
+            function, revision, prewarmed=asked_at is None, now=now if asked_at is None else asked_at
+        )
         memory_mib = self._memory.need_mib((function, revision), spec)
         instance = Instance(function, revision, spec, memory_mib, lifecycle, used_at=now)
         self._residents.add(instance)
@@ -356,7 +358,7 @@ class Pool:
                 if victims is None:
                     log.info("no room to prewarm", function=function, revision=revision)
                     break
-                begun.append((self._add(function, revision, spec, prewarmed=True), victims))
+                begun.append((self._add(function, revision, spec), victims))
             residents.upkeep.notify()
         for instance, victims in begun:
             threading.Thread(target=self._prewarm, args=(instance, victims), name="prewarm", daemon=True).start()

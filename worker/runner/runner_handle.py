@@ -30,7 +30,7 @@ _REAP_S: Final = 1.0
 _UNLOAD_S: Final = 2.0
 
 #: The parts of a load in the runner, and of one out of host memory.
-LOAD_PHASES: Final = ("import", "weights", "first_run")
+_LOAD_PHASES: Final = ("import", "weights", "first_run")
 _RESTORE_PHASES: Final = ("host",)
 
 A = TypeVar("A", bound=frames.FromRunner)
@@ -170,7 +170,7 @@ class Runner:
         if self._group is not None and self._bounds is not None:
             self._group.limit(host_mib + self._bounds.beyond_mib)
         self._results, self._memory_mib = request.results, request.memory_mib
-        return self._ready(request, LOAD_PHASES, timeout_s)
+        return self._ready(request, _LOAD_PHASES, timeout_s)
 
     def park(self, timeout_s: float) -> frames.Parked:
         """Move its weights to host memory. RunnerFailed where they cannot be moved."""

@@ -15,7 +15,6 @@ Python's own forkserver is no way to do this: it would start by running Celery's
 """
 
 import contextlib
-import ctypes
 import fcntl
 import gc
 import importlib
@@ -34,23 +33,16 @@ from typing import Final, NoReturn
 from worker import frames
 from worker.frames import Channel
 from worker.inherited import ROOT
+from worker.proc import die_with_parent
 from worker.sandbox import warden
 from worker.sandbox.warden import Cell, Warden
 
-_PR_SET_PDEATHSIG: Final = 1
 #: Imported by the nursery, and so by no zygote and no runner.
 PRELOAD: Final = ("torch", "worker.runner.runner")
 #: Seconds between two looks at scratch folders that the kernel does not bound.
 _LOOK_S: Final = 1.0
 #: Seconds within which a worker that connects to the nursery must have sent its setup.
 _ASK_S: Final = 1.0
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` ends; if that has happened already, end now."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 class _Forker:

@@ -8,12 +8,13 @@ from typing import Final
 import numpy as np
 
 from scheduler.policy import kernel
-from scheduler.policy.budget.controller import DUTY, BudgetController, Step
+from scheduler.policy.budget.controller import DUTY, BudgetController
 from scheduler.policy.cluster import Batch, Cluster
 from scheduler.policy.decisions import Decision, Offload, Throttle, TokenBucket
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
 from scheduler.policy.knobs import BudgetRule, Knobs
+from smore.domain.loss import Step
 
 #: How long a GPU instance is expected to stay closed before the first closing was seen to end, seconds, and the weight
 #: of the newest closing in the moving average.

@@ -21,22 +21,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
-from smore.domain.loss import LEAST_RECENT, Sample, Window, over_budget
-
-
-class Step(StrEnum):
-    """How far functions are kept from a training."""
-
-    OPEN = "open"
-    HELD = "held"
-    DUTY_75 = "duty_75"
-    DUTY_50 = "duty_50"
-    DUTY_25 = "duty_25"
-    OFFLOADED = "offloaded"
-
+from smore.domain.loss import LEAST_RECENT, JobLoss, Step, Window, over_budget
 
 STEPS: Final = tuple(Step)
 #: Part of the time in which functions may work, by step. The gate stops starts, never a run that is under way.
@@ -72,20 +59,6 @@ CHARGED_SD: Final = 0.5
 LEAST_NOISE: Final = 0.005
 #: How far back what was charged is known, seconds: windows are told that late at most.
 LOGGED_S: Final = 180.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLoss:
-    """
-    What a report says of one training: its budget, its last iterations, the closed ones before them, and the closed
-    windows that were finished a short while ago, each told several times and known by its ``start``.
-    """
-
-    id: str
-    budget: float
-    recent: Sample | None = None
-    closed: Sample | None = None
-    windows: Sequence[Window] = ()
 
 
 @dataclass(slots=True)

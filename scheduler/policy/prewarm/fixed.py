@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from scheduler.policy.prewarm.window import Forecast, WarmWindow
+from scheduler.policy.forecast import Forecast
+from scheduler.policy.prewarm.window import WarmWindow
 
 
 class Never:

@@ -32,7 +32,6 @@ class PrewarmedFunction:
     demand: Demand
     mode: Prewarming
     rule: PrewarmRule | None
-    load_s: float
     due_at: float = inf
     minute: float = -inf
     before: int = 0

@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.fixed import Levels
-from scheduler.policy.prewarm.window import Forecast, WarmWindow
+from scheduler.policy.prewarm.window import WarmWindow
 
 MINUTE_S: Final = 60.0
 

@@ -117,7 +117,7 @@ class Instances:
                 decisions += leaving
                 instances = int(there[row]) + 1
                 there[row] = instances
-                function.pending[row] = Pending(instances, at + 3.0 * function.load_s + 10.0)
+                function.pending[row] = Pending(instances, at + 3.0 * function.demand.load_s + 10.0)
                 function.leased[row] = (instances, at + LEASE_S)
                 self.there(row).add(demand.function)
                 view.charge_load(now, demand, row)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Final, Literal, TypeAlias
 
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.prewarm.fixed import KeepAlive
-from scheduler.policy.prewarm.window import Forecast, WarmWindow
+from scheduler.policy.prewarm.window import WarmWindow
 
 MINUTE_S: Final = 60.0
 #: Means above this take the normal approximation of a Poisson stream.

@@ -9,12 +9,12 @@ keep-alive holds again after that. Idle instances beyond what a rule wants are o
 
 A rule is followed only while it knows something: where it needs a forecast and that is missing, older than ``stale_s``
 or no number for the minute that runs, the function goes on with its keep-alive, and
-:class:`~scheduler.policy.prewarm.status.PrewarmStatus` says so. What the rule answers meanwhile is kept, so that it
+:class:`~smore.domain.prewarming.PrewarmStatus` says so. What the rule answers meanwhile is kept, so that it
 counts as soon as the rule is followed again. All is pure: time is an argument, and a clock that was set back, or ahead,
 is straightened (clock.py).
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -29,12 +29,15 @@ from scheduler.policy.cluster import Cluster
 from scheduler.policy.decisions import Decision
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown, ForecastsUpdated, GpuReported, InstanceReported
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.prewarm.clock import MINUTE_S, MinuteClock
 from scheduler.policy.prewarm.function import PrewarmedFunction
 from scheduler.policy.prewarm.instances import LEASE_S, Instances, PlacementView
-from scheduler.policy.prewarm.status import ColdStartReason, PrewarmStatus
-from scheduler.policy.prewarm.window import OWN, Forecast, PrewarmRule, WarmWindow
+from scheduler.policy.prewarm.reports import PrewarmReports
+from scheduler.policy.prewarm.status import ColdStartReason
+from scheduler.policy.prewarm.window import PrewarmRule, WarmWindow
 from smore.domain.function import Prewarming
+from smore.domain.prewarming import OWN
 
 #: Rules that see a new minute in one round: a round is what an invocation's placement may have to wait for.
 AT_A_TIME: Final = 200
@@ -45,8 +48,6 @@ AGAIN_S: Final = 1.0
 #: After a failed load nothing is loaded ahead for so long, twice as long after each further one, up to the second.
 FAILED_S: Final = 30.0
 FAILED_MOST_S: Final = 3600.0
-#: Weight of the newest load in the moving average of a function's cold start.
-LOAD_WEIGHT: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +85,12 @@ class Prewarmer:
         self._due: list[tuple[float, str]] = []
         #: Functions whose rules are still to see the minute that runs.
         self._unseen: deque[str] = deque()
-        self.cold: Counter[ColdStartReason] = Counter()
+        self.reports = PrewarmReports(self._functions, self._clock)
 
     @property
     def next_at(self) -> float:
         """When it next has something to do if nothing happens, epoch seconds; inf = never."""
         return self._next_at - self._clock.offset
-
-    @property
-    def clock_steps(self) -> int:
-        """Steps of the clock so far that were no passing of time."""
-        return self._clock.steps
 
     # ---- what happens ------------------------------------------------------------------------------------------------
 
@@ -103,7 +99,7 @@ class Prewarmer:
         entry = self._functions.get(demand.function)
         mode = demand.spec.prewarm
         if entry is None or entry.demand is not demand or entry.mode is not mode:
-            former, entry = entry, PrewarmedFunction(demand, mode, self._rule(demand), demand.load_s)
+            former, entry = entry, PrewarmedFunction(demand, mode, self._rule(demand))
             if former is not None:
                 entry.seen, entry.minute, entry.count, entry.before = (
                     former.seen,
@@ -263,8 +259,6 @@ class Prewarmer:
             entry.leased.pop(row, None)
         elif event.load_s is not None:
             entry.failures = 0
-            if not event.host:
-                entry.load_s += LOAD_WEIGHT * (event.load_s - entry.load_s)
         if event.evicted:
             entry.lost, entry.lost_at = ColdStartReason.EVICTED, self._clock.straighten(now)
         entry.look = True
@@ -405,7 +399,7 @@ class Prewarmer:
         host_s = entry.demand.host_s
         open_ = cluster.alive & ~cluster.paused & ~cluster.protected
         parked = sum(until > window.from_at for row, several in entry.parked.items() if open_[row] for until in several)
-        load_s = host_s if 0 < window.instances - entry.loaded <= parked else entry.load_s
+        load_s = host_s if 0 < window.instances - entry.loaded <= parked else entry.demand.load_s
         return load_s + self.knobs.lead_s
 
     def _adjust(
@@ -436,63 +430,3 @@ class Prewarmer:
         if entry.wanted:
             self._instances.renew(now, at, entry, cluster, decisions)
         entry.loaded = int(there.sum())
-
-    # ---- what is published
-    # ------------------------------------------------------------------------------------------------
-
-    def cold_start_reason(self, now: float, demand: Demand, cluster: Cluster) -> ColdStartReason:
-        """Why an invocation of a revision must load an instance now. Asked once for each, before it is placed."""
-        why = self._why(self._clock.straighten(now), demand, cluster)
-        self.cold[why] += 1
-        return why
-
-    def _why(self, at: float, demand: Demand, cluster: Cluster) -> ColdStartReason:
-        entry = self._functions.get(demand.function)
-        if entry is None or entry.demand is not demand:
-            return ColdStartReason.OTHER_REVISION
-        if at < entry.retry_at:
-            return ColdStartReason.LOAD_FAILED
-        if entry.pending:
-            return ColdStartReason.LATE
-        cell = cluster.cells[demand.column, :, : len(cluster)]
-        if (cell[kernel.RESIDENT][cluster.alive] > 0).any():
-            return (
-                ColdStartReason.HELD_ELSEWHERE
-                if cluster.idle(demand.column)[cluster.alive].any()
-                else ColdStartReason.MORE_AT_ONCE
-            )
-        if entry.unmet and entry.wanted:
-            return ColdStartReason.NO_ROOM
-        if entry.lost is ColdStartReason.EVICTED:
-            return ColdStartReason.EVICTED
-        if not entry.seen:
-            return ColdStartReason.NEVER_SEEN
-        if entry.silence:
-            return ColdStartReason(entry.silence)
-        alive_s = demand.spec.keep_alive_s
-        if entry.lost is ColdStartReason.GIVEN_UP and (alive_s < 0 or at - entry.lost_at < alive_s):
-            return ColdStartReason.GIVEN_UP
-        return ColdStartReason.NOT_FORESEEN
-
-    def statuses(self) -> list[PrewarmStatus]:
-        """One for each function, by name."""
-        return [
-            PrewarmStatus(
-                function=function,
-                revision=entry.demand.revision,
-                mode=entry.mode,
-                source=entry.source,
-                silence=str(entry.silence),
-                wanted=entry.wanted,
-                loaded=entry.loaded,
-                unmet=entry.unmet,
-                load_s=round(entry.load_s, 4),
-                parked=sum(len(row) for row in entry.parked.values()),
-                host_s=round(entry.demand.host_s, 4),
-                holds=[
-                    (window.from_at - self._clock.offset, window.until_at - self._clock.offset, window.instances)
-                    for window in entry.followed
-                ],
-            )
-            for function, entry in sorted(self._functions.items())
-        ]

@@ -21,9 +21,11 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.fixed import Levels
-from scheduler.policy.prewarm.window import OWN, Forecast, WarmWindow
+from scheduler.policy.prewarm.window import WarmWindow
+from smore.domain.prewarming import OWN
 
 MINUTE_S: Final = 60.0
 

@@ -6,12 +6,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.prewarm import kernel
 from scheduler.policy.prewarm.fixed import Always, KeepAlive, Never, Oracle
 from scheduler.policy.prewarm.histogram import hhp, lsth
 from scheduler.policy.prewarm.ls_lstm import PaperRule
 from scheduler.policy.prewarm.priced import Priced
-from scheduler.policy.prewarm.window import Forecast, PrewarmRule
+from scheduler.policy.prewarm.window import PrewarmRule
 
 #: ``ls-lstm`` is the rule of the paper: the caller chooses the forecaster behind it. ``ls-lstm-quantile`` prepares for
 #: a quantile of the forecast instead of its mean, so that a minute that was predicted a little too low is not cold.

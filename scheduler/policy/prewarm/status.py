@@ -1,11 +1,7 @@
-"""How functions are kept ready, for people; and why an invocation had to load an instance."""
+"""Why an invocation had to load an instance."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
-
-from smore.domain.function import Prewarming
 
 
 class ColdStartReason(StrEnum):
@@ -42,27 +38,3 @@ SILENCES: Final = (
     ColdStartReason.STALE,
     ColdStartReason.NOT_A_NUMBER,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrewarmStatus:
-    """
-    How one function is kept ready. ``silence``: why its rule is not followed, '' = it is; ``source``: whose forecast or
-    rule is followed.
-
-    ``holds``: windows (from, until, instances) in epoch seconds. ``loaded``: instances that there are, loading ones
-    included; ``parked``: instances in host memory, from where a load takes ``host_s`` and not ``load_s`` seconds.
-    """
-
-    function: str
-    revision: int
-    mode: Prewarming
-    source: str
-    silence: str
-    wanted: int
-    loaded: int
-    unmet: bool
-    load_s: float
-    parked: int
-    host_s: float
-    holds: Sequence[tuple[float, float, int]]

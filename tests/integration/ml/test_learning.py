@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 import redis
 from sqlalchemy import Engine, text
 
+from ml.learn import learning
 from ml.learn.learning import Learning
 from ml.measure.rows import Row, write
 from smore.domain.errors import Conflict, InvalidInput, NotFound
@@ -29,6 +30,7 @@ from smore.domain.predictor import PredictorState
 from smore.messages.degradation import Table, decode
 from smore.postgres.catalog import Store
 from smore.postgres.predictors import Profiles
+from smore.process import observability
 from smore.process.settings import Settings
 from smore.redis.celery import REPUBLISH, RETRAIN, message
 from smore.redis.tables import Tables
@@ -429,7 +431,7 @@ def history(
     what it is.
     """
     revision, _ = store.register("default", "reader", FunctionSpec(entrypoint="m:C", profile=Profile(model="bert/cpu")))
-    job = store.create_job("default", "night", ["zoo.train"], [gpu], {"workload": str(VGG)})
+    job = store.jobs.create("default", "night", ["zoo.train"], [gpu], {"workload": str(VGG)})
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE jobs SET created_at = :at, started_at = :at WHERE id = :id"),
@@ -561,37 +563,52 @@ def environment(config: Settings) -> dict[str, str]:
     }
 
 
-def command(environment: dict[str, str], *words: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ml.learn.learning", *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture
+def command(
+    config: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, dict[str, Any]]]:
+    """Runs the command in this process: its exit status and its last line."""
+    monkeypatch.setattr(learning, "settings", lambda: config)
+    # The process of the tests keeps its log and its priority.
+    monkeypatch.setattr(observability, "configure", lambda *_: None)
+    monkeypatch.setattr(learning, "yield_to_others", lambda _: None)
+
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
+        status = learning.main(words)
+        return status, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
 
 
-def test_the_command_line(environment: dict[str, str], known: Profiles, tables: Tables, tmp_path: Path) -> None:
+def test_the_command_line(
+    command: Callable[..., tuple[int, dict[str, Any]]],
+    environment: dict[str, str],
+    known: Profiles,
+    tables: Tables,
+    tmp_path: Path,
+) -> None:
     put(tmp_path, [*solos(), *pairs(16)])
     files = [str(tmp_path / "a.jsonl")]
 
-    assert command(environment, "import", *files) == (
+    assert command("import", *files) == (
         0,
         {"result": "stored", "reason": "32 of 32 rows are new.", "version": None},
     )
-    assert command(environment, "import", *files)[1]["reason"] == "0 of 32 rows are new."
+    assert command("import", *files)[1]["reason"] == "0 of 32 rows are new."
     (tmp_path / "cut.jsonl").write_text('{"version"')
-    status, outcome = command(environment, "import", str(tmp_path / "cut.jsonl"))
+    status, outcome = command("import", str(tmp_path / "cut.jsonl"))
     assert (status, outcome["result"]) == (1, "failed")
     assert "cut.jsonl:1" in outcome["reason"]
-    status, outcome = command(environment, "retrain")
+    status, outcome = command("retrain")
     assert (status, outcome["result"], outcome["version"]) == (0, "published", tables.version())
-    status, outcome = command(environment, "rollback")
+    status, outcome = command("rollback")
     assert (status, outcome["result"]) == (1, "failed")
-    assert command(environment, "restore")[1]["result"] == "skipped"
-    status, shown = command(environment, "show")
+    assert command("restore")[1]["result"] == "skipped"
+    # One as a process of its own.
+    argv = [sys.executable, "-m", "ml.learn.learning", "show"]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout, done.stderr
+    status, shown = done.returncode, json.loads(done.stdout.splitlines()[-1])
     assert (status, shown["champion"], shown["published"]) == (0, tables.version(), tables.version())
     assert shown["predictors"][0]["state"] == "champion"
     assert {count["count"] for count in shown["rows"]} == {16}

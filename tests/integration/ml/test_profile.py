@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.measure import profile, rows
+from ml.measure import device, profile, rows
 from ml.measure.layers import table_iii
 from zoo.train import Options, Training
 
@@ -20,10 +20,12 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     monkeypatch.setattr(profile, "CONTROL_S", {"training": 0.1, "function": 0.1})
     out = tmp_path / "rows.jsonl"
 
-    def run(*words: str) -> list[rows.Row]:
+    def run(*words: str, parallel: bool = True) -> list[rows.Row]:
+        """``parallel``: start all workloads at once."""
         few = ["--functions", "0", "--several", "0", "--repeated", "0", "--repeated-functions", "0", "--window", "1.5"]
         here = ["--device", "cpu", "--cores", CORE, "--models", "mobilenet"]
-        assert profile.main(["--out", str(out), *here, "--parallel", "--order", "pairs", *few, *words]) == 0
+        here += ["--parallel"] * parallel
+        assert profile.main(["--out", str(out), *here, "--order", "pairs", *few, *words]) == 0
         return rows.read(out)
 
     return run
@@ -63,14 +65,14 @@ def test_measures_goes_on_and_names_its_place(
 def test_a_workload_that_fails_is_named_and_the_others_go_on(
     measure: Callable[..., list[rows.Row]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = profile.CpuPartition.start
+    start = device.CpuPartition.start
 
-    def break_functions(self: profile.CpuPartition, argv: list[str], role: rows.Role) -> object:
+    def break_functions(self: device.CpuPartition, argv: list[str], role: rows.Role) -> object:
         return start(
             self, [word if word != "mobilenet" or role == "training" else "no-such-model" for word in argv], role
         )
 
-    monkeypatch.setattr(profile.CpuPartition, "start", break_functions)
+    monkeypatch.setattr(device.CpuPartition, "start", break_functions)
     assert [row.row for row in measure("--pairs", "1")] == ["solo"]
     assert "mobilenet/cpu/function/1 could not be measured: its process ended" in capsys.readouterr().err
 
@@ -85,7 +87,7 @@ def test_wrong_words_are_refused(wrong: list[str]) -> None:
 
 def test_no_time_measures_nothing(measure: Callable[..., list[rows.Row]], tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").touch()
-    assert measure("--pairs", "1", "--minutes", "0.001") == []
+    assert measure("--pairs", "1", "--minutes", "0.001", parallel=False) == []
 
 
 def test_table_iii_of_a_training_by_hand() -> None:

@@ -244,7 +244,7 @@ def test_the_reader_yields_what_ended_with_its_last_attempt(
 def test_gpu_instances_and_jobs_over_a_span(
     engine: Engine, store: Store, serve: Callable[..., None], begin_us: int
 ) -> None:
-    job = store.create_job("default", "night", ["zoo.train"], ["cpu0"], {"workload": WORKLOAD, "budget": 0.05})
+    job = store.jobs.create("default", "night", ["zoo.train"], ["cpu0"], {"workload": WORKLOAD, "budget": 0.05})
     serve(*(told(begin_us + second * 1_000_000) for second in range(25)))
     reader = Reader(engine)
 

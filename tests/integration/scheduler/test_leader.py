@@ -21,8 +21,8 @@ from scheduler.tasks.assign import LOADING_S, wait_for_turn
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
+from smore.domain.override import Override
 from smore.messages.degradation import Table
-from smore.messages.overrides import Override
 from smore.messages.reasons import DryRunAnswer, decode_answer
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, WarmInstance, WarmState, encode_report
 from smore.messages.results import Result, encode_result

@@ -368,15 +368,15 @@ def test_what_a_project_may_reserve(http: httpx.Client, worker: Worker) -> None:
 
 def test_ranks_of_one_training_make_one_job(store: Store) -> None:
     tags = {"budget": 0.1, "source": "tracked"}
-    first = store.attach_job("default", "big", "a", tags, group="g", rank="1")
-    assert store.attach_job("default", "big", "a", tags, group="g", rank="1").id == first.id, "the same process twice"
-    both = store.attach_job("default", "big", "b", tags, group="g", rank="2")
+    first = store.jobs.attach("default", "big", "a", tags, group="g", rank="1")
+    assert store.jobs.attach("default", "big", "a", tags, group="g", rank="1").id == first.id, "the same process twice"
+    both = store.jobs.attach("default", "big", "b", tags, group="g", rank="2")
     assert (both.id, both.gpus) == (first.id, ["a", "b"])
     with pytest.raises(Exception, match="Another rank"):
-        store.attach_job("default", "big", "a", tags, group="g", rank="3")
-    anew = store.attach_job("default", "big", "a", tags, group="g", rank="1", former=first.id)
+        store.jobs.attach("default", "big", "a", tags, group="g", rank="3")
+    anew = store.jobs.attach("default", "big", "a", tags, group="g", rank="1", former=first.id)
     assert anew.id != first.id
-    assert store.get_job("default", first.id).state == "lost"
+    assert store.jobs.get("default", first.id).state == "lost"
 
 
 def test_one_that_cannot_be_seen_lives_by_its_word(

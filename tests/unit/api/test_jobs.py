@@ -15,7 +15,7 @@ from smore.domain.errors import Conflict, InvalidInput, LimitReached
 from smore.domain.job import REFUSED, JobState, exit_of, outcome_of, state_of
 from smore.domain.limits import Limits
 from smore.messages.reports import JobReport, Report
-from smore.postgres.catalog import Job
+from smore.postgres.jobs import Job
 from tests.support import fake_platform
 
 JOB = Job(

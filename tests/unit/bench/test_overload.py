@@ -48,20 +48,29 @@ def test_the_event_stream_is_read_up_to_its_newest_entry(monkeypatch: pytest.Mon
     assert witness.cursor == "8-1"
 
 
-def test_too_few_windows_let_the_load_go_on_and_without_a_loss_nobody_waits() -> None:
-    waited: list[float] = []
+@pytest.mark.parametrize(("in_each", "loads"), [(8, 0), (4, 1), (2, 3)])
+def test_too_few_windows_let_the_load_go_on_and_the_last_ones_are_waited_for(in_each: int, loads: int) -> None:
+    reported: list[float] = []
     sent: list[float] = []
 
     def within(job: str, begin: float, end: float) -> list[Window]:
-        return [window(begin)] * (4 if end - begin == 10.0 else 8)
+        # One more is there once somebody has waited for it.
+        return [window(begin)] * (in_each + bool(reported and begin))
 
     platform: Any = SimpleNamespace(
-        jobs={"train": "j"},
-        witness=SimpleNamespace(within=within),
-        report_windows=lambda until: waited.append(until),
+        jobs={"train": "j"}, witness=SimpleNamespace(within=within), report_windows=lambda until: reported.append(until)
     )
-    (windows,) = run.enough_windows(platform, (0.0, 10.0), sent.append, 3).values()
-    assert (len(windows), sent, waited[0]) == (12, [5.0], 10.0)
-    waited.clear()
-    (windows,) = run.enough_windows(platform, (0.0, 10.0), sent.append, 0).values()
-    assert (len(windows), sent, waited) == (4, [5.0], [])
+    (windows,) = run.enough_windows(platform, (0.0, 10.0), sent.append, 2).values()
+    assert sent == [5.0] * min(loads, 2)
+    assert (len(windows), len(reported)) == ((8, 0) if loads < 3 else (8, 1))
+
+
+def test_without_a_loss_nobody_waits_for_windows() -> None:
+    def refused(seconds: float) -> None:
+        raise AssertionError("nothing is sent or waited for")
+
+    platform: Any = SimpleNamespace(
+        jobs={"train": "j"}, witness=SimpleNamespace(within=lambda *_: [window(0.0)]), report_windows=refused
+    )
+    (windows,) = run.enough_windows(platform, (0.0, 10.0), refused, 0).values()
+    assert len(windows) == 1

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from demo import run
-from demo.run import Due, Phase, RequestOutcome, Sent
+from demo import board, figures, run, traffic
+from demo.board import Phase
+from demo.figures import RequestOutcome, Sent
+from demo.traffic import Due
 from smore import local
 from smore.domain.function import TensorSpec
 from smore.domain.invocation import State
@@ -18,41 +20,17 @@ from zoo import documents
 
 
 class TestTraffic:
-    def test_synthetic_counts_are_shares_and_the_same_for_the_same_seed(self) -> None:
-        counts = run.synthetic_counts(6, 60, 3)
-        assert counts.shape == (6, 60)
-        assert counts.min() >= 0
-        assert counts.sum() == pytest.approx(1)
-        np.testing.assert_array_equal(counts, run.synthetic_counts(6, 60, 3))
-        assert not np.array_equal(counts, run.synthetic_counts(6, 60, 4))
-
-    def test_it_is_azure_shaped(self) -> None:
-        shares = np.array([np.sort(run.synthetic_counts(6, 60, seed).sum(axis=1)) for seed in range(50)])
-        assert shares.min() > 0.01
-        # Heavy tail: the busiest function has several times the median's calls.
-        assert np.median(shares[:, -1] / shares[:, 2]) > 3
-        counts = run.synthetic_counts(6, 600, 0)
-        assert (counts[2] == 0).mean() >= 0.5
-        assert (counts[0] > 0).all()
-        # Bursts: a second far above the mean.
-        assert counts[0].max() > 3 * counts[0].mean()
-
-    @pytest.mark.parametrize("seconds", [1, 2, 7])
-    def test_a_short_window_is_no_special_case(self, seconds: int) -> None:
-        for seed in range(20):
-            assert np.isfinite(run.synthetic_counts(6, seconds, seed)).all()
-
     def test_arrivals_have_the_rate_the_shares_and_an_order(self) -> None:
         counts = np.array([[3.0] * 200, [1.0] * 200])
-        plan = run.arrivals(counts, 20.0, 0)
-        assert plan == run.arrivals(counts, 20.0, 0)
+        plan = traffic.arrivals(counts, 20.0, 0)
+        assert plan == traffic.arrivals(counts, 20.0, 0)
         assert len(plan) == pytest.approx(4000, rel=0.05)
         assert sum(due.function == 0 for due in plan) / len(plan) == pytest.approx(0.75, rel=0.05)
         assert [due.at_s for due in plan] == sorted(due.at_s for due in plan)
         assert 0 <= plan[0].at_s <= plan[-1].at_s < 200
 
     def test_a_second_without_counts_has_no_arrivals(self) -> None:
-        plan = run.arrivals(np.array([[0.0, 1.0, 0.0]]), 50.0, 0)
+        plan = traffic.arrivals(np.array([[0.0, 1.0, 0.0]]), 50.0, 0)
         assert plan
         assert all(1 <= due.at_s < 2 for due in plan)
 
@@ -60,11 +38,11 @@ class TestTraffic:
         busy = [Due(at_s=second / 10, function=0) for second in range(100)]
         calm = [Due(at_s=10.0 + second, function=1) for second in range(50)]
         plan = [*busy, *calm]
-        part = run.typical_part(plan, 60, 20)  # 50 on average; from the 7th second on 30 + 17
+        part = traffic.typical_part(plan, 60, 20)  # 50 on average; from the 7th second on 30 + 17
         assert len(part) == 47
         assert part[0].at_s >= 0
         assert part[-1].at_s < 20
-        assert run.typical_part(plan, 60, 60) == plan
+        assert traffic.typical_part(plan, 60, 60) == plan
 
 
 class TestTrace:
@@ -78,26 +56,24 @@ class TestTrace:
         return folder / "invocations.csv.gz"
 
     def test_slow_functions_of_the_trace_go_to_the_slow_ones_here(self, tmp_path: Path) -> None:
-        counts = run.trace_counts(self.write(tmp_path, durations=True), 2, 3)
+        counts = traffic.trace_counts(self.write(tmp_path, durations=True), 2, 3)
         np.testing.assert_allclose(counts, np.array([[7, 0, 70], [3, 0, 30]]) / 110)
 
     def test_without_durations_they_go_by_name(self, tmp_path: Path) -> None:
-        counts = run.trace_counts(self.write(tmp_path, durations=False), 2, 1)
+        counts = traffic.trace_counts(self.write(tmp_path, durations=False), 2, 1)
         np.testing.assert_allclose(counts, [[0.3], [0.7]])
 
     def test_a_trace_that_is_too_short_or_silent_is_refused(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, durations=False)
         with pytest.raises(ValueError, match="4 columns of minutes are needed, the file has 3"):
-            run.trace_counts(path, 2, 4)
+            traffic.trace_counts(path, 2, 4)
         plain = tmp_path / "plain.csv"
         plain.write_text("HashFunction,1\nf,0\n")
         with pytest.raises(ValueError, match="no invocation in these minutes"):
-            run.trace_counts(plain, 1, 1)
+            traffic.trace_counts(plain, 1, 1)
 
     def test_the_publishers_file(self) -> None:
-        if not run.TRACE.exists():
-            pytest.skip(f"{run.TRACE} is not at hand")
-        counts = run.trace_counts(run.TRACE, len(run.FUNCTIONS), 60)
+        counts = traffic.trace_counts(traffic.TRACE, len(traffic.FUNCTIONS), 60)
         assert counts.shape == (6, 60)
         assert counts.sum() == pytest.approx(1)
 
@@ -120,7 +96,7 @@ def refused(status: int, code: str, state: str | None = None) -> ApiError:
     ],
 )
 def test_outcomes(result: Invocation | ApiError | Unreachable, outcome: RequestOutcome) -> None:
-    assert run.outcome_of(result) is outcome
+    assert figures.outcome_of(result) is outcome
 
 
 class TestFigures:
@@ -132,7 +108,7 @@ class TestFigures:
     )
 
     def test_every_request_is_counted_once(self) -> None:
-        found = run.function_figures("a", self.SENT, {"a": 0.0905})
+        found = figures.function_figures("a", self.SENT, {"a": 0.0905})
         assert (found.submitted, found.succeeded, found.rejected, found.expired, found.failed) == (103, 100, 1, 1, 1)
         assert found.dsr == pytest.approx(90 / 103)
         assert found.p50_ms == pytest.approx(50.5)
@@ -140,57 +116,59 @@ class TestFigures:
         assert found.cold_starts == 1
 
     def test_nothing_sent_has_no_ratio(self) -> None:
-        found = run.function_figures("a", [], {})
+        found = figures.function_figures("a", [], {})
         assert (found.submitted, found.dsr, found.p50_ms) == (0, None, None)
-        assert run.percentile([], 50) is None
+        assert figures.percentile([], 50) is None
 
     def test_only_iterations_wholly_within_a_phase_count(self) -> None:
         steps = [(float(end), 1.0) for end in range(1, 8)]
-        found = run.iterations([*steps, (5.0, 3.0)], 2.0, 5.0)
+        found = figures.iterations([*steps, (5.0, 3.0)], 2.0, 5.0)
         assert found is not None
         assert found.count == 4
         assert found.mean_s == pytest.approx(1.5)
         assert found.half_width_s == pytest.approx(1.96 * 1.0 / 2)
-        assert run.iterations(steps, 2.0, 3.0) is None
+        assert figures.iterations(steps, 2.0, 3.0) is None
 
     def test_tax_is_against_alone_and_degradation_against_control(self) -> None:
-        def took(mean_s: float) -> run.Iterations:
-            return run.Iterations(count=9, mean_s=mean_s, half_width_s=0.0)
+        def took(mean_s: float) -> figures.Iterations:
+            return figures.Iterations(count=9, mean_s=mean_s, half_width_s=0.0)
 
-        found = run.job_figures("j", "cpu0", took(1.0), took(1.1), took(1.21))
+        found = figures.job_figures("j", "cpu0", took(1.0), took(1.1), took(1.21))
         assert found.tax == pytest.approx(0.1)
         assert found.degradation == pytest.approx(0.1)
-        assert run.job_figures("j", "cpu0", None, took(1.0), took(1.2)).tax is None
+        assert figures.job_figures("j", "cpu0", None, took(1.0), took(1.2)).tax is None
 
-    def samples(self) -> list[run.Sample]:
+    def samples(self) -> list[figures.Sample]:
         def gpu(used: float, by_functions: float) -> tuple[Gpu, ...]:
             return (
                 Gpu(id="cpu0", utilisation=used, function_utilisation=by_functions, utilisation_counter="cpu time"),
             )
 
-        return [run.Sample(at=at, gpus=gpu(used, used / 2)) for at, used in ((1, 0.2), (2, 0.4), (5, 0.8), (9, 1.0))]
+        return [
+            figures.Sample(at=at, gpus=gpu(used, used / 2)) for at, used in ((1, 0.2), (2, 0.4), (5, 0.8), (9, 1.0))
+        ]
 
     def test_utilisation_by_phase(self) -> None:
-        (found,) = run.gpu_figures(self.samples(), (1, 2), (4, 6))
+        (found,) = figures.gpu_figures(self.samples(), (1, 2), (4, 6))
         assert (found.gpu, found.counter) == ("cpu0", "cpu time")
         assert found.without_functions == pytest.approx(0.3)
         assert (found.with_functions, found.by_functions) == (0.8, 0.4)
-        (unseen,) = run.gpu_figures(self.samples(), (20, 21), (4, 6))
+        (unseen,) = figures.gpu_figures(self.samples(), (20, 21), (4, 6))
         assert unseen.without_functions is None
 
-    def report(self) -> run.DemoReport:
-        figures = run.function_figures("a", self.SENT, {"a": 0.0905})
-        took = run.Iterations(count=9, mean_s=0.1, half_width_s=0.001)
-        return run.DemoReport(
+    def report(self) -> figures.DemoReport:
+        of_a = figures.function_figures("a", self.SENT, {"a": 0.0905})
+        took = figures.Iterations(count=9, mean_s=0.1, half_width_s=0.001)
+        return figures.DemoReport(
             traffic="test",
             seconds=60,
             rate=20,
             seed=0,
-            functions=[figures],
-            total=figures,
-            control=run.function_figures("control", [], {}),
-            gpus=run.gpu_figures(self.samples(), (1, 2), (4, 6)),
-            jobs=[run.job_figures("train-a", "cpu0", None, took, took)],
+            functions=[of_a],
+            total=of_a,
+            control=figures.function_figures("control", [], {}),
+            gpus=figures.gpu_figures(self.samples(), (1, 2), (4, 6)),
+            jobs=[figures.job_figures("train-a", "cpu0", None, took, took)],
         )
 
     def test_the_reports_figures_leave_out_what_is_not_known(self) -> None:
@@ -204,13 +182,13 @@ class TestFigures:
     def test_the_report_for_people_shows_them(self) -> None:
         console = Console(width=160, force_terminal=False)
         with console.capture() as capture:
-            console.print(run.tables(self.report()))
+            console.print(board.tables(self.report()))
         shown = capture.get()
         assert all(text in shown for text in ("100.0 ± 1.0 ms", "+0.0 %", "0.874", "80 %"))
 
 
 def test_progress_waits_for_a_phase_that_takes_longer() -> None:
-    progress = run.Progress({Phase.CONTROL: 10.0, Phase.TRAFFIC: 60.0})
+    progress = board.Progress({Phase.CONTROL: 10.0, Phase.TRAFFIC: 60.0})
     now = progress._began
     assert progress.done_s(now + 4) == pytest.approx(4)
     assert progress.done_s(now + 99) == 10
@@ -220,15 +198,15 @@ def test_progress_waits_for_a_phase_that_takes_longer() -> None:
 
 
 def test_the_board_can_be_drawn_in_every_phase() -> None:
-    board = run.Board(progress=run.Progress({Phase.TRAFFIC: 60.0}))
+    live = board.Board(progress=board.Progress({Phase.TRAFFIC: 60.0}))
     console = Console(width=160, force_terminal=False)
     for _ in range(2):
         with console.capture() as capture:
-            console.print(board)
+            console.print(live)
         assert "traffic" in capture.get()
-        board.sent += [Sent(function="echo", latency_s=0.1, outcome=RequestOutcome.SUCCEEDED)]
-        board.samples.append(run.Sample(at=0.0, gpus=(Gpu(id="cpu0", utilisation=0.5),)))
-        board.recent["train"] = [0.1]
+        live.sent += [Sent(function="echo", latency_s=0.1, outcome=RequestOutcome.SUCCEEDED)]
+        live.samples.append(figures.Sample(at=0.0, gpus=(Gpu(id="cpu0", utilisation=0.5),)))
+        live.recent["train"] = [0.1]
     assert "cpu0" in capture.get()
 
 
@@ -239,12 +217,12 @@ def test_an_input_has_one_row_and_indices_that_every_table_has() -> None:
         TensorSpec(name="ids", datatype="INT64", shape=(-1, 4)),
         TensorSpec(name="sound", datatype="FP16", shape=(-1, -1)),
     ]
-    made = run.sample_input(Function(name="f", inputs=specs), rng)  # type: ignore[arg-type]
+    made = traffic.sample_input(Function(name="f", inputs=specs), rng)  # type: ignore[arg-type]
     assert isinstance(made, dict)
     assert (made["image"].shape, made["image"].dtype) == ((1, 3, 8), np.float32)
-    assert made["sound"].shape == (1, run.FREE_AXIS)
+    assert made["sound"].shape == (1, traffic.FREE_AXIS)
     assert set(np.unique(made["ids"])) <= {0, 1}
-    assert run.sample_input(Function(name="f"), rng) == {"x": [1, 2, 3, 4, 5, 6, 7, 8], "id": "abc"}
+    assert traffic.sample_input(Function(name="f"), rng) == {"x": [1, 2, 3, 4, 5, 6, 7, 8], "id": "abc"}
 
 
 def test_a_job_for_each_of_the_first_partitions() -> None:

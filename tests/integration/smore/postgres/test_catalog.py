@@ -240,18 +240,20 @@ def test_the_mirror_follows_postgres_not_its_writers(
 
 
 def test_jobs(store: Store) -> None:
-    jobs = [store.create_job("default", f"train-{i}", ["--model", "resnet"], ["cpu0"], {"team": "a"}) for i in range(5)]
+    jobs = [
+        store.jobs.create("default", f"train-{i}", ["--model", "resnet"], ["cpu0"], {"team": "a"}) for i in range(5)
+    ]
     assert jobs[0].state is JobState.STARTING
-    running = store.update_job("default", jobs[0].id, JobState.RUNNING)
-    ended = store.update_job("default", jobs[0].id, JobState.ENDED, exit_code=3)
+    running = store.jobs.update("default", jobs[0].id, JobState.RUNNING)
+    ended = store.jobs.update("default", jobs[0].id, JobState.ENDED, exit_code=3)
 
-    assert store.get_job("default", jobs[0].id) == ended
+    assert store.jobs.get("default", jobs[0].id) == ended
     assert (ended.exit_code, ended.started_at) == (3, running.started_at)
     assert ended.ended_at is not None
     assert ended.argv == ["--model", "resnet"]
-    first, cursor = store.list_jobs("default", limit=3)
-    rest, end = store.list_jobs("default", limit=3, cursor=cursor)
+    first, cursor = store.jobs.page("default", limit=3)
+    rest, end = store.jobs.page("default", limit=3, cursor=cursor)
     assert {job.id for job in [*first, *rest]} == {job.id for job in jobs}
     assert [len(first), len(rest), end] == [3, 2, None]
     with pytest.raises(NotFound):
-        store.get_job("vision", jobs[0].id)
+        store.jobs.get("vision", jobs[0].id)

@@ -13,12 +13,12 @@ import redis
 import redis.asyncio
 
 from smore.domain.ids import new_id
-from smore.domain.invocation import Cause, Encoding
+from smore.domain.invocation import Cause, Encoding, End
 from smore.messages import stream
 from smore.messages.results import decode_result
 from smore.process.settings import QueueSettings
 from smore.redis.gateway_queue import GatewayQueue
-from smore.redis.queue import Claim, Ending, Queue, RunOutcome, StartedInvocation
+from smore.redis.queue import Claim, Queue, RunOutcome, StartedInvocation
 from smore.redis.records import QueuedInvocation, Reply, parse_replies
 from smore.redis.submission import Submission
 from tests.support.eventually import eventually
@@ -717,8 +717,8 @@ def test_the_leader_ends_what_waits_and_nothing_else(queue: Queue) -> None:
     queue.redis.delete(f"{P}leader")
     token = queue.lead("", 60)
 
-    def ending(one: Submission) -> Ending:
-        return Ending(function=F, id=one.id, action="fail", cause=Cause.QUARANTINED, message="no")
+    def ending(one: Submission) -> End:
+        return End(function=F, id=one.id, action="fail", cause=Cause.QUARANTINED, message="no")
 
     assert queue.settle(token, [ending(waiting), ending(running), ending(waiting)]) == [True, False, False]
     assert queue.settle("0", [ending(waiting)]) is None

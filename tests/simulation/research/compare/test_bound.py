@@ -8,14 +8,14 @@ import pytest
 from research.compare.bound import MOST_INVOCATIONS, small, upper_bound
 from scheduler.policy.knobs import PRESETS
 from scheduler.simulation import policies, traces
-from scheduler.simulation.interference import Truth
+from scheduler.simulation.interference import InterferenceModel
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import SUCCEEDED
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import BadWorld, Function, Gpu, World, load
 
-PLAIN = replace(Truth(), noise=0.0, time_sharing=False)
+PLAIN = replace(InterferenceModel(), noise=0.0, time_sharing=False)
 #: Seconds of BERT alone, and its slowdown beside another.
 ALONE, SLOW = 0.037, (1 + 0.2 * 0.35 * 0.35) * 1.4**1.3 * 1.01
 
@@ -25,7 +25,7 @@ def world(*functions: str, count: int = 1, **changed: object) -> World:
         "name": "hand",
         "gpus": tuple(Gpu(name=f"gpu{number}") for number in range(count)),
         "functions": tuple(Function(name=name, model=name) for name in functions),
-        "truth": PLAIN,
+        "interference_model": PLAIN,
     }
     return World(**(fields | changed))  # type: ignore[arg-type]
 
@@ -67,10 +67,13 @@ def test_more_gpu_instances_slots_and_memory_bind() -> None:
     calm = replace(PLAIN, interference=False)
 
     assert upper_bound(world("bert", count=2), pair, 0) == 2
-    assert upper_bound(world("bert", truth=calm), loose, 0) == 2
-    assert upper_bound(world("bert", truth=calm, gpus=(Gpu(name="gpu0", slots=1),)), loose, 0) == 1
+    assert upper_bound(world("bert", interference_model=calm), loose, 0) == 2
+    assert upper_bound(world("bert", interference_model=calm, gpus=(Gpu(name="gpu0", slots=1),)), loose, 0) == 1
     need = world("bert").memory_mib(Function(name="bert", model="bert"))
-    assert upper_bound(world("bert", truth=calm, gpus=(Gpu(name="gpu0", memory_mib=1.5 * need),)), loose, 0) == 1
+    assert (
+        upper_bound(world("bert", interference_model=calm, gpus=(Gpu(name="gpu0", memory_mib=1.5 * need),)), loose, 0)
+        == 1
+    )
 
 
 def test_nothing_is_loaded_before_the_beginning() -> None:

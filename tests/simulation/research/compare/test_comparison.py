@@ -1,6 +1,7 @@
 """Comparisons and the command line: what is paired, what comes out, how it fails."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.Captu
         assert figures[f"{metric}.edf_util"] == pytest.approx(sum(each) / 2, abs=1e-5)
     assert figures["loaded_at_start.smore"] == figures["loaded_at_start.edf_util"] == 3
     assert "4/4 cells" in printed.err and "s left" in printed.err
-    assert "smore against the others" in printed.out and "of smore no worse than edf-util's" in printed.out
+    assert "smore compared with each other policy" in printed.out and "of smore no worse than edf-util's" in printed.out
 
 
 def test_processes_do_not_change_figures(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,9 +107,9 @@ def test_worlds_are_drawn_around_the_truth_and_counted(preset: str, capsys: pyte
     assert all(0.7 <= factor <= 1.3 for factor in factors.values())
     assert {"exponent", "growth", "u.training.vgg16", "b.function.bert"} <= set(factors)
     assert len(factors) == 2 + 2 * 16
-    assert plan.drawn(CALM) == {} and not plan.load(CALM).worlds["light"].truth.interference
+    assert plan.drawn(CALM) == {} and not plan.load(CALM).worlds["light"].interference_model.interference
     assert [cell.world for cell in plan.cells()] == [0, 0, CALM, CALM, 1, 1, 2, 2]
-    assert plan.load(1).worlds["light"].truth.training.exponent == pytest.approx(1.3 * factors["exponent"])
+    assert plan.load(1).worlds["light"].interference_model.training.exponent == pytest.approx(1.3 * factors["exponent"])
 
 
 def test_every_policy_of_a_cell_meets_the_same(preset: str, tmp_path: Path) -> None:
@@ -173,9 +174,17 @@ def test_run_and_trace_write_the_same_bytes_again(
         (["run", "--policy", "psychic"], "'psychic' is not a policy"),
         (
             ["run", "--policy", "smore", "--configuration", "dark"],
-            "configuration: 'dark' is not known; known are light, heavy",
+            "configuration: there is no 'dark'; there are light, heavy",
         ),
-        (["run", "--policy", "smore", "--trace", "kind=azure", "--data", "/nowhere"], "No such file or directory"),
+        (
+            ["run", "--policy", "smore", "--trace", "kind=azure", "--data", "/nowhere"],
+            "no azure2019/invocations.csv in /nowhere",
+        ),
+        (
+            ["run", "--policy", "smore", "--trace", "kind=azure,folder=azure2019/d01"],
+            "`smore data fetch azure2019` brings all of it",
+        ),
+        (["run", "--policy", "smore", "--trace", "kind=csv,path=/nowhere/mine.csv"], "/nowhere/mine.csv: No such file"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -239,6 +248,31 @@ def test_knobs_of_a_policy_are_set_after_its_name(preset: str, capsys: pytest.Ca
     figures = last(capsys)["figures"]
     assert figures["admission.edf_util"] > 0.5
     assert figures["admission.edf_util_sm_cap_0.01"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("started", "name"),
+    [("research.compare", "smore compare"), ("scheduler.simulation", "python -m scheduler.simulation compare")],
+)
+def test_help_has_the_name_by_which_it_was_called(
+    started: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", started, "compare", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {name} ")
+
+
+def test_a_trace_of_ones_own_is_compared(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("function,arrival_s,deadline_s\n" + "".join(f"bert,{at / 10},2\n" for at in range(20)))
+    words = ["--policies", "smore,random", "--seeds", "1", "--workers", "1", "--json"]
+    assert main(["compare", "--preset", preset, "--trace", f"kind=csv,path={path}", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"]["dsr.smore"] > 0
+    path.write_text(path.read_text() + "bert,3,never\n")
+    assert main(["compare", "--preset", preset, "--trace", f"kind=csv,path={path}", *words]) == 2
+    assert "mine.csv:22: deadline_s: a number is expected, not 'never'" in capsys.readouterr().err
 
 
 def test_fit_is_refused_without_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,14 @@ def undragged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "fitted_slowdown", lambda *_: 1.0)
 
 
+@pytest.fixture(autouse=True)
+def terminated_as_before() -> Iterator[None]:
+    """A live comparison ends its platform when it is terminated; the process of the tests ends as it did."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +158,7 @@ def test_deadlines_follow_the_times_of_calibration(tmp_path: Path) -> None:
 
     trace = platform.asked[0][1]
     assert np.isnan(trace.factor).all()
-    p99 = world.load(str(tmp_path / "tiny.yaml")).worlds[""].truth.p99
+    p99 = world.load(str(tmp_path / "tiny.yaml")).worlds[""].interference_model.p99
     factors = trace.deadline_s / (p99 * np.array([0.004, 0.02])[trace.function])
     assert factors.min() >= 20 and factors.max() <= 40
 
@@ -158,12 +167,17 @@ def test_the_simulated_world_has_the_times_at_hand_and_larger_batches_in_proport
     before = preset(tmp_path).worlds[""]
     after = live.calibrated_world(before, CALIBRATION)
 
-    assert after.truth.use("bert", "function", 1).seconds == pytest.approx(0.02)
-    grown = after.truth.use("bert", "function", 4).seconds / before.truth.use("bert", "function", 4).seconds
-    assert grown == pytest.approx(0.02 / before.truth.use("bert", "function", 1).seconds)
-    assert after.truth.use("resnet50", "training", 2) == before.truth.use("resnet50", "training", 2)
+    assert after.interference_model.use("bert", "function", 1).seconds == pytest.approx(0.02)
+    grown = (
+        after.interference_model.use("bert", "function", 4).seconds
+        / before.interference_model.use("bert", "function", 4).seconds
+    )
+    assert grown == pytest.approx(0.02 / before.interference_model.use("bert", "function", 1).seconds)
+    assert after.interference_model.use("resnet50", "training", 2) == before.interference_model.use(
+        "resnet50", "training", 2
+    )
     assert after.dispatch_s == CALIBRATION.network_s
-    assert (after.truth.device, after.truth.sharing_mode) == ("a core", "time-slice")
+    assert (after.interference_model.device, after.interference_model.sharing_mode) == ("a core", "time-slice")
 
 
 def test_with_its_drag_the_simulator_meets_as_many_deadlines_as_calibration_did(tmp_path: Path) -> None:
@@ -414,7 +428,6 @@ def test_a_platform_that_is_up_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(live, "compare", stop)
     monkeypatch.setattr(here, "Here", lambda *_: None)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     assert here.main([]) == 2
     assert seen == [set()]

@@ -17,16 +17,17 @@ from scheduler.leader import foresight
 from scheduler.policy.decisions import Dispatch, Prewarm
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import CountsKnown
-from scheduler.policy.prewarm import window
 from scheduler.policy.prewarm.fixed import KeepAlive
 from scheduler.policy.prewarm.ls_lstm import PaperRule
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.window import WarmWindow
 from scheduler.tasks.forecasting import Rehearsal
 from smore.domain.function import FunctionSpec, Prewarming, Profile
+from smore.domain.prewarming import OWN
 from smore.messages import forecasts as wire
 from smore.postgres.arrivals import Fitted, Past
 from smore.process.settings import PrewarmSettings
+from smore.testing import ManualClock
 from tests.support.policy_events import arrived, function
 from tests.support.prewarm_stage import Stage, report, served
 
@@ -95,11 +96,11 @@ class Twice:
         return mean, np.minimum(mean, 1.0), ["twice"] * len(since)
 
 
-def made(past: Past, now: list[float], *, toolkit: Any = None, **knobs: Any) -> tuple[Foresight, Door, Wall]:
+def made(past: Past, clock: ManualClock, *, toolkit: Any = None, **knobs: Any) -> tuple[Foresight, Door, Wall]:
     door, wall = Door(past), Wall()
     settings = PrewarmSettings(least_minutes=10, horizon=3, **knobs)
     return (
-        Foresight(door, wall, settings, toolkit=toolkit or Twice(), paper=lambda: {"p/b"}, clock=lambda: now[0]),  # type: ignore[arg-type]
+        Foresight(door, wall, settings, toolkit=toolkit or Twice(), paper=lambda: {"p/b"}, clock=clock),  # type: ignore[arg-type]
         door,
         wall,
     )
@@ -116,20 +117,20 @@ def test_a_minute_that_nobody_counted_is_no_number() -> None:
 
 
 def test_too_few_minutes_are_not_fitted() -> None:
-    door, _, wall = made(past(20, unknown=range(11)), [T + 20 * 60])
+    door, _, wall = made(past(20, unknown=range(11)), ManualClock(T + 20 * 60))
     assert door.fit(asked=True).result == "skipped"
     assert door.forecast().result == "skipped"
     assert wall.used == 0
 
 
 def test_it_is_fitted_when_it_is_due_and_forecasts_follow_what_came_since() -> None:
-    now = [T + 20 * 60 + 5]
-    made_, door, wall = made(past(20), now)
+    clock = ManualClock(T + 20 * 60 + 5)
+    made_, door, wall = made(past(20), clock)
     outcome = made_.fit(asked=False)
     assert (outcome.result, outcome.functions, wall.used) == ("fitted", 2, 1)
     assert msgspec.json.decode(door.fitted[0].model) == [20, [1]]
-    door.fitted[0] = Fitted(version=1, created_at=now[0], manifest=door.fitted[0].manifest, model=door.fitted[0].model)
-    now[0] += 120
+    door.fitted[0] = Fitted(version=1, created_at=clock(), manifest=door.fitted[0].manifest, model=door.fitted[0].model)
+    clock.advance(120)
     assert made_.fit(asked=False).result == "skipped"
     assert made_.forecast().result == "published"
     (blob,) = wall.forecasts
@@ -139,7 +140,7 @@ def test_it_is_fitted_when_it_is_due_and_forecasts_follow_what_came_since() -> N
     event = foresight.updated(wire.decode(wire.encode(blob)))
     np.testing.assert_array_equal(event.forecasts["p/a"].mean, [2.0, 2.0, 2.0])
     assert event.forecasts["p/a"].expected(T + 22 * 60) == 2.0
-    now[0] += 600
+    clock.advance(600)
     assert made_.fit(asked=False).result == "fitted"
 
 
@@ -148,8 +149,8 @@ def test_a_fit_that_is_killed_leaves_the_last_one_in_use() -> None:
         def fit(self, functions: Sequence[str], counts: Floats, paper: Sequence[int], before: bytes | None) -> bytes:
             raise KeyboardInterrupt
 
-    now = [T + 20 * 60 + 5]
-    made_, door, wall = made(past(20), now)
+    clock = ManualClock(T + 20 * 60 + 5)
+    made_, door, wall = made(past(20), clock)
     made_.fit(asked=True)
     killed = Foresight(
         door,  # type: ignore[arg-type]
@@ -157,20 +158,20 @@ def test_a_fit_that_is_killed_leaves_the_last_one_in_use() -> None:
         PrewarmSettings(least_minutes=10, horizon=3),
         toolkit=Killed(),
         paper=set,
-        clock=lambda: now[0],
+        clock=clock,
     )
     with pytest.raises(KeyboardInterrupt):
         killed.fit(asked=True)
     assert (len(door.fitted), wall.used, wall.forecasts) == (1, 1, [])
-    now[0] += 60
+    clock.advance(60)
     assert killed.forecast().result == "published"
 
 
 def test_what_a_redis_has_lost_is_said_again() -> None:
-    now = [T + 20 * 60 + 5]
-    made_, door, _ = made(past(20), now)
+    clock = ManualClock(T + 20 * 60 + 5)
+    made_, door, _ = made(past(20), clock)
     made_.fit(asked=True)
-    door.fitted[0] = Fitted(version=1, created_at=now[0], manifest=door.fitted[0].manifest, model=door.fitted[0].model)
+    door.fitted[0] = Fitted(version=1, created_at=clock(), manifest=door.fitted[0].manifest, model=door.fitted[0].model)
     emptied = Wall()
     again = Foresight(
         door,  # type: ignore[arg-type]
@@ -178,11 +179,11 @@ def test_what_a_redis_has_lost_is_said_again() -> None:
         PrewarmSettings(least_minutes=10, horizon=3),
         toolkit=Twice(),
         paper=set,
-        clock=lambda: now[0],
+        clock=clock,
     )
     assert again.fit(asked=False).result == "skipped"
     assert (emptied.used, emptied.counted is not None) == (1, True)
-    now[0] += 60
+    clock.advance(60)
     assert again.forecast().version == 1
 
 
@@ -191,7 +192,7 @@ def test_numbers_of_another_shape_are_not_published() -> None:
         def forecast(self, model: bytes, since: Floats, horizon: int) -> tuple[Floats, Floats, list[str]]:
             return since[:1, :1], since[:1, :1], ["short"]
 
-    made_, _, wall = made(past(20), [T + 20 * 60 + 5], toolkit=Short())
+    made_, _, wall = made(past(20), ManualClock(T + 20 * 60 + 5), toolkit=Short())
     made_.fit(asked=True)
     assert made_.forecast().result == "failed"
     assert wall.forecasts == []
@@ -205,30 +206,30 @@ def test_a_forecaster_that_returns_no_number_leaves_its_function_to_the_keep_ali
             numbers = np.array([[math.nan] * horizon, [1.0] * horizon])
             return numbers, numbers, ["broken", "broken"]
 
-    now = [T + 20 * 60.0]
+    clock = ManualClock(T + 20 * 60.0)
     counts = {"p/f0": {0: 1}, "p/f1": {0: 1}}
-    door, _, wall = made(Past(from_at=T, known=[True] * 30, counts=counts), now, toolkit=Broken())
+    door, _, wall = made(Past(from_at=T, known=[True] * 30, counts=counts), clock, toolkit=Broken())
     assert door.fit(asked=True).result == "fitted"
     assert door.forecast().result == "published"
     blob = wire.decode(wire.encode(wall.forecasts[0]))
     stage = Stage(foresees=True)
-    stage.at(now[0] - 60, function(0), function(1), served(0), served(1))
+    stage.at(clock() - 60, function(0), function(1), served(0), served(1))
     for rule in stage.rules.values():
-        rule.on_minute = [WarmWindow(from_at=now[0], until_at=math.inf)]
-    stage.at(now[0] - 1, report("a", now[0] - 1), foresight.updated(blob))
-    assert [(one.function, one.gpu) for one in stage.at(now[0]) if isinstance(one, Prewarm)] == [("p/f1", "a")]
-    assert {one.function: (one.source, one.silence) for one in stage.prewarmer.statuses()} == {
+        rule.on_minute = [WarmWindow(from_at=clock(), until_at=math.inf)]
+    stage.at(clock() - 1, report("a", clock() - 1), foresight.updated(blob))
+    assert [(one.function, one.gpu) for one in stage.at(clock()) if isinstance(one, Prewarm)] == [("p/f1", "a")]
+    assert {one.function: (one.source, one.silence) for one in stage.prewarmer.reports.statuses()} == {
         "p/f0": ("keep-alive", "not_a_number"),
         "p/f1": ("broken", ""),
     }
     # A request of the silenced one that finds nothing ready has that for its reason.
-    stage.at(now[0], CountsKnown(counts={"p/f0": [(T, 1)]}))
-    (dispatch,) = (one for one in stage.at(now[0] + 1, arrived(0, "1", at=now[0] + 1)) if isinstance(one, Dispatch))
+    stage.at(clock(), CountsKnown(counts={"p/f0": [(T, 1)]}))
+    (dispatch,) = (one for one in stage.at(clock() + 1, arrived(0, "1", at=clock() + 1)) if isinstance(one, Dispatch))
     assert dispatch.reasons.unforeseen == "not_a_number"
 
 
 def test_a_new_leader_is_taught_the_newest_minutes_alone() -> None:
-    made_, _, wall = made(past(1500, unknown=[1499]), [T + 1500 * 60])
+    made_, _, wall = made(past(1500, unknown=[1499]), ManualClock(T + 1500 * 60))
     made_.fit(asked=True)
     assert wall.counted is not None
     counted = wire.decode_counted(wire.encode(wall.counted))
@@ -256,8 +257,8 @@ def test_what_was_imported_stands_where_nobody_counted() -> None:
 
 
 def test_a_platform_that_has_counted_nothing_forecasts_from_a_trace() -> None:
-    now = [T + 30 * 60]
-    made_, door, wall = made(lent(), now)
+    clock = ManualClock(T + 30 * 60)
+    made_, door, wall = made(lent(), clock)
     door.past = lambda since, until: lent()  # type: ignore[method-assign]
     wall.asked = 7
     outcome = made_.fit(asked=False)
@@ -274,11 +275,11 @@ def test_a_platform_that_has_counted_nothing_forecasts_from_a_trace() -> None:
 
 
 def test_a_trace_that_is_taken_back_is_forecast_from_no_more() -> None:
-    now = [T + 30 * 60]
-    made_, door, wall = made(lent(), now)
+    clock = ManualClock(T + 30 * 60)
+    made_, door, wall = made(lent(), clock)
     door.past = lambda since, until: lent()  # type: ignore[method-assign]
     made_.fit(asked=False)
-    door.fitted[0] = Fitted(version=1, created_at=now[0], manifest=door.fitted[0].manifest, model=door.fitted[0].model)
+    door.fitted[0] = Fitted(version=1, created_at=clock(), manifest=door.fitted[0].manifest, model=door.fitted[0].model)
     door.past = lambda since, until: Past(from_at=T, known=[False] * 30, counts={})  # type: ignore[method-assign]
     assert (made_.fit(asked=False).result, wall.used) == ("skipped", 1)
     # Something was imported or removed since: no fit is young enough.
@@ -306,7 +307,7 @@ def test_each_function_gets_the_forecaster_that_would_have_cost_least() -> None:
     names = ["p/a", "p/b", "p/c", "p/d"]
     model = best().fit(names, counts, [], None)
     mean, any_, sources = best().forecast(model, counts[:, :0], 10)
-    assert sources[1] == sources[3] == window.OWN
+    assert sources[1] == sources[3] == OWN
     assert np.isnan(mean[1]).all()
     assert {sources[0], sources[2]} <= {"seasonal-naive", "renewal"}
     assert [minute for minute in range(10) if any_[0, minute] > 0.5] == [0, 7]
@@ -316,7 +317,7 @@ def test_each_function_gets_the_forecaster_that_would_have_cost_least() -> None:
 
 def test_nothing_is_worth_foreseeing_where_a_cold_start_is_worth_nothing() -> None:
     counts = hourly(600)[None, :]
-    assert best(0.0).forecast(best(0.0).fit(["p/a"], counts, [], None), counts[:, :0], 1)[2] == [window.OWN]
+    assert best(0.0).forecast(best(0.0).fit(["p/a"], counts, [], None), counts[:, :0], 1)[2] == [OWN]
 
 
 def test_minutes_since_the_fit_count() -> None:
@@ -402,7 +403,7 @@ def test_a_function_gets_the_rule_of_its_mode() -> None:
     found = foresight.prewarm_knobs(PrewarmSettings(rule="keep-alive", knobs={"seconds": 5.0}))
     rule = found.rules(Prewarming.AUTO, demand(keep_alive_s=600.0))
     assert isinstance(rule, KeepAlive)
-    assert rule.idle(T, 1) == [window.WarmWindow(from_at=T, until_at=T + 5.0)]
+    assert rule.idle(T, 1) == [WarmWindow(from_at=T, until_at=T + 5.0)]
     assert found.foresees == {Prewarming.PAPER}
 
 
@@ -413,7 +414,3 @@ def test_a_function_gets_the_rule_of_its_mode() -> None:
 def test_unknown_rules_and_knobs_are_told_at_the_start(settings: PrewarmSettings) -> None:
     with pytest.raises(ValueError, match=r"spine|tail"):
         foresight.prewarm_knobs(settings)
-
-
-def test_both_sides_call_a_functions_own_gaps_the_same() -> None:
-    assert wire.OWN == window.OWN

@@ -17,9 +17,10 @@ from ml.learn.challenge import Challenge, PairPredictor, Unusable, load_toolkit,
 from ml.learn.dataset import Point, Rows, gather, hold_back, observations, points, samples_of
 from ml.learn.live import History, Job, Observed, Run
 from ml.measure.rows import BadRow, Colocation, Profile, profiles, write
-from ml.predict.multiway import Weights, mean_error
+from ml.predict.multiway import mean_error, weights_of
 from ml.predict.samples import Samples
 from ml.predict.table import pair_wise, place_table
+from smore.domain.degradation import Weights
 from smore.messages.degradation import PlaceTable, Table
 from tests.support.measured import (
     PLACE,
@@ -346,7 +347,7 @@ def test_weights_learned_from_the_platforms_own_runs() -> None:
     (place,) = found.tables()
     # They hold for sets that were not among what they learned from.
     later, ones = sets(60, 90, 1.5), Weights()
-    assert error_of(Weights.of(place.weights), place, later) < error_of(ones, place, later) / 2
+    assert error_of(weights_of(place.weights), place, later) < error_of(ones, place, later) / 2
     assert found.manifest()["places"][0]["weights"]["training"]["verdict"] == "better"
     assert "weights of the training better (mean error " in found.words()
 

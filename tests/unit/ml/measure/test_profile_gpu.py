@@ -1,4 +1,4 @@
-"""What a profiling run takes from a GPU, on a machine of the fake NVML, and how it handles its members' processes."""
+"""What a profiling run takes from a GPU, on a machine of the fake NVML, and how it handles its members' members."""
 
 import subprocess
 import sys
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ml.measure import layers, profile, rows
-from ml.measure.rows import BadRow, Place
+from ml.measure import device, layers, processes, profile, rows
+from ml.measure.rows import BadRow, DeviceMode
 from tests.support.measured import function, solo, training
 from tests.support.nvml import Gpu, Instance, Machine, Process, install
 
@@ -22,13 +22,13 @@ USAGE = {"sm": 0.4, "tensor": 0.2, "nvml": 0.9}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(profile, "SAMPLE_S", 0.001)
-    monkeypatch.setattr(profile, "LAG_S", 0.0)
+    monkeypatch.setattr(device, "SAMPLE_S", 0.001)
+    monkeypatch.setattr(device, "LAG_S", 0.0)
 
 
-def sampled(watch: profile.Watch) -> profile.Usage:
+def sampled(watch: device.Watch) -> device.Usage:
     """Its usage, once NVML was asked more than once."""
-    assert isinstance(watch, profile._GpuWatch)
+    assert isinstance(watch, device._GpuWatch)
     if watch._rates is not None:
         while watch._rates._thread.is_alive() and len(watch._rates._samples) < 2:
             watch._rates._thread.join(0.001)
@@ -37,7 +37,7 @@ def sampled(watch: profile.Watch) -> profile.Usage:
 
 def test_sms_at_work_are_counted_by_gpm_with_nvmls_own_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = install(monkeypatch, Machine(gpus=[H200]))
-    gpu = profile.CudaGpu(0)
+    gpu = device.CudaGpu(0)
     assert (gpu.place.device, gpu.place.counter) == ("NVIDIA H200", "gpm-sm-util")
     usage = sampled(gpu.watch([7]))
     assert (usage.total, usage.counters) == (0.4, pytest.approx(USAGE))
@@ -48,7 +48,7 @@ def test_sms_at_work_are_counted_by_gpm_with_nvmls_own_beside(monkeypatch: pytes
 
 def test_before_hopper_the_counter_is_nvmls_and_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Machine(gpus=[replace(H200, gpm=None)]))
-    gpu = profile.CudaGpu(0)
+    gpu = device.CudaGpu(0)
     assert gpu.place.counter == "nvml-utilization"
     usage = sampled(gpu.watch([7]))
     assert (usage.total, usage.counters) == (0.9, {"nvml": 0.9})
@@ -59,24 +59,24 @@ def test_an_error_of_nvml_is_told_and_no_mean_is_taken_of_what_was_there(
 ) -> None:
     machine = Machine(gpus=[replace(H200, gpm=None, errors={"nvmlDeviceGetUtilizationRates": "GPU_IS_LOST"})])
     install(monkeypatch, machine)
-    usage = sampled(profile.CudaGpu(0).watch([7]))
+    usage = sampled(device.CudaGpu(0).watch([7]))
     assert (usage.total, usage.memory, usage.counters) == (None, None, {})
     assert "left out" in capsys.readouterr().err
 
 
 def test_what_nvml_says_in_the_first_second_is_not_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Machine(gpus=[replace(H200, gpm=None)]))
-    monkeypatch.setattr(profile, "LAG_S", 1000.0)
-    assert profile.CudaGpu(0).watch([7]).usage().total is None
+    monkeypatch.setattr(device, "LAG_S", 1000.0)
+    assert device.CudaGpu(0).watch([7]).usage().total is None
 
 
 def test_a_mig_instance_has_gpm_of_its_own_and_its_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     slice_ = Instance(uuid="MIG-b", id=3, gpm={"sm": 0.7})
     install(monkeypatch, Machine(gpus=[replace(H200, gpm=None, mig=[slice_])]))
-    with pytest.raises(profile.BadDevice, match="MIG instances"):
-        profile.CudaGpu(0)
+    with pytest.raises(device.BadDevice, match="MIG instances"):
+        device.CudaGpu(0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b")
-    gpu = profile.CudaGpu(0)
+    gpu = device.CudaGpu(0)
     assert (gpu.place.device, gpu.place.counter) == (slice_.name, "gpm-sm-util")
     assert sampled(gpu.watch([7])).counters == {"sm": 0.7}
 
@@ -86,7 +86,7 @@ class Stub:
 
     torch_device = "cpu"
     preset = "cpu"
-    place = Place(device="d", sharing_mode="time-slice", driver="2", counter="none")
+    place = DeviceMode(device="d", sharing_mode="time-slice", driver="2", counter="none")
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -103,7 +103,7 @@ class Stub:
             [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def watch(self, pids: Sequence[int]) -> profile.Watch:
+    def watch(self, pids: Sequence[int]) -> device.Watch:
         raise NotImplementedError
 
     def counters(self, pid: int) -> Mapping[str, float]:
@@ -113,18 +113,18 @@ class Stub:
 def test_members_load_together_and_rest_while_others_are_measured(tmp_path: Path) -> None:
     log = tmp_path / "log"
     device = Stub(log)
-    processes = profile.Processes(device)
+    members = processes.Processes(device)
     try:
-        processes.start([TRAINING, FUNCTION, FUNCTION])
+        members.start([TRAINING, FUNCTION, FUNCTION])
         assert device.started == 2
-        (bert,) = processes.of([TRAINING])
+        (bert,) = members.of([TRAINING])
         bert.ask(do="ready", batch=4)
         bert.answer()
-        processes.of([FUNCTION])
+        members.of([FUNCTION])
         # Not twice: it has not run since.
-        processes.of([FUNCTION])
+        members.of([FUNCTION])
     finally:
-        processes.end()
+        members.end()
     assert log.read_text().split("\n")[:-1] == ["bert ready", "bert rest"]
     assert device.started == 2
 
@@ -145,18 +145,18 @@ def test_a_file_is_gone_on_with_under_another_driver_and_no_other_counter(tmp_pa
 
 
 def test_a_process_that_died_while_it_rested_is_no_fault_of_the_run(tmp_path: Path) -> None:
-    processes = profile.Processes(Stub(tmp_path / "log"))
+    members = processes.Processes(Stub(tmp_path / "log"))
     try:
-        (bert,) = processes.of([TRAINING])
+        (bert,) = members.of([TRAINING])
         bert.ask(do="ready", batch=4)
         bert.answer()
         bert._process.kill()
         bert._process.wait()
-        assert processes.of([FUNCTION])
-        (other,) = processes.of([TRAINING])
+        assert members.of([FUNCTION])
+        (other,) = members.of([TRAINING])
         assert other.pid != bert.pid
     finally:
-        processes.end()
+        members.end()
 
 
 def test_the_words_of_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:

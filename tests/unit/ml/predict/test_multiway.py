@@ -1,257 +1,16 @@
-"""Eq. 3 and 4 by hand, what their weights learn, and what that is worth on rows that they have not seen."""
+"""What observations teach the weights of Eq. 3 and 4, and what that is worth on rows that they have not seen."""
 
 import math
 import random
 from collections.abc import Callable
-from statistics import fmean
 
 import pytest
 
 from ml.measure.rows import BadRow, Role, Workload
-from ml.predict.multiway import (
-    HIGHEST,
-    K_MAX,
-    Neighbour,
-    Observation,
-    Pairs,
-    Update,
-    UpdateRule,
-    Weights,
-    evaluate,
-    function_degradation,
-    learn,
-    mean_error,
-    training_degradation,
-    update_function,
-    update_training,
-)
+from ml.predict.multiway import Observation, Pairs, evaluate, learn, mean_error, published, weights_of
+from smore.domain.degradation import K_MAX, UpdateRule, Weights
 from smore.messages.degradation import Weight
-
-MODELS = ("vgg16", "mobilenet", "deepvit", "resnet50", "bert", "roberta", "deepfm", "segnet")
-NLMS = UpdateRule()
-
-
-def beside(*pairs: tuple[str, float]) -> list[Neighbour]:
-    return [Neighbour(model=model, degradation=degradation) for model, degradation in pairs]
-
-
-# ---- Eq. 3 and 4 -----------------------------------------------------------------------------------------------------
-
-
-def test_all_weights_one_is_the_plain_sum() -> None:
-    weights = Weights()
-
-    assert training_degradation(weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.25))) == pytest.approx(0.35)
-    assert function_degradation(
-        weights, "bert", Neighbour(model="vgg16", degradation=2.0), beside(("deepfm", 0.5), ("segnet", 0.25))
-    ) == pytest.approx(2.75)
-    assert training_degradation(weights, "vgg16", []) == 0.0
-
-
-def test_equation_3_by_hand() -> None:
-    weights = Weights(learned={("training", 2, "vgg16", "bert"): 1.5, ("training", 2, "vgg16", "deepfm"): 0.5})
-
-    assert training_degradation(weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.2))) == pytest.approx(0.25)
-
-
-def test_equation_4_by_hand() -> None:
-    weights = Weights(learned={("function", 3, "bert", "vgg16"): 0.5, ("functions", 3, "bert", "deepfm"): 2.0})
-    training, others = Neighbour(model="vgg16", degradation=2.0), beside(("deepfm", 0.5), ("segnet", 0.25))
-
-    assert function_degradation(weights, "bert", training, others) == pytest.approx(0.5 * 2.0 + 2.0 * 0.5 + 0.25)
-
-
-def test_a_function_that_runs_several_times_counts_as_often() -> None:
-    weights = Weights(learned={("training", 3, "vgg16", "bert"): 2.0})
-
-    # Two batches of one model share a weight.
-    assert training_degradation(
-        weights, "vgg16", beside(("bert", 0.1), ("bert", 0.3), ("deepfm", 0.2))
-    ) == pytest.approx(1.0)
-
-
-def test_a_pair_has_no_weight() -> None:
-    """k = 1 is frozen (A11), and two functions without a training are a pair."""
-    weights = Weights()
-
-    assert update_training(weights, "vgg16", beside(("bert", 0.1)), 0.5, NLMS) == pytest.approx(0.4)
-    update_function(weights, "bert", Neighbour(model="vgg16", degradation=1.0), [], 3.0, NLMS)
-    update_function(weights, "bert", None, beside(("deepfm", 1.0)), 3.0, NLMS)
-
-    assert weights.learned == {}
-    # Learned beside a training, not applied to the pair.
-    weights.learned["functions", 2, "bert", "deepfm"] = 3.0
-    assert function_degradation(weights, "bert", None, beside(("deepfm", 1.0))) == 1.0
-
-
-def test_an_unseen_k_starts_from_the_one_below() -> None:
-    weights = Weights(learned={("training", 2, "vgg16", "bert"): 1.5})
-
-    assert weights.value("training", 3, "vgg16", "bert") == 1.5
-    assert weights.value("training", 2, "vgg16", "deepfm") == 1.0
-    update_training(weights, "vgg16", beside(*[("bert", 0.1)] * 3), 0.45, NLMS)  # exactly what is predicted
-    assert weights.learned["training", 3, "vgg16", "bert"] == pytest.approx(1.5)
-
-
-def test_more_functions_than_k_max_are_weighed_as_k_max() -> None:
-    weights = Weights()
-    many = beside(*[("bert", 0.1)] * (K_MAX + 4))
-
-    update_training(weights, "vgg16", many, 2.4, NLMS)
-
-    assert [k for _, k, _, _ in weights.learned] == [K_MAX]
-    assert training_degradation(weights, "vgg16", many) > 1.2
-
-
-# ---- updates ---------------------------------------------------------------------------------------------------------
-
-
-def test_updates_by_hand() -> None:
-    """e = 0.5 - 0.3 = 0.2; x = 0.1 and 0.2 (A10)."""
-    expected: dict[Update, tuple[float, float]] = {
-        "nlms": (1 + 0.1 * 0.2 * 0.1 / (0.05 + 1e-3), 1 + 0.1 * 0.2 * 0.2 / (0.05 + 1e-3)),
-        "literal": (1.02, 1.02),
-        "grad": (1.002, 1.004),
-    }
-    for update, values in expected.items():
-        weights = Weights()
-        error = update_training(
-            weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.2)), 0.5, UpdateRule(update=update)
-        )
-        assert error == pytest.approx(0.2)
-        learned = [weights.value("training", 2, "vgg16", other) for other in ("bert", "deepfm")]
-        assert learned == pytest.approx(values), update
-
-
-def test_off_learns_nothing() -> None:
-    weights = Weights()
-    update_training(weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.2)), 0.5, UpdateRule(update="off"))
-
-    assert weights.learned == {}
-
-
-def test_weights_stay_within_their_bounds() -> None:
-    weights, several = Weights(), beside(("bert", 0.1), ("deepfm", 0.2))
-    for _ in range(100):
-        update_training(weights, "vgg16", several, 1e6, NLMS)
-    assert weights.value("training", 2, "vgg16", "bert") == HIGHEST
-    for _ in range(100):
-        update_training(weights, "vgg16", several, -1e6, NLMS)
-    assert weights.value("training", 2, "vgg16", "bert") == 0.0
-
-
-def test_neighbours_that_cost_nothing_take_no_blame() -> None:
-    weights = Weights()
-    update_training(weights, "vgg16", beside(("bert", 1e-9), ("deepfm", 0.0)), 0.5, NLMS)
-
-    assert weights.value("training", 2, "vgg16", "bert") == pytest.approx(1.0)
-    assert weights.value("training", 2, "vgg16", "deepfm") == 1.0
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -0.1])
-def test_bad_numbers_are_refused_and_leave_the_weights(bad: float) -> None:
-    weights = Weights()
-    with pytest.raises(BadRow, match="bert"):
-        training_degradation(weights, "vgg16", beside(("bert", bad)))
-    with pytest.raises(BadRow, match="bert"):
-        update_training(weights, "vgg16", beside(("deepfm", 0.1), ("bert", bad)), 0.5, NLMS)
-    if not math.isfinite(bad):
-        with pytest.raises(BadRow, match="observed"):
-            update_training(weights, "vgg16", beside(("deepfm", 0.1), ("bert", 0.1)), bad, NLMS)
-    assert weights.learned == {}
-
-
-@pytest.mark.parametrize("fields", [{"update": "sgd"}, {"eta": 0.0}, {"eta": 2.0}, {"eps": 0.0}])
-def test_a_rule_that_cannot_work_is_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(fields))):
-        UpdateRule(**fields)  # type: ignore[arg-type]
-
-
-# ---- what weights learn ----------------------------------------------------------------------------------------------
-
-
-class Generator:
-    """
-    Pairs drawn at random and a truth for several functions: ``truth(sum of pairs, k)``.
-
-    Eight models; degradations of trainings 0.02..0.3, of functions 0.5..4 by a training and 0.3..1.5 by a function.
-    """
-
-    def __init__(self, truth: Callable[[float, int], float], noise: float = 0.0) -> None:
-        self._truth, self._noise = truth, noise
-        self._random = random.Random(7)
-        draw = self._random.uniform
-        self.tr = {(i, j): draw(0.02, 0.3) for i in MODELS for j in MODELS}
-        self.fn = {(j, i): draw(0.5, 4.0) for i in MODELS for j in MODELS}
-        self.ff = {(j, w): draw(0.3, 1.5) for w in MODELS for j in MODELS}
-
-    def training(self) -> tuple[str, list[Neighbour], float]:
-        k = self._random.randint(2, 4)
-        i, functions = self._random.choice(MODELS), self._random.choices(MODELS, k=k)
-        neighbours = [Neighbour(model=j, degradation=self.tr[i, j]) for j in functions]
-        return i, neighbours, self._actual(sum(one.degradation for one in neighbours), k)
-
-    def function(self) -> tuple[str, Neighbour, list[Neighbour], float]:
-        k = self._random.randint(2, 4)
-        i, j, others = self._random.choice(MODELS), self._random.choice(MODELS), self._random.choices(MODELS, k=k - 1)
-        training = Neighbour(model=i, degradation=self.fn[j, i])
-        neighbours = [Neighbour(model=w, degradation=self.ff[j, w]) for w in others]
-        plain = training.degradation + sum(one.degradation for one in neighbours)
-        return j, training, neighbours, self._actual(plain, k)
-
-    def _actual(self, plain: float, k: int) -> float:
-        return self._truth(plain, k) * (1 + self._random.gauss(0, self._noise))
-
-
-def super_additive(plain: float, k: int) -> float:
-    """Every further function makes all of them worse."""
-    return plain * (1 + 0.35 * (k - 1))
-
-
-def processor_sharing(plain: float, k: int) -> float:
-    """Neighbours stand in each other's way too, so that together they cost less than the sum."""
-    return plain / (1 + 0.2 * (k - 1))
-
-
-@pytest.mark.parametrize(("update", "gain"), [("nlms", 3.0), ("literal", 3.0)])
-@pytest.mark.parametrize("truth", [super_additive, processor_sharing])
-def test_3000_updates_cut_the_error_of_eq_3_to_a_third(
-    update: Update, gain: float, truth: Callable[[float, int], float]
-) -> None:
-    """Learned weights err less than weights of one on sets of functions."""
-    generator, weights = Generator(truth), Weights()
-
-    def error() -> float:
-        return fmean(
-            abs(actual - training_degradation(weights, i, beside_))
-            for i, beside_, actual in (generator.training() for _ in range(500))
-        )
-
-    before = error()
-    for _ in range(3000):
-        i, functions, actual = generator.training()
-        update_training(weights, i, functions, actual, UpdateRule(update=update))
-
-    assert before / error() >= gain
-
-
-@pytest.mark.parametrize("truth", [super_additive, processor_sharing])
-def test_3000_updates_cut_the_error_of_eq_4_to_a_third(truth: Callable[[float, int], float]) -> None:
-    generator, weights = Generator(truth, noise=0.05), Weights()
-
-    def error() -> float:
-        drawn = [generator.function() for _ in range(500)]
-        return fmean(
-            abs(actual - function_degradation(weights, j, training, others)) for j, training, others, actual in drawn
-        )
-
-    before = error()
-    for _ in range(3000):
-        j, training, others, actual = generator.function()
-        update_function(weights, j, training, others, actual, NLMS)
-
-    assert before / error() >= 3.0
-
+from tests.support.several import MODELS, Generator, super_additive
 
 # ---- persistence -----------------------------------------------------------------------------------------------------
 
@@ -265,15 +24,15 @@ def test_published_weights_read_back_the_same() -> None:
             ("functions", K_MAX, "bert", "deepfm"): 2.5,
         }
     )
-    published = weights.published()
+    listed = published(weights)
 
-    assert Weights.of(published).learned == weights.learned
+    assert weights_of(listed).learned == weights.learned
     # Without gaps from the first learned k on.
-    assert [(w.k, w.value) for w in published if w.kind == "training"] == [(2, 1.5), (3, 1.5)] + [
+    assert [(w.k, w.value) for w in listed if w.kind == "training"] == [(2, 1.5), (3, 1.5)] + [
         (k, 0.5) for k in range(4, K_MAX + 1)
     ]
-    assert {w.k for w in published if w.kind == "functions"} == {K_MAX}
-    assert Weights().published() == []
+    assert {w.k for w in listed if w.kind == "functions"} == {K_MAX}
+    assert published(Weights()) == []
 
 
 @pytest.mark.parametrize(
@@ -282,7 +41,7 @@ def test_published_weights_read_back_the_same() -> None:
 def test_weights_that_cannot_be_are_refused(fields: dict[str, object]) -> None:
     values: dict[str, object] = {"kind": "training", "k": 2, "victim": "vgg16", "other": "bert", "value": 1.0}
     with pytest.raises(BadRow, match="not a weight"):
-        Weights.of([Weight(**(values | fields))])  # type: ignore[arg-type]
+        weights_of([Weight(**(values | fields))])  # type: ignore[arg-type]
 
 
 # ---- on observations -------------------------------------------------------------------------------------------------
@@ -387,3 +146,26 @@ def test_the_newest_observation_has_the_last_word() -> None:
     weights = learn([*newer, *older], known(generator), rule=UpdateRule(eta=1.0), epochs=1)
 
     assert weights.learned["training", 2, "vgg16", "bert"] == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -0.1])
+def test_bad_numbers_are_refused(bad: float) -> None:
+    generator = Generator(super_additive)
+    measured = observed(generator, "vgg16", ["bert", "deepfm"])
+    if not math.isfinite(bad):
+        broken = Observation(victim=measured[0].victim, beside=measured[0].beside, actual=bad, at=0.0)
+        with pytest.raises(BadRow, match="observed"):
+            learn([broken], known(generator))
+    generator.tr["vgg16", "bert"] = bad
+    with pytest.raises(BadRow, match="bert"):
+        learn(measured, known(generator))
+
+
+def test_without_a_training_a_set_of_k_has_the_weights_of_one_less() -> None:
+    """As the policy reads them: three functions alone are two neighbours each."""
+    generator = Generator(super_additive)
+    victim, *others = [workload(model, "function") for model in ("bert", "deepfm", "segnet")]
+
+    weights = learn([Observation(victim=victim, beside=tuple(others), actual=3.0, at=0.0)], known(generator))
+
+    assert {k for _, k, _, _ in weights.learned} == {2}

@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Profile, Role, Solo, Timing, Workload
-from ml.predict.multiway import Weights
+from ml.measure.rows import FEATURES, BadRow, Colocation, DeviceMode, Member, Profile, Role, Solo, Timing, Workload
+from ml.predict.multiway import weights_of
 from ml.predict.samples import Direction, Floats, Samples
 from ml.predict.table import ENOUGH, NEWEST, build, pair_wise, place_table
+from smore.domain.degradation import Weights
 from smore.domain.function import Profile as Declared
 from smore.messages.degradation import PlaceTable
 
-PLACE = Place(device="CPU partition: 1 core", sharing_mode="time-slice", driver="d", counter="cpu-time")
+PLACE = DeviceMode(device="CPU partition: 1 core", sharing_mode="time-slice", driver="d", counter="cpu-time")
 DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions")
 
 
@@ -358,7 +359,7 @@ def test_a_built_table_is_as_a_reader_decodes_it() -> None:
     first, second = table.place(*PLACE.key), table.place(*other.place.key)
     assert first is not None
     assert second is not None
-    assert (Weights.of(first.weights), second.weights) == (weights, [])
+    assert (weights_of(first.weights), second.weights) == (weights, [])
     assert second.functions == ["bert/cpu/function/1"]
 
 

@@ -19,13 +19,11 @@ from scheduler.policy.budget.controller import (
     STEPS,
     BudgetController,
     CostCorrection,
-    JobLoss,
-    Step,
 )
 from scheduler.policy.decisions import Dispatch, Offload, Throttle
 from scheduler.policy.events import ClaimRefused, Event, InvocationSettled, WarmLimits
 from scheduler.policy.knobs import preset
-from smore.domain.loss import Sample, Window
+from smore.domain.loss import JobLoss, Sample, Step, Window
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import NOW, arrived, batched, function, gpu, known
 

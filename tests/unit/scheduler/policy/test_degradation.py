@@ -18,7 +18,8 @@ from scheduler.policy.degradation import NoTable
 from scheduler.policy.degradation import Table as PolicyTable
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
-from scheduler.policy.kernel import K_MAX, Floats
+from scheduler.policy.kernel import Floats
+from smore.domain.degradation import Neighbour, of_function, of_training
 from smore.domain.function import FunctionSpec
 from smore.messages.degradation import PlaceTable, Table, Weight
 from tests.support.tables import DEVICE, MODE, place
@@ -266,19 +267,16 @@ def test_every_row_is_what_the_equations_say(case: Case) -> None:
             there.begin(row, load(number))
     found = there.effect(load(case.adding))
     table, added = case.table, f"f{case.adding}"
+    weight = table.learned().value
     for row, i in enumerate(case.rows):
-        together = [*case.running[row], case.adding]
-        k = min(len(together) if i >= 0 else max(1, len(together) - 1), K_MAX)
-        training = sum(
-            table.weight("training", k, f"t{i}", f"f{j}") * table.cell(table.training, i, j) for j in together if i >= 0
-        )
-        own = (
-            table.weight("function", k, added, f"t{i}") * table.cell(table.function, i, case.adding) if i >= 0 else 0.0
-        )
-        for other in case.running[row]:
-            own += table.weight("functions", k, added, f"f{other}") * table.cell(
-                table.function_on_function, case.adding, other
-            )
+        beside = [Neighbour(f"f{j}", table.cell(table.function_on_function, case.adding, j)) for j in case.running[row]]
+        training = 0.0
+        by_training = None
+        if i >= 0:
+            lost = [Neighbour(f"f{j}", table.cell(table.training, i, j)) for j in [*case.running[row], case.adding]]
+            training = of_training(f"t{i}", lost).value(weight)
+            by_training = Neighbour(f"t{i}", table.cell(table.function, i, case.adding))
+        own = of_function(added, by_training, beside).value(weight)
         assert found.training[row] == pytest.approx(training)
         assert found.own[row] == pytest.approx(own)
         assert found.known[row]

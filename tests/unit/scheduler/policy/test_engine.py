@@ -12,16 +12,17 @@ from dataclasses import replace
 import pytest
 
 from scheduler.policy import kernel
-from scheduler.policy.decisions import Dispatch, End, Refusal
+from scheduler.policy.decisions import Dispatch, Refusal
 from scheduler.policy.events import (
     Event,
     GpuLost,
     InvocationArrived,
     InvocationSettled,
 )
-from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, UnknownPolicy, preset
+from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, preset
 from scheduler.policy.load import LoadSwitch
-from smore.domain.invocation import Cause
+from scheduler.policy.setting import UnknownPolicy
+from smore.domain.invocation import Cause, End
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import NOW, arrived, function, gpu, known, own, placed
 

@@ -4,19 +4,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from scheduler.policy.decisions import Decision, Dispatch, End, Offload, Refusal
+from scheduler.policy.decisions import Decision, Dispatch, Offload, Refusal
 from scheduler.policy.events import (
     Event,
     FunctionKnown,
     GpuReported,
     InvocationArrived,
-    Override,
     OverridesChanged,
     PausesChanged,
     WarmLimits,
 )
 from scheduler.policy.knobs import preset
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.invocation import End
+from smore.domain.override import Override
 from tests.support.driven import DrivenEngine
 
 NOW = 1_000.0
@@ -85,7 +86,7 @@ def test_the_starvation_bound_holds_with_any_boost(waited_s: float, first: str) 
 
 
 def test_a_pin_holds_for_gpus_that_come_later_and_ends() -> None:
-    pin = OverridesChanged(overrides=[Override(function="p/a", gpus=frozenset({"h"}), pin_until=NOW + 5)])
+    pin = OverridesChanged(overrides=[Override(function="p/a", gpus=("h",), pin_until=NOW + 5)])
     policy = engine(gpu("g", "p/a"), pin)
     assert placed(policy.decide(NOW, [arrived("p/a", "1")])) == []
     answer = policy.ask(NOW, "p/a", 1, 1, NOW + 10)
@@ -98,7 +99,7 @@ def test_a_pin_holds_for_gpus_that_come_later_and_ends() -> None:
 
 
 def test_a_pin_that_is_taken_back_is_over_at_once() -> None:
-    policy = engine(gpu("g", "p/a"), OverridesChanged(overrides=[Override(function="p/a", gpus=frozenset({"h"}))]))
+    policy = engine(gpu("g", "p/a"), OverridesChanged(overrides=[Override(function="p/a", gpus=("h",))]))
     policy.decide(NOW, [arrived("p/a", "1")])
     assert placed(policy.decide(NOW, [OverridesChanged(overrides=[])])) == [("1", "g")]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.policy import kernel
-from scheduler.policy.decisions import Dispatch, Offload, Prewarm
+from scheduler.policy.decisions import Dispatch, Offload, Prewarm, Refusal
 from scheduler.policy.events import (
     FunctionRemoved,
     GpuReported,
@@ -195,3 +195,15 @@ def test_waiting_for_a_busy_instance_is_weighed_against_the_return(engine: Drive
     assert [one for one in engine.decide(T, [arrival]) if isinstance(one, Dispatch)] == []
     (dispatch,) = (one for one in engine.decide(T, [holding("a", T, T + 600)]) if isinstance(one, Dispatch))
     assert dispatch.gpu == "a"
+
+
+def test_a_measured_cold_start_is_expected_of_the_next_one_and_a_warm_instance_awaited_where_it_is_sooner(
+    engine: DrivenEngine,
+) -> None:
+    engine.decide(T, [function(0, run_s=2.0, max_warm=1), report("b", T, 1, training=0), report("a", T, 0, training=0)])
+    assert [type(one) for one in in_(engine, 30.0)] == [Dispatch]
+    before = engine.ask(T, "p/f0", 1, 1, T + 30.0)
+    assert before is not None and (before.row_gpu, before.cold) == ("a", True), "a cold start takes 1 s"
+    engine.decide(T, [InstanceReported(function="p/f0", revision=1, gpu="a", load_s=11.0)])
+    after = engine.ask(T, "p/f0", 1, 1, T + 30.0)
+    assert after is not None and after.row_gpu is None and Refusal.DEADLINE not in after.reasons.refused, "4 s by now"

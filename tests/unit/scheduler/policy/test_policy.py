@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.policy.decisions import Decision, Dispatch, End, Prewarm, Refusal
+from scheduler.policy.decisions import Decision, Dispatch, Prewarm, Refusal
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import (
     ClaimRefused,
@@ -21,7 +21,7 @@ from scheduler.policy.events import (
 )
 from scheduler.policy.knobs import preset
 from smore.domain.function import FunctionSpec, Profile
-from smore.domain.invocation import Cause
+from smore.domain.invocation import Cause, End
 from tests.support.driven import DrivenEngine
 
 NOW = 1_000.0

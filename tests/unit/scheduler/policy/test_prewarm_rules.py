@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.prewarm.ls_lstm import requests_of
 from scheduler.policy.prewarm.rules import rule
-from scheduler.policy.prewarm.window import OWN, Forecast, WarmWindow
+from scheduler.policy.prewarm.window import WarmWindow
+from smore.domain.prewarming import OWN
 
 
 def forecast(at: float, *mean: float) -> Forecast:

@@ -23,13 +23,14 @@ from scheduler.policy.events import (
     InvocationSettled,
     PausesChanged,
 )
+from scheduler.policy.forecast import Forecast
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.instances import LEASE_S
 from scheduler.policy.prewarm.prewarmer import AT_A_TIME
 from scheduler.policy.prewarm.priced import Priced
 from scheduler.policy.prewarm.rules import rule
 from scheduler.policy.prewarm.status import ColdStartReason
-from scheduler.policy.prewarm.window import Forecast, WarmWindow
+from scheduler.policy.prewarm.window import WarmWindow
 from smore.domain.function import Prewarming
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import arrived, function, known
@@ -432,7 +433,7 @@ def test_a_clock_that_is_set_back_goes_on_for_rules_and_holds() -> None:
     stage.hold(T + 10, WarmWindow(from_at=T + 10, until_at=T + 40))
     back = -3600.0
     assert kinds(stage.at(T + 11 + back)) == []
-    assert stage.prewarmer.clock_steps == 1
+    assert stage.prewarmer.reports.clock_steps == 1
     assert stage.prewarmer.next_at == pytest.approx(T + 40 + back)
     assert kinds(stage.at(T + 40 + back)) == [("offload", "a", 0)]
     stage.at(T + 60 + back)
@@ -457,7 +458,7 @@ def test_a_small_step_back_is_an_error_of_measurement() -> None:
     stage.rules["p/f0"].minute = lambda at, count, forecast: heard.append(forecast)  # type: ignore[method-assign]
     assert stage.prewarmer.next_at == T + 60
     stage.at(T + 60)
-    assert (stage.prewarmer.clock_steps, len(heard)) == (0, 1)
+    assert (stage.prewarmer.reports.clock_steps, len(heard)) == (0, 1)
     assert heard[0] is not None
     assert heard[0].chance(T + 60) == 1.0
 
@@ -486,7 +487,7 @@ def test_a_deleted_function_is_unloaded_where_it_is_and_where_it_is_on_its_way()
     assert kinds(stage.hold(T, WarmWindow(from_at=T, until_at=math.inf, instances=2))) == [("prewarm", "b", 1)]
     assert kinds(stage.at(T + 1, FunctionRemoved(function="p/f0"))) == [("offload", "a", 0), ("offload", "b", 0)]
     assert stage.at(T + 100) == []
-    assert stage.prewarmer.statuses() == []
+    assert stage.prewarmer.reports.statuses() == []
 
 
 def test_after_a_failed_load_it_waits_longer_each_time() -> None:

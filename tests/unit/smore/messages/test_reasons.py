@@ -106,7 +106,9 @@ def test_phases_of_a_cold_attempt_add_up() -> None:
         load_s={"import": 0.3, "weights": 0.4},
         run_s=0.1,
     )
-    assert found == pytest.approx({"queue": 99.8, "schedule": 0.2, "dispatch": 50, "load": 700, "run": 100})
+    assert found == pytest.approx(
+        {"queue": 99.8, "schedule": 0.2, "dispatch": 50, "load": 700, "run": 100, "other": 50}
+    )
 
 
 def test_phases_that_have_not_come_are_unknown() -> None:

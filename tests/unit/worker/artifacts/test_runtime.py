@@ -25,6 +25,8 @@ from smore.blobs.store import CHUNK, SourceAway
 from smore.domain.artifact import Artifact
 from smore.domain.errors import BlobNotFound, InvalidArtifact, WrongDigest
 from smore.domain.function import FunctionSpec
+from smore.redis.catalog import Catalog, FunctionEntry
+from smore.testing import ManualClock
 from smore_client.pack import pack
 from tests.support.eventually import eventually
 from worker import proc
@@ -32,7 +34,7 @@ from worker.artifacts.builder import Failed, check_wheel, named, pip_settings
 from worker.artifacts.cache import ArtifactCache
 from worker.artifacts.environments import BuildEnded, BuildFailed, Environments, environment_key
 from worker.artifacts.folders import Artifacts
-from worker.artifacts.runtime import FAILURE_S, RuntimeFailed, RuntimeProvider, RuntimeUnavailable
+from worker.artifacts.runtime import FAILURE_S, PREPARE_AGAIN_S, RuntimeFailed, RuntimeProvider, RuntimeUnavailable
 from worker.frames import Confinement
 from worker.runner.runner import _enter
 
@@ -403,14 +405,23 @@ class FakeEnvironments:
 
 class Stage:
     def __init__(self, tmp_path: Path, store: Store, artifacts: Artifacts) -> None:
-        self.now = 0.0
+        self.clock = ManualClock()
+        #: By revision, from 1.
         self.specs: list[FunctionSpec] = []
+        self.functions: dict[str, FunctionEntry] = {}
         self.environments = FakeEnvironments(tmp_path / "environments")
         self.provider = RuntimeProvider(
             artifacts=artifacts,
             environments=cast(Environments, self.environments),
-            catalog=SimpleNamespace(specs=lambda: self.specs),  # type: ignore[arg-type]
-            clock=lambda: self.now,
+            catalog=cast(
+                Catalog,
+                SimpleNamespace(
+                    specs=lambda: self.specs,
+                    functions=lambda: self.functions,
+                    revision=lambda _, revision: self.specs[revision - 1],
+                ),
+            ),
+            clock=self.clock,
         )
         self.artifact = upload(store, tmp_path, handler_py="x")
 
@@ -444,7 +455,7 @@ class TestRuntimeProvider:
         assert stage.environments.asked == 1
         with pytest.raises(RuntimeFailed):
             stage.take("y")
-        stage.now += FAILURE_S
+        stage.clock.advance(FAILURE_S)
         stage.environments.error = None
         stage.take("x")
 
@@ -459,6 +470,34 @@ class TestRuntimeProvider:
         store.blobs.clear()
         with pytest.raises(RuntimeFailed, match="no such blob"):
             stage.take()
+
+    def test_what_takes_the_traffic_is_prepared_once_and_a_failure_is_tried_again_later(self, stage: Stage) -> None:
+        """No cold start then waits for a folder or an environment."""
+
+        def in_force(revision: int) -> None:
+            stage.functions = {"p/f": FunctionEntry(project="p", name="f", revision=revision)}
+
+        stage.specs = [
+            FunctionSpec(entrypoint="handler:F", artifact=stage.artifact, requirements=(name,)) for name in "xy"
+        ]
+        in_force(0)
+        stage.provider.prepare()
+        assert stage.environments.asked == 0, "its first canary has not passed"
+        in_force(1)
+        stage.provider.prepare()
+        stage.provider.prepare()
+        assert stage.environments.asked == 1
+        stage.environments.error = BuildFailed("no such package")
+        in_force(2)
+        for _ in range(3):
+            stage.provider.prepare()
+            stage.clock.advance(FAILURE_S)
+        assert stage.environments.asked == 2
+        stage.environments.error = None
+        stage.clock.advance(PREPARE_AGAIN_S)
+        stage.provider.prepare()
+        stage.provider.prepare()
+        assert stage.environments.asked == 3
 
     def test_what_no_revision_names_is_removed_unless_it_is_used(self, stage: Stage) -> None:
         used, unused = stage.take("used"), stage.take("unused")

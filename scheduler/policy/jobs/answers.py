@@ -1,0 +1,179 @@
+"""Answers to questions: the queue with expected times and reasons, and what would become of a job that came now."""
+
+from collections.abc import Mapping
+from math import inf
+
+from scheduler.policy.jobs.decisions import Expected, Misfit, PublishQueue, Wait
+from scheduler.policy.jobs.explain import Refused, why
+from scheduler.policy.jobs.fleet import Fleet, PoolKey
+from scheduler.policy.jobs.job import Job, Phase
+from scheduler.policy.jobs.knobs import JobKnobs, Passing
+from scheduler.policy.jobs.lengths import Length, Lengths
+from scheduler.policy.jobs.order import Queue
+from scheduler.policy.jobs.plan import Ending, Reservation, Waiting, forecast
+from scheduler.policy.jobs.projects import Projects
+from scheduler.policy.jobs.spec import JobSpec
+
+
+class Outlook:
+    """The state of a rule at one moment, to be asked."""
+
+    def __init__(
+        self,
+        knobs: JobKnobs,
+        fleet: Fleet,
+        projects: Projects,
+        queue: Queue,
+        jobs: Mapping[str, Job],
+        lengths: Lengths,
+        kept: Reservation | None,
+    ) -> None:
+        self._knobs, self._fleet, self._projects, self._queue = knobs, fleet, projects, queue
+        self._jobs, self._lengths, self._kept = jobs, lengths, kept
+
+    def publish(self, at: float, set_back: float) -> PublishQueue:
+        """Every job; ``at`` runs ahead of the clock by ``set_back``, times in the answer are the clock's."""
+        running = sorted((job for job in self._jobs.values() if job.gpus), key=lambda job: (job.since_at, job.spec.id))
+        waiting = [*self._queue, *self._out_of_queue(Phase.RESTING)]
+        held = self._out_of_queue(Phase.HELD)
+        lefts = {job.spec.id: job.left(self._lengths, at) for job in (*running, *held)}
+        starts = [self._starts(at, running, waiting, lefts, most=most) for most in (False, True)]
+        counted: Refused = {}
+        entries = [self._of_running(job, at, set_back, lefts[job.spec.id]) for job in running]
+        for place, job in enumerate((*waiting, *held), 1):
+            expected_at, late_at = (start.get(job.spec.id) for start in starts)
+            length = lefts.get(job.spec.id, job.length)
+            start_at = end_at = None
+            if expected_at is not None and late_at is not None:
+                # Where lengths are longer the order may be another one, and this job earlier.
+                start_at = expected_at - set_back, max(expected_at, late_at) - set_back
+                end_at = start_at[0] + length.expected_s, start_at[1] + length.most_s
+            in_order = self._knobs.passing is Passing.NONE
+            cause, message = why(self._fleet, self._projects, self._kept, job, at, counted, in_order=in_order)
+            entries.append(
+                Expected(
+                    id=job.spec.id,
+                    place=place,
+                    gpus=(),
+                    start_at=start_at,
+                    end_at=end_at,
+                    length=length,
+                    waited_s=job.waiting_s(at),
+                    why=cause,
+                    message=message,
+                )
+            )
+        kept = self._kept
+        free = sum(not self._fleet.gpus[name].jobs for name in kept.gpus) if kept is not None else 0
+        return PublishQueue(jobs=entries, kept_for=kept.id if kept is not None else "", kept=free)
+
+    def misfit(self, spec: JobSpec) -> Misfit | None:
+        """Why a job could never start on the GPU instances that there are and with its project's limit."""
+        most = self._projects.most(spec.project)
+        if spec.size > most:
+            message = f"The project may hold {most:g} GPU instances at a time, and the job asks for {spec.size}."
+            return Misfit("count", most, message)
+        seen = [gpu.seen for gpu in self._fleet.gpus.values() if not gpu.lost and gpu.seen is not None]
+        if spec.gpus:
+            there = {report.gpu: report for report in seen}
+            missing = next((name for name in spec.gpus if name not in there), None)
+            if missing is not None:
+                return Misfit("gpus", len(there), f"No GPU instance {missing} has reported.")
+            if len(spec.gpus) > 1 and any(there[name].mig for name in spec.gpus):
+                return Misfit("gpus", 1, "MIG instances form no gangs: name one.")
+            least = min(there[name].memory_mib for name in spec.gpus)
+            if spec.memory_mib > least:
+                return Misfit("memory", least, f"One of these GPU instances has {least:.0f} MiB.")
+            return None
+        of_kind = [report for report in seen if spec.device in ("", report.device)]
+        if not of_kind:
+            return Misfit("device", 0, f"No GPU instance{f' of {spec.device}' if spec.device else ''} has reported.")
+        largest = max(report.memory_mib for report in of_kind)
+        if spec.memory_mib > largest:
+            return Misfit("memory", largest, f"The largest such GPU instance has {largest:.0f} MiB.")
+        counts: dict[PoolKey, int] = {}
+        for report in of_kind:
+            if spec.memory_mib <= report.memory_mib:
+                key = report.device, report.mig
+                counts[key] = 1 if report.mig else counts.get(key, 0) + 1
+        if spec.size > max(counts.values()):
+            most = max(counts.values())
+            return Misfit("count", most, f"There are {most} such GPU instances of one kind that can form a gang.")
+        return None
+
+    def _pools(self, job: Job) -> tuple[PoolKey, ...]:
+        """Those that a job could start in when all others have ended."""
+        needs, fleet = job.needs, self._fleet
+        return tuple(
+            key
+            for key, pool in fleet.pools_for(needs)
+            if (len(fleet.eligible(needs, key)) if needs.home else pool.open) >= needs.size
+        )
+
+    def _out_of_queue(self, phase: Phase) -> list[Job]:
+        return sorted(
+            (job for job in self._jobs.values() if job.phase is phase),
+            key=lambda job: (job.not_before, job.submitted_at, job.spec.id),
+        )
+
+    def _of_running(self, job: Job, at: float, set_back: float, length: Length) -> Expected:
+        start_at = job.since_at - set_back
+        stopping = job.phase is Phase.STOPPING
+        now = at - set_back
+        return Expected(
+            id=job.spec.id,
+            place=0,
+            gpus=job.gpus,
+            start_at=(start_at, start_at),
+            end_at=(now, now) if stopping else (now + length.expected_s, now + length.most_s),
+            length=length,
+            waited_s=job.waited_s,
+            why=Wait.STOPPING if stopping else Wait.NONE,
+            message="It is being ended." if stopping else "It runs.",
+        )
+
+    def _starts(
+        self, at: float, running: list[Job], waiting: list[Job], lefts: Mapping[str, Length], *, most: bool
+    ) -> dict[str, float]:
+        """When each job that waits starts, by the clock of the rule; ``most``: by 90 % lengths."""
+        fleet, kept = self._fleet, self._kept
+        kept_gpus = kept.gpus if kept is not None else frozenset[str]()
+
+        def seconds(length: Length) -> float:
+            return length.most_s if most else length.expected_s
+
+        free = {key: pool.count for key, pool in fleet.pools.items()}
+        for name in kept_gpus:
+            seen = fleet.gpus[name].seen
+            if seen is not None and fleet.gpus[name].refusal() is None:
+                free[seen.device, seen.mig] -= 1
+        ends: list[Ending] = []
+        pins = {name: at for name, gpu in fleet.gpus.items() if gpu.refusal() is None}
+        for job in running:
+            end_at = at if job.phase is Phase.STOPPING else at + seconds(lefts[job.spec.id])
+            groups: dict[PoolKey | None, int] = {}
+            for name in job.gpus:
+                gpu = fleet.gpus[name]
+                usable = gpu.open and gpu.seen is not None and name not in kept_gpus
+                key = (gpu.seen.device, gpu.seen.mig) if usable and gpu.seen is not None else None
+                groups[key] = groups.get(key, 0) + 1
+                if gpu.open:
+                    pins[name] = max(pins.get(name, at), end_at)
+            ends += [Ending(end_at, key, size, job.spec.project) for key, size in groups.items()]
+        fixed: dict[str, tuple[float, PoolKey | None]] = {}
+        if kept is not None:
+            seen = fleet.gpus[next(iter(kept.gpus))].seen
+            fixed[kept.id] = kept.at, (seen.device, seen.mig) if seen is not None else None
+        queue = [
+            Waiting(
+                id=job.spec.id,
+                needs=job.needs,
+                project=job.spec.project,
+                length_s=seconds(job.length),
+                keys=self._pools(job),
+                from_at=job.not_before if job.phase is Phase.RESTING else -inf,
+            )
+            for job in waiting
+        ]
+        in_order = self._knobs.passing is Passing.NONE
+        return forecast(at, free, self._projects, ends, queue, pins, fixed, in_order=in_order)

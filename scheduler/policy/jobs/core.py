@@ -1,0 +1,467 @@
+"""
+The rule for trainings: which job starts where and when.
+
+A round tries the jobs that wait in their order (``order.py``) and starts what fits (``fleet.py``: whole or not at all).
+For whoever is first by patience or by an operator's order, GPU instances are kept (``plan.py``). Settings that preempt
+first stop running jobs that are behind others in the order; only the simulator runs those.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import ceil, inf
+from typing import assert_never
+
+from scheduler.policy.jobs.answers import Outlook
+from scheduler.policy.jobs.decisions import (
+    Decision,
+    Finish,
+    JobRound,
+    Reasons,
+    Requeue,
+    Start,
+    Stop,
+    TrialAnswered,
+    Turn,
+)
+from scheduler.policy.jobs.events import (
+    AttemptOver,
+    Ended,
+    Event,
+    GpuLost,
+    GpuSeen,
+    JobHeld,
+    JobMoved,
+    JobProgressed,
+    JobSubmitted,
+    JobUnderWay,
+    JobWithdrawn,
+    LimitsChanged,
+    Question,
+    QueueAsked,
+    Run,
+    RunsKnown,
+    StartRefused,
+    TrialAsked,
+)
+from scheduler.policy.jobs.fleet import Fleet, Gpu, PoolKey
+from scheduler.policy.jobs.job import Job, Phase, end_at
+from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs, Passing
+from scheduler.policy.jobs.lengths import Lengths
+from scheduler.policy.jobs.order import Queue
+from scheduler.policy.jobs.plan import Reservation, reserve
+from scheduler.policy.jobs.preemption import crosses_at, losers
+from scheduler.policy.jobs.projects import Projects
+from scheduler.policy.jobs.restarts import after
+
+
+class JobPolicy:
+    """One rule with its state. Shells call :meth:`decide` alone; two that get the same events decide the same."""
+
+    def __init__(self, knobs: JobKnobs = SETTINGS["smore-jobs"]) -> None:
+        self._knobs = knobs
+        self.lengths = Lengths()
+        self.fleet = Fleet()
+        self.projects = Projects()
+        self.queue = Queue(knobs, self.lengths)
+        self.jobs: dict[str, Job] = {}
+        self.kept: Reservation | None = None
+        #: Jobs in their back-off, by its end.
+        self._resting: list[tuple[float, str]] = []
+        #: Time that never goes back: the clock's, and what it was set back by so far.
+        self._at, self._set_back = -inf, 0.0
+        self._moves = 0
+        #: Whether who must stop could have changed since the last look.
+        self._unlooked = False
+        #: When a running job comes into the second queue.
+        self._crosses_at = inf
+
+    def decide(self, now: float, events: Sequence[Event]) -> JobRound:
+        """
+        Apply events and decide; ``now`` in epoch seconds. Decisions count as performed; a start that did not happen
+        comes back as :class:`~scheduler.policy.jobs.events.StartRefused`. A call that only asks changes nothing.
+        """
+        self._set_back += max(0.0, self._at - (now + self._set_back))
+        at = self._at = now + self._set_back
+        decisions: list[Decision] = []
+        questions: list[Question] = []
+        for event in events:
+            self._apply(at, event, decisions, questions)
+        if not questions or len(questions) < len(events):
+            self._round(at, decisions)
+        for question in questions:
+            decisions.append(self._answer(at, question))
+        return JobRound(decisions, self._wake_at(at) - self._set_back)
+
+    # ---- events ------------------------------------------------------------------------------------------------------
+
+    def _apply(self, at: float, event: Event, decisions: list[Decision], questions: list[Question]) -> None:
+        match event:
+            case JobSubmitted():
+                self._submitted(at, event)
+            case JobUnderWay():
+                self._under_way(event)
+            case JobWithdrawn():
+                self._withdrawn(event)
+            case JobHeld():
+                self._held(at, event)
+            case JobMoved():
+                self._moved(event)
+            case StartRefused():
+                self._refused(at, event)
+            case JobProgressed():
+                self._progressed(at, event)
+            case AttemptOver():
+                self._over(at, event, decisions)
+            case GpuSeen():
+                self._unlooked |= self.fleet.see(event)
+                for id_ in self.fleet.gpus[event.gpu].jobs:
+                    self.jobs[id_].device = event.device
+            case GpuLost():
+                self._lost(event, decisions)
+            case LimitsChanged():
+                self.projects.limits = event.limits
+                self.queue.weigh(event.limits, at)
+                self.kept, self._unlooked = None, True
+            case RunsKnown():
+                for run in event.runs:
+                    self.lengths.learn(run)
+            case QueueAsked() | TrialAsked():
+                questions.append(event)
+            case _:
+                assert_never(event)
+
+    def _submitted(self, at: float, event: JobSubmitted) -> None:
+        if event.spec.id in self.jobs:
+            return
+        job = self.jobs[event.spec.id] = Job(event)
+        job.not_before += self._set_back
+        self._moves = max(self._moves, event.moved)
+        job.note_told(self.lengths, at)
+        self._wait(job, at)
+        self._unlooked = True
+
+    def _wait(self, job: Job, at: float) -> None:
+        """A job comes to the queue, or rests, or is held."""
+        if job.phase is Phase.HELD:
+            job.length = job.left(self.lengths, at)
+        elif job.not_before > at:
+            job.phase, job.length = Phase.RESTING, job.left(self.lengths, at)
+            heappush(self._resting, (job.not_before, job.spec.id))
+        else:
+            job.phase = Phase.WAITING
+            self.queue.add(job, at)
+
+    def _leave_queue(self, job: Job, at: float) -> None:
+        if job.phase is Phase.WAITING:
+            job.waited_s = job.waiting_s(at)
+            self.queue.remove(job)
+
+    def _place(self, job: Job, gpus: tuple[str, ...], since_at: float) -> None:
+        self.fleet.take(job.spec.id, gpus)
+        self.projects.held[job.spec.project] += len(gpus)
+        seen = self.fleet.gpus[gpus[0]].seen
+        job.phase, job.gpus, job.since_at = Phase.PLACED, gpus, since_at
+        job.device = seen.device if seen is not None else ""
+
+    def _vacate(self, job: Job) -> None:
+        self.fleet.give(job.spec.id, job.gpus)
+        self.projects.held[job.spec.project] -= len(job.gpus)
+        job.gpus, job.device = (), ""
+
+    def _under_way(self, event: JobUnderWay) -> None:
+        job = self.jobs.get(event.id)
+        if job is None or job.gpus or event.attempt < job.attempt:
+            return
+        self._leave_queue(job, job.queued_at)
+        job.attempt = event.attempt
+        self._place(job, event.gpus, event.since_at + self._set_back)
+        if event.stopping:
+            job.phase, job.withdrawn = Phase.STOPPING, True
+
+    def _withdrawn(self, event: JobWithdrawn) -> None:
+        job = self.jobs.get(event.id)
+        if job is None:
+            return
+        if job.gpus:
+            job.phase, job.withdrawn = Phase.STOPPING, True
+        else:
+            self._leave_queue(job, self._at)
+            del self.jobs[event.id]
+
+    def _held(self, at: float, event: JobHeld) -> None:
+        job = self.jobs.get(event.id)
+        if job is None or job.gpus or event.held == (job.phase is Phase.HELD):
+            return
+        self._leave_queue(job, at)
+        job.phase = Phase.HELD if event.held else Phase.WAITING
+        self._wait(job, at)
+        self._unlooked = True
+
+    def _moved(self, event: JobMoved) -> None:
+        job = self.jobs.get(event.id)
+        if job is None or job.gpus:
+            return
+        self._moves += 1
+        waits = job.phase is Phase.WAITING
+        if waits:
+            self.queue.remove(job)
+        job.moved = self._moves
+        if waits:
+            self.queue.add(job, job.queued_at)
+
+    def _refused(self, at: float, event: StartRefused) -> None:
+        job = self.jobs.get(event.id)
+        if job is None or not job.gpus or event.attempt != job.attempt:
+            return
+        self._vacate(job)
+        if job.withdrawn:
+            del self.jobs[event.id]
+        else:
+            job.phase = Phase.WAITING
+            self._wait(job, at)
+
+    def _progressed(self, at: float, event: JobProgressed) -> None:
+        job = self.jobs.get(event.id)
+        if job is None or not job.gpus or event.attempt != job.attempt or event.iteration_s <= 0:
+            return
+        job.iterations, job.iteration_s, job.progressed_s = event.iterations, event.iteration_s, job.running_s(at)
+        job.note_told(self.lengths, at)
+
+    def _over(self, at: float, event: AttemptOver, decisions: list[Decision]) -> None:
+        job = self.jobs.get(event.id)
+        if job is None or not job.gpus or event.attempt != job.attempt:
+            return
+        lasted_s = max(0.0, at - job.since_at)
+        job.ran_s += lasted_s
+        self._vacate(job)
+        ended = Ended.STOPPED if job.withdrawn and event.ended is not Ended.SUCCEEDED else event.ended
+        self._unlooked |= ended is not Ended.PREEMPTED
+        verdict = after(self._knobs, ended, lasted_s, job.spec.restarts, job.restarts, job.short_ends)
+        job.restarts, job.short_ends = verdict.restarts, verdict.short_ends
+        if verdict.ended is None:
+            job.iterations, job.progressed_s = event.iterations, job.ran_s
+            job.bind(event.home)
+            job.moved, job.not_before, job.phase = 0, at + verdict.pause_s, Phase.WAITING
+            self._wait(job, at)
+            decisions.append(
+                Requeue(
+                    id=event.id,
+                    attempt=job.attempt,
+                    not_before=job.not_before - self._set_back,
+                    message=verdict.message,
+                )
+            )
+            return
+        del self.jobs[event.id]
+        ratios = job.ratios(job.ran_s) if verdict.ended is Ended.SUCCEEDED else {}
+        if ratios:
+            self.lengths.learn(Run(project=job.spec.project, name=job.spec.name, seconds=job.ran_s, ratios=ratios))
+        decisions.append(
+            Finish(id=event.id, ended=verdict.ended, message=verdict.message, seconds=job.ran_s, ratios=ratios)
+        )
+
+    def _lost(self, event: GpuLost, decisions: list[Decision]) -> None:
+        for id_ in self.fleet.lose(event.gpu):
+            job = self.jobs[id_]
+            if job.phase is Phase.PLACED:
+                job.phase = Phase.STOPPING
+                message = f"{event.gpu} is silent; the attempt is over, its other ranks must end."
+                decisions.append(Stop(id=id_, attempt=job.attempt, ended=Ended.LOST, message=message))
+        self._unlooked = True
+
+    # ---- a round -----------------------------------------------------------------------------------------------------
+
+    def _round(self, at: float, decisions: list[Decision]) -> None:
+        while self._resting and self._resting[0][0] <= at:
+            job = self.jobs.get(heappop(self._resting)[1])
+            if job is not None and job.phase is Phase.RESTING and job.not_before <= at:
+                self._wait(job, at)
+        self.queue.advance(at)
+        self._unlooked |= at >= self._crosses_at
+        if self._knobs.preemptive and self._unlooked and self._look_at(at) <= at:
+            self._unlooked = False
+            for job in losers(self._knobs, self.fleet, self.queue, self.jobs, self.lengths, self._keys, at):
+                job.phase = Phase.STOPPING
+                message = "Jobs before it in the order need its GPU instances."
+                decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
+        self._check_kept()
+        for place, job in enumerate(self.queue, 1):
+            if not self.fleet.free:
+                break
+            gpus = self._gpus_for(job, at)
+            if gpus is not None:
+                self._start(job, gpus, at, place, decisions)
+            elif not self._passable(job, at):
+                break
+
+    def _gpus_for(self, job: Job, at: float) -> tuple[str, ...] | None:
+        """Where a job would start now, None = nowhere: what is kept for another one is its own until then."""
+        kept, project = self.kept, job.spec.project
+        room = self.projects.room(project)
+        if room < job.needs.size:
+            return None
+        keys = self._keys(job)
+        if kept is None or kept.id == job.spec.id:
+            return self.fleet.choose(job.needs, keys)
+        first = self.jobs[kept.id]
+        in_time = at + job.length.most_s <= kept.at
+        if first.spec.project == project and room < job.needs.size + first.needs.size and not in_time:
+            return None
+        gpus = self.fleet.choose(job.needs, keys, kept.gpus)
+        if gpus is None and in_time:
+            gpus = self.fleet.choose(job.needs, keys)
+            # Its length was that on the fastest device that it may have.
+            if gpus is not None and at + self._left_on(job, gpus, at) > kept.at:
+                gpus = None
+        return gpus
+
+    def _left_on(self, job: Job, gpus: tuple[str, ...], at: float) -> float:
+        """The 90 % length of a job that waits, on ``gpus``."""
+        seen = self.fleet.gpus[gpus[0]].seen
+        return job.left(self.lengths, at, seen.device if seen is not None else "").most_s
+
+    def _keys(self, job: Job) -> list[PoolKey]:
+        """The pools that a job may have, the one where it would end first first."""
+        keys = [key for key, _ in self.fleet.pools_for(job.needs)]
+        if len(keys) > 1:
+            keys.sort(key=lambda key: (job.left(self.lengths, job.queued_at, key[0]).expected_s, key))
+        return keys
+
+    def _passable(self, job: Job, at: float) -> bool:
+        """
+        Whether those after a job that does not fit may be tried. GPU instances are kept for it where it is to have
+        them. Whoever could not start even if all others ended holds nobody up.
+        """
+        knobs = self._knobs
+        if self.kept is not None:
+            return self.kept.id != job.spec.id or knobs.passing is not Passing.NONE
+        if knobs.passing is Passing.ANY and self.queue.turn(job) is Turn.ORDER:
+            return True
+        reservation = reserve(self.fleet, self._keys(job), job, _ReadyAt(self, at), self._allowed_at(job, at))
+        if reservation is None:
+            return True
+        self.kept = reservation
+        return knobs.passing is not Passing.NONE
+
+    def _check_kept(self) -> None:
+        """A reservation holds while its job is first of those that can be reserved for, and its GPU instances are there."""
+        kept = self.kept
+        if kept is None:
+            return
+        if kept.id not in self.queue or not all(self.fleet.gpus[name].open for name in kept.gpus):
+            self.kept = None
+            return
+        for job in self.queue:
+            if job.spec.id == kept.id:
+                return
+            # Somebody came before it; whether that one can be reserved for is found out in the round.
+            if self._reservable(job):
+                self.kept = None
+                return
+
+    def _reservable(self, job: Job) -> bool:
+        return self.projects.most(job.spec.project) >= job.needs.size and any(
+            len(self.fleet.eligible(job.needs, key)) >= job.needs.size
+            for key in (self._keys(job) if not job.needs.pins else [None])
+        )
+
+    def _allowed_at(self, job: Job, at: float) -> float:
+        """When a project's limit lets one of its jobs start, by the expected ends of those that run; inf = never."""
+        room = self.projects.room(job.spec.project)
+        if room >= job.needs.size:
+            return at
+        for freed_at, size in sorted(
+            (end_at(other, self.lengths, at), len(other.gpus))
+            for other in self.jobs.values()
+            if other.gpus and other.spec.project == job.spec.project
+        ):
+            room += size
+            if room >= job.needs.size:
+                return freed_at
+        return inf
+
+    def _start(self, job: Job, gpus: tuple[str, ...], at: float, place: int, decisions: list[Decision]) -> None:
+        turn, waited_s = self.queue.turn(job), job.waiting_s(at)
+        kept_for = self.kept.id if self.kept is not None and self.kept.id != job.spec.id else ""
+        if self.kept is not None and self.kept.id == job.spec.id:
+            self.kept = None
+        passed = place - 1 - sum(isinstance(decision, Start) for decision in decisions)
+        length = job.left(self.lengths, at, self._device(gpus))
+        self._leave_queue(job, at)
+        job.attempt += 1
+        self._place(job, gpus, at)
+        reasons = Reasons(
+            setting=self._knobs.name,
+            turn=turn,
+            place=place,
+            passed=passed,
+            waited_s=waited_s,
+            length=length,
+            nodes=len({seen.node for name in gpus if (seen := self.fleet.gpus[name].seen) is not None}),
+            kept_for=kept_for,
+            refused={code: count for code, count in self.fleet.refusals.items() if count},
+        )
+        decisions.append(Start(id=job.spec.id, attempt=job.attempt, gpus=gpus, reasons=reasons))
+
+    def _device(self, gpus: tuple[str, ...]) -> str:
+        seen = self.fleet.gpus[gpus[0]].seen
+        return seen.device if seen is not None else ""
+
+    # ---- when, and questions -----------------------------------------------------------------------------------------
+
+    def _look_at(self, at: float) -> float:
+        """The next time at which it is looked who must stop: whole multiples of ``look_s``."""
+        look_s = self._knobs.look_s
+        return ceil(at / look_s) * look_s if look_s and at < inf else at
+
+    def _wake_at(self, at: float) -> float:
+        resting = self._resting[0][0] if self._resting else inf
+        look_at = inf
+        if self._knobs.preemptive and self.queue:
+            self._crosses_at = crosses_at(self._knobs, self.jobs.values(), at)
+            look_at = self._look_at(at if self._unlooked else self._crosses_at)
+        return min(resting, self.queue.next_due(), look_at)
+
+    def _answer(self, at: float, question: Question) -> Decision:
+        outlook = Outlook(self._knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.kept)
+        if isinstance(question, QueueAsked):
+            return outlook.publish(at, self._set_back)
+        misfit = outlook.misfit(question.spec)
+        if misfit is not None:
+            return TrialAnswered(id=question.spec.id, gpus=(), expected=None, misfit=misfit)
+        job = self.jobs[question.spec.id] = Job(JobSubmitted(spec=question.spec, submitted_at=at - self._set_back))
+        self.queue.add(job, at)
+        expected = next(job for job in outlook.publish(at, self._set_back).jobs if job.id == question.spec.id)
+        at_once = expected.start_at is not None and expected.start_at[0] <= at - self._set_back
+        gpus = (self._gpus_for(job, at) or ()) if at_once else ()
+        self.queue.remove(job)
+        del self.jobs[question.spec.id]
+        return TrialAnswered(id=question.spec.id, gpus=gpus, expected=expected, misfit=None)
+
+    def differing(self) -> int:
+        """How many parts of the state differ from a fresh count, of which each is a defect. For tests."""
+        held: Counter[str] = Counter()
+        for job in self.jobs.values():
+            held[job.spec.project] += len(job.gpus)
+        waiting = {id_ for id_, job in self.jobs.items() if job.phase is Phase.WAITING}
+        return (
+            self.fleet.differing()
+            + self.queue.differing(self._at)
+            + (+held != +self.projects.held)
+            + (waiting != {job.spec.id for job in self.queue})
+        )
+
+
+class _ReadyAt:
+    """When a GPU instance is expected to be free, at one moment; each job is asked once."""
+
+    def __init__(self, policy: JobPolicy, at: float) -> None:
+        self._policy, self._at = policy, at
+        self._ends: dict[str, float] = {}
+
+    def __call__(self, gpu: Gpu) -> float:
+        for id_ in gpu.jobs:
+            if id_ not in self._ends:
+                self._ends[id_] = end_at(self._policy.jobs[id_], self._policy.lengths, self._at)
+        return max((self._ends[id_] for id_ in gpu.jobs), default=self._at)

@@ -1,0 +1,168 @@
+"""What the rule for trainings wants done, each with its reasons. Times are epoch seconds, UTC."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from scheduler.policy.jobs.events import Ended
+from scheduler.policy.jobs.lengths import Length
+
+
+class JobRefusal(StrEnum):
+    """Why a GPU instance does not take a job; of a drained, paused, … one see ``GpuSeen.closed``."""
+
+    LOST = "lost"
+    CLOSED = "closed"
+    ATTACHED = "attached"
+    BUSY = "busy"
+    KEPT = "kept"
+    DEVICE = "device"
+    MEMORY = "memory"
+    MIG = "mig"
+    PINNED = "pinned"
+    HOME = "home"
+
+
+class Turn(StrEnum):
+    """Why a job was tried when it was: in its order, by patience, by an operator's order."""
+
+    ORDER = "order"
+    PATIENCE = "patience"
+    MOVED = "moved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasons:
+    """
+    Why a job starts: ``place`` in the order of the round (from 1), ``passed``: jobs before it that did not fit;
+    ``kept_for``: the job for which GPU instances are kept, '' = none are; ``refused``: how many others for what.
+    """
+
+    setting: str
+    turn: Turn
+    place: int
+    passed: int
+    waited_s: float
+    length: Length
+    nodes: int
+    kept_for: str
+    refused: Mapping[JobRefusal, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start ``attempt`` of a job on all of ``gpus``; the rank of each is its place there, those of a node in a row."""
+
+    id: str
+    attempt: int
+    gpus: tuple[str, ...]
+    reasons: Reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End every rank of an attempt. ``ended``: how it will be over (lost with a GPU instance, or preempted)."""
+
+    id: str
+    attempt: int
+    ended: Ended
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requeue:
+    """The job waits again, and starts ``not_before``."""
+
+    id: str
+    attempt: int
+    not_before: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The job is over for good. ``run``: what is to be remembered of one that succeeded."""
+
+    id: str
+    ended: Ended
+    message: str
+    seconds: float
+    ratios: Mapping[str, float]
+
+
+class Wait(StrEnum):
+    """Why a job has not started."""
+
+    HELD = "held"
+    BACK_OFF = "back_off"
+    LIMIT = "limit"
+    PINNED = "pinned"
+    HOME = "home"
+    TOO_FEW = "too_few"
+    BUSY = "busy"
+    KEPT = "kept"
+    ORDER = "order"
+    STOPPING = "stopping"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """
+    Times of a job, each (expected, later in one case of ten), None = nobody can say. ``gpus``: where it runs, () = it
+    waits, and ``why`` and ``message`` say for what. ``place`` in the queue from 1, 0 = it runs.
+    """
+
+    id: str
+    place: int
+    gpus: tuple[str, ...]
+    start_at: tuple[float, float] | None
+    end_at: tuple[float, float] | None
+    length: Length
+    waited_s: float
+    why: Wait
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishQueue:
+    """Every job, those that run first, then those that wait in their order. ``kept``: GPU instances free and kept."""
+
+    jobs: Sequence[Expected]
+    kept_for: str
+    kept: int
+
+
+class Misfit(NamedTuple):
+    """Why a job can never start here: the field of its request, the largest value that could, and words."""
+
+    field: str
+    largest: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialAnswered:
+    """Either what would become of the job (``gpus``: it would start there at once), or why it never could."""
+
+    id: str
+    gpus: tuple[str, ...]
+    expected: Expected | None
+    misfit: Misfit | None
+
+
+#: What changes jobs, and what only answers.
+Action = Start | Stop | Requeue | Finish
+Answer = PublishQueue | TrialAnswered
+Decision = Action | Answer
+
+
+class JobRound(NamedTuple):
+    """
+    What a call of ``decide`` ends in: decisions in the order in which they must be performed, and when there is
+    something to decide even if nothing happens until then (inf = never).
+    """
+
+    decisions: list[Decision]
+    wake_at: float

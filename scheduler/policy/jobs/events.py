@@ -1,0 +1,203 @@
+"""What has happened, as the rule for trainings hears it. Times are epoch seconds, UTC."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scheduler.policy.jobs.spec import JobSpec
+
+
+class Ended(StrEnum):
+    """How an attempt ended. ``preempted``: the rule stopped it, which only a simulation lets it do."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+    PREEMPTED = "preempted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted:
+    """
+    A job waits. A rule that takes over is told what it cannot know by the fields with defaults: ``attempt`` = attempts
+    so far, ``waited_s`` and ``ran_s`` = time in the queue and on GPU instances before now, ``moved`` = the place of the
+    operator's order among such orders (0 = none), ``not_before`` = the end of its back-off; the others as in
+    :class:`AttemptOver`.
+    """
+
+    spec: JobSpec
+    submitted_at: float
+    attempt: int = 0
+    waited_s: float = 0.0
+    ran_s: float = 0.0
+    iterations: int = 0
+    restarts: int = 0
+    short_ends: int = 0
+    not_before: float = 0.0
+    home: str = ""
+    held: bool = False
+    moved: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUnderWay:
+    """Told to a rule that takes over: ``attempt`` was placed on ``gpus`` at ``since_at``. ``stopping``: it is being ended."""
+
+    id: str
+    attempt: int
+    gpus: tuple[str, ...]
+    since_at: float
+    stopping: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWithdrawn:
+    """Its owner stopped it: it is not started (again)."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHeld:
+    """A job that waits is held back, or released."""
+
+    id: str
+    held: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMoved:
+    """An operator puts a job before all others; of two, the later order wins."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRefused:
+    """A start was decided but did not happen (the job or a GPU instance had changed): the job waits again."""
+
+    id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgressed:
+    """The attempt has done ``iterations`` of the job in all, and one takes ``iteration_s`` now."""
+
+    id: str
+    attempt: int
+    iterations: int
+    iteration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOver:
+    """
+    No process of the attempt is left. ``iterations`` that its last checkpoint holds; ``home``: the node on which that
+    lies, '' = all see it.
+    """
+
+    id: str
+    attempt: int
+    ended: Ended
+    iterations: int = 0
+    home: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSeen:
+    """
+    A GPU instance reports. ``device``: its kind; ``mig``: a slice, which forms no gangs; ``closed``: why it takes no
+    job (drained, paused, protected, unhealthy), '' = it does; ``attached``: trainings there that this rule did not
+    place; ``held``: instances of functions that are meant to stay there.
+    """
+
+    gpu: str
+    node: str
+    device: str
+    memory_mib: float
+    mig: bool = False
+    closed: str = ""
+    attached: int = 0
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLost:
+    """It has been silent for too long: the ranks on it are lost."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectLimit:
+    """
+    ``gpus`` that a project's jobs may hold at a time, None = as many as there are; of two jobs the remaining time is
+    divided by the project's ``weight``.
+    """
+
+    gpus: int | None = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsChanged:
+    """All of them: a project that is not named has no limit and the weight 1."""
+
+    limits: Mapping[str, ProjectLimit]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """
+    A job that succeeded, for lengths to be learnt from: it held its GPU instances for ``seconds``; ``ratios``: what was
+    left of it over what a source (:class:`~scheduler.policy.jobs.lengths.Source`) told, of each that was asked first.
+    """
+
+    project: str
+    name: str
+    seconds: float
+    ratios: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsKnown:
+    """Told to a rule that takes over: the last runs, oldest first."""
+
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueAsked:
+    """The shell is about to publish the queue; answered by :class:`~scheduler.policy.jobs.decisions.PublishQueue`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialAsked:
+    """
+    What would become of a job that came now; answered by :class:`~scheduler.policy.jobs.decisions.TrialAnswered`.
+    Nothing is kept of it.
+    """
+
+    spec: JobSpec
+
+
+#: Events that ask and change nothing.
+Question = QueueAsked | TrialAsked
+
+Event = (
+    JobSubmitted
+    | JobUnderWay
+    | JobWithdrawn
+    | JobHeld
+    | JobMoved
+    | StartRefused
+    | JobProgressed
+    | AttemptOver
+    | GpuSeen
+    | GpuLost
+    | LimitsChanged
+    | RunsKnown
+    | Question
+)

@@ -1,0 +1,104 @@
+"""Why a job waits, in words."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from scheduler.policy.jobs.decisions import JobRefusal, Wait
+from scheduler.policy.jobs.fleet import Fleet, Needs
+from scheduler.policy.jobs.job import Job, Phase
+from scheduler.policy.jobs.plan import Reservation
+from scheduler.policy.jobs.projects import Projects
+
+_WORDS: Final[Mapping[JobRefusal, str]] = {
+    JobRefusal.LOST: "silent",
+    JobRefusal.CLOSED: "closed to jobs",
+    JobRefusal.ATTACHED: "with a training that was started elsewhere",
+    JobRefusal.BUSY: "busy",
+    JobRefusal.KEPT: "free but kept",
+    JobRefusal.DEVICE: "of another kind",
+    JobRefusal.MEMORY: "with too little memory",
+    JobRefusal.MIG: "slices, which form no gangs",
+    JobRefusal.PINNED: "not among those it is pinned to",
+    JobRefusal.HOME: "on other nodes than its checkpoint",
+}
+#: How many GPU instances refuse a job for what, by what it needs and whether some are kept for another one.
+Refused = dict[tuple[Needs, bool], Counter[JobRefusal]]
+
+
+def why(
+    fleet: Fleet, projects: Projects, kept: Reservation | None, job: Job, at: float, counted: Refused, *, in_order: bool
+) -> tuple[Wait, str]:
+    """
+    The first reason that stands against a job, and a sentence for its owner. Times in words are from ``at`` on.
+    ``counted`` saves counting twice; it is good for one moment. ``in_order``: nobody passes whoever is first.
+    """
+    needs = job.needs
+    if job.phase is Phase.HELD:
+        return Wait.HELD, "It is held until somebody releases it."
+    if job.phase is Phase.RESTING:
+        pause_s = max(0.0, job.not_before - at)
+        return Wait.BACK_OFF, f"Its last attempt ended; it may be started again in {pause_s:.0f} s."
+    most = projects.most(job.spec.project)
+    if projects.room(job.spec.project) < needs.size:
+        have = projects.held[job.spec.project]
+        return Wait.LIMIT, f"Its project may hold {most:g} GPU instances and holds {have}; it needs {needs.size}."
+    others = kept.gpus if kept is not None and kept.id != job.spec.id else frozenset[str]()
+    refused = counted.get((needs, bool(others)))
+    if refused is None:
+        refused = counted[needs, bool(others)] = fleet.refused(needs, others)
+    counts = _counted(refused)
+    if needs.pins:
+        return Wait.PINNED, f"It is pinned to {', '.join(needs.pins)}: {_pins(fleet, job, others)}."
+    free = len(fleet.gpus) - sum(refused.values())
+    able = free + refused[JobRefusal.BUSY] + refused[JobRefusal.KEPT]
+    if needs.home and able < needs.size:
+        return Wait.HOME, f"It waits for {needs.home}, where its checkpoint lies: {counts}."
+    if able < needs.size or not any(pool.open >= needs.size for _, pool in fleet.pools_for(needs)):
+        return (
+            Wait.TOO_FEW,
+            f"It needs {_size(job)}, and there are not so many that take jobs: {counts or 'none reports'}.",
+        )
+    if in_order and kept is not None and kept.id != job.spec.id:
+        return Wait.ORDER, f"It waits behind {kept.id}, and in this setting nobody passes."
+    if kept is not None and refused[JobRefusal.KEPT] and free + refused[JobRefusal.KEPT] >= needs.size > free:
+        until = max(0.0, kept.at - at)
+        return Wait.KEPT, (
+            f"{refused[JobRefusal.KEPT]} GPU instances are kept for {kept.id}, which is first and expected to start in"
+            f" {until:.0f} s; this job may take longer than that ({job.length.most_s:.0f} s in one case of ten)."
+        )
+    if free < needs.size:
+        return Wait.BUSY, f"It needs {_size(job)}: {free} are free; {counts}."
+    return Wait.ORDER, f"It needs {_size(job)} of one kind and waits for its turn: {free} are free; {counts}."
+
+
+def _size(job: Job) -> str:
+    needs = job.needs
+    words = f"{needs.size} GPU instance{'s' if needs.size > 1 else ''}"
+    if needs.device:
+        words += f" of {needs.device}"
+    return words + (f" with {needs.memory_mib:.0f} MiB" if needs.memory_mib else "")
+
+
+def _counted(refused: Mapping[JobRefusal, int]) -> str:
+    return ", ".join(f"{count} {_WORDS[code]}" for code, count in sorted(refused.items()) if count)
+
+
+def _pins(fleet: Fleet, job: Job, kept: frozenset[str]) -> str:
+    """What stands against each GPU instance that a job is pinned to."""
+    parts = []
+    for name in job.needs.pins:
+        gpu = fleet.gpus.get(name)
+        if gpu is None or gpu.seen is None or gpu.lost:
+            parts.append(f"{name} is silent")
+        elif gpu.seen.closed:
+            parts.append(f"{name} is {gpu.seen.closed}")
+        elif gpu.seen.attached:
+            parts.append(f"{name} has a training that was started elsewhere")
+        elif gpu.jobs:
+            parts.append(f"{name} trains {', '.join(gpu.jobs)}")
+        elif job.needs.memory_mib > gpu.seen.memory_mib:
+            parts.append(f"{name} has {gpu.seen.memory_mib:.0f} MiB")
+        elif name in kept:
+            parts.append(f"{name} is kept for another job")
+    return "; ".join(parts) or "all of them are free, and it is next"

@@ -1,0 +1,289 @@
+"""The GPU instances: who is on each, which are free, and which a job gets."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from math import inf
+from typing import Final, NamedTuple
+
+from scheduler.policy.jobs.decisions import JobRefusal
+from scheduler.policy.jobs.events import GpuSeen
+
+#: Jobs on a GPU instance at a time.
+TENANTS: Final = 1
+
+
+class Needs(NamedTuple):
+    """
+    What a job asks of GPU instances: ``size`` of them, those of ``pins`` where it names them, on ``home`` where its
+    checkpoint binds it to a node. ``memory_mib`` 0 = whatever there is.
+    """
+
+    size: int
+    pins: tuple[str, ...]
+    device: str
+    memory_mib: float
+    home: str
+
+
+class Gpu:
+    """A GPU instance: its last report, None before the first; ``jobs`` on it; ``lost`` while it is silent."""
+
+    __slots__ = ("jobs", "lost", "name", "seen")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: GpuSeen | None = None
+        self.jobs: list[str] = []
+        self.lost = True
+
+    def refusal(self) -> JobRefusal | None:
+        """Why it takes no job at all for now, None = it would take one."""
+        if self.lost or self.seen is None:
+            return JobRefusal.LOST
+        if self.seen.closed:
+            return JobRefusal.CLOSED
+        if self.seen.attached:
+            return JobRefusal.ATTACHED
+        return JobRefusal.BUSY if len(self.jobs) >= TENANTS else None
+
+    @property
+    def open(self) -> bool:
+        """Whether it takes jobs, now or when those on it have ended."""
+        return self.refusal() in (None, JobRefusal.BUSY)
+
+
+class Pool:
+    """GPU instances of one device kind, whole or slices: a gang takes all of its own from one pool."""
+
+    __slots__ = ("count", "free", "largest_mib", "least_mib", "open", "size")
+
+    def __init__(self) -> None:
+        #: Free ones by node.
+        self.free: dict[str, set[str]] = {}
+        self.count = 0
+        #: That take jobs, and that there are.
+        self.open = self.size = 0
+        self.least_mib, self.largest_mib = inf, 0.0
+
+
+#: (device, whether they are slices).
+PoolKey = tuple[str, bool]
+
+
+class Fleet:
+    """All GPU instances. What is derived (pools) is changed with each event and equals a fresh count."""
+
+    def __init__(self) -> None:
+        self.gpus: dict[str, Gpu] = {}
+        self.pools: dict[PoolKey, Pool] = {}
+        #: Free GPU instances of all pools, and how many others take no job for what.
+        self.free = 0
+        self.refusals: Counter[JobRefusal] = Counter()
+
+    # ---- changes -----------------------------------------------------------------------------------------------------
+
+    def see(self, event: GpuSeen) -> bool:
+        """A report; returns whether anything has changed."""
+        gpu = self._gpu(event.gpu)
+        if gpu.seen == event and not gpu.lost:
+            return False
+        self._leave(gpu)
+        gpu.seen, gpu.lost = event, False
+        self._enter(gpu)
+        return True
+
+    def lose(self, name: str) -> list[str]:
+        """A GPU instance is silent; returns the jobs on it."""
+        gpu = self.gpus.get(name)
+        if gpu is None:
+            return []
+        self._leave(gpu)
+        gpu.lost = True
+        self._enter(gpu)
+        return list(gpu.jobs)
+
+    def take(self, job: str, names: Iterable[str]) -> None:
+        for name in names:
+            gpu = self._gpu(name)
+            self._leave(gpu)
+            gpu.jobs.append(job)
+            self._enter(gpu)
+
+    def give(self, job: str, names: Iterable[str]) -> None:
+        for name in names:
+            gpu = self.gpus[name]
+            self._leave(gpu)
+            gpu.jobs.remove(job)
+            self._enter(gpu)
+
+    def _gpu(self, name: str) -> Gpu:
+        """Made where it was not known: nothing is placed there before it has reported."""
+        gpu = self.gpus.get(name)
+        if gpu is None:
+            gpu = self.gpus[name] = Gpu(name)
+            self._enter(gpu)
+        return gpu
+
+    def _leave(self, gpu: Gpu) -> None:
+        self._count(gpu, -1)
+
+    def _enter(self, gpu: Gpu) -> None:
+        self._count(gpu, 1)
+
+    def _count(self, gpu: Gpu, sign: int) -> None:
+        """Add a GPU instance to its pool, or take it out."""
+        why = gpu.refusal()
+        if why is not None:
+            self.refusals[why] += sign
+        if gpu.lost or gpu.seen is None:
+            return
+        pool = self.pools.setdefault((gpu.seen.device, gpu.seen.mig), Pool())
+        pool.size += sign
+        if gpu.open:
+            pool.open += sign
+        if why is None:
+            pool.count += sign
+            self.free += sign
+            names = pool.free.setdefault(gpu.seen.node, set())
+            if sign > 0:
+                names.add(gpu.name)
+            else:
+                names.remove(gpu.name)
+                if not names:
+                    del pool.free[gpu.seen.node]
+        # Bounds of what it ever held: they only save work.
+        pool.least_mib = min(pool.least_mib, gpu.seen.memory_mib)
+        pool.largest_mib = max(pool.largest_mib, gpu.seen.memory_mib)
+
+    # ---- who fits where ----------------------------------------------------------------------------------------------
+
+    def pools_for(self, needs: Needs) -> Iterator[tuple[PoolKey, Pool]]:
+        """Pools of which a job could have its GPU instances, by device; a slice forms no gang."""
+        for key in sorted(self.pools):
+            device, mig = key
+            pool = self.pools[key]
+            if needs.device in ("", device) and not (mig and needs.size > 1) and needs.memory_mib <= pool.largest_mib:
+                yield key, pool
+
+    def eligible(self, needs: Needs, key: PoolKey | None) -> list[Gpu]:
+        """GPU instances that could ever serve a job: its pins, or those of a pool that are open and large enough."""
+        if needs.pins:
+            named = [self.gpus[name] for name in needs.pins if name in self.gpus and self.gpus[name].open]
+            return [gpu for gpu in named if self._takes(gpu.name, needs, ())]
+        return [
+            gpu
+            for gpu in self.gpus.values()
+            if gpu.open
+            and gpu.seen is not None
+            and (gpu.seen.device, gpu.seen.mig) == key
+            and needs.memory_mib <= gpu.seen.memory_mib
+            and needs.home in ("", gpu.seen.node)
+        ]
+
+    def choose(self, needs: Needs, keys: Iterable[PoolKey], without: Collection[str] = ()) -> tuple[str, ...] | None:
+        """
+        Free GPU instances for a job, node by node, or None: its pins, or of the first pool of ``keys`` that has enough
+        one node's, of the nodes with enough the one with the fewest free; else of the fewest nodes. ``without``: kept
+        for somebody else. Ties go where fewer instances of functions are held.
+        """
+        if needs.pins:
+            free = all(
+                name in self.gpus and self.gpus[name].refusal() is None and self._takes(name, needs, without)
+                for name in needs.pins
+            )
+            return tuple(sorted(needs.pins, key=self._rank)) if free else None
+        for key in keys:
+            pool = self.pools[key]
+            if pool.count < needs.size:
+                continue
+            picky = bool(without) or needs.memory_mib > pool.least_mib
+            nodes: dict[str, Collection[str]] = {}
+            for node, names in pool.free.items():
+                if needs.home not in ("", node):
+                    continue
+                usable = [name for name in names if self._takes(name, needs, without)] if picky else names
+                if usable:
+                    nodes[node] = usable
+            chosen = self._from_nodes(needs.size, nodes)
+            if chosen is not None:
+                return chosen
+        return None
+
+    def gather(self, size: int, gpus: Iterable[Gpu]) -> tuple[str, ...]:
+        """``size`` of ``gpus``, of which there are enough, from the fewest nodes."""
+        nodes: dict[str, list[str]] = {}
+        for gpu in gpus:
+            assert gpu.seen is not None
+            nodes.setdefault(gpu.seen.node, []).append(gpu.name)
+        chosen = self._from_nodes(size, nodes)
+        assert chosen is not None
+        return chosen
+
+    def _takes(self, name: str, needs: Needs, without: Collection[str]) -> bool:
+        seen = self.gpus[name].seen
+        return seen is not None and needs.memory_mib <= seen.memory_mib and name not in without
+
+    def _from_nodes(
+        self, size: int, nodes: dict[str, Collection[str]] | dict[str, list[str]]
+    ) -> tuple[str, ...] | None:
+        if sum(map(len, nodes.values())) < size:
+            return None
+        chosen: list[str] = []
+        while len(chosen) < size:
+            left = size - len(chosen)
+            enough = [len(names) for names in nodes.values() if len(names) >= left]
+            # The smallest that is enough, else the largest: no other order needs fewer nodes.
+            room = min(enough) if enough else max(map(len, nodes.values()))
+            best = min(
+                (self._held(sorted(names, key=self._rank)[:left]), node)
+                for node, names in nodes.items()
+                if len(names) == room
+            )[1]
+            chosen += sorted(nodes[best], key=self._rank)[:left]
+            nodes = {node: names for node, names in nodes.items() if node != best}
+        return tuple(chosen)
+
+    def _rank(self, name: str) -> tuple[str, int, str]:
+        seen = self.gpus[name].seen
+        return (seen.node, seen.held, name) if seen is not None else ("", 0, name)
+
+    def _held(self, names: Iterable[str]) -> int:
+        return sum(seen.held for name in names if (seen := self.gpus[name].seen) is not None)
+
+    def refused(self, needs: Needs, kept: Collection[str] = ()) -> Counter[JobRefusal]:
+        """How many GPU instances do not take a job now, for what."""
+        return Counter(why for gpu in self.gpus.values() if (why := self._why(gpu, needs, kept)) is not None)
+
+    def _why(self, gpu: Gpu, needs: Needs, kept: Collection[str]) -> JobRefusal | None:
+        if needs.pins and gpu.name not in needs.pins:
+            return JobRefusal.PINNED
+        if gpu.lost or gpu.seen is None:
+            return JobRefusal.LOST
+        if needs.device not in ("", gpu.seen.device) and not needs.pins:
+            return JobRefusal.DEVICE
+        if gpu.seen.mig and needs.size > 1:
+            return JobRefusal.MIG
+        if needs.memory_mib > gpu.seen.memory_mib:
+            return JobRefusal.MEMORY
+        if needs.home not in ("", gpu.seen.node):
+            return JobRefusal.HOME
+        why = gpu.refusal()
+        return JobRefusal.KEPT if why is None and gpu.name in kept else why
+
+    # ---- for tests ---------------------------------------------------------------------------------------------------
+
+    def differing(self) -> int:
+        """How many pools differ from a fresh count, of which each is a defect."""
+        fresh = Fleet()
+        for gpu in self.gpus.values():
+            copy = fresh.gpus.setdefault(gpu.name, Gpu(gpu.name))
+            copy.seen, copy.jobs, copy.lost = gpu.seen, list(gpu.jobs), gpu.lost
+            fresh._enter(copy)
+        keys = self.pools.keys() | fresh.pools.keys()
+        empty = Pool()
+        pools = sum(_counts(self.pools.get(key, empty)) != _counts(fresh.pools.get(key, empty)) for key in keys)
+        return pools + (self.free != fresh.free) + (+self.refusals != +fresh.refusals)
+
+
+def _counts(pool: Pool) -> tuple[int, int, int, dict[str, set[str]]]:
+    return pool.size, pool.open, pool.count, pool.free

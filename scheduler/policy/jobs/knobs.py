@@ -1,0 +1,120 @@
+"""
+What can be set on the rule for trainings, and the named settings: SMore's own and the baselines that it is compared with.
+All of them are one engine (``core.py``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf, isfinite
+from typing import Any, Final
+
+from scheduler.policy.setting import UnknownPolicy, choose
+
+HOUR_S: Final = 3600.0
+
+
+class JobOrder(StrEnum):
+    """
+    Who is tried first: who came first; who has the least expected time left, over the project's weight; the same times
+    its GPU instances; who has had little GPU time (two queues, each by arrival).
+    """
+
+    ARRIVAL = "arrival"
+    REMAINING = "remaining"
+    REMAINING_GPUS = "remaining-gpus"
+    ATTAINED = "attained"
+
+
+class Passing(StrEnum):
+    """Who may start before the first that does not fit: whatever fits; who ends before that one could start; nobody."""
+
+    ANY = "any"
+    BACKFILL = "backfill"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKnobs:
+    """
+    Frozen settings of the rule; the defaults are ``smore-jobs``.
+
+    ====================  ============================================================================  ==========
+    knob                  meaning                                                                       range
+    ====================  ============================================================================  ==========
+    order                 who is tried first                                                            JobOrder
+    passing               who may start before the first that does not fit                              Passing
+    patience_s            time in the queue after which a job is first and GPU instances are kept       >= 0, inf
+    patience_lengths      added to it for each second of the job's own expected length                  >= 0
+    patience_most_s       the most that both may be, whatever a length was said to be                   >= 0, inf
+    preemptive            running jobs are stopped for others; needs a checkpoint at any moment         bool
+    look_s                time between two looks at who must stop, 0 = whenever something has changed   >= 0
+    attained_gpu_s        GPU time from which on a job is in the second queue of the order ``attained``  > 0
+    back_off_s            pause before the first restart; each further one is twice as long             >= 0
+    back_off_most_s       the longest such pause                                                        >= 0
+    short_s               an attempt that fails before is a short end                                   >= 0
+    short_ends            short ends in a row after which a job is not started again                    >= 1
+    ====================  ============================================================================  ==========
+    """
+
+    name: str = "smore-jobs"
+    order: JobOrder = JobOrder.REMAINING
+    passing: Passing = Passing.ANY
+    patience_s: float = 12 * HOUR_S
+    patience_lengths: float = 2.0
+    patience_most_s: float = 14 * 24 * HOUR_S
+    preemptive: bool = False
+    look_s: float = 0.0
+    attained_gpu_s: float = 8 * HOUR_S
+    back_off_s: float = 10.0
+    back_off_most_s: float = 600.0
+    short_s: float = 60.0
+    short_ends: int = 3
+
+    def __post_init__(self) -> None:
+        for name, good in (
+            ("patience_s", self.patience_s >= 0),
+            ("patience_lengths", 0 <= self.patience_lengths < inf),
+            ("patience_most_s", self.patience_most_s >= 0),
+            ("look_s", 0 <= self.look_s < inf),
+            ("attained_gpu_s", self.attained_gpu_s > 0),
+            ("back_off_s", 0 <= self.back_off_s < inf),
+            ("back_off_most_s", isfinite(self.back_off_most_s) and self.back_off_most_s >= 0),
+            ("short_s", 0 <= self.short_s < inf),
+            ("short_ends", self.short_ends >= 1),
+        ):
+            if not good:
+                raise UnknownPolicy(f"{name}: {getattr(self, name)!r} is out of range")
+
+
+_SMORE: Final = JobKnobs()
+_PLAIN: Final = replace(_SMORE, patience_s=inf, patience_most_s=inf)
+
+#: Named settings. Without patience a baseline is what its publication says. ``tiresias`` with two queues looks as often
+#: as its authors' scheduler; ``srsf`` looks whenever a job comes or ends.
+SETTINGS: Final[Mapping[str, JobKnobs]] = {
+    knobs.name: knobs
+    for knobs in (
+        _SMORE,
+        replace(_PLAIN, name="fifo", order=JobOrder.ARRIVAL, passing=Passing.NONE),
+        replace(_PLAIN, name="fifo-backfill", order=JobOrder.ARRIVAL, passing=Passing.BACKFILL),
+        replace(_PLAIN, name="sjf"),
+        replace(_PLAIN, name="srsf", order=JobOrder.REMAINING_GPUS, preemptive=True),
+        replace(_PLAIN, name="tiresias", order=JobOrder.ATTAINED, preemptive=True, look_s=120.0),
+    )
+}
+
+
+def job_setting(name: str, **changed: Any) -> JobKnobs:
+    """A named setting with some knobs changed. Raises UnknownPolicy, which names what there is."""
+    return choose(SETTINGS, name, changed)
+
+
+def why_not_live(knobs: JobKnobs) -> str | None:
+    """Why a setting may not lead live trainings, in words; None = it may."""
+    if knobs.preemptive:
+        return (
+            f"{knobs.name} stops running trainings for others, and nothing may stop a training that has no checkpoint at"
+            " that moment; it is for the simulator alone"
+        )
+    return None

@@ -1,0 +1,151 @@
+"""
+How long jobs take: the best source that there is for each, and quantiles that are learnt from how wrong that source was.
+
+A source tells a number of seconds. What a job that succeeded really took, divided by that number, is a *ratio*; the
+quantiles of the last ratios of a source times what it tells are the quantiles of a length. Until there are enough, they
+stand beside a few of a log-normal distribution around 1, as wide as such a source is taken to be wrong.
+"""
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from math import exp
+from statistics import NormalDist
+from typing import Final, NamedTuple
+
+from scheduler.policy.jobs.events import Run
+from scheduler.policy.jobs.spec import JobSpec
+
+
+class Source(StrEnum):
+    """Where a length is from, best first: see :data:`WORDS`."""
+
+    MEASURED = "measured"
+    PROFILE = "profile"
+    DECLARED = "declared"
+    NAME = "name"
+    PROJECT = "project"
+    PLATFORM = "platform"
+    ASSUMED = "assumed"
+
+
+WORDS: Final[Mapping[Source, str]] = {
+    Source.MEASURED: "iterations left times their measured time",
+    Source.PROFILE: "iterations times the profile's time on that device",
+    Source.DECLARED: "the duration that its owner said",
+    Source.NAME: "the median of the last runs of this name in the project",
+    Source.PROJECT: "the median of the project's last runs",
+    Source.PLATFORM: "the median of the platform's last runs",
+    Source.ASSUMED: "an hour, because nothing is known of it",
+}
+#: Standard deviation of the logarithm of a source's ratio before anything was learnt of it.
+SPREAD: Final[Mapping[Source, float]] = {
+    Source.MEASURED: 0.05,
+    Source.PROFILE: 0.2,
+    Source.DECLARED: 0.5,
+    Source.NAME: 0.5,
+    Source.PROJECT: 1.0,
+    Source.PLATFORM: 1.5,
+    Source.ASSUMED: 2.0,
+}
+ASSUMED_S: Final = 3600.0
+#: Ratios of a source that are remembered, and how many stand for what was not learnt yet. Odd: the middle one is 1.
+RATIOS, PRIOR = 100, 9
+#: Runs of which a median is taken: of a name, of a project, of the platform.
+RUNS: Final[Mapping[Source, int]] = {Source.NAME: 20, Source.PROJECT: 100, Source.PLATFORM: 500}
+#: No job is through sooner than this, whatever its source tells, seconds.
+LEAST_S: Final = 1.0
+#: A job that has outlived every ratio of its source: it is expected to go on for these parts of what it has run.
+OUTLIVED, OUTLIVED_MOST = 0.5, 2.0
+
+
+class Length(NamedTuple):
+    """
+    What is left of a job, seconds: as likely longer as shorter than ``expected_s``; longer than ``most_s`` in one case
+    of ten.
+    """
+
+    expected_s: float
+    most_s: float
+    source: Source
+
+
+class Recent:
+    """The last ``size`` values, in order of size, beside some that stay for ever."""
+
+    def __init__(self, size: int, prior: Sequence[float] = ()) -> None:
+        self._queue: deque[float] = deque()
+        self._size = size
+        self.ordered = sorted(prior)
+
+    def add(self, value: float) -> None:
+        self._queue.append(value)
+        insort(self.ordered, value)
+        if len(self._queue) > self._size:
+            self.ordered.pop(bisect_right(self.ordered, self._queue.popleft()) - 1)
+
+    def quantile(self, share: float, above: int = 0) -> float:
+        """Of the values from place ``above`` on, of which there must be one."""
+        return self.ordered[above + int(share * (len(self.ordered) - above))]
+
+
+class Lengths:
+    """What was learnt so far. ``changed``: sources whose answers have changed; whoever orders by them empties it."""
+
+    def __init__(self) -> None:
+        normal = NormalDist()
+        shape = [normal.inv_cdf((place + 0.5) / PRIOR) for place in range(PRIOR)]
+        self._ratios = {source: Recent(RATIOS, [exp(SPREAD[source] * z) for z in shape]) for source in Source}
+        self._runs: dict[tuple[Source, str, str], Recent] = {}
+        self.changed: set[Source] = set()
+
+    def learn(self, run: Run) -> None:
+        """A job succeeded."""
+        for source, ratio in run.ratios.items():
+            ratios = self._ratios[Source(source)]
+            before = ratios.quantile(0.5), ratios.quantile(0.9)
+            ratios.add(ratio)
+            if before != (ratios.quantile(0.5), ratios.quantile(0.9)):
+                self.changed.add(Source(source))
+        for key in _keys(run.project, run.name):
+            self._runs.setdefault(key, Recent(RUNS[key[0]])).add(max(LEAST_S, run.seconds))
+        # A job that nothing was known of has a source now.
+        self.changed |= {*RUNS, Source.ASSUMED}
+
+    def told_s(self, spec: JobSpec, device: str = "") -> tuple[float, Source]:
+        """
+        What the best source tells of a whole job, seconds; ``device``: where it would run, '' = on the fastest that it
+        may have. An attempt's own measurement is not among the sources here.
+        """
+        if spec.iterations:
+            devices = [spec.device or device] if spec.device or device else list(spec.iteration_s)
+            times = [spec.iteration_s[name] for name in devices if name in spec.iteration_s]
+            if times:
+                return max(LEAST_S, spec.iterations * min(times)), Source.PROFILE
+        if spec.duration_s:
+            return max(LEAST_S, spec.duration_s), Source.DECLARED
+        for key in _keys(spec.project, spec.name):
+            if key in self._runs:
+                return self._runs[key].quantile(0.5), key[0]
+        return ASSUMED_S, Source.ASSUMED
+
+    def left(self, told_s: float, source: Source, ran_s: float) -> Length:
+        """What is left of a job of which ``source`` told ``told_s`` and that has run for ``ran_s``."""
+        ratios = self._ratios[source]
+        outlived = bisect_right(ratios.ordered, ran_s / told_s) if ran_s > 0 else 0
+        if outlived == len(ratios.ordered):
+            return Length(max(LEAST_S, OUTLIVED * ran_s), max(LEAST_S, OUTLIVED_MOST * ran_s), source)
+        expected, most = (told_s * ratios.quantile(share, outlived) - ran_s for share in (0.5, 0.9))
+        return Length(max(LEAST_S, expected), max(LEAST_S, most), source)
+
+    def measured(self, left_s: float) -> Length:
+        """What is left of a job whose iterations are measured to take ``left_s`` more."""
+        ratios, left_s = self._ratios[Source.MEASURED], max(LEAST_S, left_s)
+        return Length(left_s * ratios.quantile(0.5), left_s * ratios.quantile(0.9), Source.MEASURED)
+
+
+def _keys(project: str, name: str) -> list[tuple[Source, str, str]]:
+    """Where runs like this one are remembered, the nearest first."""
+    named = [(Source.NAME, project, name)] if name else []
+    return [*named, (Source.PROJECT, project, ""), (Source.PLATFORM, "", "")]

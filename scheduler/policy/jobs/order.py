@@ -1,0 +1,163 @@
+"""
+In which order jobs that wait are tried: those that an operator moved, the last order first; those whose patience is
+over, the earliest first; then by the setting.
+
+Patience runs by the clock, so no estimate can starve a job: it is over after ``patience_s`` and ``patience_lengths``
+times the length that was expected of the job when it came, at most ``patience_most_s``, in the queue. Time in which a
+job was held or in its back-off does not count, time before an earlier attempt does.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
+from math import inf
+
+from scheduler.policy.jobs.decisions import Turn
+from scheduler.policy.jobs.events import ProjectLimit
+from scheduler.policy.jobs.job import Job
+from scheduler.policy.jobs.knobs import JobKnobs, JobOrder
+from scheduler.policy.jobs.lengths import Lengths, Source
+
+#: A job's place: smaller comes first.
+OrderKey = tuple[float, float, str]
+
+
+def rank(knobs: JobKnobs, job: Job, weight: float, at: float) -> float:
+    """The setting's first criterion for a job whose ``length`` is up to date."""
+    match knobs.order:
+        case JobOrder.ARRIVAL:
+            return 0.0
+        case JobOrder.REMAINING:
+            return job.length.expected_s / weight
+        case JobOrder.REMAINING_GPUS:
+            return job.length.expected_s * job.needs.size / weight
+        case JobOrder.ATTAINED:
+            return float(job.running_s(at) * job.needs.size >= knobs.attained_gpu_s)
+
+
+class Queue:
+    """The jobs that wait."""
+
+    def __init__(self, knobs: JobKnobs, lengths: Lengths) -> None:
+        self._knobs, self._lengths = knobs, lengths
+        self._limits: Mapping[str, ProjectLimit] = {}
+        self._jobs: dict[str, Job] = {}
+        self._keys: dict[str, OrderKey] = {}
+        #: By the setting, and before it those that were moved or have waited too long.
+        self._ordered: list[OrderKey] = []
+        self._first: list[OrderKey] = []
+        self._patience: dict[str, float] = {}
+        self._due: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self._jobs
+
+    def __iter__(self) -> Iterator[Job]:
+        """In the order in which they are tried. The queue may change meanwhile."""
+        for _, _, id_ in (*self._first, *self._ordered):
+            if id_ in self._jobs:
+                yield self._jobs[id_]
+
+    def turn(self, job: Job) -> Turn:
+        if job.moved:
+            return Turn.MOVED
+        return Turn.PATIENCE if self._key_first(job) in self._first else Turn.ORDER
+
+    def patience_at(self, job: Job) -> float:
+        """When its patience is over, if it waits until then."""
+        return self._patience[job.spec.id]
+
+    def next_due(self) -> float:
+        """When the next patience is over; inf = of nobody that waits."""
+        while self._due and self._patience.get(self._due[0][1]) != self._due[0][0]:
+            heappop(self._due)
+        return self._due[0][0] if self._due else inf
+
+    def add(self, job: Job, at: float) -> None:
+        """A job waits from now on."""
+        id_, knobs = job.spec.id, self._knobs
+        job.queued_at = at
+        job.length = job.left(self._lengths, at)
+        self._jobs[id_] = job
+        patience_s = min(knobs.patience_s + knobs.patience_lengths * job.length.expected_s, knobs.patience_most_s)
+        self._patience[id_] = due = at + patience_s - job.waited_s
+        if due < inf:
+            heappush(self._due, (due, id_))
+        if job.moved:
+            insort(self._first, self._key_first(job))
+        else:
+            self._insert(job)
+
+    def remove(self, job: Job) -> None:
+        id_ = job.spec.id
+        del self._jobs[id_], self._patience[id_]
+        key = self._keys.pop(id_, None)
+        if key is not None:
+            self._ordered.pop(bisect_left(self._ordered, key))
+        else:
+            self._first = [key for key in self._first if key[2] != id_]
+
+    def move(self, job: Job) -> None:
+        """``job.moved`` was set: it comes before all others."""
+        self.remove(job)
+        self.add(job, job.queued_at)
+
+    def advance(self, at: float) -> None:
+        """Time has passed, and lengths may have changed."""
+        if self._lengths.changed:
+            changed, self._lengths.changed = self._lengths.changed, set()
+            unsure = {Source.NAME, Source.PROJECT, Source.PLATFORM, Source.ASSUMED}
+            for job in self._jobs.values():
+                if job.length.source in changed or (changed & unsure and job.length.source in unsure):
+                    self._renew(job, at)
+        while self.next_due() <= at:
+            _, id_ = heappop(self._due)
+            key = self._keys.pop(id_, None)
+            if key is not None:
+                self._ordered.pop(bisect_left(self._ordered, key))
+                insort(self._first, self._key_first(self._jobs[id_]))
+
+    def weigh(self, limits: Mapping[str, ProjectLimit], at: float) -> None:
+        """Other weights of projects hold."""
+        self._limits = limits
+        for job in self._jobs.values():
+            self._renew(job, at)
+
+    def weight(self, project: str) -> float:
+        limit = self._limits.get(project)
+        return limit.weight if limit is not None else 1.0
+
+    def _renew(self, job: Job, at: float) -> None:
+        key = self._keys.pop(job.spec.id, None)
+        if key is not None:
+            self._ordered.pop(bisect_left(self._ordered, key))
+        job.length = job.left(self._lengths, at)
+        if key is not None:
+            self._insert(job)
+
+    def _insert(self, job: Job) -> None:
+        # Of one that waits nothing in its rank moves with the clock.
+        value = rank(self._knobs, job, self.weight(job.spec.project), job.queued_at)
+        key = self._keys[job.spec.id] = (value, job.submitted_at, job.spec.id)
+        insort(self._ordered, key)
+
+    def _key_first(self, job: Job) -> OrderKey:
+        return (-job.moved, self._patience[job.spec.id] if not job.moved else 0.0, job.spec.id)
+
+    # ---- for tests ---------------------------------------------------------------------------------------------------
+
+    def differing(self, at: float) -> int:
+        """How many of its parts differ from a fresh count, of which each is a defect."""
+        fresh = [
+            (rank(self._knobs, job, self.weight(job.spec.project), at), job.submitted_at, id_)
+            for id_, job in self._jobs.items()
+            if id_ in self._keys
+        ]
+        late = {
+            id_ for id_, job in self._jobs.items() if job.moved or (self._patience[id_] <= at and id_ not in self._keys)
+        }
+        stale = sum(job.length != job.left(self._lengths, at) for job in self._jobs.values())
+        return (sorted(fresh) != self._ordered) + ({key[2] for key in self._first} != late) + stale

@@ -1,0 +1,195 @@
+"""
+What is to come: GPU instances that are kept for whoever is first, and when each job that waits is expected to start.
+
+A **reservation** names GPU instances and the time at which they are expected to be free. It is made once and stays while
+the job is first and these GPU instances take jobs, so the time does not move away when running jobs overrun. Others may
+use what is kept only where they end before that time by their 90 % length. So whoever is first by patience starts at
+the latest when the jobs that ran when its reservation was made, and those that overran the time they were let in for,
+have ended.
+
+A **forecast** plays the queue forward on numbers of GPU instances by pool, once with expected and once with 90 %
+lengths. It knows limits of projects, back-off and the reservation; it does not know jobs to come, patience that will be
+over, nor where free GPU instances lie; a pinned job waits for its GPU instances and takes none from the others.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+from scheduler.policy.jobs.fleet import Fleet, Gpu, Needs, PoolKey
+from scheduler.policy.jobs.job import Job
+from scheduler.policy.jobs.projects import Projects
+
+#: When the jobs on a GPU instance are expected to have ended.
+ReadyAt = Callable[[Gpu], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """``gpus`` are kept for the job ``id``, and expected to be free for it at ``at``."""
+
+    id: str
+    gpus: frozenset[str]
+    at: float
+
+
+def reserve(
+    fleet: Fleet, keys: Sequence[PoolKey], job: Job, ready_at: ReadyAt, allowed_at: float
+) -> Reservation | None:
+    """
+    The GPU instances that a job could have the earliest, and when; None = it could not start even when all others have
+    ended. ``allowed_at``: when its project's limit lets it, inf = never.
+    """
+    best: tuple[float, list[Gpu]] | None = None
+    for key in keys if not job.needs.pins else [None]:
+        gpus = fleet.eligible(job.needs, key)
+        if len(gpus) < job.needs.size:
+            continue
+        ready = [ready_at(gpu) for gpu in gpus]
+        at = sorted(ready)[job.needs.size - 1]
+        if best is None or at < best[0]:
+            best = at, [gpu for gpu, ready_s in zip(gpus, ready, strict=True) if ready_s <= at]
+    if best is None or allowed_at == inf:
+        return None
+    at, gpus = best
+    return Reservation(job.spec.id, frozenset(fleet.gather(job.needs.size, gpus)), max(at, allowed_at))
+
+
+class Ending(NamedTuple):
+    """A running job's expected end: when, its pool (None: its GPU instances take nobody), how many, its project."""
+
+    at: float
+    key: PoolKey | None
+    gpus: int
+    project: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job that waits, as a forecast sees it: its ``length_s``, its pools, and from when on it may start."""
+
+    id: str
+    needs: Needs
+    project: str
+    length_s: float
+    keys: tuple[PoolKey, ...]
+    from_at: float
+
+
+def forecast(
+    now: float,
+    free: Mapping[PoolKey, int],
+    projects: Projects,
+    ends: Iterable[Ending],
+    waiting: Sequence[Waiting],
+    pins: Mapping[str, float],
+    fixed: Mapping[str, tuple[float, PoolKey | None]],
+    *,
+    in_order: bool,
+) -> dict[str, float]:
+    """
+    When each job of ``waiting`` (in order) starts, epoch seconds; one that never could is missing.
+
+    ``free`` GPU instances by pool; ``ends`` of jobs that run; ``pins``: GPU instance → when it is free for a pinned
+    job; ``fixed``: job → when it starts by its reservation, and in which pool. ``in_order``: nobody passes.
+    """
+    return _Forecast(now, free, projects, ends, in_order).play(waiting, pins, fixed)
+
+
+class _Forecast:
+    """One play. Jobs alike in what they need stand in one lane, so that only the first of each is looked at."""
+
+    def __init__(
+        self, now: float, free: Mapping[PoolKey, int], projects: Projects, ends: Iterable[Ending], in_order: bool
+    ) -> None:
+        self._now, self._projects, self._in_order = now, projects, in_order
+        self._free = dict(free)
+        self._held = dict(projects.held)
+        #: (time, number, what ends, what joins the queue: its place).
+        self._heap: list[tuple[float, int, Ending | None, int]] = [
+            (max(now, end.at), number, end, -1) for number, end in enumerate(ends)
+        ]
+        heapify(self._heap)
+        self._number = len(self._heap)
+        self._lanes: dict[tuple[object, ...], list[int]] = {}
+        self.starts: dict[str, float] = {}
+
+    def play(
+        self,
+        waiting: Sequence[Waiting],
+        pins: Mapping[str, float],
+        fixed: Mapping[str, tuple[float, PoolKey | None]],
+    ) -> dict[str, float]:
+        ready = dict(pins)
+        for place, job in enumerate(waiting):
+            if job.id in fixed:
+                at, key = fixed[job.id]
+                self.starts[job.id] = at = max(at, self._now)
+                self._push(at + job.length_s, Ending(at + job.length_s, key, job.needs.size, job.project))
+            elif job.needs.pins:
+                at = max([job.from_at, self._now, *(ready.get(name, inf) for name in job.needs.pins)])
+                if at < inf:
+                    self.starts[job.id] = at
+                    ready |= dict.fromkeys(job.needs.pins, at + job.length_s)
+            elif job.keys:
+                if job.from_at > self._now:
+                    self._push(job.from_at, None, place)
+                else:
+                    self._join(place, job)
+        self._start(self._now, waiting)
+        while self._heap:
+            at = self._heap[0][0]
+            while self._heap and self._heap[0][0] <= at:
+                _, _, end, place = heappop(self._heap)
+                if end is None:
+                    self._join(place, waiting[place])
+                    continue
+                if end.key is not None:
+                    self._free[end.key] = self._free.get(end.key, 0) + end.gpus
+                self._held[end.project] = self._held.get(end.project, 0) - end.gpus
+            self._start(at, waiting)
+        return self.starts
+
+    def _push(self, at: float, end: Ending | None, place: int = -1) -> None:
+        self._number += 1
+        heappush(self._heap, (at, self._number, end, place))
+
+    def _join(self, place: int, job: Waiting) -> None:
+        limited = job.project if self._projects.most(job.project) < inf else ""
+        heappush(self._lanes.setdefault((job.keys, job.needs.size, limited), []), place)
+
+    def _start(self, at: float, waiting: Sequence[Waiting]) -> None:
+        """Start whatever fits, in order."""
+        while True:
+            best: tuple[int, PoolKey | None, tuple[object, ...]] | None = None
+            for name, lane in self._lanes.items():
+                if best is not None and lane[0] > best[0]:
+                    continue
+                job = waiting[lane[0]]
+                key = self._key(job)
+                if key is not None or (self._in_order and self._allowed(job)):
+                    best = lane[0], key, name
+            if best is None or best[1] is None:
+                return
+            place, key, name = best
+            assert key is not None
+            job = waiting[place]
+            heappop(self._lanes[name])
+            if not self._lanes[name]:
+                del self._lanes[name]
+            self._free[key] -= job.needs.size
+            self._held[job.project] = self._held.get(job.project, 0) + job.needs.size
+            self.starts[job.id] = at
+            self._push(at + job.length_s, Ending(at + job.length_s, key, job.needs.size, job.project))
+
+    def _key(self, job: Waiting) -> PoolKey | None:
+        """The pool in which it would start, None = it would not."""
+        if not self._allowed(job):
+            return None
+        return next((key for key in job.keys if self._free.get(key, 0) >= job.needs.size), None)
+
+    def _allowed(self, job: Waiting) -> bool:
+        """Whether its project's limit lets it start."""
+        return self._held.get(job.project, 0) + job.needs.size <= self._projects.most(job.project)

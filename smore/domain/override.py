@@ -1,0 +1,29 @@
+"""Overrides of the policy by people: a boost or a pin of a function, for a time."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """
+    What people want of a function: P (Eq. 5) is multiplied by ``boost``; it goes to the GPU instances ``gpus`` alone
+    (none named = to all). Until: epoch seconds, None = until it is changed.
+    """
+
+    function: str
+    boost: float = 1.0
+    boost_until: float | None = None
+    gpus: tuple[str, ...] = ()
+    pin_until: float | None = None
+
+    def left(self, at: float) -> "Override":
+        """The same without what is over at an instant."""
+        boosted = self.boost_until is None or at < self.boost_until
+        pinned = self.pin_until is None or at < self.pin_until
+        return Override(
+            function=self.function,
+            boost=self.boost if boosted else 1.0,
+            boost_until=self.boost_until if boosted else None,
+            gpus=self.gpus if pinned else (),
+            pin_until=self.pin_until if pinned else None,
+        )

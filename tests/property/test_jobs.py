@@ -1,0 +1,256 @@
+"""
+Whatever happens to trainings in whatever order: nothing is over its bounds, a gang is whole or absent, the state equals a
+fresh count, whoever is first by patience starts in bounded time, replays agree.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.policy.jobs.core import JobPolicy
+from scheduler.policy.jobs.decisions import Decision, Finish, PublishQueue, Requeue, Start, Stop
+from scheduler.policy.jobs.events import (
+    AttemptOver,
+    Ended,
+    Event,
+    GpuLost,
+    GpuSeen,
+    JobHeld,
+    JobMoved,
+    JobProgressed,
+    JobSubmitted,
+    JobWithdrawn,
+    LimitsChanged,
+    ProjectLimit,
+    QueueAsked,
+    StartRefused,
+    TrialAsked,
+)
+from scheduler.policy.jobs.knobs import SETTINGS, job_setting
+from scheduler.policy.jobs.spec import JobSpec
+from tests.support.driven_jobs import HOUR, NOW
+
+FLEET = [
+    *(GpuSeen(gpu=f"a{place}", node=f"n{place // 2}", device="A", memory_mib=80.0) for place in range(4)),
+    *(GpuSeen(gpu=f"b{place}", node="n9", device="B", memory_mib=40.0 + 40.0 * place) for place in range(2)),
+    GpuSeen(gpu="slice", node="n9", device="A", memory_mib=10.0, mig=True),
+]
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["submit"] * 3
+            + ["end"] * 2
+            + [
+                "fail",
+                "wait",
+                "refuse",
+                "lose",
+                "see",
+                "close",
+                "attach",
+                "hold",
+                "move",
+                "withdraw",
+                "progress",
+                "limit",
+                "ask",
+                "back",
+            ]
+        ),
+        st.integers(0, 1000),
+        st.floats(1.0, 20 * HOUR),
+    ),
+    max_size=60,
+)
+
+
+@dataclass
+class World:
+    """What is true beside the rule: the jobs that run, and the GPU instances as they were reported."""
+
+    policy: JobPolicy
+    now: float = NOW
+    specs: dict[str, JobSpec] = field(default_factory=dict)
+    running: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    open: dict[str, GpuSeen] = field(default_factory=dict)
+    limits: dict[str, ProjectLimit] = field(default_factory=dict)
+    log: list[Decision] = field(default_factory=list)
+
+    def tell(self, *events: Event) -> None:
+        held = Counter(self.specs[id_].project for id_, (_, names) in self.running.items() for _ in names)
+        for event in events:
+            match event:
+                case GpuSeen():
+                    self.open.pop(event.gpu, None)
+                    if not event.closed and not event.attached:
+                        self.open[event.gpu] = event
+                case GpuLost():
+                    self.open.pop(event.gpu, None)
+                case AttemptOver() | StartRefused():
+                    _, names = self.running.pop(event.id)
+                    held[self.specs[event.id].project] -= len(names)
+        decisions, wake_at = self.policy.decide(self.now, events)
+        assert wake_at == wake_at
+        taken = {name for _, names in self.running.values() for name in names}
+        for decision in decisions:
+            match decision:
+                case Start():
+                    self.check(decision, taken, held)
+                case Stop() | Requeue() | Finish() | PublishQueue():
+                    pass
+        self.log += decisions
+        assert self.policy.differing() == 0
+
+    def check(self, start: Start, taken: set[str], held: Counter[str]) -> None:
+        """A gang is whole, on free open GPU instances of one kind with enough memory, within its project's limit."""
+        spec = self.specs[start.id]
+        assert start.id not in self.running
+        assert len(set(start.gpus)) == len(start.gpus) == spec.size
+        assert not taken & set(start.gpus)
+        seen = [self.open[name] for name in start.gpus]
+        assert all(spec.memory_mib <= gpu.memory_mib for gpu in seen)
+        if spec.gpus:
+            assert set(start.gpus) == set(spec.gpus)
+        else:
+            assert len({(gpu.device, gpu.mig) for gpu in seen}) == 1
+            assert spec.device in ("", seen[0].device)
+            assert len(seen) == 1 or not seen[0].mig
+        held[spec.project] += spec.size
+        limit = self.limits.get(spec.project)
+        assert limit is None or limit.gpus is None or held[spec.project] <= limit.gpus
+        taken |= set(start.gpus)
+        self.running[start.id] = start.attempt, start.gpus
+
+    def step(self, what: str, number: int, seconds: float) -> None:
+        self.now += seconds if what != "back" else -seconds
+        waiting = sorted(self.policy.jobs.keys() - self.running.keys())
+        running = sorted(self.running)
+        gpu = FLEET[number % len(FLEET)]
+        match what:
+            case "submit":
+                spec = JobSpec(
+                    id=f"j{len(self.specs)}",
+                    project="pqr"[number % 3],
+                    name="mn"[number % 2],
+                    count=(1, 2, 1, 3, 4, 9)[number % 6],
+                    device=("", "", "A", "B")[number % 4],
+                    memory_mib=(0.0, 30.0, 60.0)[number % 3],
+                    duration_s=seconds if number % 5 else 0.0,
+                    iterations=number if number % 7 == 0 else 0,
+                    restarts=number % 4,
+                )
+                if number % 11 == 0:
+                    spec = replace(spec, gpus=(gpu.gpu,))
+                self.specs[spec.id] = spec
+                self.tell(JobSubmitted(spec=spec, submitted_at=self.now))
+            case "end" | "fail" if running:
+                id_ = running[number % len(running)]
+                ended = Ended.SUCCEEDED if what == "end" else (Ended.FAILED, Ended.LOST)[number % 2]
+                self.tell(
+                    AttemptOver(id=id_, attempt=self.running[id_][0], ended=ended, home=("", "n0")[number % 5 == 0])
+                )
+            case "refuse" if running:
+                id_ = running[number % len(running)]
+                self.tell(StartRefused(id=id_, attempt=self.running[id_][0]))
+            case "lose":
+                self.tell(GpuLost(gpu=gpu.gpu))
+            case "see":
+                self.tell(gpu)
+            case "close":
+                self.tell(replace(gpu, closed="drained"))
+            case "attach":
+                self.tell(replace(gpu, attached=1, held=number % 3))
+            case "hold" if waiting:
+                self.tell(JobHeld(id=waiting[number % len(waiting)], held=number % 3 > 0))
+            case "move" if waiting:
+                self.tell(JobMoved(id=waiting[number % len(waiting)]))
+            case "withdraw" if waiting or running:
+                self.tell(JobWithdrawn(id=sorted(waiting + running)[number % (len(waiting) + len(running))]))
+            case "progress" if running:
+                id_ = running[number % len(running)]
+                progress = JobProgressed(id=id_, attempt=self.running[id_][0], iterations=number, iteration_s=seconds)
+                self.tell(progress)
+            case "limit":
+                self.limits = {"p": ProjectLimit(gpus=number % 5, weight=1.0 + number % 3)} if number % 4 else {}
+                self.tell(LimitsChanged(limits=self.limits))
+            case "ask":
+                self.tell(QueueAsked(), TrialAsked(spec=JobSpec(id="asked", project="p", count=1 + number % 3)))
+            case _:
+                self.tell()
+
+
+def played(setting: str, script: Sequence[tuple[str, int, float]]) -> World:
+    world = World(JobPolicy(job_setting(setting)))
+    world.tell(*FLEET)
+    for what, number, seconds in script:
+        world.step(what, number, seconds)
+    return world
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(list(SETTINGS)), steps)
+def test_bounds_hold_and_replays_agree(setting: str, script: list[tuple[str, int, float]]) -> None:
+    assert played(setting, script).log == played(setting, script).log
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["fifo-backfill", "sjf", "smore-jobs"]), steps)
+def test_a_call_that_only_asks_changes_nothing(setting: str, script: list[tuple[str, int, float]]) -> None:
+    asked = played(setting, script)
+    plain = played(setting, [(what if what != "ask" else "wait", number, seconds) for what, number, seconds in script])
+
+    def acted(world: World) -> list[Decision]:
+        return [decision for decision in world.log if isinstance(decision, Start | Stop | Requeue | Finish)]
+
+    assert acted(asked) == acted(plain)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 80), st.integers(0, 8)),
+        min_size=10,
+        max_size=30,
+    ),
+    st.sampled_from([0.25, 0.5, 1.0]),
+)
+def test_whoever_is_first_by_patience_starts_when_those_that_ran_have_ended(
+    jobs: list[tuple[int, int, int]], factor: float
+) -> None:
+    """
+    Jobs of so many GPU instances and quarters of an hour keep coming, and never take longer than was said of them. A
+    job that is first by patience starts at the latest when all that ran at that moment have ended, or were expected to.
+    """
+    policy = JobPolicy(replace(SETTINGS["smore-jobs"], patience_s=HOUR, patience_lengths=0.1))
+    policy.decide(NOW, FLEET[:4])
+    quarter, at = HOUR / 4, NOW
+    comes: list[tuple[float, JobSpec]] = []
+    for number, (size, quarters, gap) in enumerate(jobs):
+        at += gap * quarter
+        spec = JobSpec(id=f"j{number}", project="p", count=size, duration_s=quarters * quarter)
+        comes.append((at, spec))
+    lasts = {spec.id: spec.duration_s * factor for _, spec in comes}
+    ends: dict[str, float] = {}
+    bound: dict[str, float] = {}
+    wake_at = NOW
+    while comes or ends or len(policy.queue):
+        at = min([wake_at, *ends.values(), *(when for when, _ in comes[:1])])
+        events: list[Event] = [AttemptOver(id=id_, attempt=1, ended=Ended.SUCCEEDED) for id_ in ends if ends[id_] <= at]
+        ends = {id_: end for id_, end in ends.items() if end > at}
+        while comes and comes[0][0] <= at:
+            when, spec = comes.pop(0)
+            events.append(JobSubmitted(spec=spec, submitted_at=when))
+        decisions, wake_at = policy.decide(at, events)
+        for decision in decisions:
+            if isinstance(decision, Start):
+                assert at <= bound.get(decision.id, at) + 1e-6
+                ends[decision.id] = at + lasts[decision.id]
+        first = next(iter(policy.queue), None)
+        if first is not None and policy.queue.patience_at(first) <= at:
+            bound.setdefault(first.spec.id, max(ends.values(), default=at))
+        if policy.kept is not None:
+            bound[policy.kept.id] = max(bound[policy.kept.id], policy.kept.at)

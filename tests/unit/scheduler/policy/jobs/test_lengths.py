@@ -1,0 +1,111 @@
+"""How long jobs take: sources, and quantiles learnt from how wrong a source was."""
+
+import random
+
+import pytest
+
+from scheduler.policy.jobs.events import JobProgressed, Run, RunsKnown
+from scheduler.policy.jobs.lengths import ASSUMED_S, Lengths, Recent, Source
+from scheduler.policy.jobs.spec import JobSpec
+from tests.support.driven_jobs import HOUR, DrivenJobs, gpus
+
+
+def run(seconds: float, *, project: str = "p", name: str = "n", **ratios: float) -> Run:
+    return Run(project=project, name=name, seconds=seconds, ratios=ratios)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            {"iterations": 100, "iteration_s": {"A": 2.0, "B": 1.0}, "duration_s": 9.0, "name": "n"},
+            (100.0, Source.PROFILE),
+        ),
+        (
+            {"iterations": 100, "iteration_s": {"A": 2.0, "B": 1.0}, "device": "A"},
+            (200.0, Source.PROFILE),
+        ),
+        ({"iterations": 100, "iteration_s": {"A": 2.0}, "device": "C", "duration_s": 9.0}, (9.0, Source.DECLARED)),
+        ({"iterations": 100, "name": "n"}, (30.0, Source.NAME)),
+        ({"name": "other"}, (40.0, Source.PROJECT)),
+        ({"project": "q"}, (50.0, Source.PLATFORM)),
+    ],
+)
+def test_the_best_source_is_taken(fields: dict[str, object], expected: tuple[float, Source]) -> None:
+    lengths = Lengths()
+    for seconds in (20.0, 30.0, 40.0):
+        lengths.learn(run(seconds))
+    for seconds in (40.0, 60.0):
+        lengths.learn(run(seconds, name="third"))
+    for seconds in (50.0, 60.0, 70.0, 80.0):
+        lengths.learn(run(seconds, project="r"))
+    spec = JobSpec(**({"id": "j", "project": "p"} | fields))  # type: ignore[arg-type]
+
+    assert lengths.told_s(spec) == expected
+
+
+def test_where_nothing_is_known_an_hour_is_assumed() -> None:
+    lengths = Lengths()
+    length = lengths.left(*lengths.told_s(JobSpec(id="j", project="p")), 0.0)
+
+    assert (length.expected_s, length.source) == (ASSUMED_S, Source.ASSUMED)
+    assert length.most_s > 5 * ASSUMED_S
+
+
+def test_quantiles_become_those_of_what_a_source_was_wrong_by() -> None:
+    """Owners say half of what it takes, with a log-normal error of 0.3."""
+    lengths, draw = Lengths(), random.Random(1)
+    for _ in range(200):
+        lengths.learn(run(100.0, declared=2.0 * draw.lognormvariate(0.0, 0.3)))
+    length = lengths.left(1000.0, Source.DECLARED, 0.0)
+
+    assert length.expected_s == pytest.approx(2000.0, rel=0.1)
+    assert length.most_s == pytest.approx(2000.0 * 1.47, rel=0.15)
+    # Of what has run for longer than most others the rest is counted from there.
+    late = lengths.left(1000.0, Source.DECLARED, 2500.0)
+    assert 100.0 < late.expected_s < 1500.0
+    outlived = lengths.left(1000.0, Source.DECLARED, 1e6)
+    assert (outlived.expected_s, outlived.most_s) == (5e5, 2e6)
+
+
+def test_the_last_values_count_and_a_prior_stays() -> None:
+    recent = Recent(3, prior=[1.0])
+    for value in (9.0, 9.0, 2.0, 3.0, 4.0):
+        recent.add(value)
+
+    assert recent.ordered == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_finished_job_teaches_and_the_order_follows() -> None:
+    """Jobs take four times what was declared, until one that declared more goes first."""
+    jobs = DrivenJobs("sjf", gpus(1))
+    for number in range(20):
+        jobs.submit(f"job{number}", hours=1)
+    jobs.submit("profiled", hours=0, iterations=3600, iteration_s={"A": 2.0})
+    for _ in range(15):
+        if "profiled" not in jobs.running:
+            jobs.end(next(iter(jobs.running)), later=4 * HOUR)
+
+    assert "profiled" in jobs.running
+    [*_, last] = jobs.queue()
+    assert last.length.expected_s > 2 * HOUR
+
+
+def test_what_is_measured_is_believed_and_taught() -> None:
+    jobs = DrivenJobs(fleet=gpus(1))
+    jobs.submit("job", hours=100, iterations=1000)
+    jobs.tell(JobProgressed(id="job", attempt=1, iterations=100, iteration_s=2.0), later=100)
+    assert jobs.entry("job").length[::2] == (1800.0, Source.MEASURED)
+    jobs.tell(later=800)
+    assert jobs.entry("job").length.expected_s == 1000.0
+    [finish] = jobs.end("job", later=1000)
+    assert finish.ratios == {"declared": pytest.approx(1900 / 360_000), "measured": 1.0}  # type: ignore[union-attr]
+
+
+def test_what_happened_before_a_take_over_is_told() -> None:
+    jobs = DrivenJobs(fleet=gpus(1))
+    jobs.tell(RunsKnown(runs=[run(500.0, name="nightly") for _ in range(5)]))
+    jobs.submit("job", hours=0, name="nightly")
+
+    assert jobs.entry("job").length.source is Source.NAME
+    assert jobs.entry("job").length.expected_s == 500.0
