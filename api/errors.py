@@ -72,7 +72,7 @@ class ResultDropped(CallerError):
 
 
 class LetGo(CallerError):
-    """This training was let go: what it does is not followed any more."""
+    """This training is watched no longer: its job was stopped, and its steps are not taken."""
 
     code = "let_go"
 

@@ -1,4 +1,4 @@
-"""Commands of people to load a function before it is called, and to unload it; used by both REST doors."""
+"""Load a function before it is called, and unload it, when people ask; used by both REST interfaces."""
 
 from fastapi.concurrency import run_in_threadpool
 
@@ -15,7 +15,7 @@ async def warm(
     gateway: Gateway, caller: KeyEntry, trail: Trail, function: str, gpu: str | None
 ) -> tuple[FunctionEntry, list[str]]:
     """
-    Load the function on one GPU instance, None = on all. The function, and where it was ordered.
+    Load the function on one GPU instance, None = on all; return the function and the GPU instances that were told to.
 
     Raises FunctionNotFound, NotReady, Draining, LimitReached, NotFound, Unavailable.
     """
@@ -28,7 +28,7 @@ async def warm(
 async def offload(
     gateway: Gateway, caller: KeyEntry, trail: Trail, function: str, gpu: str | None
 ) -> tuple[FunctionEntry, list[str]]:
-    """End the idle warm instances of the function; as :func:`warm`, but a drain does not refuse it."""
+    """Unload idle instances of the function; as :func:`warm`, but a drain does not refuse it."""
     entry, _ = await gateway.function(caller.project, function)
     command = Offload(version=1, function=entry.key, revision=entry.revision)
     return entry, await run_in_threadpool(_send, gateway, trail, caller, command, gpu)

@@ -1,4 +1,4 @@
-"""Whether the platform can run an invocation, check by check; used by both REST doors."""
+"""Whether the platform can run an invocation, check by check; used by both REST interfaces."""
 
 import time
 from typing import Any
@@ -8,9 +8,9 @@ from pydantic import BaseModel
 
 from api.deps import Gateway
 
-#: A check that takes longer counts as failed.
+#: Seconds after which a check counts as failed.
 _PATIENCE_S = 2.0
-#: However often it is asked, a write is tried once in so many seconds: where every write is synced it costs the disk.
+#: Seconds between two test writes, however often readiness is asked: a synced write costs the disk.
 _WRITE_EVERY_S = 1.0
 
 
@@ -59,7 +59,7 @@ async def checks(gateway: Gateway) -> dict[str, Check]:
     return {
         "redis": Check(
             ok=took_s < _PATIENCE_S and not refusal,
-            detail=f"it refuses writes: {refusal}" if refusal else f"{took_s * 1000:.1f} ms",
+            detail=f"Redis refuses writes: {refusal}" if refusal else f"{took_s * 1000:.1f} ms",
         ),
         "leader": Check(ok=leader is not None, detail=leads),
         "gpus": Check(ok=bool(alive), detail=", ".join(alive) or "no GPU instance reports"),

@@ -1,9 +1,9 @@
 """
-Queues: what waits for each function, and what people do about it.
+Queues: what waits for each function, and what people decide about it.
 
-Pausing stops dispatch (enqueueing goes on, deadlines run), draining closes the gate (what waits is served), purging
-cancels what waits. A boost multiplies a function's priority, a pin keeps it to some GPU instances: both are the
-operators', for they are at others' cost.
+A pause stops dispatch: invocations are accepted and their deadlines run. A drain refuses new invocations and serves
+those that wait. A purge cancels those that wait. A boost multiplies a function's priority, a pin restricts it to some
+GPU instances: both cost other functions something, so only operators may set them.
 """
 
 import time
@@ -26,16 +26,16 @@ from smore.redis.queue import Queue
 
 router = APIRouter(prefix="/v1/queues", tags=["queues"], route_class=BoundedRoute)
 
-#: Waiting invocations looked at for the oldest: with one SLO for all, the nearest deadline is the oldest arrival.
+#: Waiting invocations among which the oldest is looked for. With one deadline for all the nearest is the oldest.
 _LOOKED_AT = 100
 
-#: Whose function; another than the caller's own only for administrators of the project ``default``.
+#: The function's project; only administrators of the project ``default`` may name another than their own.
 OfProject = Annotated[str | None, Query(max_length=128)]
 
 
 @router.get("")
 def list_queues(gateway: TheGateway, caller: ReadKey, project: OfProject = None) -> schemas.Queues:
-    """Of every function of the project."""
+    """List the queues of the project's functions: what waits, for how long, and what people have decided about it."""
     home = project or caller.project
     if home != caller.project and not is_operator(caller):
         raise Forbidden("Only operators see the queues of another project.")
@@ -81,24 +81,27 @@ def list_queues(gateway: TheGateway, caller: ReadKey, project: OfProject = None)
 
 @router.post("/pause", status_code=204)
 def pause_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
-    """Stop dispatch of everything, in all projects."""
+    """Stop dispatching the invocations of all projects. They are still accepted, and their deadlines run."""
     set_pauses(gateway, trail, caller, "platform", "*", on=("paused",))
 
 
 @router.post("/drain", status_code=202)
 def drain_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
-    """Take nothing new in any project (503 `draining`); what waits is served."""
+    """Accept no new invocation in any project (503 `draining`). Those that wait are served."""
     set_pauses(gateway, trail, caller, "platform", "*", on=("draining",))
 
 
 @router.post("/resume", status_code=204)
 def resume_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
-    """End both; functions and GPU instances that were paused or drained by name stay so."""
+    """
+    End a pause and a drain of the platform. Functions and GPU instances that were paused or drained by name stay so.
+    """
     set_pauses(gateway, trail, caller, "platform", "*", on=())
 
 
 @router.post("/{function}/pause", status_code=204)
 def pause(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
+    """Stop dispatching a function's invocations. They are still accepted, and their deadlines run."""
     key = _key(gateway, caller, function, project)
     set_pauses(
         gateway, trail, caller, f"function/{function}", f"f:{key}", on=("paused",), project=key.partition("/")[0]
@@ -107,7 +110,7 @@ def pause(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str,
 
 @router.post("/{function}/drain", status_code=202)
 def drain(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
-    """Take nothing new for the function (503 `draining`); what waits is served."""
+    """Accept no new invocation of a function (503 `draining`). Those that wait are served."""
     key = _key(gateway, caller, function, project)
     set_pauses(
         gateway, trail, caller, f"function/{function}", f"f:{key}", on=("draining",), project=key.partition("/")[0]
@@ -116,7 +119,7 @@ def drain(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str,
 
 @router.post("/{function}/resume", status_code=204)
 def resume(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
-    """End a pause and a drain."""
+    """End a pause and a drain of a function."""
     key = _key(gateway, caller, function, project)
     set_pauses(gateway, trail, caller, f"function/{function}", f"f:{key}", on=(), project=key.partition("/")[0])
 
@@ -141,7 +144,7 @@ def _key(gateway: Gateway, caller: KeyEntry, function: str, project: str | None)
 def purge(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None
 ) -> schemas.Purged:
-    """Cancel all that waits for the function; what runs goes on."""
+    """Cancel every waiting invocation of a function. Running ones go on."""
     home, _, name = _key(gateway, caller, function, project).partition("/")
     queue = Queue(gateway.client(), gateway.settings.redis.prefix, gateway.settings.queue)
     with trail.change(caller, f"function/{function}", project=home) as change:
@@ -177,8 +180,8 @@ def boost(
     project: OfProject = None,
 ) -> None:
     """
-    Multiply the function's priority, for a time or until it is taken back. An order by deadline or arrival knows no
-    priority.
+    Multiply a function's priority, for a time or until the boost is ended. It has no effect under a policy that orders
+    by deadline or by arrival.
     """
     key = _key(gateway, caller, function, project)
     _override(gateway, trail, caller, key, boost=body.factor, boost_until=_until(body.for_s))
@@ -188,6 +191,7 @@ def boost(
 def unboost(
     gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, project: OfProject = None
 ) -> None:
+    """End the boost of a function's priority."""
     _override(gateway, trail, caller, _key(gateway, caller, function, project), boost=1.0, boost_until=None)
 
 
@@ -201,8 +205,8 @@ def pin(
     project: OfProject = None,
 ) -> None:
     """
-    Keep the function to these GPU instances, for a time or until it is taken back. What runs elsewhere goes on. One that
-    has never reported is refused.
+    Place a function on these GPU instances only, for a time or until the pin is ended. What runs elsewhere goes on. A
+    GPU instance that has never reported is refused.
     """
     key, known = _key(gateway, caller, function, project), gateway.fleet().known()
     for name in body.gpus:
@@ -213,4 +217,5 @@ def pin(
 
 @router.delete("/{function}/pin", status_code=204)
 def unpin(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
+    """End the pin of a function: it may be placed on any GPU instance again."""
     _override(gateway, trail, caller, _key(gateway, caller, function, project), gpus=(), pin_until=None)

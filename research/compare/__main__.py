@@ -29,7 +29,7 @@ from scheduler.simulation.result import Inconsistent
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import World, bad, load, names
 from smore.domain.errors import SmoreError
-from smore.process.settings import settings
+from smore.process.environment import settings
 from smore.traces import public
 
 

@@ -71,7 +71,8 @@ class ApiSettings(BaseModel):
     #: Who reads ``/metrics``: ``key`` = keys of the project ``default`` with the scope ``read``; ``open`` = everybody
     #: who reaches the port.
     metrics: Literal["key", "open"] = "key"
-    #: Inputs accepted in one call.
+    #: Most inputs of a call that waits for its results; with ``Prefer: respond-async`` as many as may wait at all
+    #: (``SMORE_QUEUE__MAX_PENDING``).
     max_inputs_per_call: int = 64
     #: How long a synchronous call waits when the client names no ``Prefer: wait``; then it becomes a 202.
     sync_wait_s: float = 30.0

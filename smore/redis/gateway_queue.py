@@ -315,6 +315,12 @@ class GatewayQueue:
 
     async def replies(self, invocations: Sequence[tuple[str, str]]) -> list[Reply | None]:
         """The same of many (project, id) in one round trip."""
+        return [reply for _, reply in await self.states(invocations)]
+
+    async def states(
+        self, invocations: Sequence[tuple[str, str]]
+    ) -> list[tuple[InvocationRecord | None, Reply | None]]:
+        """The record and the reply of each (project, id), None where there is none, in one round trip."""
         pipe = self.redis.pipeline(transaction=False)
         # In this order: another client's call may come between the two, and where a result is, the record has ended
         # already.
@@ -322,8 +328,8 @@ class GatewayQueue:
             pipe.get(self._keys.result(project, id_))
             pipe.hmget(self._keys.invocation(project, id_), RECORD_FIELDS)
         answers = await pipe.execute()
-        replies: list[Reply | None] = []
+        states: list[tuple[InvocationRecord | None, Reply | None]] = []
         for (_, id_), result, raw in zip(invocations, answers[::2], answers[1::2], strict=True):
             record = invocation_record(id_, raw)
-            replies.append(None if record is None or result is None else reply_of(record, result))
-        return replies
+            states.append((record, None if record is None or result is None else reply_of(record, result)))
+        return states
