@@ -52,7 +52,7 @@ def list_queues(gateway: TheGateway, caller: ReadKey, project: OfProject = None)
     answers = pipe.execute()
     fleet = gateway.fleet()
     now = time.time()
-    paused, steering = fleet.paused(), fleet.steering(now)
+    paused, steering = fleet.paused(), fleet.overrides(now)
     queues = []
     for position, entry in enumerate(entries):
         depth, ids, priority = answers[3 * position : 3 * position + 3]
@@ -158,11 +158,11 @@ def purge(
 
 def _override(gateway: Gateway, trail: Trail, caller: KeyEntry, key: str, **changed: Any) -> None:
     fleet = gateway.fleet()
-    now = fleet.steering(time.time()).get(key, Override(function=key))
+    now = fleet.overrides(time.time()).get(key, Override(function=key))
     fields = {name: getattr(now, name) for name in ("boost", "boost_until", "gpus", "pin_until")}
     home, _, function = key.partition("/")
     with trail.change(caller, f"function/{function}", {name: fields[name] for name in changed}, project=home) as change:
-        fleet.steer(Override(function=key, **(fields | changed)))
+        fleet.set_override(Override(function=key, **(fields | changed)))
         change.after = changed
 
 

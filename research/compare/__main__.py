@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
         default="",
         help=(
             "names separated by commas; the first is compared with each other one; knobs after colons,"
-            " edf-util:sm_cap=0.9; default: the preset's"
+            " edf-util:sm_cap=0.9; a placement rule of your own, ./mine.py:Mine; default: the preset's"
         ),
     )
     comparing.add_argument("--seeds", type=_positive, default=10, help="seeds 0 to n - 1")

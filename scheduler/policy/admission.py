@@ -132,7 +132,7 @@ class Admission:
         cluster, placement = self._cluster, self._placement
         kind, run_s = cluster.kind(demand, rows), demand.run_s(rows)
         weighed = placement.weigh(now, demand, kind, rows, deadline_at, False)
-        row = placement.choose(now, demand, kind, weighed, deadline_at, rows, Random(self._knobs.seed))
+        row = placement.choose(now, demand, kind, weighed, deadline_at, rows, now, Random(self._knobs.seed))
         cold = row >= 0 and bool(cluster.cells[demand.column, kernel.STATE, row] < 0)
         open_ = cluster.finish[: len(cluster)][cluster.code[: len(cluster)] == kernel.OPEN]
         earliest = min(weighed.earliest, float(open_.min(initial=inf)))

@@ -1,5 +1,5 @@
 """
-Every knob of the platform in one place, read from the environment.
+All settings of the platform, read from the environment.
 
 ``SMORE_REDIS__URL=…`` sets ``Settings().redis.url``: prefix ``SMORE_``, ``__`` between levels. A setting whose name
 ends in ``_FILE`` is not supported here: secrets arrive as environment variables or in files that the embedded platform
@@ -55,8 +55,8 @@ def _items(given: object) -> object:
 Listed: Final = (NoDecode, BeforeValidator(_items))
 
 
-def _network(given: str) -> str:
-    return str(ip_network(given))
+def _network(text: str) -> str:
+    return str(ip_network(text))
 
 
 class ApiSettings(BaseModel):
@@ -150,13 +150,14 @@ class QueueSettings(BaseModel):
 class PolicySettings(BaseModel):
     """Which rule decides (scheduler/policy/knobs.py)."""
 
-    #: A named setting: the rule that decides.
+    #: The policy that decides: a named setting, or ``module:Class`` for a placement rule of one's own
+    #: (docs/guides/own-policy.md).
     name: str = "smore-product"
     #: Knobs that differ from the named setting, as a JSON object: ``{"tau_training": 0.05}``.
     knobs: dict[str, Any] = {}
     #: Of what a policy draws at random: samples, ties.
     seed: int = 0
-    #: Another named setting whose choice is recorded beside every decision; it does not act. "" = none.
+    #: Another policy whose choice is recorded beside every decision; it does not act. "" = none.
     shadow: str = ""
 
 

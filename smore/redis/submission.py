@@ -1,4 +1,4 @@
-"""A submission to the queue and the gate's answer to it."""
+"""A submission to the queue, and the admission gate's answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Submission:
     arrival; exactly one is not zero. ``channel``: where its reply is published, '' = nowhere; ``sync``: its caller
     waits.
 
-    ``volatile``: the payload is not written to disk. When Redis is killed before a worker starts the invocation, it
-    fails with ``payload_lost``: for a caller who waits and can send it again. Such a payload may lie beside Redis
+    ``volatile``: the payload is not written to disk, because a caller waits who can send it again. If Redis is killed
+    before a worker starts the invocation, it fails with ``payload_lost``. Such a payload may be stored beside Redis
     (smore/redis/payloads.py).
 
     ``led``: it is refused while nobody leads, where it would wait for nothing but its deadline.
@@ -53,7 +53,7 @@ class Submission:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """
-    The gate's answer to a submission.
+    The admission gate's answer to a submission.
 
     ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with
     the same Idempotency-Key), ``full`` (``limit`` names the bound), ``limited`` (``limit`` names the limit of its
@@ -73,7 +73,7 @@ class Admission:
 
 
 def gate_arguments(max_function_pending: int, bounds: QueueSettings, limits: Limits) -> dict[str, Arg]:
-    """What the gate refuses at: bounds of the queue, limits of the project ('' = none)."""
+    """The arguments that the admission gate checks: bounds of the queue, limits of the project ('' = none)."""
 
     def text(value: float | None) -> Arg:
         return "" if value is None else value
@@ -93,7 +93,7 @@ def gate_arguments(max_function_pending: int, bounds: QueueSettings, limits: Lim
 
 
 def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool = False) -> Call:
-    """``beside``: its payload lies beside Redis."""
+    """``beside``: the payload is beside Redis."""
     return Call(
         "enqueue",
         {

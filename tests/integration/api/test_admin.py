@@ -186,14 +186,14 @@ def test_boosts_and_pins_are_kept_shown_and_taken_back(
     assert (queue["boost"], queue["pinned_to"], queue["pinned_until"]) == (4.0, ["a", "b"], None)
     assert queue["boost_until"] is not None
     door = fleet.Fleet(redis_client, config.redis.prefix)
-    assert door.steering(0.0)[ECHO].gpus == ("a", "b")
+    assert door.overrides(0.0)[ECHO].gpus == ("a", "b")
     ok(http.delete("/v1/queues/echo/boost"))
-    assert door.steering(0.0)[ECHO].boost == 1.0
+    assert door.overrides(0.0)[ECHO].boost == 1.0
     ok(http.delete("/v1/queues/echo/pin"))
-    assert door.steering(0.0) == {}
+    assert door.overrides(0.0) == {}
     problem(other.put("/v1/queues/echo/boost", json={"factor": 4}), 403, "forbidden")
     ok(http.put("/v1/queues/echo/boost", params={"project": "other"}, json={"factor": 2}))
-    assert set(door.steering(0.0)) == {"other/echo"}
+    assert set(door.overrides(0.0)) == {"other/echo"}
     problem(http.put("/v1/queues/none/boost", json={"factor": 2}), 404, "function_not_found")
 
 
