@@ -459,7 +459,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         {"fit": _fit, "trace": _trace, "run": _run, "compare": _compare, "report": _report}[options.do](options, argv)
     except (SmoreError, Inconsistent, OSError, ValueError) as error:
-        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{called_as()} {options.do}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
 

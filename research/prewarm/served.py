@@ -190,7 +190,7 @@ def draw(rule_points: Sequence[RulePoint], price: float) -> "Figure":
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3, linewidth=0.6)
-    axes.legend(loc="lower right", frameon=False)
+    figure.legend(loc="outside upper left", ncols=2, fontsize=8)
     return figure
 
 
