@@ -197,6 +197,7 @@ def test_bad_input_is_one_line_and_status_2(
     assert main([*more, *extra, *workers]) == 2
 
     error = capsys.readouterr().err.strip()
+    assert error.startswith(f"python -m scheduler.simulation {more[0]}: ")
     assert why in error
     assert "\n" not in error
 
