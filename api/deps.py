@@ -1,9 +1,9 @@
 """
-What the routes stand on: one :class:`Gateway` for the process, and the dependencies that hand it and the caller's key
-to a route.
+What routes depend on: the process's :class:`Gateway`, and the FastAPI dependencies that give a route the gateway, the
+caller's key and the audit trail.
 
-The hot path needs Redis alone. What needs SQLAlchemy is imported by the first request that asks for it, in a worker
-thread.
+The hot path needs Redis alone. Modules that need SQLAlchemy are imported by the first request that uses them, in a
+worker thread.
 """
 
 import asyncio
@@ -25,6 +25,9 @@ from api.waiters import Waiters
 from smore.domain.access import Scope
 from smore.domain.errors import Forbidden, FunctionNotFound, Unavailable
 from smore.domain.function import FunctionSpec
+from smore.domain.quote import quoted
+from smore.domain.spelling import did_you_mean
+from smore.process.instance import instance_id
 from smore.process.observability import logger
 from smore.process.settings import Settings
 from smore.redis.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
@@ -43,26 +46,29 @@ if TYPE_CHECKING:
 
 log = logger("api")
 
-#: How long a start waits for Redis before it serves refusals.
+#: Seconds that a start waits for Redis. After them the gateway serves, and answers 503.
 START_PATIENCE_S = 5.0
-#: How long Redis may take for one command of a request.
+#: Seconds that Redis may take for one command of a request.
 COMMAND_S = 5.0
-#: How long Postgres may work on one statement of a request.
+#: Seconds that Postgres may work on one statement of a request.
 STATEMENT_S = 10.0
-#: How often what ended invocations left in memory (smore/redis/payloads.py) is removed, and how old it is then at
-#: least.
+#: Seconds between two removals of payloads that ended invocations left beside Redis (smore/redis/payloads.py), and the
+#: least age of a payload that is removed.
 SWEEP_S = 60.0
-#: Connections of this process to Redis, the subscription aside; more requests at once wait for one.
+#: Connections of this process to Redis, besides the subscription; further requests wait for a free one.
 _CONNECTIONS = 64
 
 
 class Gateway:
-    """The process's doors: queue, catalog and waiters at once, fleet, store and history when they are first needed."""
+    """
+    The process's connections: queue, catalog and waiters from the start; fleet, store and history when first needed.
+    """
 
     def __init__(self, settings: Settings) -> None:
         if settings.redis.url is None:
             raise ValueError("SMORE_REDIS__URL is not set")
         self.settings = settings
+        self.instance = instance_id(settings.home)
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             settings.redis.url,
             max_connections=_CONNECTIONS,
@@ -84,7 +90,7 @@ class Gateway:
         self._store: Store | None = None
         self._reader: Reader | None = None
         self._profiles: Profiles | None = None
-        #: When Redis last took the write that readiness tries, time.perf_counter.
+        #: When Redis last took the write by which readiness is tested, time.perf_counter.
         self.wrote_at = -math.inf
         self._audit: Audit | None = None
         self._prewarming: Prewarming | None = None
@@ -127,25 +133,28 @@ class Gateway:
 
     async def _measured_durability(self) -> str:
         try:
-            found = await cast(Awaitable[dict[str, str]], self.redis.config_get("append*"))
+            config = await cast(Awaitable[dict[str, str]], self.redis.config_get("append*"))
         except redis.ResponseError:
-            # A managed server keeps its configuration to itself: promise what the platform's own would.
+            # A managed server does not show its configuration: assume that of the platform's own.
             return "standard"
-        if found.get("appendonly") != "yes":
+        if config.get("appendonly") != "yes":
             return "none"
-        return "strict" if found.get("appendfsync") == "always" else "standard"
+        return "strict" if config.get("appendfsync") == "always" else "standard"
 
     async def function(self, project: str, name: str) -> tuple[FunctionEntry, FunctionSpec]:
-        """The function and the spec of the revision that takes its traffic. Raises FunctionNotFound, NotReady."""
+        """A function and the spec of the revision that takes its traffic. Raises FunctionNotFound, NotReady."""
         entry = self.catalog.functions.get(f"{project}/{name}")
         if entry is None:
-            raise FunctionNotFound
+            names = [one.name for one in list(self.catalog.functions.values()) if one.project == project]
+            raise FunctionNotFound(
+                f"There is no function {quoted(name)} in this project{did_you_mean(name, names) or '.'}"
+            )
         spec = await self.catalog.revision(entry.key, entry.revision) if entry.revision else None
         if spec is None:
             raise NotReady
         return entry, spec
 
-    # ---- doors that block: for worker threads ------------------------------------------------------------------------
+    # ---- blocking connections, for worker threads ------------------------------------------------------------------------
 
     def client(self) -> "redis.Redis":
         with self._lock:
@@ -166,8 +175,8 @@ class Gateway:
 
     def store(self) -> "Store":
         """
-        Raises Unavailable without a Postgres; SQLAlchemy's OperationalError comes with the first use of one that is
-        away.
+        The catalog in Postgres. Raises Unavailable where none is configured; its first use raises SQLAlchemy's
+        OperationalError where Postgres does not answer.
         """
         self._open()
         assert self._store is not None
@@ -235,7 +244,7 @@ _header = APIKeyHeader(
 )
 
 
-# Read from the request itself; they are parameters for the API's description.
+# Their values are read from the request itself: they are parameters so that the API's description names them.
 _Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 _ApiKey = Annotated[str | None, Security(_header)]
 
@@ -250,7 +259,7 @@ def _caller(scope: Scope) -> Callable[..., Awaitable[KeyEntry]]:
 
 
 async def _scraper(request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> None:
-    """Metrics name the functions of all projects."""
+    """Refuse the metrics, which name the functions of all projects, to keys of other projects."""
     gateway: Gateway = request.app.state.gateway
     if gateway.settings.api.metrics == "key":
         caller = await _caller(Scope.READ)(request, _credentials, _api_key)
@@ -265,8 +274,8 @@ async def _operator(caller: "AdminKey") -> KeyEntry:
 
 class Trail:
     """
-    Records what the present request changes (smore/postgres/audit.py). For worker threads: :meth:`change` speaks to
-    Postgres.
+    Records what the present request changes (smore/postgres/audit.py). :meth:`change` blocks on Postgres: use it in a
+    worker thread.
     """
 
     def __init__(self, gateway: Gateway, route: str, request_id: str) -> None:
@@ -278,8 +287,8 @@ class Trail:
         self, caller: KeyEntry, target: str, before: Mapping[str, Any] | None = None, *, project: str | None = None
     ) -> "AbstractContextManager[Change]":
         """
-        ``with trail.change(caller, "function/echo", before) as change: …; change.after = …``. Raises what Postgres
-        being away raises.
+        A context that records one change where its body succeeds: ``with trail.change(caller, "function/echo", before)
+        as change: …; change.after = …``. Raises SQLAlchemy's OperationalError where Postgres does not answer.
         """
         audit = self._gateway.audit()
         from smore.postgres.audit import Change
@@ -302,11 +311,11 @@ async def _trail(request: Request) -> AsyncIterator[Trail]:
     try:
         yield Trail(gateway, f"{request.method} {request.scope['route'].path}", request.scope["request_id"])
     finally:
-        # Whoever reads the answer finds the change made: the next request may come sooner than its announcement.
+        # The caller's next request must meet the change, and it may come sooner than the announcement.
         await gateway.waiters.caught_up()
 
 
-# Left before the answer is sent.
+# Its context ends before the answer is sent.
 TheTrail = Annotated[Trail, Depends(_trail, scope="function")]
 TheGateway = Annotated[Gateway, Depends(_gateway)]
 InvokeKey = Annotated[KeyEntry, Depends(_caller(Scope.INVOKE))]

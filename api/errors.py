@@ -72,7 +72,7 @@ class ResultDropped(CallerError):
 
 
 class LetGo(CallerError):
-    """This training was let go: what it does is not followed any more."""
+    """This training is watched no longer: its job was stopped, and its steps are not taken."""
 
     code = "let_go"
 
@@ -122,6 +122,7 @@ STATUS: Mapping[str, int] = {
     "sealed": 500,
     "no_key": 503,
     "draining": 503,
+    "no_leader": 503,
     "unavailable": 503,
     "writes_refused": 503,
     "still_running": 504,

@@ -24,7 +24,7 @@ def set_pauses(
     names = {"paused": target, "draining": f"-{target}"}
     held = fleet.paused()
     before = {name: member in held for name, member in names.items()}
-    # A pause leaves a drain as it is, and the other way round; only resuming ends both.
+    # A pause does not end a drain, nor a drain a pause; resuming ends both.
     after = {name: (name in on or was) if on else False for name, was in before.items()}
     with trail.change(caller, what, before, project=project) as change:
         for name, member in names.items():

@@ -1,10 +1,12 @@
-"""Commands of people to load a function before it is called, and to unload it; used by both REST doors."""
+"""Load a function before it is called, and unload it, when people ask; used by both REST interfaces."""
 
 from fastapi.concurrency import run_in_threadpool
 
 from api.deps import Gateway, Trail
 from api.invoke.admit import admit
 from smore.domain.errors import NotFound, Unavailable
+from smore.domain.quote import quoted
+from smore.domain.spelling import did_you_mean
 from smore.messages.commands import Offload, Prewarm
 from smore.redis.catalog import FunctionEntry, KeyEntry
 
@@ -13,7 +15,7 @@ async def warm(
     gateway: Gateway, caller: KeyEntry, trail: Trail, function: str, gpu: str | None
 ) -> tuple[FunctionEntry, list[str]]:
     """
-    Load the function on one GPU instance, None = on all. The function, and where it was ordered.
+    Load the function on one GPU instance, None = on all; return the function and the GPU instances that were told to.
 
     Raises FunctionNotFound, NotReady, Draining, LimitReached, NotFound, Unavailable.
     """
@@ -26,7 +28,7 @@ async def warm(
 async def offload(
     gateway: Gateway, caller: KeyEntry, trail: Trail, function: str, gpu: str | None
 ) -> tuple[FunctionEntry, list[str]]:
-    """End the idle warm instances of the function; as :func:`warm`, but a drain does not refuse it."""
+    """Unload idle instances of the function; as :func:`warm`, but a drain does not refuse it."""
     entry, _ = await gateway.function(caller.project, function)
     command = Offload(version=1, function=entry.key, revision=entry.revision)
     return entry, await run_in_threadpool(_send, gateway, trail, caller, command, gpu)
@@ -37,7 +39,7 @@ def _send(gateway: Gateway, trail: Trail, caller: KeyEntry, command: Prewarm | O
     gpus = [report.gpu for report in fleet.reports()]
     if gpu is not None:
         if gpu not in gpus:
-            raise NotFound(f"There is no GPU instance {gpu}.")
+            raise NotFound(f"There is no GPU instance {quoted(gpu)}{did_you_mean(gpu, gpus) or '.'}")
         gpus = [gpu]
     if not gpus:
         raise Unavailable

@@ -53,6 +53,8 @@ from smore.domain.invocation import State
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.values import Served
 from smore.postgres.rows import make_engine
+from smore.process.environment import settings
+from smore.traces import public
 
 PRESET: Final = "live"
 LEAST_REPEATS: Final = 3
@@ -273,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="of each run (default: the preset's)")
     parser.add_argument("--load", type=float, default=LOAD, help="the rate, as a multiple of the capacity at hand")
     parser.add_argument(
-        "--data", type=Path, help="folder of outside data, by default ../shared/data beside the checkout"
+        "--data", type=Path, help="folder of public traces; default: SMORE_HOME/data, then the bundled excerpt"
     )
     parser.add_argument("--seed", type=int, default=0, help="of calibration; the traces have the seeds 0, 1, …")
     parser.add_argument("--out", type=Path, help="folder for raw rows, tables and a page with pictures")
@@ -287,7 +289,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = tuple(filter(None, asked.policies.split(","))) or preset.policies
         seconds = asked.seconds or float(preset.trace.get("seconds", 60))
         plan = Plan(
-            preset=preset, policies=chosen, repeats=asked.repeats, load=asked.load, seconds=seconds, data=asked.data
+            preset=preset,
+            policies=chosen,
+            repeats=asked.repeats,
+            load=asked.load,
+            seconds=seconds,
+            data=public.folders(settings().home, asked.data),
         )
         if asked.out is not None:
             _pictures()

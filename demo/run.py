@@ -14,53 +14,57 @@ Phases, each with its own figures:
 
 Iteration times come from the jobs' own track files in every phase. The load is open loop: a latency starts at the
 instant at which the request was due.
-
-The module is longer than 500 lines: the phases share the figures and the screen that they fill.
 """
 
 import argparse
 import asyncio
-import csv
-import gzip
 import json
-import math
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from rich import box
-from rich.bar import Bar
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Column, Table
 from rich.text import Text
 
+from demo.board import Board, Phase, Progress, tables
+from demo.figures import (
+    DemoReport,
+    Iterations,
+    Sample,
+    Sent,
+    Step,
+    Window,
+    function_figures,
+    gpu_figures,
+    iterations,
+    job_figures,
+    outcome_of,
+)
+from demo.traffic import (
+    FUNCTIONS,
+    TRACE,
+    Due,
+    arrivals,
+    sample_input,
+    trace_counts,
+    typical_part,
+)
 from smore import local
 from smore.process.settings import Settings
 from smore.tracking.ring import TrackReader
-from smore_client import ApiError, AsyncClient, ClientError
-from smore_client.types import Function, Gpu, Invocation, State
+from smore_client import AsyncClient, ClientError
+from smore_client.types import Function, Invocation
 
 #: The checkout, which has ``zoo`` and from which the jobs run.
 ROOT = Path(__file__).resolve().parents[1]
-#: The published trace, if it is present.
-TRACE = ROOT.parent / "shared" / "data" / "azure2019" / "invocations.csv.gz"
-
-#: Functions that are deployed and called, from the fastest to the slowest: the trace's slowest class goes to the
-#: slowest function (assumption A50).
-FUNCTIONS = ("echo", "silero", "deepfm", "mobilenet", "bert", "resnet50")
 #: Models that are trained, one on each of the first GPU instances.
 MODELS = ("resnet50", "mobilenet")
 #: Batches of the trainings by preset; both were profiled.
@@ -70,7 +74,6 @@ SETTLE_STEPS = 12
 #: Requests per second for each core of the partitions.
 RATE_PER_CORE = 20.0
 MOST_RATE = 100.0
-
 ALONE_S = 8.0
 CONTROL_S = 15.0
 #: Below the run time of every function, so that every request is refused; the fastest function takes about a
@@ -79,520 +82,6 @@ CONTROL_DEADLINE_MS = 0.001
 #: Longest wait for jobs to iterate and for functions to be ready, seconds.
 PATIENCE_S = 90.0
 SAMPLE_S = 0.5
-#: Length of a free axis of a tensor: one second of sound, the only such axis here.
-FREE_AXIS = 16_000
-
-Counts = NDArray[np.float64]
-Step = tuple[float, float]
-
-
-# ---- the traffic -----------------------------------------------------------------------------------------------------
-
-
-def synthetic_counts(functions: int, seconds: int, seed: int) -> Counts:
-    """
-    Synthetic traffic in the shape of the Azure trace: shares [functions, seconds] of all invocations; a second stands
-    for a minute of the trace.
-
-    It imitates three properties of the published trace: a few functions get most of the calls (log-normal shares, none
-    under 2 %), one function in three is a timer (equal counts at equal intervals), the others vary slowly (a daily
-    wave, each with its own phase) and burst (a few times, for some seconds, to a multiple).
-    """
-    rng = np.random.default_rng(seed)
-    shares = np.maximum(rng.lognormal(sigma=1.3, size=functions), 1e-9)
-    shares = np.maximum(shares / shares.sum(), 0.02)
-    second = np.arange(seconds)
-    counts = np.empty((functions, seconds))
-    for row in range(functions):
-        if row % 3 == 2:
-            period = int(rng.integers(2, 6))
-            shape = (second % period == int(rng.integers(period))).astype(float)
-        else:
-            shape = 1 + 0.5 * np.sin(2 * np.pi * (second / max(seconds, 1) + rng.random()))
-            for _ in range(rng.poisson(seconds / 20)):
-                start, length = int(rng.integers(seconds)), 1 + int(rng.geometric(0.4))
-                shape[start : start + length] *= 1 + rng.exponential(3.0)
-        # A window shorter than a timer's period may have no call of it.
-        counts[row] = shares[row] * (shape / shape.mean() if shape.any() else np.ones(seconds))
-    return _normal(counts)
-
-
-def _normal(counts: Counts) -> Counts:
-    shares: Counts = counts / counts.sum()
-    return shares
-
-
-def trace_counts(path: Path, functions: int, seconds: int) -> Counts:
-    """
-    Shares [functions, seconds] of the invocations of the Azure Functions trace in its published format. Minute m of the
-    trace becomes second m (assumption A49).
-
-    Takes the first consecutive minutes. The trace's functions are sorted by mean duration (``durations.csv.gz`` beside
-    the file, otherwise by name) and divided into as many equal classes as there are functions here (assumption A50).
-    Raises OSError; ValueError for another format or too few minutes.
-    """
-    rows = _rows(path)
-    minutes = sorted((name for name in rows[0] if name.isdigit()), key=int)[:seconds] if rows else []
-    if len(minutes) < seconds:
-        raise ValueError(f"{path}: {seconds} columns of minutes are needed, the file has {len(minutes)}")
-    durations_file = path.with_name(path.name.replace("invocations", "durations"))
-    durations: dict[str, float] = {}
-    if durations_file != path and durations_file.exists():
-        durations = {row["HashFunction"]: float(row["Average"]) for row in _rows(durations_file)}
-    rows.sort(key=lambda row: (durations.get(row["HashFunction"], 0.0), row["HashFunction"]))
-    counts = np.zeros((functions, seconds))
-    for position, row in enumerate(rows):
-        counts[position * functions // len(rows)] += [float(row[minute] or 0) for minute in minutes]
-    if counts.sum() == 0:
-        raise ValueError(f"{path}: no invocation in these minutes")
-    return _normal(counts)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
-    """One request: when it is due, seconds from the start, and the index of its function."""
-
-    at_s: float
-    function: int
-
-
-def arrivals(counts: Counts, rate: float, seed: int) -> list[Due]:
-    """
-    Poisson arrivals within each second. Each function's rate is its share of all counts, times ``rate`` requests/s on
-    average (assumption A49).
-    """
-    rng = np.random.default_rng((seed, 1))
-    functions, seconds = counts.shape
-    drawn = rng.poisson(counts / counts.sum() * rate * seconds)
-    due = [
-        Due(at_s=second + offset, function=function)
-        for function in range(functions)
-        for second in range(seconds)
-        for offset in rng.random(int(drawn[function, second])).tolist()
-    ]
-    return sorted(due, key=lambda request: request.at_s)
-
-
-def typical_part(plan: Sequence[Due], seconds: float, length_s: float) -> list[Due]:
-    """
-    The part of the plan of ``length_s`` (from a whole second) whose number of requests is nearest to the average, moved
-    to time zero.
-    """
-    if length_s >= seconds:
-        return list(plan)
-    wanted = len(plan) * length_s / seconds
-
-    def part(start: int) -> list[Due]:
-        return [request for request in plan if start <= request.at_s < start + length_s]
-
-    start = min(range(int(seconds - length_s) + 1), key=lambda start: abs(len(part(start)) - wanted))
-    return [Due(at_s=request.at_s - start, function=request.function) for request in part(start)]
-
-
-# ---- results ---------------------------------------------------------------------------------------------------------
-
-
-class RequestOutcome(StrEnum):
-    SUCCEEDED = "succeeded"
-    REJECTED = "rejected"
-    EXPIRED = "expired"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """One request and its outcome; ``latency_s`` from the instant it was due."""
-
-    function: str
-    latency_s: float
-    outcome: RequestOutcome
-    cold: bool = False
-
-
-def outcome_of(result: Invocation | ClientError) -> RequestOutcome:
-    """The outcome of a request. A refusal at the gateway and a later rejection count alike."""
-    match result:
-        case Invocation():
-            return RequestOutcome.SUCCEEDED if result.state == State.SUCCEEDED else RequestOutcome.FAILED
-        case ApiError() if result.code == "deadline_expired" or result.body.get("state") == State.EXPIRED:
-            return RequestOutcome.EXPIRED
-        case ApiError() if result.status == 429 or result.body.get("state") == State.REJECTED:
-            return RequestOutcome.REJECTED
-        case _:
-            return RequestOutcome.FAILED
-
-
-def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Linear interpolation; None without values."""
-    return float(np.percentile(values, percent)) if values else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionFigures:
-    """
-    Of one function. submitted = succeeded + rejected + expired + failed.
-
-    ``dsr``: finished within the deadline, over submitted. Latencies over what succeeded, milliseconds. ``cold_starts``:
-    invocations that waited for a load.
-    """
-
-    function: str
-    submitted: int
-    succeeded: int
-    rejected: int
-    expired: int
-    failed: int
-    dsr: float | None
-    p50_ms: float | None
-    p99_ms: float | None
-    cold_starts: int
-
-
-def function_figures(name: str, sent: Sequence[Sent], deadlines_s: Mapping[str, float]) -> FunctionFigures:
-    """Over ``sent``, whose functions need not all be one: then it is the line of the totals."""
-    good = [request for request in sent if request.outcome is RequestOutcome.SUCCEEDED]
-    latencies_ms = [request.latency_s * 1e3 for request in good]
-    in_time = sum(request.latency_s <= deadlines_s.get(request.function, math.inf) for request in good)
-    count = {outcome: sum(request.outcome is outcome for request in sent) for outcome in RequestOutcome}
-    return FunctionFigures(
-        function=name,
-        submitted=len(sent),
-        succeeded=count[RequestOutcome.SUCCEEDED],
-        rejected=count[RequestOutcome.REJECTED],
-        expired=count[RequestOutcome.EXPIRED],
-        failed=count[RequestOutcome.FAILED],
-        dsr=in_time / len(sent) if sent else None,
-        p50_ms=percentile(latencies_ms, 50),
-        p99_ms=percentile(latencies_ms, 99),
-        cold_starts=sum(request.cold for request in good),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iterations:
-    """Mean iteration time with the half-width of its 95 % interval (normal), over ``count`` iterations."""
-
-    count: int
-    mean_s: float
-    half_width_s: float
-
-
-def iterations(steps: Sequence[Step], begin: float, end: float) -> Iterations | None:
-    """Over the steps (end in epoch seconds, duration) that lie wholly in the window; None with fewer than two."""
-    within = [duration for at, duration in steps if at - duration >= begin and at <= end]
-    if len(within) < 2:
-        return None
-    half_width_s = 1.96 * statistics.stdev(within) / math.sqrt(len(within))
-    return Iterations(count=len(within), mean_s=statistics.fmean(within), half_width_s=half_width_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFigures:
-    """
-    Of one job. ``tax`` = control / alone - 1, the platform's; ``degradation`` = with functions / control - 1, the
-    functions'.
-    """
-
-    job: str
-    gpu: str
-    alone: Iterations | None
-    control: Iterations | None
-    functions: Iterations | None
-    tax: float | None
-    degradation: float | None
-
-
-def job_figures(
-    job: str, gpu: str, alone: Iterations | None, control: Iterations | None, functions: Iterations | None
-) -> JobFigures:
-    return JobFigures(
-        job=job,
-        gpu=gpu,
-        alone=alone,
-        control=control,
-        functions=functions,
-        tax=slower(control, alone),
-        degradation=slower(functions, control),
-    )
-
-
-def slower(now: Iterations | None, before: Iterations | None) -> float | None:
-    """(P_now - P_before) / P_before, P the mean iteration time (the paper's Eq. 1)."""
-    return None if now is None or before is None else now.mean_s / before.mean_s - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """The GPU instances at an instant, epoch seconds."""
-
-    at: float
-    gpus: tuple[Gpu, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFigures:
-    """
-    Mean utilisation of a GPU instance (0..1, by the counter named) without and with functions; of the latter the
-    functions' part.
-    """
-
-    gpu: str
-    counter: str
-    without_functions: float | None
-    with_functions: float | None
-    by_functions: float | None
-
-
-Window = tuple[float, float]
-
-
-def gpu_figures(samples: Sequence[Sample], control: Window, functions: Window) -> list[GpuFigures]:
-    def mean(gpu: str, window: Window, of: Callable[[Gpu], float]) -> float | None:
-        seen = [
-            of(sampled)
-            for sample in samples
-            if window[0] <= sample.at <= window[1]
-            for sampled in sample.gpus
-            if sampled.id == gpu
-        ]
-        return statistics.fmean(seen) if seen else None
-
-    counters = {sampled.id: sampled.utilisation_counter for sample in samples for sampled in sample.gpus}
-    return [
-        GpuFigures(
-            gpu=gpu,
-            counter=counter,
-            without_functions=mean(gpu, control, lambda sampled: sampled.utilisation),
-            with_functions=mean(gpu, functions, lambda sampled: sampled.utilisation),
-            by_functions=mean(gpu, functions, lambda sampled: sampled.function_utilisation),
-        )
-        for gpu, counter in sorted(counters.items())
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoReport:
-    """The figures of a run. ``control``: the totals of the refused load."""
-
-    traffic: str
-    seconds: float
-    rate: float
-    seed: int
-    functions: list[FunctionFigures]
-    total: FunctionFigures
-    control: FunctionFigures
-    gpus: list[GpuFigures]
-    jobs: list[JobFigures]
-
-    def figures(self) -> dict[str, float]:
-        """The figures by name, without those that could not be measured."""
-        figures: dict[str, float | None] = {
-            name: getattr(self.total, name)
-            for name in (
-                "submitted",
-                "succeeded",
-                "rejected",
-                "expired",
-                "failed",
-                "dsr",
-                "p50_ms",
-                "p99_ms",
-                "cold_starts",
-            )
-        }
-        figures["control_refused"] = self.control.rejected / self.control.submitted if self.control.submitted else None
-        for gpu in self.gpus:
-            figures[f"{gpu.gpu}_utilisation_without_functions"] = gpu.without_functions
-            figures[f"{gpu.gpu}_utilisation_with_functions"] = gpu.with_functions
-        for job in self.jobs:
-            figures[f"{job.job}_tax"] = job.tax
-            figures[f"{job.job}_degradation"] = job.degradation
-            for phase, measured in (("alone", job.alone), ("control", job.control), ("functions", job.functions)):
-                figures[f"{job.job}_iteration_{phase}_ms"] = None if measured is None else measured.mean_s * 1e3
-        return {name: float(value) for name, value in figures.items() if value is not None}
-
-
-# ---- what is seen ----------------------------------------------------------------------------------------------------
-
-
-class Phase(StrEnum):
-    ALONE = "training alone"
-    UP = "platform starts"
-    DEPLOY = "functions are deployed"
-    JOBS = "training starts"
-    CONTROL = "platform control: every request refused"
-    TRAFFIC = "traffic"
-    DOWN = "platform stops"
-
-
-class Progress:
-    """How far the run is, from what each phase is expected to take, seconds."""
-
-    def __init__(self, expected: Mapping[Phase, float]) -> None:
-        self._expected = expected
-        self.phase = next(iter(expected))
-        self._began = time.monotonic()
-
-    def enter(self, phase: Phase) -> None:
-        self.phase, self._began = phase, time.monotonic()
-
-    @property
-    def total_s(self) -> float:
-        return sum(self._expected.values())
-
-    def done_s(self, now: float) -> float:
-        """Seconds' worth done. A phase that takes longer than expected holds it; none ever takes it back."""
-        phases = list(self._expected)
-        before = sum(self._expected[phase] for phase in phases[: phases.index(self.phase)])
-        return before + min(now - self._began, self._expected[self.phase])
-
-
-@dataclass(slots=True, kw_only=True)
-class Board:
-    """What the live display shows; the run writes into it."""
-
-    progress: Progress
-    note: str = ""
-    sent: list[Sent] = field(default_factory=list)
-    in_flight: int = 0
-    waiting: dict[str, int] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
-    #: Job name → its last iteration times, seconds.
-    recent: dict[str, list[float]] = field(default_factory=dict)
-
-    def __rich__(self) -> RenderableType:
-        now = time.monotonic()
-        done_s, total_s = self.progress.done_s(now), self.progress.total_s
-        head = Table.grid(padding=(0, 2), expand=True)
-        head.add_column(no_wrap=True)
-        head.add_column(ratio=1)
-        head.add_column(justify="right", no_wrap=True)
-        left = Text(f"about {math.ceil(max(0.0, total_s - done_s))} s to go")
-        head.add_row(Text(self.progress.phase, "bold"), ProgressBar(total=total_s, completed=done_s), left)
-        parts: list[RenderableType] = [head, Text(self.note, "dim")]
-        if self.sent or self.waiting:
-            parts.append(self._functions())
-        if self.samples:
-            parts.append(self._gpus(self.samples[-1]))
-        if self.recent:
-            parts.append(self._jobs())
-        return Group(*parts)
-
-    def _functions(self) -> Table:
-        table = Table(
-            "function", "waiting", "sent", "succeeded", "refused", "other", "cold", "p50 ms", "p99 ms", box=None
-        )
-        for name in FUNCTIONS:
-            of_it = function_figures(name, [request for request in self.sent if request.function == name], {})
-            table.add_row(
-                name,
-                str(self.waiting.get(name, 0)),
-                str(of_it.submitted),
-                str(of_it.succeeded),
-                str(of_it.rejected),
-                str(of_it.expired + of_it.failed),
-                str(of_it.cold_starts),
-                number(of_it.p50_ms),
-                number(of_it.p99_ms),
-            )
-        return table
-
-    def _gpus(self, sample: Sample) -> Table:
-        table = Table("GPU instance", "used", "", "functions", "memory MiB", "warm", box=None)
-        for gpu in sample.gpus:
-            warm = " ".join(
-                f"{one.function.rpartition('/')[2]}{'*' if one.state == 'busy' else ''}" for one in gpu.warm
-            )
-            bar = Bar(size=1, begin=0, end=min(gpu.utilisation, 1.0), width=20)
-            memory = f"{gpu.memory_used_mib:.0f}/{gpu.memory_total_mib:.0f}"
-            table.add_row(gpu.id, share(gpu.utilisation), bar, share(gpu.function_utilisation), memory, warm)
-        return table
-
-    def _jobs(self) -> Table:
-        table = Table("job", "iteration ms (last 20)", box=None)
-        for name, durations in self.recent.items():
-            table.add_row(name, number(statistics.fmean(durations[-20:]) * 1e3) if durations else "starting")
-        return table
-
-
-def number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
-def share(value: float | None) -> str:
-    return "-" if value is None else f"{value * 100:.0f} %"
-
-
-def signed(value: float | None) -> str:
-    return "-" if value is None else f"{value * 100:+.1f} %"
-
-
-def tables(report: DemoReport) -> Group:
-    """The report for people."""
-    functions = Table(
-        Column("function", no_wrap=True),
-        "submitted",
-        "succeeded",
-        "rejected",
-        "expired",
-        "failed",
-        "DSR",
-        "p50 ms",
-        "p99 ms",
-        "cold starts",
-        title=f"{report.traffic}: {report.rate:.0f} requests/s for {report.seconds:.0f} s, seed {report.seed}",
-        box=box.SIMPLE_HEAD,
-    )
-    for row in (*report.functions, report.total):
-        dsr = "-" if row.dsr is None else f"{row.dsr:.3f}"
-        counts = (row.submitted, row.succeeded, row.rejected, row.expired, row.failed)
-        functions.add_row(
-            row.function, *map(str, counts), dsr, number(row.p50_ms), number(row.p99_ms), str(row.cold_starts)
-        )
-    gpus = Table(
-        "GPU instance",
-        "without functions",
-        "with functions",
-        "by functions",
-        "counter",
-        title="Utilisation",
-        box=box.SIMPLE_HEAD,
-    )
-    for gpu in report.gpus:
-        gpus.add_row(
-            gpu.gpu, share(gpu.without_functions), share(gpu.with_functions), share(gpu.by_functions), gpu.counter
-        )
-    jobs = Table(
-        Column("job", no_wrap=True),
-        "GPU instance",
-        "alone",
-        "platform control",
-        "with functions",
-        "platform's tax",
-        "degradation",
-        title="Iteration time, mean and 95 % interval",
-        box=box.SIMPLE_HEAD,
-    )
-    for job in report.jobs:
-        times = (took(measured) for measured in (job.alone, job.control, job.functions))
-        jobs.add_row(job.job, job.gpu, *times, signed(job.tax), signed(job.degradation))
-    refused = Text(
-        f"Platform control: {report.control.rejected} of {report.control.submitted} requests refused. "
-        "DSR: finished within the deadline over submitted; latencies from the instant a request was due."
-    )
-    return Group(functions, gpus, jobs, refused)
-
-
-def took(measured: Iterations | None) -> str:
-    return "-" if measured is None else f"{measured.mean_s * 1e3:.1f} ± {measured.half_width_s * 1e3:.1f} ms"
-
-
-# ---- doing it --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -701,23 +190,6 @@ def pinned(partition: local.Partition) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def sample_input(function: Function, rng: np.random.Generator) -> object:
-    """
-    One row of what a function takes: small noise for floats, 0 and 1 for integers (every index exists), a small
-    document for JSON.
-    """
-    if function.inputs is None:
-        return {"x": [1, 2, 3, 4, 5, 6, 7, 8], "id": "abc"}
-    arrays: dict[str, Any] = {}
-    for tensor in function.inputs:
-        shape = [1, *(size if size > 0 else FREE_AXIS for size in tensor.shape[1:])]
-        if tensor.datatype.startswith("FP"):
-            arrays[tensor.name] = rng.normal(scale=0.1, size=shape).astype(f"f{int(tensor.datatype[2:]) // 8}")
-        else:
-            arrays[tensor.name] = rng.integers(0, 2, size=shape, dtype=np.uint8)
-    return arrays
-
-
 async def offer(
     client: AsyncClient,
     plan: Sequence[Due],
@@ -777,7 +249,7 @@ class Demo:
         seconds: int,
         seed: int,
         rate: float | None,
-        trace: Path | None,
+        trace: Path,
         console: Console,
     ) -> None:
         self._home = home.resolve()
@@ -789,11 +261,8 @@ class Demo:
         self._cores = cores
         self._partitions = local.gpu_partitions() or local.plan_partitions(cores)
         self._rate = rate or min(MOST_RATE, RATE_PER_CORE * max(1, len(cores) - 1))
-        if trace is None:
-            self._traffic, counts = "Azure-shaped synthetic traffic", synthetic_counts(len(FUNCTIONS), seconds, seed)
-        else:
-            self._traffic = "Azure Functions 2019 trace, a minute as a second"
-            counts = trace_counts(trace, len(FUNCTIONS), seconds)
+        self._traffic = "Azure Functions 2019 trace, a minute as a second"
+        counts = trace_counts(trace, len(FUNCTIONS), seconds)
         self._plan = arrivals(counts, self._rate, seed)
         self._trainings = trainings(self._partitions, lasting_s=300 + 3 * seconds)
         self._was_up = local.endpoints(self._home) is not None
@@ -969,7 +438,10 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
         "--rate", type=float, help=f"requests per second on average (default: {RATE_PER_CORE:.0f} a core)"
     )
     parser.add_argument(
-        "--trace", type=Path, help="invocations per minute in the Azure Functions 2019 format (default: synthetic)"
+        "--trace",
+        type=Path,
+        default=TRACE,
+        help="invocations per minute in the Azure Functions 2019 format (default: the bundled excerpt)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one line of JSON")
     parsed = parser.parse_args(words)
@@ -984,7 +456,6 @@ def main(words: Sequence[str]) -> int:
 
     console = Console(stderr=True)
     config = Settings()
-    trace = asked.trace or (TRACE if TRACE.exists() else None)
     try:
         demo = Demo(
             home=config.home,
@@ -992,7 +463,7 @@ def main(words: Sequence[str]) -> int:
             seconds=asked.seconds,
             seed=asked.seed,
             rate=asked.rate,
-            trace=trace,
+            trace=asked.trace,
             console=console,
         )
         report = demo.run()

@@ -100,6 +100,7 @@ class Call:
             max_attempts=spec.max_attempts,
             limits=self.limits,
             volatile=self.volatile,
+            led=True,
         )
 
 
@@ -115,6 +116,10 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
     deadline = given_deadline(scope, headers)
     key_given = idempotency_key(headers)
 
+    prefer, trace = headers.get(b"prefer"), headers.get(b"traceparent")
+    wait = limits.sync_wait_s if prefer is None else wait_s(prefer, limits.sync_wait_s)
+    # More than may wait at all would be refused one by one.
+    most = gateway.settings.queue.max_pending if wait is None else limits.max_inputs_per_call
     body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
     shape = headers.get(b"smore-shape")
     if raw:
@@ -124,11 +129,10 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
             None,
         )
     elif len(body) > LARGE_BODY:
-        payloads, several, in_body = await run_in_threadpool(_parse, body, spec, limits.max_inputs_per_call)
+        payloads, several, in_body = await run_in_threadpool(_parse, body, spec, most)
     else:
-        payloads, several, in_body = _parse(body, spec, limits.max_inputs_per_call)
+        payloads, several, in_body = _parse(body, spec, most)
 
-    prefer, trace = headers.get(b"prefer"), headers.get(b"traceparent")
     wants_raw = spec.inputs is not None and not several and RAW in headers.get(b"accept", b"")
     return Call(
         gateway=gateway,
@@ -139,7 +143,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
         several=several,
         accept=Encoding.RAW if wants_raw else Encoding.JSON,
         slo_us=slo_us(in_body, deadline, entry, spec),
-        wait_s=limits.sync_wait_s if prefer is None else wait_s(prefer, limits.sync_wait_s),
+        wait_s=wait,
         trace=trace_id(trace) if trace is not None else "",
         idempotency_key=key_given,
         request_hash=digest(entry.key, shape, body) if key_given else "",
@@ -225,7 +229,10 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int) -> tuple[list[Paylo
     elif "inputs" in document:
         values = document.pop("inputs")
         if not isinstance(values, list) or not 1 <= len(values) <= max_inputs:
-            raise InvalidInput(f"inputs: a list of 1 to {max_inputs} inputs is expected", field="inputs")
+            raise InvalidInput(
+                f"inputs: a list of 1 to {max_inputs} inputs is expected; `Prefer: respond-async` takes more of them",
+                field="inputs",
+            )
         payloads, several = (
             [from_json(value, spec, f"inputs[{position}]") for position, value in enumerate(values)],
             True,

@@ -4,10 +4,13 @@ way.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import orjson
 from starlette.responses import Response
 
+from api.dates import moment
 from api.errors import Ended, explain, outcome
 from api.invoke.admit import check_after_expiry, earliest
 from api.invoke.request import Call
@@ -16,8 +19,9 @@ from smore.domain.errors import CallerError
 from smore.domain.invocation import State
 from smore.messages.results import Result, decode_result
 from smore.process.observability import REFUSALS
+from smore.redis.catalog import FunctionEntry
 from smore.redis.gateway_queue import AdmissionCheck
-from smore.redis.records import Reply
+from smore.redis.records import InvocationRecord, Reply
 
 JSON_TYPE = (b"content-type", b"application/json")
 RAW_TYPE = (b"content-type", b"application/octet-stream")
@@ -33,16 +37,38 @@ class BytesResponse(Response):
         self.raw_headers = [*headers, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id.encode())]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The invocation that an answer is about."""
+
+    id: str
+    function: str
+    revision: int
+
+    @classmethod
+    def of(cls, record: InvocationRecord) -> Self:
+        """The invocation of a record."""
+        return cls(id=record.id, function=record.function.partition("/")[2], revision=record.revision)
+
+    def head(self) -> bytes:
+        """The first members of a JSON object. A function's name needs no escaping."""
+        return b'"id":"%b","function":"%b","revision":%d' % (self.id.encode(), self.function.encode(), self.revision)
+
+
+def _run(call: Call, submitted: Submitted) -> Run:
+    return Run(id=submitted.id, function=call.entry.name, revision=submitted.revision)
+
+
 async def respond(call: Call, submitted: Submitted) -> Response:
     """The answer to a call with one input. Raises :class:`Ended` for an ending without output."""
     if submitted.reply is None:
-        response = accepted(submitted.id, submitted.state, call.gateway.durability, call.request_id)
+        response = accepted(_run(call, submitted), submitted.state, call.gateway.durability, call.request_id)
         if call.wait_s is None and not submitted.replayed:
             response.headers["Preference-Applied"] = "respond-async"
     else:
         check = await check_after_expiry(call.gateway, call.entry.key, submitted.reply)
         try:
-            response = settled(submitted.reply, call.request_id, check)
+            response = settled(submitted.reply, _run(call, submitted), call.request_id, check)
         except Ended as error:
             if not submitted.replayed:
                 raise
@@ -66,25 +92,27 @@ async def respond_several(call: Call, submissions: Sequence[Submitted | CallerEr
     for submitted in submissions:
         if isinstance(submitted, CallerError):
             REFUSALS.labels(call.entry.key, submitted.code).inc()
-            parts.append(_refused(submitted))
+            parts.append(_refused(submitted, call.entry))
             continue
         replayed = replayed or submitted.replayed
         if submitted.reply is not None:
             check = check or await check_after_expiry(call.gateway, call.entry.key, submitted.reply)
-            parts.append(item(submitted.reply, check))
+            parts.append(item(submitted.reply, _run(call, submitted), check))
         else:
             finished = False
-            parts.append(orjson.dumps({"id": submitted.id, "state": submitted.state, "status": 202}))
+            parts.append(b'{%b,"state":"%b","status":202}' % (_run(call, submitted).head(), submitted.state.encode()))
     headers = [JSON_TYPE, *([(b"idempotency-replayed", b"true")] if replayed else [])]
     body = b'{"invocations":[%b],"durability":"%b"}' % (b",".join(parts), call.gateway.durability.encode())
     return BytesResponse(200 if finished else 202, body, call.request_id, headers)
 
 
-def _refused(error: CallerError) -> bytes:
+def _refused(error: CallerError, entry: FunctionEntry) -> bytes:
     """An input that was not queued: it has no id."""
     details = {key: value for key, value in error.details.items() if key != "retry_after_s"}
     shown = {
         "id": "",
+        "function": entry.name,
+        "revision": entry.revision,
         "state": State.REJECTED,
         "status": 429,
         "code": error.code,
@@ -94,7 +122,7 @@ def _refused(error: CallerError) -> bytes:
     return orjson.dumps(shown | details, default=str)
 
 
-def settled(reply: Reply, request_id: str, check: AdmissionCheck | None = None) -> Response:
+def settled(reply: Reply, run: Run, request_id: str, check: AdmissionCheck | None = None) -> Response:
     """
     200 with the output. Raises :class:`Ended` for an ending without one; ``check``: what the gate says now, where the
     invocation expired.
@@ -107,11 +135,14 @@ def settled(reply: Reply, request_id: str, check: AdmissionCheck | None = None) 
             *headers,
             (b"smore-outputs", result.shapes.encode()),
             (b"smore-invocation", reply.id.encode()),
+            (b"smore-function", run.function.encode()),
+            (b"smore-revision", b"%d" % run.revision),
         ]
         return BytesResponse(200, result.body, request_id, headers)
     return BytesResponse(
         200,
-        b'{"id":"%b","state":"succeeded","late_ms":%b,"output":%b}' % (reply.id.encode(), late_ms(reply), result.body),
+        b'{%b,"state":"succeeded",%b,"late_ms":%b,"output":%b}'
+        % (run.head(), _when(reply), late_ms(reply), result.body),
         request_id,
         [JSON_TYPE, *headers],
     )
@@ -135,10 +166,24 @@ def result_of(reply: Reply, check: AdmissionCheck | None = None) -> Result:
     return result
 
 
-def accepted(id_: str, state: str, durability: str, request_id: str) -> Response:
+def _when(reply: Reply) -> bytes:
+    """Which attempt succeeded, where and when, as members of a JSON object."""
+    about = orjson.dumps(
+        {
+            "attempt": reply.attempt,
+            "gpu": reply.gpu,
+            "arrival_at": moment(reply.arrival_us / 1e6),
+            "deadline_at": moment(reply.deadline_us / 1e6) if reply.deadline_us else None,
+            "finished_at": moment(reply.finished_us / 1e6),
+        }
+    )
+    return about[1:-1]
+
+
+def accepted(run: Run, state: str, durability: str, request_id: str) -> Response:
     """202: the invocation goes on."""
-    body = b'{"id":"%b","state":"%b","durability":"%b"}' % (id_.encode(), state.encode(), durability.encode())
-    return BytesResponse(202, body, request_id, [JSON_TYPE, (b"location", b"/v1/invocations/" + id_.encode())])
+    body = b'{%b,"state":"%b","durability":"%b"}' % (run.head(), state.encode(), durability.encode())
+    return BytesResponse(202, body, request_id, [JSON_TYPE, (b"location", b"/v1/invocations/" + run.id.encode())])
 
 
 def _ended(reply: Reply, result: Result, check: AdmissionCheck | None) -> Ended:
@@ -155,23 +200,19 @@ def _ended(reply: Reply, result: Result, check: AdmissionCheck | None) -> Ended:
     if status in (429, 503):
         details["retry_after_s"] = 1
     if check is not None and reply.state == State.EXPIRED:
-        details |= earliest(check.now_us, check.needed_us)
+        details |= earliest(check.now_us, check.promised_us)
     return Ended(result.message or None, **details)
 
 
-def item(reply: Reply, check: AdmissionCheck | None = None) -> bytes:
+def item(reply: Reply, run: Run, check: AdmissionCheck | None = None) -> bytes:
     """One input of several, as JSON; ``status`` is what a call of its own would have been answered with."""
     result = decode_result(reply.result)
     if reply.state == State.SUCCEEDED:
-        return b'{"id":"%b","state":"succeeded","status":200,"late_ms":%b,"output":%b}' % (
-            reply.id.encode(),
-            late_ms(reply),
-            result.body,
-        )
+        parts = (run.head(), _when(reply), late_ms(reply), result.body)
+        return b'{%b,"state":"succeeded",%b,"status":200,"late_ms":%b,"output":%b}' % parts
     error = _ended(reply, result, check)
-    return orjson.dumps(
-        {key: value for key, value in error.details.items() if key != "retry_after_s"} | {"detail": str(error)}
-    )
+    details = {key: value for key, value in error.details.items() if key != "retry_after_s"}
+    return orjson.dumps(details | {"function": run.function, "revision": run.revision, "detail": str(error)})
 
 
 def server_timing(reply: Reply, result: Result) -> bytes:

@@ -1,7 +1,7 @@
 """
 Submission: a :class:`api.invoke.request.Call` goes to the queue, and its caller waits where the call says so.
 
-Both REST doors submit here; api/invoke/response.py and api/openinference turn what comes of it into answers.
+Both REST interfaces submit here; api/invoke/response.py and api/openinference turn what comes of it into answers.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
 
 from prometheus_client import Counter, Histogram
 
@@ -16,10 +17,15 @@ from api.deps import Gateway
 from api.errors import ResultDropped
 from api.invoke.admit import refusal
 from api.invoke.request import Call
+from api.waiters import Waiter
 from smore.domain.errors import CallerError
 from smore.domain.invocation import TERMINAL, State
 from smore.process.observability import E2E_SECONDS, INVOCATIONS
 from smore.redis.records import Reply
+from smore.redis.submission import Submission
+
+#: Inputs of one call that are queued, and waited for, at a time.
+_TOGETHER: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +33,13 @@ class Submitted:
     """
     The invocation ``id`` when its caller stops waiting: ``reply`` says how it ended, None = it goes on, in ``state``.
 
-    ``replayed``: an earlier request with this Idempotency-Key made it.
+    ``revision``: of the function that it runs; ``replayed``: an earlier request with this Idempotency-Key made it.
     """
 
     id: str
     reply: Reply | None
     state: str
+    revision: int = 0
     replayed: bool = False
 
 
@@ -44,7 +51,7 @@ async def submit(call: Call) -> Submitted:
         return await _earlier(call, admission.known_id)
     if admission.status != "ok":
         raise refusal(admission, submission.slo_us)
-    return Submitted(id=submission.id, reply=None, state=State.QUEUED)
+    return _submitted(submission, None, State.QUEUED)
 
 
 async def submit_and_wait(call: Call, wait_s: float, began: float) -> Submitted:
@@ -71,7 +78,11 @@ async def submit_and_wait(call: Call, wait_s: float, began: float) -> Submitted:
             gateway.queue.forget_payload(submission.function, submission.id)
         _e2e(call.entry.key).observe(time.perf_counter() - began)
         _ends(call.entry.key, reply.state).inc()
-    return Submitted(id=submission.id, reply=reply, state=state)
+    return _submitted(submission, reply, state)
+
+
+def _submitted(submission: Submission, reply: Reply | None, state: str) -> Submitted:
+    return Submitted(id=submission.id, reply=reply, state=state, revision=submission.revision)
 
 
 async def submit_several(call: Call) -> Sequence[Submitted | CallerError]:
@@ -79,33 +90,41 @@ async def submit_several(call: Call) -> Sequence[Submitted | CallerError]:
     Queue every input, as an invocation with an id and a state of its own, and wait for all of them where the call
     waits. In place of one that was refused stands the error. Raises ResultDropped.
     """
+    results: list[Submitted | CallerError] = []
+    for start in range(0, len(call.payloads), _TOGETHER):
+        submissions = [call.submission(start + n) for n in range(len(call.payloads[start : start + _TOGETHER]))]
+        results += await _submit_together(call, submissions)
+    return results
+
+
+async def _submit_together(call: Call, submissions: Sequence[Submission]) -> list[Submitted | CallerError]:
     gateway, project = call.gateway, call.key.project
-    submissions = [call.submission(position) for position in range(len(call.payloads))]
-    waiters = [
-        gateway.waiters.expect(project, submission.id, call.wait_s or 0.0, told=True) for submission in submissions
-    ]
+    waiters: dict[str, Waiter] = {}
+    if call.wait_s is not None:
+        for each in submissions:
+            waiters[each.id] = gateway.waiters.expect(project, each.id, call.wait_s, told=True)
     results: list[Submitted | CallerError] = []
     try:
         # In one turn of the event loop, and so in one round trip.
         admissions = await asyncio.gather(*(gateway.queue.enqueue(submission) for submission in submissions))
-        for submission, waiter, admission in zip(submissions, waiters, admissions, strict=True):
+        for submission, admission in zip(submissions, admissions, strict=True):
             if admission.status == "replay":
                 submitted = await _earlier(call, admission.known_id)
             elif admission.status != "ok":
                 results.append(refusal(admission, submission.slo_us))
                 continue
+            elif submission.id not in waiters:
+                submitted = _submitted(submission, None, State.QUEUED)
             else:
-                reply, state = None, State.QUEUED.value
-                if call.wait_s is not None:
-                    reply, state = _with_deadline(await waiter.future, admission.deadline_us), ""
-                if reply is None and call.wait_s is not None:
+                reply, state = _with_deadline(await waiters[submission.id].future, admission.deadline_us), ""
+                if reply is None:
                     reply, state = await _keep(gateway, project, submission.id)
-                submitted = Submitted(id=submission.id, reply=reply, state=state)
+                submitted = _submitted(submission, reply, state)
             if submitted.reply is not None:
                 _ends(call.entry.key, submitted.reply.state).inc()
             results.append(submitted)
     finally:
-        for waiter in waiters:
+        for waiter in waiters.values():
             gateway.waiters.forget(waiter)
     return results
 
@@ -126,22 +145,18 @@ async def _keep(gateway: Gateway, project: str, id_: str) -> tuple[Reply | None,
 async def _earlier(call: Call, id_: str) -> Submitted:
     """What became of the invocation that an earlier request with this Idempotency-Key made. Raises ResultDropped."""
     gateway, project = call.gateway, call.key.project
+    record = await gateway.queue.record(project, id_)
+    if record is None:
+        raise ResultDropped(
+            "The first request with this Idempotency-Key was served; its result has been dropped.", id=id_
+        )
     reply = await gateway.queue.reply(project, id_)
-    if reply is None:
-        record = await gateway.queue.record(project, id_)
-        if record is None:
-            raise ResultDropped(
-                "The first request with this Idempotency-Key was served; its result has been dropped.", id=id_
-            )
-        if call.wait_s is None:
-            return Submitted(id=id_, reply=None, state=record.state, replayed=True)
+    if reply is None and call.wait_s is not None:
         # It may have come through another gateway, whose channel it then has.
         reply = _with_deadline(await gateway.waiters.wait(project, id_, call.wait_s, told=False), record.deadline_us)
-    if reply is None:
-        record = await gateway.queue.record(project, id_)
-        state = record.state if record is not None else State.QUEUED.value
-        return Submitted(id=id_, reply=None, state=state, replayed=True)
-    return Submitted(id=id_, reply=reply, state=reply.state, replayed=True)
+        record = await gateway.queue.record(project, id_) or record
+    state = record.state if reply is None else reply.state
+    return Submitted(id=id_, reply=reply, state=state, revision=record.revision, replayed=True)
 
 
 @lru_cache(maxsize=4096)

@@ -83,6 +83,7 @@ class Ready(BaseModel):
 
 @router.get("")
 async def server_metadata() -> Server:
+    """Read the name, the version and the extensions of this server."""
     try:
         version = installed("smore-platform")
     except PackageNotFoundError:
@@ -92,13 +93,13 @@ async def server_metadata() -> Server:
 
 @router.get("/health/live")
 async def server_live() -> Live:
-    """The process answers. Without a key, as the next one."""
+    """Say that this process answers. It needs no key."""
     return Live(live=True)
 
 
 @router.get("/health/ready", responses={503: {"model": Problem}})
 async def server_ready(gateway: TheGateway) -> Ready:
-    """The platform can run an invocation."""
+    """Say whether the platform can run an invocation. It needs no key."""
     failed = [(name, check) for name, check in (await readiness.checks(gateway)).items() if not check.ok]
     if failed:
         raise Unavailable("; ".join(f"{name}: {check.detail}" for name, check in failed))
@@ -154,18 +155,20 @@ def _outputs(spec: FunctionSpec) -> tuple[TensorSpec, ...] | None:
 
 @router.get("/models/stats")
 async def statistics(gateway: TheGateway, caller: ReadKey) -> dict[str, Any]:
-    """Of all functions, as `/v2/models/{model}/stats` tells them of one."""
+    """Read the statistics of all functions, as `/v2/models/{model}/stats` gives them for one."""
     totals = await run_in_threadpool(lambda: gateway.reader().totals(caller.project))
     return {"model_stats": [_statistics(revision) for revision in totals]}
 
 
 @router.get(_MODEL)
 async def model_metadata(gateway: TheGateway, caller: ReadKey, model: str) -> Model:
+    """Read the tensors of a function."""
     return _metadata(model, *await _revision(gateway, caller.project, model, None))
 
 
 @router.get(_VERSION)
 async def version_metadata(gateway: TheGateway, caller: ReadKey, model: str, version: str) -> Model:
+    """Read the tensors of one revision of a function."""
     return _metadata(model, *await _revision(gateway, caller.project, model, version))
 
 
@@ -192,6 +195,7 @@ async def model_ready(gateway: TheGateway, caller: ReadKey, model: str) -> Model
 
 @router.get(_VERSION + "/ready")
 async def version_ready(gateway: TheGateway, caller: ReadKey, model: str, version: str) -> ModelReady:
+    """Say whether the first run of a revision has succeeded."""
     await _revision(gateway, caller.project, model, version)
     return ModelReady(name=model, ready=True)
 
@@ -199,7 +203,7 @@ async def version_ready(gateway: TheGateway, caller: ReadKey, model: str, versio
 @router.get(_MODEL + "/config")
 async def model_config(gateway: TheGateway, caller: ReadKey, model: str) -> dict[str, Any]:
     """
-    What Triton's model configuration can say of a function. `dims` leave out the rows, of which a batch may have
+    Read what Triton's model configuration can say of a function. `dims` leave out the rows, of which a batch may have
     `max_batch_size`.
     """
     return _config(model, *await _revision(gateway, caller.project, model, None))
@@ -207,6 +211,7 @@ async def model_config(gateway: TheGateway, caller: ReadKey, model: str) -> dict
 
 @router.get(_VERSION + "/config")
 async def version_config(gateway: TheGateway, caller: ReadKey, model: str, version: str) -> dict[str, Any]:
+    """Read the model configuration of one revision of a function."""
     return _config(model, *await _revision(gateway, caller.project, model, version))
 
 
@@ -260,10 +265,11 @@ def _data_type(datatype: str) -> str:
 @router.get(_MODEL + "/stats")
 async def model_statistics(gateway: TheGateway, caller: ReadKey, model: str) -> dict[str, Any]:
     """
-    Counts and nanoseconds of all that ever ended, a second behind, of every revision that was called.
+    Read the statistics of a function: counts and nanoseconds of all invocations that ever ended, for every revision
+    that was called. They are a second behind.
 
-    `queue` ends when a worker starts; `compute_infer` is the run of the batch; what remains (loading, moving tensors)
-    is `compute_input`.
+    `queue` ends when a worker starts; `compute_infer` is the run of the batch; the rest (loading, moving tensors) is
+    `compute_input`.
     """
     await _revision(gateway, caller.project, model, None)
     totals = await run_in_threadpool(lambda: gateway.reader().totals(caller.project, model))
@@ -272,6 +278,7 @@ async def model_statistics(gateway: TheGateway, caller: ReadKey, model: str) -> 
 
 @router.get(_VERSION + "/stats")
 async def version_statistics(gateway: TheGateway, caller: ReadKey, model: str, version: str) -> dict[str, Any]:
+    """Read the statistics of one revision of a function."""
     entry, _ = await _revision(gateway, caller.project, model, version)
     totals = await run_in_threadpool(lambda: gateway.reader().totals(caller.project, model))
     return {"model_stats": [_statistics(revision) for revision in totals if revision.revision == entry.revision]}
@@ -354,7 +361,7 @@ _PLACE: dict[str, object] = {
     openapi_extra=_json_body({"ready": {"type": "boolean", "description": "Only those that are ready"}}),
 )
 async def repository_index(gateway: TheGateway, caller: ReadKey, request: Request) -> list[IndexEntry]:
-    """The project's functions. One without a revision whose first run succeeded is unavailable."""
+    """List the project's functions. One without a revision whose first run succeeded is unavailable."""
     only_ready = (await _document(request)).get("ready", False)
     if not isinstance(only_ready, bool):
         raise InvalidInput("ready: true or false is expected", field="ready")
@@ -391,7 +398,8 @@ async def _gpu(request: Request) -> str | None:
 @router.post("/repository" + _MODEL + "/load", openapi_extra=_json_body(_PLACE), response_class=Response)
 async def load(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request: Request, model: str) -> Response:
     """
-    Load the function before it is called. Answers when an instance of it is warm; 503 where none is within a minute.
+    Load a function before it is called. The answer comes when an instance of it is loaded; it is 503 where none is
+    within a minute.
     """
     gpu = await _gpu(request)
     entry, gpus = await placing.warm(gateway, caller, trail, model, gpu)
@@ -415,10 +423,7 @@ def _is_warm(gateway: Gateway, entry: FunctionEntry, gpus: list[str]) -> bool:
 
 @router.post("/repository" + _MODEL + "/unload", openapi_extra=_json_body(_PLACE), response_class=Response)
 async def unload(gateway: TheGateway, caller: AdminKey, trail: TheTrail, request: Request, model: str) -> Response:
-    """
-    End the function's idle warm instances. It stays deployed, so it stays ready: whoever calls it next waits for its
-    load.
-    """
+    """Unload idle instances of a function. It stays deployed and ready: the next call waits for its load."""
     await placing.offload(gateway, caller, trail, model, await _gpu(request))
     return Response()
 

@@ -28,10 +28,10 @@ def list_audit(
     cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
 ) -> schemas.AuditPage:
     """
-    Changes, the newest first. ``route``: any part of it; the other words as they stand; ``until`` itself is not
-    included.
+    List who changed what, the newest first. `route` finds any part of a route; the other fields are compared as a
+    whole; `until` itself is not included.
 
-    Administrators of the project ``default`` see all projects, others their own.
+    Administrators of the project `default` see all projects, others see their own.
     """
     if caller.project != OPERATORS:
         if project not in (None, caller.project):

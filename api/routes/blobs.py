@@ -1,8 +1,8 @@
 """
-Blobs of uploaded functions: asked for, sent in stretches, read.
+Blobs of uploaded functions: their state, their upload in parts, their download.
 
-An upload is ``PATCH`` at the offset where it stands, as often as it takes: a client that was cut off asks for the state
-and goes on. The bytes go from the connection to the disk in pieces; no blob is ever in memory as a whole.
+A client sends a ``PATCH`` at the offset where the upload stands, until the blob is complete; after a broken connection
+it asks for the state and goes on. Bytes go from the connection to the disk in pieces; no blob is in memory as a whole.
 """
 
 import re
@@ -26,7 +26,7 @@ log = logger("api.blobs")
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"], route_class=BoundedRoute)
 
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the blob in lower-case hex")]
-#: Beyond every limit: a larger number is no size.
+#: The largest size that a request may name; every limit is below it.
 _MOST = 1 << 50
 
 _RANGE = re.compile(r"bytes=(\d{1,18})-")
@@ -35,7 +35,10 @@ _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "b
 
 @router.get("/{digest}/state")
 def get_state(gateway: TheGateway, caller: DeployKey, digest: Digest) -> schemas.BlobState:
-    """How much of a blob is there. One that is whole is kept for as long again as an upload that nobody names yet."""
+    """
+    Read how much of a blob has arrived. Asking for a complete blob prolongs the time that it is kept without a revision
+    that names it.
+    """
     blobs = gateway.blobs()
     size = blobs.size(caller.project, digest)
     if size is None:
@@ -56,9 +59,9 @@ async def upload(
     size: Annotated[int, Query(ge=0, le=_MOST, description="Bytes of the whole blob")],
 ) -> schemas.BlobState:
     """
-    Send a stretch of a blob; what came of it stays when the connection breaks. 409 with `offset` where the upload
-    stands elsewhere. The stretch that completes it is answered when the digest has been checked: 422 `wrong_digest`
-    where it is another, and nothing is kept.
+    Send one part of a blob. What has arrived stays when the connection breaks. The answer is 409 with `offset` where
+    the upload stands elsewhere. The part that completes the blob is answered after its digest has been checked: 422
+    `wrong_digest` where it differs, and then nothing is kept.
     """
     limits = gateway.settings.blobs
     blobs = await run_in_threadpool(gateway.blobs)
@@ -82,7 +85,7 @@ async def upload(
 
 
 async def _receive(request: Request, part: Upload) -> None:
-    """Write the body as it comes. A thread for every packet would cost more than the writing."""
+    """Write the body as it comes, many packets at a time: a thread for each would cost more than the writing."""
     waiting = bytearray()
     try:
         async for piece in request.stream():
@@ -91,7 +94,7 @@ async def _receive(request: Request, part: Upload) -> None:
                 whole, waiting = waiting, bytearray()
                 await run_in_threadpool(part.write, whole)
     finally:
-        # Of a connection that broke, too: the client goes on from there.
+        # What came before a connection broke counts too: the client goes on from there.
         await run_in_threadpool(part.write, waiting)
 
 
@@ -100,8 +103,8 @@ async def _receive(request: Request, part: Upload) -> None:
 )
 async def download(gateway: TheGateway, request: Request, digest: Digest) -> Response:
     """
-    The bytes; with `Range: bytes=N-` from the N-th on. For keys with the scope `deploy`, and for GPU workers of other
-    hosts, which show a ticket.
+    Read a blob; with `Range: bytes=N-` from byte N on. It needs a key with the scope `deploy`; GPU workers of other
+    hosts show a ticket instead.
     """
     project = await _project(gateway, request, digest)
     blobs = await run_in_threadpool(gateway.blobs)
@@ -121,7 +124,7 @@ async def download(gateway: TheGateway, request: Request, digest: Digest) -> Res
 
 
 async def _project(gateway: Gateway, request: Request, digest: str) -> str:
-    """Whose blob is meant: that of the ticket, else of the key. Raises Unauthorised, Forbidden."""
+    """The project whose blob is meant: of the ticket, else of the key. Raises Unauthorised, Forbidden."""
     headers = dict(request.scope["headers"])
     ticket = headers.get(TICKET_HEADER.lower().encode())
     if ticket is None:

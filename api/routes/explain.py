@@ -47,11 +47,12 @@ _DRY_RUN: dict[str, object] = {
 @router.post("/functions/{function}/invocations:dryRun", openapi_extra=_DRY_RUN, response_model_exclude_none=True)
 async def dry_run(gateway: TheGateway, caller: InvokeKey, request: Request, function: str) -> schemas.DryRun:
     """
-    Would it be taken, where would it run, when would it start and finish, what would it cost? Takes the body and the
-    headers of an invocation, and places nothing.
+    Predict what would become of an invocation, and queue nothing: whether it would be admitted, where it would run,
+    when it would start and finish, and what it would cost the training. The body and the headers are those of an
+    invocation.
 
-    Over all gateways so many questions a second as `SMORE_QUEUE__ASKS_PER_S` says, then 429; 503 while no scheduler
-    leads.
+    All gateways together let `SMORE_QUEUE__ASKS_PER_S` questions a second through; further ones get 429. The answer is
+    503 while no scheduler leads.
     """
     entry, spec = await gateway.function(caller.project, function)
     limits = NO_LIMITS
@@ -67,12 +68,12 @@ async def dry_run(gateway: TheGateway, caller: InvokeKey, request: Request, func
 @router.get("/invocations/{invocation}/explain", response_model_exclude_none=True)
 async def explain(gateway: TheGateway, caller: ReadKey, invocation: str) -> schemas.Explanation:
     """
-    Why it went as it did: for each attempt the GPU instances that were considered, their numbers and why they were
-    refused, what was predicted against what was measured, and where the time went; for one that waits, what it waits
-    for.
+    Explain why an invocation went as it did. For each attempt: the GPU instances that were considered, their numbers
+    and why each was refused, what was predicted and what was measured, and where the time went. For an invocation that
+    waits: what it waits for.
 
-    Attempts come from the history, which is a second behind: the answer waits for it as long, and says so where it is
-    not `complete`.
+    Attempts come from the history, which is a second behind. The answer waits that long for them, and `complete` is
+    false where that was not enough.
     """
     check_id(invocation)
     return await explanations.explain(gateway, caller.project, invocation)

@@ -1,4 +1,4 @@
-"""Functions: deploying a revision (its first run decides), rollback, deadline, warm instances."""
+"""Functions: deploy (a first run decides), rollback, deadline, scaling, loading and unloading."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from api import placing
 from api.dates import moment
 from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
 from api.errors import CanaryFailed, Malformed, UnsupportedMediaType
+from api.invoke.admit import refusal
 from api.invoke.request import read_body
 from api.schemas import functions as schemas
 from api.server.bodies import BoundedRoute, read_json
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 log = logger("api.functions")
 router = APIRouter(prefix="/v1/functions", tags=["functions"], route_class=BoundedRoute)
 
-#: How long a canary may wait for a GPU instance, load and run.
+#: Seconds in which a canary must have got a GPU instance, loaded and run.
 CANARY_S = 120.0
-#: The same for an uploaded function: its blobs may have to be fetched and its environment built first.
+#: The same for an uploaded function, whose blobs may have to be fetched and whose environment may have to be built.
 UPLOADED_CANARY_S = 600.0
-#: Added to it before the gateway gives up: the platform ends an overdue invocation itself.
+#: Seconds that the gateway waits beyond that: the platform ends an overdue invocation itself.
 _CANARY_MARGIN_S = 5.0
-#: A function.yaml is text that a person wrote. YAML is read slowly, a quarter of a megabyte in a second or less.
+#: Most bytes of a function.yaml as JSON and as YAML; YAML is read slowly, a quarter of a megabyte in about a second.
 _MAX_DOCUMENT, _MAX_YAML = 1 << 20, 1 << 18
 
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
@@ -67,10 +68,12 @@ async def deploy(
     gateway: TheGateway, caller: DeployKey, trail: TheTrail, request: Request, response: Response, function: str
 ) -> schemas.Deployed:
     """
-    Register a revision and run its handler's example through the ordinary queue. It takes the traffic when that run
-    succeeds (201); when it fails (422 `canary_failed`, with the log) the function stays as it was. The spec that runs
-    already is not run again (200). `spec.artifact` names an uploaded folder, whose blobs must be there (`/v1/blobs`).
-    To deploy is to run code: the scope equals a shell on the GPU workers.
+    Register a revision of a function, and run its handler's example through the ordinary queue. Where that run succeeds
+    the revision takes the traffic (201). Where it fails (422 `canary_failed`, with the log) the function stays as it
+    was. A revision that takes the traffic already is not run again (200).
+
+    `spec.artifact` names an uploaded folder, whose blobs must have been sent (`/v1/blobs`). Deploying is running code:
+    the scope `deploy` equals a shell on the GPU workers.
     """
     body = await read_body(request, _MAX_DOCUMENT)
     document = await run_in_threadpool(_document, request.headers.get("content-type", ""), body)
@@ -130,7 +133,7 @@ def _check_artifact(gateway: Gateway, project: str, artifact: Artifact) -> None:
 
 
 def _spread(gateway: Gateway, function: str, revision: int) -> None:
-    """The canary has brought it to one node; the others are not to wait for a caller."""
+    """Let the other nodes fetch what the canary has fetched to one, before a caller has to wait for it."""
     fleet = gateway.fleet()
     for report in fleet.reports():
         fleet.send(report.gpu, Fetch(version=1, function=function, revision=revision))
@@ -146,7 +149,7 @@ def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
         try:
             raw = read_yaml(body)
         except ValueError as error:
-            raise Malformed(f"The body is not YAML as it is taken here: {error}") from error
+            raise Malformed(f"The body is not YAML that this platform accepts: {error}") from error
     elif kind in ("", "application/json"):
         raw = read_json(body)
     else:
@@ -162,7 +165,10 @@ def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
 async def _canary(
     gateway: Gateway, project: str, key_id: str, function: str, revision: int, spec: FunctionSpec
 ) -> dict[str, Any]:
-    """What the first run measured. Raises CanaryFailed with the platform's or the function's own message, QueueFull."""
+    """
+    The measurements of the first run. Raises CanaryFailed with the platform's or the function's message, QueueFull,
+    NoLeader.
+    """
     within_s = CANARY_S if spec.artifact is None else UPLOADED_CANARY_S
     wanted = Submission(
         id=new_id(),
@@ -176,12 +182,18 @@ async def _canary(
         key_id=key_id,
         max_pending=max(1, spec.max_pending),
         max_attempts=spec.max_attempts,
+        led=True,
     )
     waiter = gateway.waiters.expect(project, wanted.id, within_s + _CANARY_MARGIN_S, told=True)
     try:
         admission = await gateway.queue.enqueue(wanted)
+        if admission.status == "no_leader":
+            raise refusal(admission, wanted.slo_us)
         if admission.status != "ok":
-            raise QueueFull("The first run of the revision was not taken; deploy it again later.", retry_after_s=1)
+            raise QueueFull(
+                "The queue is full, so the first run of the revision was refused; deploy it again later.",
+                retry_after_s=1,
+            )
         reply = await waiter.future
     finally:
         gateway.waiters.forget(waiter)
@@ -195,7 +207,7 @@ async def _canary(
     return measured
 
 
-# ---- reading: from Redis' mirror, so that it works while Postgres is away --------------------------------------------
+# ---- reading, from the mirror in Redis, so that it works while Postgres is away --------------------------------------------
 
 
 def _shown(entry: FunctionEntry, spec: FunctionSpec | None) -> schemas.Function:
@@ -229,7 +241,7 @@ def _entry(gateway: Gateway, project: str, name: str) -> FunctionEntry:
 
 @router.get("")
 async def list_functions(gateway: TheGateway, caller: ReadKey) -> schemas.Functions:
-    """The project's functions, by name."""
+    """List the functions of the project, by name."""
     entries = sorted(
         (e for e in list(gateway.catalog.functions.values()) if e.project == caller.project),
         key=lambda entry: entry.name,
@@ -239,12 +251,13 @@ async def list_functions(gateway: TheGateway, caller: ReadKey) -> schemas.Functi
 
 @router.get("/{function}")
 async def get_function(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Function:
+    """Read one function: the revision that takes its traffic, its tensors, deadline and scaling."""
     return await _read(gateway, _entry(gateway, caller.project, function))
 
 
 @router.get("/{function}/revisions")
 def list_revisions(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Revisions:
-    """The newest first."""
+    """List the revisions of a function, the newest first, with the log of a first run that failed."""
     revisions = gateway.store().revisions(caller.project, function)
     return schemas.Revisions(
         revisions=[
@@ -275,7 +288,7 @@ def _stored(gateway: Gateway, project: str, name: str) -> schemas.Function:
 def rollback(
     gateway: TheGateway, caller: DeployKey, trail: TheTrail, function: str, body: schemas.RollbackBody
 ) -> schemas.Function:
-    """Give the traffic to a revision whose first run succeeded once."""
+    """Give the traffic to an earlier revision, of which the first run succeeded."""
     before = gateway.store().get_function(caller.project, function).revision
     with trail.change(caller, f"function/{function}", {"revision": before}) as change:
         gateway.store().rollback(caller.project, function, body.revision)
@@ -287,7 +300,7 @@ def rollback(
 def set_slo(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.SloBody
 ) -> schemas.Function:
-    """Override the deadline of all revisions; null ends that."""
+    """Set the deadline of a function for all of its revisions; null restores the revision's own."""
     before = gateway.store().get_function(caller.project, function).deadline_s
     with trail.change(
         caller, f"function/{function}", {"deadline_ms": None if before is None else before * 1000}
@@ -304,8 +317,8 @@ def change(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.FunctionChanges
 ) -> schemas.Function:
     """
-    Change how many instances of the function stand ready, and who decides. It holds until another revision takes the
-    traffic; GPU workers hear of it at once.
+    Change how many instances of a function stay loaded, and which rule decides. The change holds until another revision
+    takes the traffic; GPU workers learn of it at once.
     """
     with trail.change(caller, f"function/{function}") as changed:
         gateway.store().set_scaling(caller.project, function, body.scaling)
@@ -321,7 +334,7 @@ def change(
 
 @router.delete("/{function}", status_code=204)
 def delete_function(gateway: TheGateway, caller: DeployKey, trail: TheTrail, function: str) -> None:
-    """What waits fails with `function_deleted`; what runs ends."""
+    """Delete a function with its revisions. Its waiting invocations fail with `function_deleted`; running ones end."""
     before = gateway.store().get_function(caller.project, function).revision
     with trail.change(caller, f"function/{function}", {"revision": before}):
         gateway.store().delete_function(caller.project, function)
@@ -331,7 +344,7 @@ def delete_function(gateway: TheGateway, caller: DeployKey, trail: TheTrail, fun
 async def warm(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody
 ) -> schemas.Placed:
-    """Load the function before it is called, on one GPU instance or all."""
+    """Load a function before it is called, on one GPU instance or on all. The answer names those that were told to."""
     _, gpus = await placing.warm(gateway, caller, trail, function, body.gpu)
     return schemas.Placed(gpus=gpus)
 
@@ -340,6 +353,6 @@ async def warm(
 async def offload(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody
 ) -> schemas.Placed:
-    """End its idle warm instances, on one GPU instance or all."""
+    """Unload idle instances of a function, on one GPU instance or on all. The answer names those that were told to."""
     _, gpus = await placing.offload(gateway, caller, trail, function, body.gpu)
     return schemas.Placed(gpus=gpus)

@@ -1,4 +1,4 @@
-"""GPU instances as they last reported; pausing and draining one, and allowing a process that computes there."""
+"""GPU instances as of their last reports: list, pause, drain, and allow an unregistered process there."""
 
 from fastapi import APIRouter
 
@@ -8,6 +8,8 @@ from api.pauses import set_pauses
 from api.schemas import gpus as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import NotFound
+from smore.domain.quote import quoted
+from smore.domain.spelling import did_you_mean
 from smore.redis.catalog import KeyEntry
 
 router = APIRouter(prefix="/v1/gpus", tags=["gpus"], route_class=BoundedRoute)
@@ -15,7 +17,10 @@ router = APIRouter(prefix="/v1/gpus", tags=["gpus"], route_class=BoundedRoute)
 
 @router.get("")
 def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
-    """By name. Their load is everybody's; of warm instances only those of the caller's project are shown."""
+    """
+    List the GPU instances as of their last reports, by name. Load is shown to everybody; of the loaded functions only
+    those of the caller's project are shown.
+    """
     fleet = gateway.fleet()
     paused, allowed = fleet.paused(), fleet.allowed()
     gpus = []
@@ -69,34 +74,34 @@ def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
 
 @router.post("/{gpu}/pause", status_code=204)
 def pause(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
-    """No more dispatches there; what runs goes on."""
+    """Place nothing more on a GPU instance. What runs there goes on, and what is loaded stays loaded."""
     set_pauses(gateway, trail, caller, f"gpu/{_existing(gateway, gpu)}", f"g:{gpu}", on=("paused",))
 
 
 @router.post("/{gpu}/drain", status_code=202)
 def drain(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
     """
-    No more dispatches there; what runs goes on, and what idles is unloaded. `drained` in the list says when nothing is
-    left.
+    Place nothing more on a GPU instance, and unload what is idle there. What runs goes on; `drained` in the list is
+    true when nothing is left.
     """
     set_pauses(gateway, trail, caller, f"gpu/{_existing(gateway, gpu)}", f"g:{gpu}", on=("draining",))
 
 
 @router.post("/{gpu}/resume", status_code=204)
 def resume(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
-    """End a pause and a drain."""
+    """End a pause and a drain of a GPU instance."""
     set_pauses(gateway, trail, caller, f"gpu/{_existing(gateway, gpu)}", f"g:{gpu}", on=())
 
 
 @router.post("/{gpu}/allow", status_code=204)
 def allow(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str, body: schemas.StrangerBody) -> None:
-    """Functions may run beside a process that nobody registered, until it ends."""
+    """Allow functions beside a process that nobody has registered, until that process ends."""
     _permit(gateway, caller, trail, gpu, body.pid, True)
 
 
 @router.post("/{gpu}/protect", status_code=204)
 def protect(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str, body: schemas.StrangerBody) -> None:
-    """Take that back."""
+    """Keep functions away from a process that was allowed before."""
     _permit(gateway, caller, trail, gpu, body.pid, False)
 
 
@@ -113,7 +118,7 @@ def _permit(gateway: Gateway, caller: KeyEntry, trail: TheTrail, gpu: str, pid: 
         None,
     )
     if unregistered is None:
-        raise NotFound(f"Nobody unregistered computes on {gpu} with the process number {pid}.")
+        raise NotFound(f"No unregistered process {pid} computes on {gpu}.")
     before = f"{gpu}|{unregistered.pid}|{unregistered.start}" in fleet.allowed()
     with trail.change(caller, f"gpu/{gpu}/process/{pid}", {"allowed": before}) as change:
         (fleet.allow if allowed else fleet.forbid)(gpu, unregistered)
@@ -121,8 +126,8 @@ def _permit(gateway: Gateway, caller: KeyEntry, trail: TheTrail, gpu: str, pid: 
 
 
 def _existing(gateway: Gateway, gpu: str) -> str:
-    """The name of a GPU instance that reports, or that is paused: its worker may be away. Raises NotFound."""
+    """The name of a GPU instance that reports, or that is paused while its worker is away. Raises NotFound."""
     fleet = gateway.fleet()
     if not {f"g:{gpu}", f"-g:{gpu}"} & fleet.paused() and all(report.gpu != gpu for report in fleet.reports()):
-        raise NotFound(f"There is no GPU instance {gpu}.")
+        raise NotFound(f"There is no GPU instance {quoted(gpu)}{did_you_mean(gpu, fleet.known()) or '.'}")
     return gpu

@@ -1,9 +1,10 @@
 """
-Whether this process lives and the platform can work, without a key (load balancers have none); and this process's
+Whether this process answers and the platform can work, without a key, for load balancers have none; and this process's
 metrics.
 """
 
 import os
+from typing import Literal
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -16,48 +17,65 @@ from smore.process.observability import GATEWAY
 
 router = APIRouter(tags=["health"], route_class=BoundedRoute)
 
-#: Who started this process, where that is a supervisor (it says so in the environment); it is another process's child
-#: once that is gone.
+#: The process id of the supervisor that started this process, if one did (it says so in the environment). Once it is
+#: gone this process is another one's child.
 _SUPERVISOR = os.getppid() if "SUPERVISOR_ENABLED" in os.environ else None
+
+
+class Alive(BaseModel):
+    status: Literal["ok"] = "ok"
+    #: Id of the installation: who asks for its own platform can tell it from a stranger on the same port.
+    instance: str = ""
 
 
 class Readiness(BaseModel):
     ready: bool
+    #: Id of the installation, as in `/healthz`.
+    instance: str = ""
+    #: The GPU instances that report.
+    gpus: list[str] = []
     checks: dict[str, readiness.Check]
-    #: What is not well and keeps nothing from being served.
+    #: Problems that keep nothing from being served.
     warnings: list[str] = []
 
 
 @router.get("/healthz")
-async def healthz() -> dict[str, str]:
-    """The process answers."""
-    return {"status": "ok"}
+async def healthz(gateway: TheGateway) -> Alive:
+    """Say that this process answers, and for which installation."""
+    return Alive(instance=gateway.instance)
 
 
 @router.get("/readyz", responses={503: {"model": Readiness}})
 async def readyz(gateway: TheGateway, response: Response) -> Readiness:
     """
-    The platform can run an invocation: Redis answers and takes writes, a leader holds the lease, a GPU instance has
-    reported.
+    Say whether the platform can run an invocation: Redis answers and takes writes, a leader holds the lease, and a GPU
+    instance has reported.
     """
     checks = await readiness.checks(gateway)
     ready = all(check.ok for check in checks.values())
     if not ready:
         response.status_code = 503
         response.headers["Retry-After"] = "1"
-    return Readiness(ready=ready, checks=checks, warnings=_warnings())
+    gpus = checks["gpus"]
+    return Readiness(
+        ready=ready,
+        instance=gateway.instance,
+        gpus=gpus.detail.split(", ") if gpus.ok else [],
+        checks=checks,
+        warnings=_warnings(),
+    )
 
 
 def _warnings() -> list[str]:
     if _SUPERVISOR is None or os.getppid() == _SUPERVISOR:
         return []
-    return ["the supervisor was killed: nobody restarts what ends; `smore up` takes over"]
+    return ["the supervisor was killed, so no process that ends is restarted; run `smore up`"]
 
 
 @router.get("/metrics", response_class=Response, dependencies=[Scraper])
 async def metrics() -> Response:
     """
-    This process's metrics in Prometheus' text form, of the functions of all projects: for keys of the project `default`
-    with the scope `read`. `SMORE_API__METRICS=open` asks for no key.
+    Read this gateway's metrics in Prometheus' text form. They name the functions of all projects, so they need a key of
+    the project `default` with the scope `read`; `SMORE_API__METRICS=open` needs no key.
     """
     return Response(generate_latest(GATEWAY), media_type=CONTENT_TYPE_LATEST)

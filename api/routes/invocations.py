@@ -5,7 +5,9 @@ Invocations over HTTP: the hot path (:func:`invoke`), and what became of an invo
 handler, from headers and bytes to bytes, without pydantic; its description for OpenAPI is written by hand below.
 """
 
+import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
@@ -20,6 +22,7 @@ from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, check_id, read, wait_s
 from api.invoke.response import (
     JSON_TYPE,
     BytesResponse,
+    Run,
     accepted,
     late_header,
     respond,
@@ -41,16 +44,23 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v1", tags=["invocations"], route_class=BoundedRoute)
 
+#: Seconds between two looks at invocations of which any may end, at least and for each of them.
+_LOOK_S = 0.05
+_LOOK_EACH_S = 0.0005
+#: Bytes of invocations in the answer to a wait for any, beyond the first.
+_MOST_SHOWN = 8 << 20
+
 
 # ---- running a function ----------------------------------------------------------------------------------------------
 
 
 async def invoke(request: Request, function: str) -> Response:
     """
-    Run a function. Waits for the result (200), or answers 202 with `Location` when `Prefer: respond-async` asks for it
-    or the wait ends.
+    Run a function. It waits for the result and answers 200. It answers 202 with `Location` where `Prefer:
+    respond-async` asks for that, or where the wait ends before the invocation does.
 
-    An error in the input is found before anything is queued, and names its place.
+    The input is checked before anything is queued; an error names the place in it. `inputs` in place of `input` makes
+    an invocation of each of its values; with `respond-async` the request's size is their only bound.
     """
     began = time.perf_counter()
     gateway: Gateway = request.scope["app"].state.gateway
@@ -183,7 +193,10 @@ async def get_invocation(
         float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for its end", allow_inf_nan=False)
     ] = 0.0,
 ) -> Response | schemas.Invocation:
-    """An invocation: as it stands, or from the history."""
+    """
+    Read one invocation: its present state, or from the history what became of it. `wait` holds the answer until the
+    invocation ends, or so many seconds are over.
+    """
     project = caller.project
     record = await _record(gateway, project, invocation)
     if record is None:
@@ -238,7 +251,10 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
 
 @router.get("/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": Problem}})
 async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, invocation: str) -> Response:
-    """The result as a synchronous call would have got it; 202 while there is none, 410 when it has been dropped."""
+    """
+    Read the result as a synchronous call would have got it. The answer is 202 while there is none, and 410 where the
+    platform keeps it no longer.
+    """
     record = await _record(gateway, caller.project, invocation)
     if record is None:
         past = await run_in_threadpool(_past, gateway, caller.project, invocation)
@@ -246,15 +262,15 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
     reply = await gateway.queue.reply(caller.project, invocation)
     request_id: str = request.scope["request_id"]
     if reply is None:
-        return accepted(invocation, record.state, gateway.durability, request_id)
-    return settled(reply, request_id, await check_after_expiry(gateway, record.function, reply))
+        return accepted(Run.of(record), record.state, gateway.durability, request_id)
+    return settled(reply, Run.of(record), request_id, await check_after_expiry(gateway, record.function, reply))
 
 
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)
 async def get_executions(gateway: TheGateway, caller: ReadKey, invocation: str) -> schemas.Executions:
     """
-    Its attempts, each with the degradation that was predicted and the one that was measured. From the history: a second
-    behind.
+    List the attempts of an invocation, each with the degradation that was predicted and the one that was measured. They
+    come from the history, which is a second behind.
     """
     check_id(invocation)
     executions = await run_in_threadpool(lambda: gateway.reader().executions(caller.project, invocation))
@@ -292,15 +308,58 @@ def _execution(run: "Execution") -> schemas.Execution:
 
 
 @router.post("/invocations/{invocation}/cancel", response_model=schemas.Invocation, response_model_exclude_none=True)
-async def cancel(gateway: TheGateway, caller: InvokeKey, invocation: str) -> schemas.Invocation:
-    """Cancel. What runs alone is stopped; what runs in a batch is discarded. 409 when it has ended otherwise."""
+async def cancel(
+    gateway: TheGateway, caller: InvokeKey, request: Request, invocation: str
+) -> Response | schemas.Invocation:
+    """
+    Cancel an invocation. One that runs alone is stopped; of one that runs in a batch the result is discarded. The
+    answer is 409 where it has already ended in another way.
+    """
     check_id(invocation)
-    outcome, state = await gateway.queue.cancel(caller.project, invocation)
+    project, past = caller.project, None
+    outcome, state = await gateway.queue.cancel(project, invocation)
     if outcome == "absent":
-        state = (await run_in_threadpool(_past, gateway, caller.project, invocation)).state.value
+        past = await run_in_threadpool(_past, gateway, project, invocation)
+        state = past.state.value
     if outcome != "cancelled" and state != State.CANCELLED:
         raise Conflict(f"The invocation has ended: {state}.", id=invocation, state=state)
-    return schemas.Invocation(id=invocation, state=State.CANCELLED, cause="cancelled")
+    record = await _record(gateway, project, invocation)
+    if record is None:
+        return past if past is not None else await run_in_threadpool(_past, gateway, project, invocation)
+    reply = await gateway.queue.reply(project, invocation)
+    return BytesResponse(200, _shown(record, reply), request.scope["request_id"], [JSON_TYPE])
+
+
+@router.post("/invocations:wait", response_model=schemas.Invocations, response_model_exclude_none=True)
+async def wait_for_any(gateway: TheGateway, caller: ReadKey, request: Request, body: schemas.WaitBody) -> Response:
+    """
+    Wait until at least one of several invocations has ended, or until `wait_s` is over, and return those that have
+    ended. A caller who removes them from the list and asks again gets all in the order in which they end.
+
+    One answer holds about 8 MiB of outputs; further ended invocations are in the next one. The answer is 404 where one
+    of the ids is not known.
+    """
+    project, until = caller.project, time.monotonic() + body.wait_s
+    invocations = [(project, id_) for id_ in dict.fromkeys(body.ids)]
+    # The more are read at a time, the less often.
+    pause_s = max(_LOOK_S, len(invocations) * _LOOK_EACH_S)
+    while True:
+        states = await gateway.queue.states(invocations)
+        gone = [id_ for (_, id_), (record, _) in zip(invocations, states, strict=True) if record is None]
+        ended = [_shown(record, reply) for record, reply in states if record is not None and reply is not None]
+        past = await run_in_threadpool(_pasts, gateway, project, gone) if gone else []
+        ended += [each.model_dump_json(exclude_none=True).encode() for each in past if each.state.value in TERMINAL]
+        left_s = until - time.monotonic()
+        if ended or left_s <= 0:
+            break
+        await asyncio.sleep(min(pause_s, left_s))
+    size, shown = 0, list[bytes]()
+    for document in ended:
+        size += len(document)
+        if shown and size > _MOST_SHOWN:
+            break
+        shown.append(document)
+    return BytesResponse(200, b'{"invocations":[%b]}' % b",".join(shown), request.scope["request_id"], [JSON_TYPE])
 
 
 @router.get("/invocations", response_model_exclude_none=True)
@@ -313,8 +372,8 @@ def list_invocations(
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
 ) -> schemas.Invocations:
     """
-    The history, the newest first. What has just arrived may be missing for a second; what runs is told as dispatched
-    until it ends.
+    List the invocations, the newest first. They come from the history: one that has just arrived may be missing for a
+    second, and one that runs is shown as dispatched until it ends.
     """
     page, next_cursor = gateway.reader().invocations(
         caller.project, function=function, state=state, limit=limit, cursor=cursor
@@ -329,6 +388,10 @@ async def _record(gateway: Gateway, project: str, id_: str) -> InvocationRecord 
 
 def _past(gateway: Gateway, project: str, id_: str) -> schemas.Invocation:
     return _from_past(gateway.reader().invocation(project, id_))
+
+
+def _pasts(gateway: Gateway, project: str, ids: Sequence[str]) -> list[schemas.Invocation]:
+    return [_past(gateway, project, id_) for id_ in ids]
 
 
 def _from_past(past: "PastInvocation") -> schemas.Invocation:

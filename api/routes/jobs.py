@@ -1,5 +1,5 @@
 """
-Serverful jobs: asked for in Postgres, started by commands to GPU workers, seen through their reports
+Serverful jobs. A job is a row in Postgres; commands to GPU workers start and stop it; their reports say how it goes
 (scheduler/tasks/record.py keeps those).
 """
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from smore.postgres.history.values import BudgetStep, Closed, Harvest
     from smore.postgres.jobs import Admit, Job
 
-#: Of the closed loop, in a statement.
+#: Most steps of the budget's control loop in a statement.
 STEPS = 100
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=BoundedRoute)
 
-#: A profile of fewer iterations says nothing about their noise.
+#: Iterations that a profile needs before their noise can be estimated.
 _LEAST_TIMED = 8
 
 
 @router.post("", status_code=201)
 def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.JobBody) -> schemas.Job:
-    """Start a training process on the GPU instances named, or on the least loaded one."""
+    """Start a training process on the named GPU instances, or on the least loaded one."""
     parse_name(body.name)
     allowed = gateway.settings.job_entrypoints
     if body.argv[0] not in allowed:
@@ -57,7 +57,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     reports = fleet.reports()
     if not reports:
         raise Unavailable
-    known = {report.gpu for report in reports}
+    reporting = {report.gpu for report in reports}
     store = gateway.store()
     memory_mib = size_bytes(body.memory, "memory") / 2**20 if body.memory is not None else 0.0
     others = trainings.going_on(store.jobs.unfinished(), reports)
@@ -67,9 +67,9 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
         enough, fitting = trainings.places(reports, others, memory_mib)
         gpus = [min(fitting or enough or [max(reports, key=lambda report: report.memory_total_mib)], key=_load).gpu]
     for position, gpu in enumerate(gpus):
-        if gpu not in known or gpu in gpus[:position]:
+        if gpu not in reporting or gpu in gpus[:position]:
             raise InvalidInput(
-                f"gpus[{position}]: {quoted(gpu)} is not the name of a GPU instance, or comes twice",
+                f"gpus[{position}]: {quoted(gpu)} is not the name of a GPU instance, or is named twice",
                 field=f"gpus[{position}]",
             )
     trainings.check_fits([report for report in reports if report.gpu in gpus], others, memory_mib)
@@ -98,7 +98,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
             for gpu in gpus:
                 fleet.send(gpu, command)
         except redis.ResponseError:
-            # Refused: no worker knows of it, and nobody tells one later.
+            # The command was refused: no worker will ever learn of the job.
             gateway.store().jobs.update(caller.project, job.id, JobState.LOST)
             raise
         change.target, change.after = (
@@ -111,14 +111,14 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
 @router.post("/attach", status_code=201)
 def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.AttachBody) -> schemas.Attached:
     """
-    Register a training that runs elsewhere. It stays its owner's: the platform never starts, stops or moves it; `stop`
-    lets it go.
+    Register a training that runs elsewhere. It stays its owner's: the platform never starts, stops or moves it, and
+    `stop` only ends the watching.
 
-    It counts as a job from its worker's next report on, with the slowest of its ranks.
+    It counts as a job from its worker's next report on, and is as fast as the slowest of its ranks.
     """
     parse_name(body.name)
-    # A training in a container may be the first process there, and says so together with what tells it from the
-    # machine's own.
+    # A training in a container may be process 1 there; then it sends its boot id too, which tells it from the machine's
+    # own process 1.
     if body.pid == 1 and not body.boot:
         raise InvalidInput("pid: process 1 is the machine's or the container's own", field="pid")
     reports = gateway.fleet().reports()
@@ -126,15 +126,19 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
         raise Unavailable
     gpu = body.gpu if body.gpu is not None else _where(reports, body.pid)
     if gpu is None or all(report.gpu != gpu for report in reports):
-        known = ", ".join(report.gpu for report in reports)
-        said = (
-            "it cannot be told where it trains" if gpu is None else f"{quoted(gpu)} is not the name of a GPU instance"
+        names = ", ".join(report.gpu for report in reports)
+        problem = (
+            "the platform cannot find out where it trains"
+            if gpu is None
+            else f"{quoted(gpu)} is not the name of a GPU instance"
         )
-        raise InvalidInput(f"gpu: {said}; there are {known}", field="gpu")
+        raise InvalidInput(f"gpu: {problem}; there are {names}", field="gpu")
     workload = parse_training(body.workload, "workload") if body.workload is not None else ""
     if body.budget is not None:
         if not body.tracked:
-            raise InvalidInput("budget: nothing is measured of a training that tells no steps", field="budget")
+            raise InvalidInput(
+                "budget: what a training loses is measured from its steps, and this one reports none", field="budget"
+            )
         _check_budget(
             gateway,
             body.budget,
@@ -178,7 +182,7 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
 
 
 def _admission(gateway: Gateway, project: str, reports: Sequence[Report], wanted_mib: float = 0.0) -> "Admit":
-    """What the project's limits say of one more training."""
+    """A check of the project's limits on one more training, which the store makes while it holds the project."""
     limits = gateway.catalog.limits.get(project, NO_LIMITS)
     default = gateway.settings.jobs_per_project
 
@@ -189,8 +193,8 @@ def _admission(gateway: Gateway, project: str, reports: Sequence[Report], wanted
 
 
 def _where(reports: Sequence[Report], pid: int) -> str | None:
-    """The GPU instance on which a process computes, or the only one there is; None where it cannot be told."""
-    seen = [report.gpu for report in reports if any(one.pid == pid for one in report.strangers or ())]
+    """The GPU instance on which a process computes, or the only instance of all; None = not known."""
+    seen = [report.gpu for report in reports if any(process.pid == pid for process in report.strangers or ())]
     if len(seen) == 1:
         return seen[0]
     return reports[0].gpu if len(reports) == 1 and not seen else None
@@ -199,10 +203,10 @@ def _where(reports: Sequence[Report], pid: int) -> str | None:
 @router.post("/{job}/steps", status_code=204, responses={410: {"model": Problem}})
 def take_steps(gateway: TheGateway, caller: JobsKey, job: str, body: schemas.StepsBody) -> None:
     """
-    Take iterations of an attached training. 404 = it is over, or was never attached: register it (again); 410 =
-    somebody let it go: it should not come back by itself.
+    Take iterations of an attached training. 404: it is over or was never attached, so it should register (again). 410:
+    somebody has ended the watching, so it should not register again by itself.
     """
-    match gateway.fleet().feed(caller.project, job, body.gpu, StepChunk(body.first, body.steps, body.ended)):
+    match gateway.fleet().add_steps(caller.project, job, body.gpu, StepChunk(body.first, body.steps, body.ended)):
         case "unknown":
             raise NotFound(f"There is no attached job {job} on {body.gpu} in this project.")
         case "gone":
@@ -211,29 +215,29 @@ def take_steps(gateway: TheGateway, caller: JobsKey, job: str, body: schemas.Ste
 
 def _check_budget(gateway: Gateway, budget: float, workload: str, places: Sequence[tuple[str, str]]) -> None:
     """
-    Raises InvalidInput with the smallest supportable value: below it nobody could tell what is kept from noise.
+    Raises InvalidInput, which names the smallest budget whose keeping can be told from noise.
 
-    What the noise is, a profile of the workload at these places says; of another workload only the static bound is
-    known. Without an explicit budget nothing is checked: then it is an aim and no demand.
+    The noise comes from a profile of the workload at these places; without a profile only the static bound holds. A
+    default budget is not checked: it is an aim.
     """
     smallest = LEAST_BUDGET
-    why = "the least that any job may ask for"
+    why = "the smallest for any job"
     own = gateway.settings.worker
     for place in places if workload else ():
         for timing in gateway.reader().solo_timings(workload, place):
             if timing["n"] < _LEAST_TIMED:
                 continue
             noise = loss.noise_of(timing["p50"], timing["p95"])
-            found = loss.resolvable(
+            resolvable = loss.resolvable(
                 noise=noise, iteration_s=timing["mean"], share=own.probe_share, longest_s=own.probe_max_s
             )
-            if found > smallest:
-                smallest = math.ceil(found * 1000) / 1000 if math.isfinite(found) else math.inf
+            if resolvable > smallest:
+                smallest = math.ceil(resolvable * 1000) / 1000 if math.isfinite(resolvable) else math.inf
                 why = f"iterations of {workload} take {timing['mean']:.3g} s and scatter by {noise:.1%}"
             break
     if math.isinf(smallest):
         raise InvalidInput(
-            f"budget: none can be proven for this job: {why}, too slow for windows of {own.probe_max_s:g} s in"
+            f"budget: the keeping of no budget can be measured for this job: {why}, too slow for windows of {own.probe_max_s:g} s in"
             f" {own.probe_share:.0%} of the time. Leave it out to start the job with the aim of {DEFAULT_BUDGET:g}.",
             field="budget",
         )
@@ -256,20 +260,21 @@ def list_jobs(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
 ) -> schemas.Jobs:
-    """The newest first."""
-    found, next_cursor = gateway.store().jobs.page(caller.project, limit=limit, cursor=cursor)
+    """List the jobs of the project, the newest first."""
+    jobs, next_cursor = gateway.store().jobs.page(caller.project, limit=limit, cursor=cursor)
     live = _live(gateway)
-    return schemas.Jobs(jobs=[_shown(job, live.get(job.id, [])) for job in found], next_cursor=next_cursor)
+    return schemas.Jobs(jobs=[_shown(job, live.get(job.id, [])) for job in jobs], next_cursor=next_cursor)
 
 
 @router.get("/{job}")
 def get_job(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Job:
+    """Read one job: its state, its iteration times, and what it has lost to functions lately."""
     return _shown(gateway.store().jobs.get(caller.project, job), _live(gateway).get(job, []))
 
 
 @router.get("/{job}/statement")
 def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Statement:
-    """What functions have got beside a job, and what the job has lost to them."""
+    """Read what functions got beside a job, and what the job lost to them, over its whole life."""
     record = gateway.store().jobs.get(caller.project, job)
     began = record.started_at or record.created_at
     with gateway.reader().together() as reader:
@@ -281,7 +286,8 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Sta
 @router.post("/{job}/stop", status_code=202)
 def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) -> schemas.Job:
     """
-    Ask it to end (SIGTERM, then SIGKILL). One that has ended stays so; one that runs elsewhere is let go and trains on.
+    End a job by SIGTERM and, where it stays, by SIGKILL. One that has ended stays as it is. One that runs elsewhere
+    trains on and is watched no longer.
     """
     store = gateway.store()
     record = store.jobs.get(caller.project, job)
@@ -289,7 +295,7 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) ->
         return _shown(record, [])
     with trail.change(caller, f"job/{job}", {"state": record.state.value}) as change:
         if record.tags.get("source") in ("tracked", "attached"):
-            gateway.fleet().let_go(job)
+            gateway.fleet().detach(job)
         for gpu in record.gpus:
             gateway.fleet().send(gpu, StopJob(version=1, id=job))
         stopping = store.jobs.update(caller.project, job, JobState.STOPPING)
@@ -300,7 +306,7 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) ->
 @router.put("/{job}/slo")
 def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, body: schemas.BudgetBody) -> schemas.Job:
     """
-    Change a job's degradation budget, from its workers' next report on; what its account has saved or owes is not
+    Change what a job may lose to functions, from its workers' next report on. What it has saved or lost so far is not
     carried over.
     """
     store = gateway.store()
@@ -316,17 +322,17 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, bo
 
 
 def _live(gateway: Gateway) -> dict[str, list[JobReport]]:
-    """What GPU workers report now, by job."""
-    found: dict[str, list[JobReport]] = {}
+    """The present reports of GPU workers, by job."""
+    by_job: dict[str, list[JobReport]] = {}
     for report in gateway.fleet().reports():
         for job in report.jobs:
-            found.setdefault(job.id, []).append(job)
-    return found
+            by_job.setdefault(job.id, []).append(job)
+    return by_job
 
 
 def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
     state = state_of(job.state, {report.state for report in reports})
-    # What is over, and not written down yet, its workers know.
+    # Of a job that is over and not yet recorded, its workers know the exit code.
     exit_code = job.exit_code if job.state in OVER else exit_of([report.exit_code for report in reports])
     reason = job.tags.get("reason") or next((report.reason for report in reports if report.reason), "")
     # A job is as fast as its slowest rank.
@@ -371,10 +377,10 @@ def _stated(
     by_gpu = [closed.get(gpu) for gpu in job.gpus]
     fewest = min(by_gpu, key=lambda of: of.sums.windows if of is not None else 0)
     windows = fewest.sums.windows if fewest is not None else 0
-    found = [loss.estimate_of(of.sums) if of is not None else None for of in by_gpu]
-    sure = [one for one in found if one is not None]
-    # A job is as fast as its slowest rank: while one is not known, nothing is.
-    worst = max(sure, key=lambda one: one.high) if len(sure) == len(found) else None
+    losses = [loss.estimate_of(closed.sums) if closed is not None else None for closed in by_gpu]
+    known = [estimate for estimate in losses if estimate is not None]
+    # A job is as fast as its slowest rank: while the loss of one rank is unknown, that of the job is.
+    worst = max(known, key=lambda estimate: estimate.high) if len(known) == len(losses) else None
     missing = loss.missing(windows)
     pace_s = (fewest.last_at - fewest.first_at) / (windows - 1) if fewest is not None and windows > 1 else None
     missing_s = missing * pace_s if missing and pace_s is not None else None
@@ -396,8 +402,8 @@ def _stated(
         missing_windows=missing,
         missing_s=missing_s,
         steps=[
-            schemas.BudgetStep(at=moment(one.at), gpu=one.gpu, step=one.step, duty=one.duty, factor=one.factor)
-            for one in steps
+            schemas.BudgetStep(at=moment(step.at), gpu=step.gpu, step=step.step, duty=step.duty, factor=step.factor)
+            for step in steps
         ],
         summary=_summary(harvest.seconds, worst, budget, missing, missing_s),
     )

@@ -14,7 +14,10 @@ router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=BoundedRoute)
 
 @router.post("", status_code=201)
 def create_key(gateway: TheGateway, caller: AdminKey, trail: TheTrail, body: schemas.KeyBody) -> schemas.Key:
-    """A new key; its secret is in this answer and nowhere else. `deploy` and `jobs` equal a shell on the workers."""
+    """
+    Create an API key. Its secret is in this answer and nowhere else. The scopes `deploy` and `jobs` equal a shell on
+    the GPU workers.
+    """
     project = caller.project if body.project is None else body.project
     if project != caller.project:
         require_operator(caller)
@@ -26,7 +29,7 @@ def create_key(gateway: TheGateway, caller: AdminKey, trail: TheTrail, body: sch
 
 @router.get("")
 def list_keys(gateway: TheGateway, caller: AdminKey) -> schemas.Keys:
-    """Revoked ones too, the newest first, without secrets."""
+    """List the API keys of the project without their secrets, the newest first, revoked ones included."""
     return schemas.Keys(
         keys=[
             schemas.Key(
@@ -44,7 +47,7 @@ def list_keys(gateway: TheGateway, caller: AdminKey) -> schemas.Keys:
 
 @router.delete("/{key}", status_code=204)
 def revoke_key(gateway: TheGateway, caller: AdminKey, trail: TheTrail, key: str) -> None:
-    """At once, at every gateway."""
+    """Revoke an API key. Every gateway refuses it at once."""
     with trail.change(caller, f"key/{key}", {"revoked": False}) as change:
         gateway.store().revoke_key(caller.project, key)
         change.after = {"revoked": True}

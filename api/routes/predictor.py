@@ -1,4 +1,4 @@
-"""The degradation table and the predictor behind it; what it says of a training and a function."""
+"""The degradation table, the predictor behind it, and its prediction for a training and a function."""
 
 from typing import Annotated
 
@@ -19,19 +19,21 @@ router = APIRouter(prefix="/v1", tags=["predictor"], route_class=BoundedRoute)
 
 @router.get("/predictor")
 def get_predictor(gateway: TheGateway, _caller: ReadKey) -> schemas.Predictor:
-    """The version in force: what it rests on, its errors, and where it holds."""
+    """
+    Read the degradation table in force: what it rests on, how large its errors are, and for which devices it holds.
+    """
     table = _table(gateway)
     if table is None:
         return schemas.Predictor(version=0)
-    known = gateway.profiles().champion()
-    if known is not None and known.version != table.version:
-        known = None  # another one is just being published
+    champion = gateway.profiles().champion()
+    if champion is not None and champion.version != table.version:
+        champion = None  # the next version is just being published
     return schemas.Predictor(
         version=table.version,
         source=table.source,
         created_at=moment(table.created_at),
-        reason=known.reason if known is not None else "",
-        manifest=dict(known.manifest) if known is not None else {},
+        reason=champion.reason if champion is not None else "",
+        manifest=dict(champion.manifest) if champion is not None else {},
         places=[
             schemas.PredictorPlace(
                 device=place.device,
@@ -56,9 +58,9 @@ def get_predictions(
     rows: Annotated[int, Query(ge=1, le=1024, description="Rows of each")] = 1,
 ) -> schemas.Predictions:
     """
-    What ``k`` invocations would cost the training, and the training them: for the places where the job runs, or for
-    every place of the table where a workload is named. Where the table does not know one of them, the conservative
-    bound stands.
+    Predict what `k` invocations at a time would cost a training, and the training them: for the GPU instances where the
+    job runs, or for every device of the table where a workload is named. The conservative bound stands where the table
+    does not know one of them.
     """
     table = _table(gateway)
     training, where = _training(gateway, caller.project, job)
@@ -68,11 +70,11 @@ def get_predictions(
         if where is not None
         else [(place.device, place.sharing_mode) for place in (table.places if table is not None else [])]
     )
-    found = []
+    predictions = []
     for device, sharing_mode in places:
         place = table.place(device, sharing_mode) if table is not None else None
-        found.append(_prediction(place, device, sharing_mode, training, model, declared, k, rows))
-    return schemas.Predictions(version=table.version if table is not None else 0, predictions=found)
+        predictions.append(_prediction(place, device, sharing_mode, training, model, declared, k, rows))
+    return schemas.Predictions(version=table.version if table is not None else 0, predictions=predictions)
 
 
 def _prediction(
@@ -128,15 +130,15 @@ def _training(gateway: Gateway, project: str, job: str) -> tuple[str, list[tuple
     """The workload, and the places where the job runs now (None: a workload was named, not a job)."""
     if "/" in job:
         return parse_training(job, "job"), None
-    known = gateway.store().jobs.get(project, job)
+    record = gateway.store().jobs.get(project, job)
     running = [
         (report.device, report.sharing_mode)
         for report in gateway.fleet().reports()
-        if any(one.id == job and one.state == JobState.RUNNING for one in report.jobs)
+        if any(each.id == job and each.state == JobState.RUNNING for each in report.jobs)
     ]
     if not running:
-        raise InvalidInput(f"job: {job} runs nowhere now", field="job")
-    return known.tags.get("workload", ""), sorted(set(running))
+        raise InvalidInput(f"job: {job} does not run now", field="job")
+    return record.tags.get("workload", ""), sorted(set(running))
 
 
 def _model(gateway: Gateway, project: str, function: str) -> tuple[str, float]:

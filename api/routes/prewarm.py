@@ -34,7 +34,10 @@ def get_prewarm(
         float, Query(gt=0, le=366 * DAY_S, description="Seconds back from now that are counted")
     ] = DAY_S,
 ) -> schemas.Prewarm:
-    """The project's functions: mode, whose word is followed, what is held, and what it came to."""
+    """
+    Read how the project's functions are kept loaded: by which rule, how many instances now, and what that achieved and
+    cost.
+    """
     now = time.time()
     raw = Board(gateway.client(), gateway.settings.redis.prefix).state()
     state = decode_prewarm_report(raw) if raw is not None else None

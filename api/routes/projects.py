@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1/projects", tags=["projects"], route_class=Bounded
 
 @router.get("")
 def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects:
-    """By name, with what they use now."""
+    """List the projects by name, with their limits and what they use now."""
     warm: dict[str, float] = {}
     reports = gateway.fleet().reports()
     jobs = trainings.going_on(gateway.store().jobs.unfinished(), reports)
@@ -57,6 +57,7 @@ def _shown(project: "Project", use: schemas.Use | None = None) -> schemas.Projec
 def create_project(
     gateway: TheGateway, caller: OperatorKey, trail: TheTrail, body: schemas.ProjectBody
 ) -> schemas.Project:
+    """Create a project, which has no limits at first."""
     with trail.change(caller, f"project/{body.name}", project=body.name) as change:
         made = gateway.store().create_project(body.name)
         change.after = {}
@@ -67,7 +68,7 @@ def create_project(
 def set_limits(
     gateway: TheGateway, caller: OperatorKey, trail: TheTrail, project: str, body: schemas.LimitsBody
 ) -> schemas.Project:
-    """Set all limits of a project; they hold at every gateway from the next invocation on."""
+    """Set all limits of a project. They hold at every gateway from the next invocation on."""
     limits = parse_limits(body.model_dump())
     store = gateway.store()
     before = store.get_project(project).limits.to_dict()

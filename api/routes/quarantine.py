@@ -1,4 +1,4 @@
-"""Revisions that are shut out everywhere after faults of a device."""
+"""Revisions in quarantine: after faults of devices no GPU instance runs them."""
 
 from fastapi import APIRouter
 
@@ -18,7 +18,7 @@ def _faults(gateway: Gateway) -> Faults:
 
 @router.get("")
 def list_quarantine(gateway: TheGateway, caller: ReadKey) -> schemas.Quarantine:
-    """Of this project."""
+    """List the project's revisions in quarantine: no GPU instance runs them, because they broke devices."""
     return schemas.Quarantine(
         revisions=[
             schemas.Quarantined(
@@ -36,10 +36,13 @@ def list_quarantine(gateway: TheGateway, caller: ReadKey) -> schemas.Quarantine:
 
 @router.delete("/{function}")
 def lift_quarantine(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str) -> schemas.Lifted:
-    """Let a function's revisions run again; they count from nothing. A new revision needs no lifting."""
+    """
+    End the quarantine of a function's revisions; their faults are counted from zero. A new revision is not in
+    quarantine.
+    """
     with trail.change(caller, f"function/{function}") as change:
         revisions = _faults(gateway).lift(f"{caller.project}/{function}")
         if not revisions:
-            raise NotFound(f"No revision of {function} is shut out.")
+            raise NotFound(f"No revision of {function} is in quarantine.")
         change.after = {"lifted": revisions}
     return schemas.Lifted(function=function, revisions=revisions)

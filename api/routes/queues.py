@@ -1,9 +1,9 @@
 """
-Queues: what waits for each function, and what people do about it.
+Queues: what waits for each function, and what people decide about it.
 
-Pausing stops dispatch (enqueueing goes on, deadlines run), draining closes the gate (what waits is served), purging
-cancels what waits. A boost multiplies a function's priority, a pin keeps it to some GPU instances: both are the
-operators', for they are at others' cost.
+A pause stops dispatch: invocations are accepted and their deadlines run. A drain refuses new invocations and serves
+those that wait. A purge cancels those that wait. A boost multiplies a function's priority, a pin restricts it to some
+GPU instances: both cost other functions something, so only operators may set them.
 """
 
 import time
@@ -11,32 +11,37 @@ from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Query
 
-from api.auth import require_operator
+from api.auth import is_operator, require_operator
 from api.dates import moment
 from api.deps import AdminKey, Gateway, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
 from api.pauses import set_pauses
 from api.schemas import queues as schemas
 from api.server.bodies import BoundedRoute
-from smore.domain.errors import FunctionNotFound
+from smore.domain.errors import Forbidden, FunctionNotFound, NotFound
 from smore.domain.override import Override
+from smore.domain.quote import quoted
+from smore.domain.spelling import did_you_mean
 from smore.redis.catalog import KeyEntry
 from smore.redis.queue import Queue
 
 router = APIRouter(prefix="/v1/queues", tags=["queues"], route_class=BoundedRoute)
 
-#: Waiting invocations looked at for the oldest: with one SLO for all, the nearest deadline is the oldest arrival.
+#: Waiting invocations among which the oldest is looked for. With one deadline for all the nearest is the oldest.
 _LOOKED_AT = 100
 
-#: Whose function; another than the caller's own only for administrators of the project ``default``.
+#: The function's project; only administrators of the project ``default`` may name another than their own.
 OfProject = Annotated[str | None, Query(max_length=128)]
 
 
 @router.get("")
-def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
-    """Of every function of the project."""
+def list_queues(gateway: TheGateway, caller: ReadKey, project: OfProject = None) -> schemas.Queues:
+    """List the queues of the project's functions: what waits, for how long, and what people have decided about it."""
+    home = project or caller.project
+    if home != caller.project and not is_operator(caller):
+        raise Forbidden("Only operators see the queues of another project.")
     client, prefix = gateway.client(), gateway.settings.redis.prefix
     entries = sorted(
-        (e for e in list(gateway.catalog.functions.values()) if e.project == caller.project),
+        (e for e in list(gateway.catalog.functions.values()) if e.project == home),
         key=lambda entry: entry.name,
     )
     pipe = client.pipeline(transaction=False)
@@ -47,7 +52,7 @@ def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
     answers = pipe.execute()
     fleet = gateway.fleet()
     now = time.time()
-    paused, steering = fleet.paused(), fleet.steering(now)
+    paused, steering = fleet.paused(), fleet.overrides(now)
     queues = []
     for position, entry in enumerate(entries):
         depth, ids, priority = answers[3 * position : 3 * position + 3]
@@ -76,24 +81,27 @@ def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
 
 @router.post("/pause", status_code=204)
 def pause_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
-    """Stop dispatch of everything, in all projects."""
+    """Stop dispatching the invocations of all projects. They are still accepted, and their deadlines run."""
     set_pauses(gateway, trail, caller, "platform", "*", on=("paused",))
 
 
 @router.post("/drain", status_code=202)
 def drain_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
-    """Take nothing new in any project (503 `draining`); what waits is served."""
+    """Accept no new invocation in any project (503 `draining`). Those that wait are served."""
     set_pauses(gateway, trail, caller, "platform", "*", on=("draining",))
 
 
 @router.post("/resume", status_code=204)
 def resume_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
-    """End both; functions and GPU instances that were paused or drained by name stay so."""
+    """
+    End a pause and a drain of the platform. Functions and GPU instances that were paused or drained by name stay so.
+    """
     set_pauses(gateway, trail, caller, "platform", "*", on=())
 
 
 @router.post("/{function}/pause", status_code=204)
 def pause(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
+    """Stop dispatching a function's invocations. They are still accepted, and their deadlines run."""
     key = _key(gateway, caller, function, project)
     set_pauses(
         gateway, trail, caller, f"function/{function}", f"f:{key}", on=("paused",), project=key.partition("/")[0]
@@ -102,7 +110,7 @@ def pause(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str,
 
 @router.post("/{function}/drain", status_code=202)
 def drain(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
-    """Take nothing new for the function (503 `draining`); what waits is served."""
+    """Accept no new invocation of a function (503 `draining`). Those that wait are served."""
     key = _key(gateway, caller, function, project)
     set_pauses(
         gateway, trail, caller, f"function/{function}", f"f:{key}", on=("draining",), project=key.partition("/")[0]
@@ -111,7 +119,7 @@ def drain(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str,
 
 @router.post("/{function}/resume", status_code=204)
 def resume(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
-    """End a pause and a drain."""
+    """End a pause and a drain of a function."""
     key = _key(gateway, caller, function, project)
     set_pauses(gateway, trail, caller, f"function/{function}", f"f:{key}", on=(), project=key.partition("/")[0])
 
@@ -119,9 +127,13 @@ def resume(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str
 def _key(gateway: Gateway, caller: KeyEntry, function: str, project: str | None) -> str:
     if project not in (None, caller.project):
         require_operator(caller)
-    key = f"{project or caller.project}/{function}"
+    home = project or caller.project
+    key = f"{home}/{function}"
     if key not in gateway.catalog.functions:
-        raise FunctionNotFound
+        names = [entry.name for entry in list(gateway.catalog.functions.values()) if entry.key.startswith(f"{home}/")]
+        raise FunctionNotFound(
+            f"There is no function {quoted(function)} in this project{did_you_mean(function, names) or '.'}"
+        )
     return key
 
 
@@ -132,7 +144,7 @@ def _key(gateway: Gateway, caller: KeyEntry, function: str, project: str | None)
 def purge(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None
 ) -> schemas.Purged:
-    """Cancel all that waits for the function; what runs goes on."""
+    """Cancel every waiting invocation of a function. Running ones go on."""
     home, _, name = _key(gateway, caller, function, project).partition("/")
     queue = Queue(gateway.client(), gateway.settings.redis.prefix, gateway.settings.queue)
     with trail.change(caller, f"function/{function}", project=home) as change:
@@ -146,11 +158,11 @@ def purge(
 
 def _override(gateway: Gateway, trail: Trail, caller: KeyEntry, key: str, **changed: Any) -> None:
     fleet = gateway.fleet()
-    now = fleet.steering(time.time()).get(key, Override(function=key))
+    now = fleet.overrides(time.time()).get(key, Override(function=key))
     fields = {name: getattr(now, name) for name in ("boost", "boost_until", "gpus", "pin_until")}
     home, _, function = key.partition("/")
     with trail.change(caller, f"function/{function}", {name: fields[name] for name in changed}, project=home) as change:
-        fleet.steer(Override(function=key, **(fields | changed)))
+        fleet.set_override(Override(function=key, **(fields | changed)))
         change.after = changed
 
 
@@ -168,8 +180,8 @@ def boost(
     project: OfProject = None,
 ) -> None:
     """
-    Multiply the function's priority, for a time or until it is taken back. An order by deadline or arrival knows no
-    priority.
+    Multiply a function's priority, for a time or until the boost is ended. It has no effect under a policy that orders
+    by deadline or by arrival.
     """
     key = _key(gateway, caller, function, project)
     _override(gateway, trail, caller, key, boost=body.factor, boost_until=_until(body.for_s))
@@ -179,6 +191,7 @@ def boost(
 def unboost(
     gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, project: OfProject = None
 ) -> None:
+    """End the boost of a function's priority."""
     _override(gateway, trail, caller, _key(gateway, caller, function, project), boost=1.0, boost_until=None)
 
 
@@ -191,11 +204,18 @@ def pin(
     body: schemas.PinBody,
     project: OfProject = None,
 ) -> None:
-    """Keep the function to these GPU instances, for a time or until it is taken back. What runs elsewhere goes on."""
-    key = _key(gateway, caller, function, project)
+    """
+    Place a function on these GPU instances only, for a time or until the pin is ended. What runs elsewhere goes on. A
+    GPU instance that has never reported is refused.
+    """
+    key, known = _key(gateway, caller, function, project), gateway.fleet().known()
+    for name in body.gpus:
+        if name not in known:
+            raise NotFound(f"There is no GPU instance {quoted(name)}{did_you_mean(name, known) or '.'}", field="gpus")
     _override(gateway, trail, caller, key, gpus=tuple(sorted(set(body.gpus))), pin_until=_until(body.for_s))
 
 
 @router.delete("/{function}/pin", status_code=204)
 def unpin(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
+    """End the pin of a function: it may be placed on any GPU instance again."""
     _override(gateway, trail, caller, _key(gateway, caller, function, project), gpus=(), pin_until=None)

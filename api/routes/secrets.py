@@ -1,4 +1,4 @@
-"""Secrets of a project's functions: they go in, and come out in a runner's environment alone."""
+"""Secrets of a project's functions: only the environment of a runner gets their values."""
 
 from fastapi import APIRouter
 
@@ -13,7 +13,7 @@ router = APIRouter(prefix="/v1/secrets", tags=["secrets"], route_class=BoundedRo
 
 @router.get("")
 def list_secrets(gateway: TheGateway, caller: DeployKey) -> schemas.Secrets:
-    """Their names; nobody is told their values."""
+    """List the names of the project's secrets. No answer contains a value."""
     return schemas.Secrets(secrets=gateway.store().list_secrets(caller.project))
 
 
@@ -21,7 +21,7 @@ def list_secrets(gateway: TheGateway, caller: DeployKey) -> schemas.Secrets:
 def put_secret(
     gateway: TheGateway, caller: DeployKey, trail: TheTrail, secret: str, body: schemas.SecretBody
 ) -> Secret:
-    """Set it, or replace it: a function that names it finds the new value with its next load."""
+    """Set a secret, or replace its value. A function that names it gets the new value when it is loaded next."""
     sealed = gateway.vault().seal(caller.project, parse_secret_name(secret, "secret"), body.value)
     with trail.change(caller, f"secret/{secret}"):
         return gateway.store().put_secret(caller.project, secret, sealed)
@@ -29,6 +29,6 @@ def put_secret(
 
 @router.delete("/{secret}", status_code=204)
 def delete_secret(gateway: TheGateway, caller: DeployKey, trail: TheTrail, secret: str) -> None:
-    """Functions that name it fail to load from now on; what is loaded keeps it."""
+    """Delete a secret. A function that names it fails to load from now on; loaded instances keep the value."""
     with trail.change(caller, f"secret/{secret}"):
         gateway.store().delete_secret(caller.project, secret)

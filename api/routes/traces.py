@@ -1,6 +1,6 @@
 """
-Arrivals that were recorded elsewhere: what forecasters learn from until a function has been counted for long enough
-here.
+Arrivals that were recorded elsewhere: forecasters learn from them until the platform has counted a function for long
+enough.
 """
 
 import hashlib
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v1/traces", tags=["prewarming"], route_class=BoundedRoute)
 
-#: Bytes as they are sent, packed or not; what they unpack to is bounded too.
+#: Most bytes of a request, packed or not; what they unpack to is bounded too.
 MOST_BYTES = MOST_CHARACTERS
-#: Functions that one trace is given to.
+#: Most functions that one trace is given to.
 MOST_FUNCTIONS = 1000
 
 _FILES = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in ("text/csv", "application/gzip")}
@@ -47,32 +47,35 @@ async def import_trace(
     trail: TheTrail,
     request: Request,
     name: Annotated[
-        str, Query(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$", description="Of the file, for people and messages")
+        str,
+        Query(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$", description="The file's name, for people and messages"),
     ] = "trace.csv",
     give: Annotated[
         list[Name] | None,
         Query(
-            alias="map", max_length=MOST_FUNCTIONS, description="`NAME=FUNCTION`: what came for NAME came for FUNCTION"
+            alias="map",
+            max_length=MOST_FUNCTIONS,
+            description="`NAME=FUNCTION`: arrivals of NAME in the file are those of FUNCTION",
         ),
     ] = None,
     deal: Annotated[
         list[Name] | None,
-        Query(max_length=MOST_FUNCTIONS, description="Functions that get what is busiest in the file, in this order"),
+        Query(max_length=MOST_FUNCTIONS, description="Functions that get the busiest names of the file, in this order"),
     ] = None,
     end: Annotated[
         Moment | None,
-        Query(description="Where its last minute is to end; default: dates as they are, else now"),
+        Query(description="When its last minute ended; default: as the file's dates say, else now"),
     ] = None,
 ) -> schemas.Trace:
     """
-    Lay arrivals into the past of functions of this project. Where neither `map` nor `deal` is given, names are those of
-    functions.
+    Add recorded arrivals to the past of this project's functions. Where neither `map` nor `deal` is given, the names in
+    the file are those of functions.
 
-    A CSV file, gzip or not: a row for each function and a column for each minute of the day, as the Azure Functions
-    trace of 2019 has it (`HashFunction`, `1` to `1440`), or a row for each arrival (`function`, `timestamp`). A row
-    that cannot be used is refused with its line and field, and nothing is kept. Forecasters learn from it when the next
-    minute begins; minutes that the platform has counted itself go before it, and nothing that is counted, limited or
-    accounted for contains it.
+    The body is a CSV file, gzip or not: a row for each function and a column for each minute of the day, as in the
+    Azure Functions trace of 2019 (`HashFunction`, `1` to `1440`), or a row for each arrival (`function`, `timestamp`).
+    A row that cannot be used is refused with its line and field, and nothing is kept. Forecasters learn from the trace
+    when the next minute begins. Minutes that the platform has counted itself take precedence; no counter and no limit
+    contains imported arrivals.
     """
     with tempfile.TemporaryDirectory(prefix="smore-trace-") as folder:
         file = File(folder) / name
@@ -82,7 +85,7 @@ async def import_trace(
 
 
 async def _receive(request: Request, file: File) -> str:
-    """The body into a file; its SHA-256. Raises PayloadTooLarge."""
+    """Write the body into a file and return its SHA-256. Raises PayloadTooLarge."""
     digest, size = hashlib.sha256(), 0
     with file.open("wb") as target:
         async for piece in request.stream():
@@ -119,16 +122,14 @@ def _given(trace: Trace, mine: set[str], give: list[str], deal: list[str]) -> di
         names[_new(function, mine, names, "map")] = source
     dealt = trace.busiest(len(deal), without=names.values())
     if len(dealt) < len(deal):
-        raise InvalidInput(
-            f"deal: the file has {len(dealt)} names to deal, {len(deal)} functions want one", field="deal"
-        )
+        raise InvalidInput(f"deal: the file has {len(dealt)} names left for {len(deal)} functions", field="deal")
     for function, source in zip(deal, dealt, strict=True):
         names[_new(function, mine, names, "deal")] = source
     if not give and not deal:
         names = {name: name for name in trace.totals if name in mine}
         if not names:
             raise InvalidInput(
-                "map: the file names no function of this project; `map` or `deal` say whose arrivals these are",
+                "map: the file names no function of this project; say by `map` or `deal` whose arrivals these are",
                 field="map",
             )
     if len(names) > MOST_FUNCTIONS:
@@ -140,12 +141,12 @@ def _new(function: str, mine: set[str], names: dict[str, str], field: str) -> st
     if function not in mine:
         raise FunctionNotFound(f"{field}: there is no function {quoted(function)} in this project.", field=field)
     if function in names:
-        raise InvalidInput(f"{field}: {quoted(function)} is given two traces", field=field)
+        raise InvalidInput(f"{field}: {quoted(function)} is named twice", field=field)
     return function
 
 
 def _begin(trace: Trace, end: datetime | None) -> int:
-    """Epoch seconds of its first minute. Raises InvalidInput where forecasters would see nothing of it."""
+    """Epoch seconds of the trace's first minute. Raises InvalidInput where forecasters would not see it."""
     from smore.postgres.arrivals import SPAN_MIN
 
     now = floor(time.time() / MINUTE_S) * MINUTE_S
@@ -156,7 +157,7 @@ def _begin(trace: Trace, end: datetime | None) -> int:
         raise InvalidInput("end: the trace would end in the future", field="end")
     if until <= now - SPAN_MIN * MINUTE_S:
         raise InvalidInput(
-            f"end: forecasters look back {SPAN_MIN} minutes, and it ends before that; `end` lays it elsewhere",
+            f"end: the trace ends before the last {SPAN_MIN} minutes, which forecasters look at; give a later `end`",
             field="end",
         )
     return until - length
@@ -190,15 +191,15 @@ def _changed(gateway: Gateway) -> None:
 
 @router.get("")
 def list_traces(gateway: TheGateway, caller: ReadKey) -> schemas.Traces:
-    """What was imported into this project, the newest first."""
-    return schemas.Traces(traces=[_shown(one) for one in gateway.prewarming().traces(caller.project)])
+    """List the traces that were imported into this project, the newest first."""
+    return schemas.Traces(traces=[_shown(trace) for trace in gateway.prewarming().traces(caller.project)])
 
 
 @router.delete("/{trace}")
 def remove_trace(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, trace: Annotated[int, Path(ge=1, le=2**63 - 1)]
 ) -> schemas.TraceRemoved:
-    """Forget an imported trace: forecasters are fitted without it when the next minute begins."""
+    """Remove an imported trace. Forecasters are fitted without it when the next minute begins."""
     with trail.change(caller, f"trace/{trace}") as change:
         if not gateway.prewarming().remove_trace(caller.project, trace):
             raise NotFound(f"There is no trace {trace}.")
@@ -207,16 +208,16 @@ def remove_trace(
     return schemas.TraceRemoved(id=trace)
 
 
-def _shown(one: "Imported") -> schemas.Trace:
+def _shown(trace: "Imported") -> schemas.Trace:
     return schemas.Trace(
-        id=one.id,
-        name=one.name,
-        digest=one.digest,
-        created_at=moment(one.created_at),
-        since=moment(one.from_at),
-        until=moment(one.until_at),
+        id=trace.id,
+        name=trace.name,
+        digest=trace.digest,
+        created_at=moment(trace.created_at),
+        since=moment(trace.from_at),
+        until=moment(trace.until_at),
         functions=[
             schemas.TraceFunction(function=function, source=source, arrivals=arrivals)
-            for function, (source, arrivals) in sorted(one.functions.items())
+            for function, (source, arrivals) in sorted(trace.functions.items())
         ],
     )

@@ -1,10 +1,11 @@
 """Invocations and their attempts."""
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from api.schemas.fields import Body, Number
 from smore.domain.invocation import State
 
 
@@ -69,6 +70,13 @@ class Execution(BaseModel):
 
 class Executions(BaseModel):
     executions: list[Execution]
+
+
+class WaitBody(Body):
+    """``ids``: of invocations, each once; ``wait_s``: seconds to wait for the first of them to end."""
+
+    ids: list[Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]] = Field(min_length=1, max_length=1000)
+    wait_s: Number = Field(default=0.0, ge=0, le=60, allow_inf_nan=False)
 
 
 class Invocations(BaseModel):

@@ -10,7 +10,7 @@ import httpx
 from smore_client.locate import locate
 from smore_client.operation import AsyncCarrier
 from smore_client.requests import Requests
-from smore_client.transport import Answer, Broken, Call, Flow, Pause, T, headers_of
+from smore_client.transport import Answer, Broken, Call, Pause, headers_of
 
 
 class AsyncClient(Requests, AsyncCarrier):
@@ -41,32 +41,13 @@ class AsyncClient(Requests, AsyncCarrier):
     ) -> None:
         await self.close()
 
-    async def carry(self, flow: Flow[T]) -> T:
-        outcome: Answer | Broken | None = None
-        while True:
-            try:
-                step = flow.send(outcome)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            match step:
-                case Pause():
-                    await asyncio.sleep(step.seconds)
-                    outcome = None
-                case Call():
-                    outcome = await self._exchange(step)
-
-    async def _exchange(self, call: Call) -> Answer | Broken:
+    async def perform(self, step: Call | Pause) -> Answer | Broken | None:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return None
         began = time.monotonic()
         try:
-            response = await self._http.request(
-                call.method,
-                call.path,
-                params=call.query,
-                headers=call.headers,
-                content=call.content,
-                timeout=call.timeout_s,
-            )
+            response = await self._http.request(**step.arguments())
         except httpx.TransportError as error:
             return Broken.of(self.url, error, time.monotonic() - began)
         return Answer.of(response.status_code, response.headers.items(), response.content, time.monotonic() - began)

@@ -1,10 +1,10 @@
 """How one definition of an operation becomes a method of both clients."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_args, overload
 
-from smore_client.transport import Flow
+from smore_client.transport import Answer, Broken, Call, Flow, Item, Pause, Stream
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -12,19 +12,69 @@ P = ParamSpec("P")
 
 
 class Carrier:
-    """Performs flows and blocks until they end."""
+    """Performs flows and streams, and blocks while a step lasts."""
+
+    def perform(self, step: Call | Pause) -> Answer | Broken | None:
+        """Send the request, or wait."""
+        raise NotImplementedError
 
     def carry(self, flow: Flow[T]) -> T:
         """Perform a flow, such as one of :mod:`smore_client.admin`, and return its result."""
-        raise NotImplementedError
+        outcome: Answer | Broken | None = None
+        while True:
+            try:
+                step = flow.send(outcome)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            outcome = self.perform(step)
+
+    def stream(self, stream: Stream[T]) -> Iterator[T]:
+        """Perform a stream, such as one of :mod:`smore_client.admin`, and yield its items."""
+        outcome: Answer | Broken | None = None
+        while True:
+            try:
+                step = stream.send(outcome)
+            except StopIteration:
+                return
+            if isinstance(step, Item):
+                outcome = None
+                yield step.value
+            else:
+                outcome = self.perform(step)
 
 
 class AsyncCarrier:
-    """Performs flows on the running event loop."""
+    """Performs flows and streams on the running event loop."""
+
+    async def perform(self, step: Call | Pause) -> Answer | Broken | None:
+        """Send the request, or wait."""
+        raise NotImplementedError
 
     async def carry(self, flow: Flow[T]) -> T:
         """Perform a flow, such as one of :mod:`smore_client.admin`, and return its result."""
-        raise NotImplementedError
+        outcome: Answer | Broken | None = None
+        while True:
+            try:
+                step = flow.send(outcome)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            outcome = await self.perform(step)
+
+    async def stream(self, stream: Stream[T]) -> AsyncIterator[T]:
+        """Perform a stream, such as one of :mod:`smore_client.admin`, and yield its items."""
+        outcome: Answer | Broken | None = None
+        while True:
+            try:
+                step = stream.send(outcome)
+            except StopIteration:
+                return
+            if isinstance(step, Item):
+                outcome = None
+                yield step.value
+            else:
+                outcome = await self.perform(step)
 
 
 class operation(Generic[S, P, T]):  # noqa: N801 - a decorator
@@ -54,5 +104,31 @@ class operation(Generic[S, P, T]):  # noqa: N801 - a decorator
         @wraps(self.function)
         def perform(*args: Any, **options: Any) -> Any:
             return instance.carry(self.function(instance, *args, **options))
+
+        return perform
+
+
+class iteration(Generic[S, P, T]):  # noqa: N801 - a decorator
+    """
+    The same for a generator of :data:`~smore_client.transport.Stream`: on a :class:`Carrier` the call returns an
+    iterator, on an :class:`AsyncCarrier` an asynchronous one.
+    """
+
+    def __init__(self, function: Callable[Concatenate[S, P], Stream[T]]) -> None:
+        self.function = function
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Callable[Concatenate[S, P], Stream[T]]: ...
+    @overload
+    def __get__(self, instance: Carrier, owner: type) -> Callable[P, Iterator[T]]: ...
+    @overload
+    def __get__(self, instance: AsyncCarrier, owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, instance: Any, owner: type) -> Callable[..., Any]:
+        if instance is None:
+            return self.function
+
+        @wraps(self.function)
+        def perform(*args: Any, **options: Any) -> Any:
+            return instance.stream(self.function(instance, *args, **options))
 
         return perform

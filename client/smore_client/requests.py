@@ -5,12 +5,13 @@ An operation builds its request, yields it, and reads the answer (:data:`~smore_
 ``AsyncClient`` perform it. The examples show the blocking client; the other one awaits the same calls.
 
 A broken connection, or a 503 with Retry-After, is tried again for at most 5 s where that is safe: a GET, or a request
-with an Idempotency-Key. ``invoke``, ``submit`` and ``map`` always send one, so a retry never runs anything twice.
+with an Idempotency-Key. ``invoke``, ``submit``, ``submit_all`` and ``map`` always send one, so a retry never runs
+anything twice.
 """
 
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -18,9 +19,9 @@ from typing import Any, Final
 import msgspec
 
 from smore_client import upload
-from smore_client.operation import operation
+from smore_client.operation import iteration, operation
 from smore_client.pack import pack
-from smore_client.tensors import decode_raw, encode_raw, is_arrays
+from smore_client.tensors import decode_raw, encode_json, encode_raw, is_arrays
 from smore_client.transport import (
     DEFAULT_WAIT_S,
     MARGIN_S,
@@ -29,6 +30,9 @@ from smore_client.transport import (
     ApiError,
     Call,
     Flow,
+    Item,
+    Pause,
+    Stream,
     exchange,
     fetch,
     parse_timings,
@@ -81,6 +85,14 @@ CANARY_S: Final = 135.0
 UPLOADED_CANARY_S: Final = 615.0
 #: Inputs in one request of ``map``.
 INPUTS_PER_CALL: Final = 64
+#: Inputs, and bytes of them, in one request of ``submit_all``; a larger input is sent alone.
+INPUTS_PER_SUBMIT: Final = 1000
+BYTES_PER_SUBMIT: Final = 4 << 20
+#: Invocations that one request of ``as_completed`` waits for, and seconds between two rounds of several requests.
+IDS_PER_WAIT: Final = 1000
+ROUND_S: Final = 0.2
+#: Invocations or jobs of one page of an iteration.
+PAGE: Final = 200
 
 
 class Requests:
@@ -126,7 +138,7 @@ class Requests:
         answer = yield from self._send(
             function, value, deadline_ms, prefer, idempotency_key or uuid.uuid4().hex, timeout_s
         )
-        invocation = _invocation(answer)
+        invocation = _invocation(answer, function)
         if invocation.done or wait_s is not None:
             return invocation
         finished = yield from _finished(invocation.id)
@@ -149,7 +161,7 @@ class Requests:
         answer = yield from self._send(
             function, value, deadline_ms, "respond-async", idempotency_key or uuid.uuid4().hex, timeout_s
         )
-        return _invocation(answer).id
+        return _invocation(answer, function).id
 
     @operation
     def map(
@@ -163,18 +175,53 @@ class Requests:
         >>> [invocation.output for invocation in client.map("echo", [1, 2, 3])]
         [1, 2, 3]
         """
-        waiting = list(inputs)
         invocations: list[Invocation] = []
-        while waiting:
-            batch, waiting = waiting[:INPUTS_PER_CALL], waiting[INPUTS_PER_CALL:]
-            body: dict[str, object] = {"inputs": batch}
-            if deadline_ms is not None:
-                body["deadline_ms"] = deadline_ms
-            headers = {"Idempotency-Key": uuid.uuid4().hex}
-            call = request("POST", "functions", function, "invocations", body=body, headers=headers)
-            for invocation in (yield from fetch(_Invocations, call)).invocations:
+        for portion in _portions(inputs, INPUTS_PER_CALL):
+            for invocation in (yield from _send_portion(function, portion, deadline_ms, {})):
                 invocations.append(invocation if invocation.done else (yield from _finished(invocation.id)))
         return invocations
+
+    @operation
+    def submit_all(
+        self, function: str, inputs: Iterable[object], *, deadline_ms: float | None = None
+    ) -> Flow[list[Invocation]]:
+        """
+        Enqueue an invocation of each of many JSON values and return them at once, in the order of ``inputs``.
+
+        Nothing is raised for an input that is refused: its invocation has the ``id`` '', and says why in ``cause``.
+
+        >>> [invocation.state for invocation in client.submit_all("echo", range(1000))][0]
+        <State.QUEUED: 'queued'>
+        """
+        invocations: list[Invocation] = []
+        for portion in _portions(inputs, INPUTS_PER_SUBMIT):
+            invocations += yield from _send_portion(function, portion, deadline_ms, {"Prefer": "respond-async"})
+        return invocations
+
+    @iteration
+    def as_completed(self, ids: Iterable[str]) -> Stream[Invocation]:
+        """
+        Iterate over invocations, each once it has ended, in the order in which they end. An id '' is passed over.
+
+        >>> submitted = client.submit_all("echo", [1, 2, 3])
+        >>> sorted(done.output for done in client.as_completed(each.id for each in submitted))
+        [1, 2, 3]
+        """
+        left = dict.fromkeys(id_ for id_ in ids if id_)
+        while left:
+            waiting = list(left)
+            rounds = range(0, len(waiting), IDS_PER_WAIT)
+            ended = 0
+            for start in rounds:
+                wait_s = POLL_S if len(rounds) == 1 else 0.0
+                body = {"ids": waiting[start : start + IDS_PER_WAIT], "wait_s": wait_s}
+                call = request("POST", "invocations:wait", body=body, timeout_s=wait_s + MARGIN_S, reads=True)
+                for invocation in (yield from fetch(_Invocations, call)).invocations:
+                    left.pop(invocation.id, None)
+                    ended += 1
+                    yield Item(invocation)
+            if not ended and len(rounds) > 1:
+                yield Pause(seconds=ROUND_S)
 
     @operation
     def invocation(self, id_: str, *, wait_s: float | None = None) -> Flow[Invocation]:
@@ -226,6 +273,23 @@ class Requests:
         query = {"function": function, "state": state, "limit": limit, "cursor": cursor}
         page = yield from fetch(_Invocations, request("GET", "invocations", query=query))
         return InvocationPage(items=page.invocations, cursor=page.next_cursor)
+
+    @iteration
+    def each_invocation(self, *, function: str | None = None, state: str | None = None) -> Stream[Invocation]:
+        """
+        Iterate over all invocations, the newest first, page by page.
+
+        >>> sum(invocation.attempt > 1 for invocation in client.each_invocation(function="echo"))
+        0
+        """
+        query: dict[str, object | None] = {"function": function, "state": state, "limit": PAGE}
+        while True:
+            page = yield from fetch(_Invocations, request("GET", "invocations", query=query))
+            for invocation in page.invocations:
+                yield Item(invocation)
+            if page.next_cursor is None:
+                return
+            query["cursor"] = page.next_cursor
 
     @operation
     def executions(self, id_: str) -> Flow[list[Execution]]:
@@ -493,12 +557,29 @@ class Requests:
     @operation
     def jobs(self) -> Flow[list[Job]]:
         """
-        The training jobs, the newest first.
+        The newest hundred training jobs; :meth:`each_job` has all.
 
         >>> [(job.name, job.state, job.loss) for job in client.jobs()]
         [('train', 'running', 0.031)]
         """
         return (yield from fetch(Jobs, request("GET", "jobs"))).jobs
+
+    @iteration
+    def each_job(self) -> Stream[Job]:
+        """
+        Iterate over all training jobs, the newest first, page by page.
+
+        >>> sum(job.state == "running" for job in client.each_job())
+        1
+        """
+        query: dict[str, object | None] = {"limit": PAGE}
+        while True:
+            page = yield from fetch(Jobs, request("GET", "jobs", query=query))
+            for job in page.jobs:
+                yield Item(job)
+            if page.next_cursor is None:
+                return
+            query["cursor"] = page.next_cursor
 
     @operation
     def job(self, id_: str) -> Flow[Job]:
@@ -762,17 +843,60 @@ class _Invocations(msgspec.Struct):
     next_cursor: str | None = None
 
 
-def _invocation(answer: Answer) -> Invocation:
+def _portions(inputs: Iterable[object], most: int) -> Iterator[list[msgspec.Raw]]:
+    """The inputs as JSON, at most ``most`` and :data:`BYTES_PER_SUBMIT` together."""
+    portion: list[msgspec.Raw] = []
+    size = 0
+    for value in inputs:
+        encoded = encode_json(value)
+        if portion and (len(portion) == most or size + len(encoded) > BYTES_PER_SUBMIT):
+            yield portion
+            portion, size = [], 0
+        portion.append(msgspec.Raw(encoded))
+        size += len(encoded) + 1
+    if portion:
+        yield portion
+
+
+def _send_portion(
+    function: str, portion: list[msgspec.Raw], deadline_ms: float | None, headers: Mapping[str, str]
+) -> Flow[list[Invocation]]:
+    """Several inputs in one request. Where the platform refuses all of them each one's invocation says so."""
+    body: dict[str, object] = {"inputs": portion}
+    if deadline_ms is not None:
+        body["deadline_ms"] = deadline_ms
+    sent = {"Idempotency-Key": uuid.uuid4().hex, **headers}
+    try:
+        page = yield from fetch(
+            _Invocations, request("POST", "functions", function, "invocations", body=body, headers=sent)
+        )
+    except ApiError as error:
+        if error.status != 429:
+            raise
+        refused = Invocation(id="", function=function, state=State.REJECTED, cause=error.code, detail=error.detail)
+        return [refused] * len(portion)
+    return [_of(invocation, function) for invocation in page.invocations]
+
+
+def _of(invocation: Invocation, function: str) -> Invocation:
+    """The invocation with its function's name, which an older platform leaves out."""
+    return invocation if invocation.function else msgspec.structs.replace(invocation, function=function)
+
+
+def _invocation(answer: Answer, function: str = "") -> Invocation:
+    """The invocation of an answer; ``function``: the one that was called, where that is known."""
     timings = parse_timings(answer.headers.get("server-timing", ""))
     if answer.headers.get("content-type", "").partition(";")[0].strip() == RAW:
         return Invocation(
             id=answer.headers.get("smore-invocation", ""),
+            function=answer.headers.get("smore-function", function),
+            revision=int(answer.headers.get("smore-revision", 0)),
             state=State.SUCCEEDED,
             output=decode_raw(answer.body, answer.headers.get("smore-outputs", "")),
             late_ms=float(answer.headers.get("smore-late-ms", 0)),
             timings_ms=timings,
         )
-    invocation = read_answer(answer, Invocation)
+    invocation = _of(read_answer(answer, Invocation), function)
     return msgspec.structs.replace(invocation, timings_ms=timings) if timings else invocation
 
 

@@ -9,7 +9,7 @@ import httpx
 from smore_client.locate import locate
 from smore_client.operation import Carrier
 from smore_client.requests import Requests
-from smore_client.transport import Answer, Broken, Call, Flow, Pause, T, headers_of
+from smore_client.transport import Answer, Broken, Call, Pause, headers_of
 
 
 class Client(Requests, Carrier):
@@ -44,32 +44,13 @@ class Client(Requests, Carrier):
     ) -> None:
         self.close()
 
-    def carry(self, flow: Flow[T]) -> T:
-        outcome: Answer | Broken | None = None
-        while True:
-            try:
-                step = flow.send(outcome)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            match step:
-                case Pause():
-                    time.sleep(step.seconds)
-                    outcome = None
-                case Call():
-                    outcome = self._exchange(step)
-
-    def _exchange(self, call: Call) -> Answer | Broken:
+    def perform(self, step: Call | Pause) -> Answer | Broken | None:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return None
         began = time.monotonic()
         try:
-            response = self._http.request(
-                call.method,
-                call.path,
-                params=call.query,
-                headers=call.headers,
-                content=call.content,
-                timeout=call.timeout_s,
-            )
+            response = self._http.request(**step.arguments())
         except httpx.TransportError as error:
             return Broken.of(self.url, error, time.monotonic() - began)
         return Answer.of(response.status_code, response.headers.items(), response.content, time.monotonic() - began)

@@ -2,12 +2,12 @@
 One HTTP exchange without I/O: the request, its answer, the errors, and when a request is sent again.
 
 An operation is a :data:`Flow`: a generator that yields a :class:`Call` or a :class:`Pause`, is sent the :class:`Answer`
-(or :class:`Broken`), and returns its result.
+(or :class:`Broken`), and returns its result. An iteration is a :data:`Stream`: it yields each :class:`Item` as well.
 """
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -71,11 +71,24 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes = b""
     timeout_s: float = DEFAULT_WAIT_S + MARGIN_S
+    #: Whether it changes nothing, though it is no GET.
+    reads: bool = False
+
+    def arguments(self) -> dict[str, Any]:
+        """What ``request`` of both httpx clients takes."""
+        return {
+            "method": self.method,
+            "url": self.path,
+            "params": self.query,
+            "headers": self.headers,
+            "content": self.content,
+            "timeout": self.timeout_s,
+        }
 
     @property
     def repeatable(self) -> bool:
-        """Whether it may be sent again: a GET, or a request with an Idempotency-Key."""
-        return self.method == "GET" or "Idempotency-Key" in self.headers
+        """Whether it may be sent again: it changes nothing, or has an Idempotency-Key."""
+        return self.reads or self.method == "GET" or "Idempotency-Key" in self.headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +130,16 @@ class Broken:
 
 T = TypeVar("T")
 Flow: TypeAlias = Generator[Call | Pause, Answer | Broken | None, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[T]):
+    """One result of a stream; the stream is sent None for it."""
+
+    value: T
+
+
+Stream: TypeAlias = Generator[Call | Pause | Item[T], Answer | Broken | None, None]
 
 
 def parse_timings(header: str) -> dict[str, float]:
@@ -209,6 +232,7 @@ def request(
     query: Mapping[str, object | None] | None = None,
     headers: Mapping[str, str] | None = None,
     timeout_s: float = DEFAULT_WAIT_S + MARGIN_S,
+    reads: bool = False,
 ) -> Call:
     """A request below /v1; ``body`` is sent as JSON, None = no body; a ``query`` value of None is left out."""
     asked = tuple((name, str(value)) for name, value in (query or {}).items() if value is not None)
@@ -216,7 +240,15 @@ def request(
         content, sent = b"", dict(headers or {})
     else:
         content, sent = encode_json(body), {"Content-Type": "application/json", **(headers or {})}
-    return Call(method=method, path=path_of(*parts), query=asked, headers=sent, content=content, timeout_s=timeout_s)
+    return Call(
+        method=method,
+        path=path_of(*parts),
+        query=asked,
+        headers=sent,
+        content=content,
+        timeout_s=timeout_s,
+        reads=reads,
+    )
 
 
 def fetch(kind: type[T], call: Call) -> Flow[T]:

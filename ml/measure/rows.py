@@ -2,7 +2,7 @@
 Measured rows: the file format of a profiling run, one JSON object a line.
 
 A **solo** row is one workload alone, a **co-location** row several workloads on one device at the same time. Every row
-names its :class:`Place`; rows of different places are never combined. Standard library only, because rows are written
+names its :class:`DeviceMode`; rows of different device modes are never combined. Standard library only, because rows are written
 on bare GPU machines.
 
 Degradation (Eq. 1) is computed when a row is read, never stored: ``co-located time / reference time - 1``, see
@@ -44,7 +44,7 @@ class BadRow(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DeviceMode:
     """
     The device of a row and how its processes share it. The key keeps rows, predictors and tables apart.
 
@@ -111,7 +111,7 @@ class Solo:
     process, context included), ``power_limit_w``, ``sm_clock_mhz``.
     """
 
-    place: Place
+    place: DeviceMode
     workload: Workload
     features: Mapping[str, float]
     timing: Timing
@@ -153,7 +153,7 @@ class Colocation:
     in the window, None = unknown.
     """
 
-    place: Place
+    place: DeviceMode
     members: tuple[Member, ...]
     utilisation: float | None
     disturbance: float | None
@@ -221,7 +221,7 @@ def parse(document: Mapping[str, Any]) -> Row:
     if document.get("version") != VERSION:
         raise BadRow(f"version {document.get('version')!r}, {VERSION} is expected")
     values = dict(document)
-    values["place"] = Place(**values["place"])
+    values["place"] = DeviceMode(**values["place"])
     kind = values.get("row")
     if kind == "solo":
         values["workload"] = Workload(**values["workload"])
@@ -272,7 +272,7 @@ class Profile:
     The times alone of a workload are pooled over its solo row and its members of co-locations: see :func:`pooled`.
     """
 
-    place: Place
+    place: DeviceMode
     solo: dict[Workload, Solo] = field(default_factory=dict)
     colocations: list[Colocation] = field(default_factory=list)
 

@@ -7,7 +7,18 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Metric, Place, Profile, Solo, Workload, degradation
+from ml.measure.rows import (
+    FEATURES,
+    BadRow,
+    Colocation,
+    DeviceMode,
+    Member,
+    Metric,
+    Profile,
+    Solo,
+    Workload,
+    degradation,
+)
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -198,6 +209,6 @@ def noise_rmsle(measured: Samples) -> float:
     return float(np.sqrt(squares / freedom)) if freedom else float("nan")
 
 
-def place_name(place: Place) -> str:
+def place_name(place: DeviceMode) -> str:
     """A short name of a device for figures: its kind."""
     return "cpu" if place.device.startswith("CPU partition") else place.device.lower().replace(" ", "-")

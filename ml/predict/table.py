@@ -66,7 +66,7 @@ def build(
 ) -> Table:
     """
     The table of all devices and sharing modes, as a reader decodes it. ``predictors`` and ``weights`` have the key
-    :attr:`ml.measure.rows.Place.key`; ``created_at`` is in epoch seconds.
+    :attr:`ml.measure.rows.DeviceMode.key`; ``created_at`` is in epoch seconds.
 
     Raises BadRow also for two profiles with one key, and for a profile without predictors (leave the profile out
     instead).

@@ -1,8 +1,8 @@
 """
-``python -m scheduler.simulation fit|trace|run|compare|report``.
+``python -m scheduler.simulation fit|trace|run|compare|report``, and ``smore compare``.
 
-Tables go to standard output, and the last line there is one JSON object; progress goes to standard error. What cannot
-be used is one line on standard error and the exit status 2.
+Tables go to standard output, and the last line there is one JSON object; progress goes to standard error. Input that
+cannot be used gives one line on standard error and the exit status 2.
 """
 
 import argparse
@@ -12,34 +12,40 @@ import os
 import re
 import sys
 import time
+import webbrowser
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from research.compare import comparison, report, section
+from research.compare import comparison, report, section, trainings
+from research.compare.claims import JudgedClaim
 from research.compare.comparison import Plan, Progress, quiet
+from research.compare.measures import MEASURES, undefined_policies, why_undefined
 from scheduler.simulation import fit, metrics, policies, traces
+from scheduler.simulation.jobs.world import job_presets
 from scheduler.simulation.metrics import FIGURE_14
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import Inconsistent
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import World, bad, load, names
 from smore.domain.errors import SmoreError
+from smore.process.environment import settings
+from smore.traces import public
 
 
 def _assignments(text: str) -> dict[str, object]:
-    """``name=number,name=word`` as it stands on a command line."""
-    found: dict[str, object] = {}
+    """``name=number,name=word`` of a command line."""
+    values: dict[str, object] = {}
     for part in filter(None, text.split(",")):
         name, sign, value = part.partition("=")
         if not sign or not name:
             raise argparse.ArgumentTypeError(f"{part!r} is not of the form name=value")
         try:
-            found[name] = float(value)
+            values[name] = float(value)
         except ValueError:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _positive(text: str) -> int:
@@ -49,28 +55,38 @@ def _positive(text: str) -> int:
     return value
 
 
+def called_as() -> str:
+    """The name in help and errors: ``smore`` starts this module by its own name, a person by the documented one."""
+    return "smore" if sys.orig_argv[1:3] == ["-m", "research.compare"] else "python -m scheduler.simulation"
+
+
 def parser() -> argparse.ArgumentParser:
-    main = argparse.ArgumentParser(prog="smore", description="Policies on a simulated cluster.")
+    main = argparse.ArgumentParser(prog=called_as(), description="Policies on a simulated cluster.")
     commands = main.add_subparsers(dest="do", required=True)
 
-    fitting = commands.add_parser("fit", help="fit the ground truth to measured rows")
+    fitting = commands.add_parser("fit", help="fit an interference model to measured rows")
     fitting.add_argument("--rows", type=Path, required=True, help="measured rows (ml/measure/rows.py)")
     fitting.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    fitting.add_argument("--seed", type=int, default=0, help="of the half that is held out")
+    fitting.add_argument("--seed", type=int, default=0, help="of the split into a fitted and a held-out half")
 
     def shared(command: argparse.ArgumentParser) -> None:
         command.add_argument(
-            "--preset", required=True, help=f"one of {', '.join(names())}, or a .yaml file of that form"
+            "--preset",
+            required=True,
+            help=f"one of {', '.join((*names(), *job_presets()))}, or a .yaml file of the form of the former",
         )
         command.add_argument(
-            "--data", type=Path, help="folder of outside data, by default ../shared/data beside the checkout"
+            "--data",
+            type=Path,
+            metavar="FOLDER",
+            help="folder of public traces; default: SMORE_HOME/data, then the bundled excerpt",
         )
         command.add_argument(
             "--trace",
             type=_assignments,
             default={},
             metavar="NAME=VALUE,…",
-            help="fields of the preset's trace to change",
+            help="fields of the preset's trace to change; kind=csv,path=mine.csv replaces it by a file of your own",
         )
 
     def changed(command: argparse.ArgumentParser) -> None:
@@ -78,36 +94,46 @@ def parser() -> argparse.ArgumentParser:
             "--predictor", type=_assignments, default={}, metavar="NAME=VALUE,…", help="e.g. kind=exact or updates=0"
         )
         command.add_argument(
-            "--truth", default="", help="another ground truth than the preset's: digest, turns or cpu-partition"
+            "--truth",
+            default="",
+            help="another interference model than the preset's: digest, turns or cpu-partition",
         )
         command.add_argument(
-            "--factors", type=_assignments, default={}, metavar="NAME=FACTOR,…", help="of the ground truth, e.g. u=1.3"
+            "--factors",
+            type=_assignments,
+            default={},
+            metavar="NAME=FACTOR,…",
+            help="on constants of the interference model, e.g. u=1.3",
         )
-        command.add_argument("--no-interference", action="store_true", help="everything runs as if alone")
+        command.add_argument("--no-interference", action="store_true", help="every run takes as long as alone")
 
     tracing = commands.add_parser("trace", help="write a trace to a file")
     shared(tracing)
-    tracing.add_argument("--configuration", default="", help="of the preset, by default its first")
+    tracing.add_argument("--configuration", default="", help="of the preset; default: its first")
     tracing.add_argument("--seed", type=int, default=0)
     tracing.add_argument("--out", type=Path, required=True)
 
     running = commands.add_parser("run", help="one policy, one seed")
     shared(running)
     changed(running)
-    running.add_argument("--configuration", default="", help="of the preset, by default its first")
+    running.add_argument("--configuration", default="", help="of the preset; default: its first")
     running.add_argument("--policy", required=True)
     running.add_argument("--seed", type=int, default=0)
     running.add_argument("--out", type=Path, help="file for the raw rows")
 
-    comparing = commands.add_parser("compare", help="policies x configurations x seeds, with intervals")
+    comparing = commands.add_parser(
+        "compare",
+        help="policies x configurations x seeds, with intervals",
+        epilog="`smore compare --live` compares policies on the devices at hand: `smore compare --live --help`.",
+    )
     shared(comparing)
     changed(comparing)
     comparing.add_argument(
         "--policies",
         default="",
         help=(
-            "names with commas between, the first is judged; knobs after colons, edf-util:sm_cap=0.9; default: the"
-            " preset's"
+            "names separated by commas; the first is compared with each other one; knobs after colons,"
+            " edf-util:sm_cap=0.9; a placement rule of your own, ./mine.py:Mine; default: the preset's"
         ),
     )
     comparing.add_argument("--seeds", type=_positive, default=10, help="seeds 0 to n - 1")
@@ -115,26 +141,41 @@ def parser() -> argparse.ArgumentParser:
         "--worlds",
         type=int,
         default=0,
-        help="changed worlds, every demand and exponent x U(0.7, 1.3), and one without interference",
+        help="number of changed worlds, with every demand and exponent x U(0.7, 1.3), and one without interference",
     )
     comparing.add_argument("--world-seeds", type=_positive, default=1, help="seeds in each changed world")
     comparing.add_argument(
-        "--workers", type=_positive, default=os.cpu_count() or 1, help="processes, by default one for each core"
+        "--workers", type=_positive, default=os.cpu_count() or 1, help="processes; default: one for each core"
     )
     comparing.add_argument(
-        "--out", type=Path, help="folder for the raw rows of every run, tables and a page with pictures"
+        "--out", type=Path, help="folder for a page with pictures, tables as CSV, and the raw rows of every run"
     )
-    comparing.add_argument("--json", action="store_true", help="only the JSON line; without it a terminal gets none")
+    comparing.add_argument(
+        "--json", action="store_true", help="print only the JSON line, which a terminal does not get otherwise"
+    )
 
-    reporting = commands.add_parser("report", help="one page of several comparisons, and of what was measured")
-    reporting.add_argument("folders", type=Path, nargs="+", help="each made by compare --out")
+    reporting = commands.add_parser("report", help="one page of several comparisons and of measurements")
+    reporting.add_argument("folders", type=Path, nargs="+", help="folders that compare --out wrote")
     reporting.add_argument("--out", type=Path, required=True, help="folder for the page and its pictures")
     for command in (comparing, reporting):
         command.add_argument("--decision", type=Path, help="output of python -m bench.decision --json, for figure 17")
         command.add_argument(
             "--measured", type=Path, help="figures <metric>.<policy> of a live comparison, in a panel of its own"
         )
+        command.add_argument("--open", action="store_true", help="open the page in the browser")
+    comparing.add_argument(
+        "--lengths",
+        type=float,
+        default=0.0,
+        metavar="SIGMA",
+        help="presets of trainings: owners are wrong by e to the power of N(0, SIGMA); default: lengths are exact",
+    )
     return main
+
+
+def _folders(options: argparse.Namespace) -> tuple[Path, ...]:
+    """Where public traces are looked for."""
+    return public.folders(settings().home, options.data)
 
 
 def _factors(raw: Mapping[str, object]) -> dict[str, float]:
@@ -152,7 +193,7 @@ def _world(options: argparse.Namespace) -> tuple[Any, World]:
     )
     name = options.configuration or next(iter(preset.worlds))
     if name not in preset.worlds:
-        raise bad("configuration", f"{name!r} is not known; known are {', '.join(preset.worlds)}")
+        raise bad("configuration", f"there is no {name!r}; there are {', '.join(preset.worlds)}")
     return preset, preset.worlds[name]
 
 
@@ -161,7 +202,7 @@ def _command(argv: Sequence[str]) -> str:
 
 
 def _name(figure: str) -> str:
-    """Names of figures have dots between their parts; other marks, which policies' names may have, are replaced."""
+    """The name of a figure in the JSON line: dots separate its parts, and other marks of a policy's name become _."""
     return re.sub(r"[^\w.]", "_", figure)
 
 
@@ -170,35 +211,34 @@ _NAMED = ("figures", "intervals", "claims")
 
 
 def _last(argv: Sequence[str], document: Mapping[str, Any]) -> None:
-    """The JSON line. There is no NaN in it: what is none is null."""
+    """Print the JSON line; NaN becomes null."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {name: clean(one) for name, one in value.items()}
+            return {name: clean(part) for name, part in value.items()}
         if isinstance(value, float):
             return float(f"{value:.6g}") if math.isfinite(value) else None
         return value
 
     def named(part: Mapping[str, Any]) -> dict[str, Any]:
-        return {_name(name): one for name, one in part.items()}
+        return {_name(name): value for name, value in part.items()}
 
-    known = {key: named(part) if key in _NAMED else part for key, part in document.items()}
-    print(json.dumps({"command": _command(argv)} | clean(known), separators=(",", ":")))
+    line = {key: named(part) if key in _NAMED else part for key, part in document.items()}
+    print(json.dumps({"command": _command(argv)} | clean(line), separators=(",", ":")))
 
 
 def _fit(options: argparse.Namespace, argv: Sequence[str]) -> None:
-    found = fit.fit(options.rows, name=options.out.stem, seed=options.seed)
-    document = fit.document(found, command="python -m scheduler.simulation " + " ".join(argv))
-    options.out.write_text(document)
-    print(f"{found.pairs} co-locations fitted, {found.held} held out")
-    for name, value in found.errors.items():
+    fitted = fit.fit(options.rows, name=options.out.stem, seed=options.seed)
+    options.out.write_text(fit.document(fitted, command=_command(argv)))
+    print(f"{fitted.pairs} co-locations fitted, {fitted.held} held out")
+    for name, value in fitted.errors.items():
         print(f"  {name:28} {value:.3f}")
-    _last(argv, {"figures": found.errors})
+    _last(argv, {"figures": fitted.errors})
 
 
 def _trace(options: argparse.Namespace, argv: Sequence[str]) -> None:
     preset, world = _world(options)
-    trace = traces.of(dict(preset.trace) | options.trace, world, options.seed, data=options.data)
+    trace = traces.of(traces.changed(preset.trace, options.trace), world, options.seed, data=_folders(options))
     trace.write(options.out)
     print(f"{trace.name}: {len(trace)} invocations in {trace.duration_s:g} s")
     _last(argv, {"figures": {"invocations": len(trace), "rate_per_min": 60 * trace.rate_per_s}})
@@ -207,7 +247,7 @@ def _trace(options: argparse.Namespace, argv: Sequence[str]) -> None:
 def _run(options: argparse.Namespace, argv: Sequence[str]) -> None:
     preset, world = _world(options)
     make = policies.factory(options.policy)
-    trace = traces.of(dict(preset.trace) | options.trace, world, options.seed, data=options.data)
+    trace = traces.of(traces.changed(preset.trace, options.trace), world, options.seed, data=_folders(options))
     belief = table(world, Belief.of(dict(preset.predictor) | options.predictor), options.seed)
     exclusive = simulate(world, trace.none(), make, seed=options.seed, name="exclusive run")
     began = time.process_time()
@@ -215,17 +255,17 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> None:
     spent = time.process_time() - began
     if options.out is not None:
         result.write(options.out)
-    found = metrics.figures(result, exclusive)
+    figures = metrics.figures(result, exclusive)
     print(f"{options.policy} on {world.name}, {trace.name}: {len(trace)} invocations")
-    for name, value in found.items():
-        print(f"  {name:24} {100 * value:8.2f} %")
+    for name, value in figures.items():
+        print(f"  {name:24} " + ("undefined" if math.isnan(value) else f"{100 * value:8.2f} %"))
     speed = {"sim_per_s": len(trace) / spent, "policy_us": 1e6 * result.policy_s / max(1, len(trace))}
     print(f"  {speed['sim_per_s']:,.0f} invocations/s, of each {speed['policy_us']:.1f} us in the policy")
-    _last(argv, {"figures": found | speed})
+    _last(argv, {"figures": figures | speed})
 
 
 def _pictures() -> Any:
-    """The module that draws. Raises BadReport, in one line, where matplotlib is not installed."""
+    """The module that draws. Raises BadReport if matplotlib is not installed."""
     try:
         from research.compare import pictures
     except ModuleNotFoundError as error:
@@ -247,22 +287,30 @@ def _measured(options: argparse.Namespace) -> tuple[section.Measured | None, sec
 
 
 def _write_page(
-    out: Path, folders: Sequence[Path], found: tuple[section.Measured | None, section.Measured | None]
+    out: Path, folders: Sequence[Path], measured: tuple[section.Measured | None, section.Measured | None]
 ) -> Path:
     pictures = _pictures()
     sections = [section.read(folder) for folder in folders]
     return report.write(
         out,
         sections,
-        lambda one: pictures.styled(pictures.draw(one)),
-        pictures.styled(pictures.draw_measured(*found)),
-        [one for one in found if one is not None],
+        lambda compared: pictures.styled(pictures.draw(compared)),
+        pictures.styled(pictures.draw_measured(*measured)),
+        [result for result in measured if result is not None],
     )
+
+
+def _open(page: Path) -> None:
+    """Show the page in the browser; one line on standard error if there is no browser."""
+    if not webbrowser.open(page.resolve().as_uri()):
+        print(f"no browser opens {page}", file=sys.stderr)
 
 
 def _report(options: argparse.Namespace, argv: Sequence[str]) -> None:
     page = _write_page(options.out, options.folders, _measured(options))
     print(page)
+    if options.open:
+        _open(page)
     _last(argv, {"figures": {"sections": len(options.folders)}})
 
 
@@ -271,6 +319,8 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     chosen = tuple(filter(None, options.policies.split(","))) or preset.policies
     for name in chosen:
         policies.factory(name)
+    if options.open and options.out is None:
+        raise bad("open", "--open shows the page of --out, which is missing")
     if not chosen or len(set(chosen)) < len(chosen):
         raise bad("policies", "at least one policy is expected, each once")
     plan = Plan(
@@ -284,49 +334,50 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
         interference=not options.no_interference,
         predictor=options.predictor,
         trace=options.trace,
-        data=options.data,
+        data=_folders(options),
         out=options.out,
     )
     measured = _measured(options)
     if options.out is not None:
-        # Known before hours of runs: what they are drawn with.
+        # Fails before hours of runs, not after them.
         _pictures()
         options.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     rows = comparison.rows(plan, options.workers, Progress())
-    found = comparison.comparison(plan, rows)
-    intervals, judged = found.intervals(), found.judged()
+    compared = comparison.comparison(plan, rows)
+    intervals, judged = compared.intervals(), compared.judged()
     if not options.json:
-        _show(plan, found, intervals)
+        _show(plan, compared, intervals)
     if options.out is not None:
-        section.write(options.out, plan, found, rows, command=_command(argv), revision=report.revision())
+        section.write(options.out, plan, compared, rows, command=_command(argv), revision=report.revision())
         page = _write_page(options.out, [options.out], measured)
         if not options.json:
             print(page)
+        if options.open:
+            _open(page)
     if sys.stdout.isatty() and not options.json:
         return  # all of it was shown
-    figures = {name: one.mean for name, one in intervals.items()}
-    for key, by in found.configurations.items() if len(found.configurations) > 1 else ():
+    figures = {name: value.mean for name, value in intervals.items()}
+    for key, by in compared.configurations.items() if len(compared.configurations) > 1 else ():
         figures |= {
             f"{metric}.{policy}.{key}": metrics.interval(list(by[policy][metric])).mean
             for policy in chosen
             for metric in _EACH
         }
-    for one in judged:
-        figures |= {
-            f"not_worse.{one.claim.name}": int(metrics.not_worse(one.advantage)),
-            f"holds.{one.claim.name}": one.holds,
-        }
+    for claimed in judged:
+        name = claimed.claim.name
+        figures |= {f"not_worse.{name}": int(metrics.not_worse(claimed.advantage)), f"holds.{name}": claimed.holds}
         if plan.worlds:
-            figures |= {f"worlds.{one.claim.name}": one.worlds, f"calm.{one.claim.name}": one.calm}
+            figures |= {f"worlds.{name}": claimed.worlds, f"calm.{name}": claimed.calm}
     _last(
         argv,
         {
             "figures": figures,
-            "intervals": {name: {"low": one.low, "high": one.high} for name, one in intervals.items()},
+            "intervals": {name: {"low": value.low, "high": value.high} for name, value in intervals.items()},
             "claims": {
-                one.claim.name: f"{one.claim}: {one.verdict}" + (f"; {one.remark}" if one.remark else "")
-                for one in judged
+                claimed.claim.name: f"{claimed.claim}: {claimed.verdict}"
+                + (f"; {claimed.remark}" if claimed.remark else "")
+                for claimed in judged
             },
             "seeds": options.seeds,
             "worlds": plan.worlds,
@@ -337,75 +388,122 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     )
 
 
-#: What is said of each configuration, as ``<metric>.<policy>.<configuration>``.
+#: Metrics of each configuration in the JSON line, as ``<metric>.<policy>.<configuration>``.
 _EACH = (*FIGURE_14, "dsr_admitted", "train_loss", "loaded")
-#: What is shown of each configuration.
+#: Metrics of each configuration in the table.
 _SHOWN_EACH = ("dsr", "dsr_admitted", "train_loss")
-#: Columns of the table of a comparison.
-_SHOWN = ("dsr", "dsr_admitted", "admission", "gui", "sfd", "train_loss", "sld", "sld_p99", "cold", "waste", "harvest")
 
 
-def _show(plan: Plan, found: comparison.Comparison, intervals: Mapping[str, metrics.Interval]) -> None:
+def _show(plan: Plan, compared: comparison.Comparison, intervals: Mapping[str, metrics.Interval]) -> None:
+    undefined = compared.undefined()
+    seeds = len(plan.seeds)
     print(
-        f"{plan.preset}: {len(plan.seeds)} seeds, {len(found.configurations)} configurations; percent, +- half a 95 %"
-        " interval over seeds"
+        f"{plan.preset}: {seeds} seeds, {len(compared.configurations)} configurations; percent, +- half a 95 %"
+        " interval over seeds; -: undefined"
     )
-    wide = max(16, *(len(policy) + 2 for policy in found.policies))
-    print(f"{'':{wide}}" + "".join(f"{name:>15}" for name in _SHOWN))
-    for policy in found.policies:
+    wide = max(16, *(len(policy) + 2 for policy in compared.policies))
+    print(f"{'':{wide}}" + "".join(f"{name:>15}" for name in MEASURES))
+    for policy in compared.policies:
         cells = []
-        for name in _SHOWN:
-            one = intervals[f"{name}.{policy}"]
-            half = (one.high - one.low) / 2
-            cells.append(f"{100 * one.mean:8.2f}" + (f" ±{100 * half:5.2f}" if math.isfinite(half) else " " * 7))
+        for name in MEASURES:
+            value = intervals[f"{name}.{policy}"]
+            half = (value.high - value.low) / 2
+            cells.append(_percent(value.mean, 8, 2) + (f" ±{100 * half:5.2f}" if math.isfinite(half) else " " * 7))
         print(f"{policy:{wide}}" + "".join(cells))
-    if len(found.configurations) > 1:
+    for name, measure in MEASURES.items():
+        words = undefined_policies(name, {policy: undefined[f"{name}.{policy}"] for policy in compared.policies}, seeds)
+        if words:
+            print(f"  {measure.heading} is undefined: {words}")
+    if len(compared.configurations) > 1:
         for name in _SHOWN_EACH:
-            column = max((8, *(len(key) + 2 for key in found.configurations)))
-            print(f"{name:{wide}}" + "".join(f"{key:>{column}}" for key in found.configurations))
-            for policy in found.policies:
-                means = [metrics.interval(list(by[policy][name])).mean for by in found.configurations.values()]
-                print(f"{policy:{wide}}" + "".join(f"{100 * mean:{column}.2f}" for mean in means))
+            column = max((8, *(len(key) + 2 for key in compared.configurations)))
+            print(f"{name:{wide}}" + "".join(f"{key:>{column}}" for key in compared.configurations))
+            for policy in compared.policies:
+                means = [metrics.interval(list(by[policy][name])).mean for by in compared.configurations.values()]
+                print(f"{policy:{wide}}" + "".join(_percent(mean, column, 2) for mean in means))
     print(f"{'instances loaded':{wide}}{'at start':>10}{'mean':>10}   on a GPU instance")
-    for policy in found.policies:
+    for policy in compared.policies:
         counts = [intervals[f"{name}.{policy}"].mean for name in ("loaded_at_start", "loaded")]
         print(f"{policy:{wide}}" + "".join(f"{count:10.2f}" for count in counts))
-    if found.bound:
+    if compared.bound:
         print(f"{'offline bound':{wide}}{100 * intervals[f'dsr.{comparison.BOUND}'].mean:8.2f}")
-    judged = found.judged()
+    judged = compared.judged()
     if judged:
-        print(f"{found.policies[0]} against the others, points of advantage, paired by seed, 95 % interval:")
+        print(f"{compared.policies[0]} compared with each other policy: points better, paired by seed, 95 % interval:")
     for claimed in judged:
-        advantage = claimed.advantage
-        bounds = (
-            f"{100 * advantage.low:+.2f}, {100 * advantage.high:+.2f}" if math.isfinite(advantage.low) else "one seed"
-        )
-        numbers = f"{100 * advantage.mean:+.2f} [{bounds}]"
         worlds = (
-            f"; sign in {100 * claimed.worlds:.0f} % of {plan.worlds} worlds, {100 * claimed.calm:+.2f} without"
+            f"; sign holds in {100 * claimed.worlds:.0f} % of {plan.worlds} worlds, {100 * claimed.calm:+.2f} without"
             " interference"
             if plan.worlds
             else ""
         )
+        numbers = _advantage(claimed, undefined[f"advantage.{claimed.claim.name}"], seeds)
         print(f"  {claimed.verdict:15} {claimed.claim}: {numbers}{worlds}")
     functions = [
-        name.removeprefix("admission.") for name in next(iter(found.values.values())) if name.startswith("admission.")
+        name.removeprefix("admission.")
+        for name in next(iter(compared.values.values()))
+        if name.startswith("admission.")
     ]
     narrow = max((8, *(len(name) + 2 for name in functions)))
     print(f"{'admission by':{wide}}" + "".join(f"{name:>{narrow}}" for name in functions))
-    for policy in found.policies:
-        print(
-            f"{policy:{wide}}"
-            + "".join(f"{100 * intervals[f'admission.{name}.{policy}'].mean:{narrow}.1f}" for name in functions)
-        )
+    for policy in compared.policies:
+        shares = (intervals[f"admission.{name}.{policy}"].mean for name in functions)
+        print(f"{policy:{wide}}" + "".join(_percent(share, narrow, 1) for share in shares))
+
+
+def _percent(share: float, width: int, digits: int) -> str:
+    return f"{'-':>{width}}" if math.isnan(share) else f"{100 * share:{width}.{digits}f}"
+
+
+def _advantage(claimed: JudgedClaim, undefined: int, seeds: int) -> str:
+    """The paired difference in points with its interval; why there is none, if it is undefined."""
+    advantage = claimed.advantage
+    if math.isnan(advantage.mean):
+        return f"undefined, {why_undefined(claimed.claim.metric, undefined, seeds)}"
+    bounds = f"{100 * advantage.low:+.2f}, {100 * advantage.high:+.2f}" if seeds > 1 else "one seed"
+    return f"{100 * advantage.mean:+.2f} [{bounds}]"
+
+
+def _compare_trainings(options: argparse.Namespace, argv: Sequence[str]) -> None:
+    """Settings of the queue of trainings (scheduler/policy/jobs/knobs.py), where the preset is one of those."""
+    for name in ("predictor", "factors", "trace", "no_interference", "worlds", "decision", "measured", "open"):
+        if getattr(options, name):
+            raise bad(name, f"it is for functions; {options.preset} is a preset of trainings")
+    plan = trainings.plan(
+        options.preset, options.policies, options.seeds, options.truth, options.lengths, _folders(options)
+    )
+    began = time.monotonic()
+    by_policy = trainings.values(plan, options.workers, Progress("seeds", "jobs"))
+    compared = trainings.intervals(plan, by_policy)
+    if not options.json:
+        trainings.show(plan, compared)
+    if options.out is not None:
+        path = trainings.write(plan, by_policy, options.out)
+        if not options.json:
+            print(path)
+    if sys.stdout.isatty() and not options.json:
+        return  # all of it was shown
+    document = trainings.document(plan, compared)
+    _last(argv, document | {"revision": report.revision(), "seconds": time.monotonic() - began})
+
+
+def _compare_either(options: argparse.Namespace, argv: Sequence[str]) -> None:
+    if options.preset in job_presets():
+        _compare_trainings(options, argv)
+    elif options.lengths:
+        raise bad("lengths", f"it is for presets of trainings ({', '.join(job_presets())})")
+    else:
+        _compare(options, argv)
 
 
 def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     try:
-        {"fit": _fit, "trace": _trace, "run": _run, "compare": _compare, "report": _report}[options.do](options, argv)
+        {"fit": _fit, "trace": _trace, "run": _run, "compare": _compare_either, "report": _report}[options.do](
+            options, argv
+        )
     except (SmoreError, Inconsistent, OSError, ValueError) as error:
-        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{called_as()} {options.do}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
 

@@ -3,7 +3,7 @@ The offline upper bound: the most deadlines that any schedule can meet in a smal
 
 Every arrival, deadline and run time is known in advance. The search goes over all assignments of invocations to GPU
 instances. Whether a set can be on time on one GPU instance is a linear programme over the time that each subset of it
-runs between two releases or deadlines, at the speeds that the ground truth gives the subset. Runs may be paused in it,
+runs between two releases or deadlines, at the speeds that the interference model gives the subset. Runs may be paused in it,
 which no policy can do, so no schedule meets more deadlines. Load times, memory and slots limit as in the simulator;
 failures and throttles do not.
 """

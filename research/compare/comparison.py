@@ -31,6 +31,7 @@ from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import Result
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import Preset, World, load
+from smore.traces import public
 
 #: Bounds of the random factor on every demand and exponent.
 SPREAD: Final = (0.7, 1.3)
@@ -47,7 +48,7 @@ class Plan:
 
     ``worlds`` > 0 adds so many worlds with every demand and exponent times U(0.7, 1.3), and one without interference,
     each with the first ``world_seeds`` seeds. ``truth`` (a name, '' = the preset's), ``factors`` and ``interference``
-    change the ground truth of all runs. ``data``: folder of outside data. ``out``: folder for the raw rows of the runs
+    change the interference model of all runs. ``data``: folders of public traces. ``out``: folder for the raw rows of the runs
     in the preset's own world, None = not written. ``trace`` overrides fields of the preset's trace.
     """
 
@@ -61,7 +62,7 @@ class Plan:
     interference: bool = True
     predictor: Mapping[str, object] = field(default_factory=dict)
     trace: Mapping[str, object] = field(default_factory=dict)
-    data: Path | None = None
+    data: Sequence[Path] = (public.BUNDLED,)
     out: Path | None = None
 
     def load(self, world: int = 0) -> Preset:
@@ -94,7 +95,7 @@ class Plan:
 
 
 def varied(world: World) -> list[str]:
-    """The names of every demand and exponent of a ground truth."""
+    """The names of every demand and exponent of an interference model."""
     return [
         name for name in world.interference_model.knobs() if name in ("exponent", "growth") or name[:2] in ("u.", "b.")
     ]
@@ -115,7 +116,7 @@ def run_cell(plan: Plan, cell: Cell) -> tuple[Cell, Row, int]:
     """(cell, figures by policy, invocations simulated)."""
     preset = plan.load(cell.world)
     world = preset.worlds[cell.configuration]
-    trace = traces.of(dict(preset.trace) | dict(plan.trace), world, cell.seed, data=plan.data)
+    trace = traces.of(traces.changed(preset.trace, plan.trace), world, cell.seed, data=plan.data)
     belief = table(world, Belief.of(dict(preset.predictor) | dict(plan.predictor)), cell.seed)
     exclusive = simulate(world, trace.none(), policies.factory(plan.policies[0]), seed=cell.seed, name="exclusive run")
     figures: dict[str, Mapping[str, float]] = {}
@@ -205,6 +206,20 @@ class Comparison:
             intervals[f"advantage.{claim.name}"] = metrics.advantage(claim.metric, ours, theirs)
         return intervals
 
+    def undefined(self) -> dict[str, int]:
+        """The number of seeds without a value, for each name of :meth:`intervals`."""
+        counts = {
+            f"{metric}.{policy}": count_undefined(values)
+            for policy, by in self.values.items()
+            for metric, values in by.items()
+        }
+        for claim in claims.claims(self.policies):
+            ours, theirs = (self.values[policy][claim.metric] for policy in (claim.first, claim.other))
+            counts[f"advantage.{claim.name}"] = count_undefined(
+                [one - other for one, other in zip(ours, theirs, strict=True)]
+            )
+        return counts
+
     def judged(self) -> list[JudgedClaim]:
         """Every claim of figure 14."""
         intervals = self.intervals()
@@ -252,6 +267,11 @@ def comparison(plan: Plan, by_cell: Mapping[Cell, Row]) -> Comparison:
     )
 
 
+def count_undefined(values: Sequence[float]) -> int:
+    """How many of the values are NaN."""
+    return sum(math.isnan(value) for value in values)
+
+
 def write_rows(by_cell: Mapping[Cell, Row], path: Path) -> None:
     """One line for each run: world, seed, configuration, policy, figures; empty where a figure is unknown."""
     names = list(dict.fromkeys(metric for row in by_cell.values() for by in row.values() for metric in by))
@@ -277,15 +297,16 @@ class Progress:
     for every tenth.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parts: str = "cells", simulated: str = "invocations") -> None:
+        self._parts, self._simulated = parts, simulated
         self._began = time.monotonic()
         self._shown = -1
 
-    def __call__(self, done: int, total: int, invocations: int) -> None:
+    def __call__(self, done: int, total: int, count: int) -> None:
         spent = time.monotonic() - self._began
         left = spent * (total - done) / done
         text = (
-            f"{done}/{total} cells, {invocations:,} invocations, {invocations / max(spent, 1e-9):,.0f}/s, {left:.0f} s"
+            f"{done}/{total} {self._parts}, {count:,} {self._simulated}, {count / max(spent, 1e-9):,.0f}/s, {left:.0f} s"
             " left"
         )
         if sys.stderr.isatty():

@@ -8,7 +8,7 @@ trace is scaled to a multiple of it. Then every policy serves every trace, repea
 the machine affects all policies; each repeat begins with another policy.
 
 The simulator gets the same arrivals, deadlines, functions, trainings and budgets, the degradation table of the
-platform's leader, and the preset's ground truth with two calibrated values: the times alone, and a *slowdown factor*,
+platform's leader, and the preset's interference model with two calibrated values: the times alone, and a *slowdown factor*,
 by which every run takes longer, so that as many deadlines are met at the rates of the load probes. The factor stands
 for what the fitted rows do not contain: the platform's own processes and the client on the same cores, and the
 machine's other work. Nothing is fitted to the runs that are compared.
@@ -38,6 +38,7 @@ from scheduler.simulation.simulator import simulate
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import Preset, World, bad
 from smore.domain.loss import Loss, Window, estimate
+from smore.traces import public
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -147,8 +148,8 @@ class Platform(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    ``load``: the rate of the traces as a multiple of the capacity. ``seconds``: length of each run. ``data``: folder of
-    outside data.
+    ``load``: the rate of the traces as a multiple of the capacity. ``seconds``: length of each run. ``data``: folders of
+    public traces.
     """
 
     preset: Preset
@@ -156,7 +157,7 @@ class Plan:
     repeats: int
     load: float
     seconds: float
-    data: Path | None = None
+    data: Sequence[Path] = (public.BUNDLED,)
 
     @property
     def world(self) -> World:

@@ -1,7 +1,7 @@
 """
-What a live comparison leaves: one JSON document, a line for each run (``rows.csv``), and a page with the measured side,
+The result of a live comparison: one JSON document, a line for each run (``rows.csv``), and a page with the measured side,
 the simulated side and how far they agree, each in a part of its own. No table and no picture holds both kinds;
-agreement is told in numbers about the two.
+agreement is given in numbers about the two.
 """
 
 import csv
@@ -13,33 +13,37 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from research import page
 from research.compare import report
 from research.compare.agreement import Agreement
 from research.compare.live import SHARED, LiveComparison
+from research.page import Column
 from scheduler.simulation.metrics import Interval
 from smore.domain.loss import Loss
 
 if TYPE_CHECKING:
     from research.compare.pictures import Picture
 
-#: Columns: metric → heading and meaning, of both sides and of the measured one alone.
+#: Columns by metric, of both sides and of the measured one alone.
 COLUMNS: Final = {
-    "dsr": ("DSR", "deadlines met, of all submitted; measured: by the client"),
-    "dsr_admitted": ("DSR admitted", "deadlines met, of those dispatched"),
-    "admission": ("admitted", "dispatched, of all submitted"),
-    "gui": ("GUI", "utilisation gained, points"),
-    "sfd": ("SFD", "degradation of trainings: iteration time over that alone, less one"),
-    "sld": ("SLD", "degradation of functions, against their time alone"),
+    "dsr": Column(heading="DSR", meaning="deadlines met, of all submitted; measured: by the client"),
+    "dsr_admitted": Column(heading="DSR admitted", meaning="deadlines met, of those dispatched"),
+    "admission": Column(heading="admitted", meaning="dispatched, of all submitted"),
+    "gui": Column(heading="GUI", meaning="utilisation gained, points"),
+    "sfd": Column(heading="SFD", meaning="degradation of trainings: iteration time over that alone, less one"),
+    "sld": Column(heading="SLD", meaning="degradation of functions, against their time alone"),
 }
 MEASURED_ONLY: Final = {
-    "dsr_platform": ("DSR, platform", "deadlines met by the platform's clock, from the gate to the result"),
-    "refused": ("refused", "answered 429 by the gate, of all submitted"),
+    "dsr_platform": Column(
+        heading="DSR, platform", meaning="deadlines met by the platform's clock, from the gateway to the result"
+    ),
+    "refused": Column(heading="refused", meaning="answered 429 by the gateway, of all submitted"),
 }
 
 
 def figures(outcome: LiveComparison) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """
-    Figures by name, and the 95 % intervals of those that have one; what is no number is left out.
+    Figures by name, and the 95 % intervals of those that have one; undefined figures are left out.
 
     ``<metric>.<policy>`` was measured, ``simulated.<metric>.<policy>`` was not; ``spearman.<metric>``,
     ``kendall.<metric>``, ``mae.<metric>``, ``bias.<metric>``, ``pairs_apart.<metric>``, ``pairs_alike.<metric>`` say
@@ -84,13 +88,13 @@ def plain(name: str) -> str:
 
 def together(losses: Mapping[str, Loss | None]) -> Interval | None:
     """Mean over trainings, each known independently; None while one is not known."""
-    known = [loss for loss in losses.values() if loss is not None]
-    if not known or len(known) < len(losses):
+    measured = [loss for loss in losses.values() if loss is not None]
+    if not measured or len(measured) < len(losses):
         return None
-    mean = math.fsum(loss.mean for loss in known) / len(known)
+    mean = math.fsum(loss.mean for loss in measured) / len(measured)
     below, above = (
-        math.hypot(*sides) / len(known)
-        for sides in zip(*((one.mean - one.low, one.high - one.mean) for one in known), strict=True)
+        math.hypot(*sides) / len(measured)
+        for sides in zip(*((loss.mean - loss.low, loss.high - loss.mean) for loss in measured), strict=True)
     )
     return Interval(mean=mean, low=mean - below, high=mean + above)
 
@@ -114,16 +118,16 @@ def write_rows(outcome: LiveComparison, path: Path) -> None:
 
 def write(folder: Path, outcome: LiveComparison, document: Mapping[str, Any], pictures: "Sequence[Picture]") -> Path:
     """
-    ``live.json``, ``rows.csv``, the pictures and the page, into a folder that is there. Returns the page. OSError where
-    that fails.
+    ``live.json``, ``rows.csv``, the pictures and the page, into an existing folder. Returns the page. Raises
+    OSError.
     """
     (folder / "live.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     write_rows(outcome, folder / "rows.csv")
     for picture in pictures:
         (folder / f"{picture.name}.svg").write_text(picture.svg)
-    page = folder / report.PAGE
-    page.write_text(_page(outcome, document, pictures))
-    return page
+    written = folder / report.PAGE
+    written.write_text(_page(outcome, document, pictures))
+    return written
 
 
 def captions(outcome: LiveComparison, document: Mapping[str, Any]) -> tuple[str, str]:
@@ -141,7 +145,7 @@ def captions(outcome: LiveComparison, document: Mapping[str, Any]) -> tuple[str,
             f"{document['date']}. {same}"
         ),
         (
-            f"Simulated: ground truth {world.interference_model.name} with the times alone of calibration, a run taking"
+            f"Simulated: interference model {world.interference_model.name} with the times alone of calibration, a run taking"
             f" {outcome.slowdown_factor:.2f} times its work alone. {same}"
         ),
     )
@@ -150,9 +154,9 @@ def captions(outcome: LiveComparison, document: Mapping[str, Any]) -> tuple[str,
 def _page(outcome: LiveComparison, document: Mapping[str, Any], pictures: "Sequence[Picture]") -> str:
     measured, simulated = outcome.intervals(outcome.measured), outcome.intervals(outcome.simulated)
     captions_ = captions(outcome, document)
-    functions = [one.name for one in outcome.plan.world.functions]
+    functions = [function.name for function in outcome.plan.world.functions]
     parts = [_conditions(outcome)]
-    for kind, found, columns, caption in (
+    for kind, values, columns, caption in (
         ("measured", measured, COLUMNS | MEASURED_ONLY, captions_[0]),
         ("simulated", simulated, COLUMNS, captions_[1]),
     ):
@@ -160,12 +164,12 @@ def _page(outcome: LiveComparison, document: Mapping[str, Any], pictures: "Seque
         parts.append(
             f'<section id="{kind}"><h2>{heading}<span class="kind {kind}">{kind}</span></h2><p'
             f' class="soft">{escape(caption)}</p>'
-            + report.table("In per cent, mean over repeats", outcome.plan.policies, columns, found.__getitem__)
+            + report.table("In per cent, mean over repeats", outcome.plan.policies, columns, values.__getitem__)
             + report.table(
                 "Admitted by function, per cent",
                 outcome.plan.policies,
                 report.by_function(functions),
-                found.__getitem__,
+                values.__getitem__,
             )
             + "".join(report.figure(picture) for picture in pictures if picture.measured == (kind == "measured"))
             + (_losses(outcome) if kind == "measured" else "")
@@ -179,7 +183,7 @@ def _page(outcome: LiveComparison, document: Mapping[str, Any], pictures: "Seque
         " Fractions are in per cent."
     )
     links = "".join(f'<a href="#{name}">{name}</a>' for name in ("conditions", "measured", "simulated", "agreement"))
-    return report.page("SMore: policies compared live", "Policies compared live", about, links, "".join(parts))
+    return page.document("SMore: policies compared live", "Policies compared live", about, links, "".join(parts))
 
 
 def _conditions(outcome: LiveComparison) -> str:
@@ -202,7 +206,7 @@ def _conditions(outcome: LiveComparison) -> str:
             f"With a slowdown factor of {outcome.slowdown_factor:.2f} the simulator meets as many deadlines at those rates: so much longer"
             " than alone its runs take."
         ),
-        "The simulator's policies are told the degradations that "
+        "The simulator's policies get the degradations that "
         + (
             "the platform's leader had."
             if calibration.table is not None
@@ -217,37 +221,58 @@ def _conditions(outcome: LiveComparison) -> str:
 
 
 def _losses(outcome: LiveComparison) -> str:
-    head = "<th>policy</th><th>training</th><th class='n'>lost</th><th class='n'>windows</th>"
-    rows = ""
+    columns = [
+        Column(heading="policy", number=False),
+        Column(heading="training", number=False),
+        Column(heading="lost"),
+        Column(heading="windows"),
+    ]
+    rows = []
     for policy, losses in outcome.losses.items():
         for training, loss in losses.items():
-            said = "<td class='n'>not enough data</td><td class='n'>–</td>"
+            cells = ["not enough data", "–"]
             if loss is not None:
                 bounds = f"<small>{100 * loss.low:+.1f} to {100 * loss.high:+.1f}</small>"
-                said = f"<td class='n'>{100 * loss.mean:+.1f}{bounds}</td><td class='n'>{loss.windows}</td>"
-            rows += f"<tr><td>{escape(policy)}</td><td>{escape(training)}</td>{said}</tr>"
-    return report.framed("What trainings lost, by the closed windows of all repeats, per cent", head, rows)
+                cells = [f"{100 * loss.mean:+.1f}{bounds}", str(loss.windows)]
+            rows.append([escape(policy), escape(training), *cells])
+    return page.table("What trainings lost, by the closed windows of all repeats, per cent", columns, rows)
 
 
 def _agreement(agreements: Sequence[Agreement]) -> str:
-    head = (
-        "<th>metric</th><th class='n'>Spearman</th><th class='n'>Kendall</th><th class='n'>pairs apart</th><th"
-        " class='n'>alike</th><th class='n'>mean absolute error</th><th class='n'>simulated less measured</th>"
-    )
-    rows = "".join(
-        f"<tr><td>{escape(COLUMNS[agreed.metric][0])}</td><td class='n'>{_rank(agreed.spearman)}</td><td"
-        f" class='n'>{_rank(agreed.kendall)}</td><td class='n'>{agreed.apart}</td><td"
-        f" class='n'>{agreed.alike}</td>{report.cell(agreed.error)}{report.cell(agreed.bias)}</tr>"
+    columns = [
+        Column(heading="metric", number=False),
+        *(
+            Column(heading=heading)
+            for heading in (
+                "Spearman",
+                "Kendall",
+                "pairs apart",
+                "alike",
+                "mean absolute error",
+                "simulated less measured",
+            )
+        ),
+    ]
+    rows = [
+        [
+            escape(COLUMNS[agreed.metric].heading),
+            _rank(agreed.spearman),
+            _rank(agreed.kendall),
+            str(agreed.apart),
+            str(agreed.alike),
+            report.cell(agreed.error),
+            report.cell(agreed.bias),
+        ]
         for agreed in agreements
-    )
+    ]
     note = (
         "Rank correlations are of the policies' means. “Pairs apart”: pairs of policies that the measurement tells"
-        " apart with 95 % confidence; “alike”: of those, the ones that stand in the same order in the simulator. Errors"
+        " apart with 95 % confidence; “alike”: of those, the ones that are in the same order in the simulator. Errors"
         " are in points, with half a 95 % interval over repeats."
     )
     return (
-        f'<section id="agreement"><h2>Agreement</h2>{report.framed("By metric", head, rows)}<p'
-        f' class="soft">{note}</p></section>'
+        f'<section id="agreement"><h2>Agreement</h2>{page.table("By metric", columns, rows)}'
+        f'<p class="soft">{note}</p></section>'
     )
 
 

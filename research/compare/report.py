@@ -1,79 +1,38 @@
 """
-One page for people: claims and whether they held, tables with intervals, and the figures of the paper as plots of our
-own.
+The page of one or several comparisons: claims with their verdicts, tables with intervals, pictures, and what the
+measures mean.
 
-It is made from folders that ``compare --out`` wrote and, in panels of their own, from results of benchmarks. The page
-holds its pictures and needs no other file; they lie beside it too.
+It is made of folders that ``compare --out`` wrote and, in panels of their own, of results of benchmarks. The page
+contains its pictures and needs no other file. The pictures and the tables (CSV) lie beside it too.
 """
 
 import base64
 import math
+import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from research import page
 from research.compare.claims import ClaimVerdict, JudgedClaim
+from research.compare.measures import MEASURES, Measure, undefined_policies, why_undefined
 from research.compare.section import Measured, Section, seeds_in_words
+from research.page import Column
 from scheduler.simulation.metrics import Interval
 
 if TYPE_CHECKING:
     from research.compare.pictures import Picture
 
 PAGE: Final = "index.html"
-#: Columns of the table of a comparison: metric → heading and what it means.
-COLUMNS: Final = {
-    "dsr": ("DSR", "deadlines met, of all submitted"),
-    "dsr_admitted": ("DSR admitted", "deadlines met, of those dispatched"),
-    "admission": ("admitted", "dispatched, of all submitted"),
-    "gui": ("GUI", "utilisation gained, points"),
-    "sfd": ("SFD", "degradation of trainings"),
-    "train_loss": ("training lost", "iterations that did not happen"),
-    "sld": ("SLD", "degradation of functions, against the mean alone"),
-    "sld_p99": ("SLD (P99)", "the same against the P99 alone"),
-    "cold": ("cold starts", "of those dispatched"),
-    "waste": ("waste", "instance time loaded and idle"),
-    "harvest": ("harvest", "solo seconds of deadline-met work per second and GPU instance"),
-}
+#: The tables of a comparison's folder that lie beside the page.
+TABLES: Final = ("table.csv", "rows.csv")
 _BADGE: Final = {ClaimVerdict.HELD: "yes", ClaimVerdict.FAILED: "no", ClaimVerdict.UNKNOWN: "open"}
-
-STYLE: Final = """
-:root { color-scheme: light; --ink: #1c2330; --soft: #5b6577; --line: #dfe3ea; --back: #f6f7f9; --card: #fff; --blue: #0072b2; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.55 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
-main { max-width: 1160px; margin: 0 auto; padding: 32px 20px 80px; }
-h1 { font-size: 27px; margin: 0 0 6px; letter-spacing: -.01em; }
-h2 { font-size: 21px; margin: 52px 0 4px; }
-h3 { font-size: 16px; margin: 30px 0 8px; }
-p { max-width: 76ch; margin: 6px 0 12px; }
-.soft { color: var(--soft); }
-nav { margin: 18px 0 0; display: flex; flex-wrap: wrap; gap: 8px; }
-nav a { border: 1px solid var(--line); border-radius: 99px; background: var(--card); padding: 3px 13px; color: inherit; }
-.scroll { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
-table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
-th, td { padding: 7px 11px; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
-tbody tr:last-child td { border-bottom: 0; }
-th { font-weight: 600; color: var(--soft); white-space: nowrap; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.n small { color: var(--soft); display: block; }
-.badge { display: inline-block; border-radius: 99px; padding: 1px 10px; font-size: 12.5px; font-weight: 600; white-space: nowrap; }
-.yes { background: #d8f0e6; color: #00573f; } .no { background: #fbe0d1; color: #8a3a00; } .open { background: #e6e9ef; color: #414b5c; }
-.kind { font-size: 12px; font-weight: 600; padding: 1px 9px; border-radius: 5px; margin-left: 8px; vertical-align: 2px; }
-.simulated { background: #e3eff8; color: #00527f; } .measured { background: #1c2330; color: #fff; }
-figure { margin: 14px 0 26px; background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px 8px; }
-figure.measured-panel { border: 2px solid var(--ink); }
-figure img { width: 100%; height: auto; display: block; }
-figcaption { font-weight: 600; margin-bottom: 8px; }
-figcaption .number { color: var(--soft); font-weight: 400; }
-code { background: #eceff3; border-radius: 4px; padding: 1px 5px; font-size: 13px; overflow-wrap: anywhere; }
-ul { margin: 6px 0 12px; padding-left: 20px; }
-@media print { body { background: #fff; } figure, .scroll { break-inside: avoid; } }
-"""
 
 
 def revision() -> str:
-    """The checkout's tag or short hash, with ``-dirty`` when it has changes; ``unknown`` where git knows none."""
+    """The checkout's tag or short hash, with ``-dirty`` if files were changed; ``unknown`` without git."""
     root = Path(__file__).resolve().parents[2]
     try:
         described = subprocess.run(
@@ -91,13 +50,17 @@ def write(
     measured: "Sequence[Picture]" = (),
     results: Sequence[Measured] = (),
 ) -> Path:
-    """The page and its pictures, into a folder that is made where it is absent. OSError where that fails."""
+    """
+    Write the page, its pictures and its tables into a folder, which is made if it is absent. Returns the page.
+
+    ``measured``: pictures of measurements, from ``results``. Raises OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     body = []
     for section in sections:
         pictures = list(draw(section))
         _save(folder, pictures)
-        body.append(_section(section, pictures))
+        body.append(_section(section, pictures, _copied(section, folder)))
     _save(folder, measured)
     written = folder / PAGE
     written.write_text(_page(sections, body, measured, results))
@@ -109,192 +72,229 @@ def _save(folder: Path, pictures: "Iterable[Picture]") -> None:
         (folder / f"{picture.name}.svg").write_text(picture.svg)
 
 
+def _copied(section: Section, folder: Path) -> list[str]:
+    """The names of the comparison's tables beside the page; copied where the page is in another folder."""
+    present = [name for name in TABLES if (section.folder / name).is_file()]
+    if section.folder.resolve() == folder.resolve():
+        return present
+    names = [f"{section.preset}-{name}" for name in present]
+    for name, copy in zip(present, names, strict=True):
+        shutil.copyfile(section.folder / name, folder / copy)
+    return names
+
+
 def _page(
     sections: Sequence[Section], body: Sequence[str], measured: "Sequence[Picture]", results: Sequence[Measured]
 ) -> str:
-    links = [f'<a href="#{escape(section.preset)}">{escape(section.preset)}</a>' for section in sections]
-    if measured:
-        links.append('<a href="#measured">measured</a>')
-        words = (
-            "These were measured, not simulated; no number here stands in a table or picture above, and none above"
-            " stands here."
-        )
-        commands = "".join(
-            f"<li><code>{escape(str(one.document.get('command', one.path.name)))}</code></li>" for one in results
-        )
-        panels = "".join(map(figure, measured))
-        body = [
-            *body,
-            f'<section id="measured"><h2>Measured</h2><p class="soft">{words}</p>{panels}<ul>{commands}</ul></section>',
-        ]
+    names = [section.preset for section in sections] + (["measured"] if measured else []) + ["measures"]
+    links = "".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in names)
+    parts = [*body, _measured(measured, results) if measured else "", _measures()]
     about = (
-        "Policies on a simulated clock over GPU instances whose contention is known exactly. A simulated number tests"
-        " the logic of scheduling; it says nothing about a device. Fractions are in per cent, intervals are 95 % over"
-        " seeds."
+        "Scheduling policies on a simulated clock, over GPU instances whose interference is known exactly. A simulated"
+        " number tests the logic of scheduling; it says nothing about a device. Fractions are in per cent, intervals"
+        " are 95 % over seeds."
     )
-    return page("SMore: policies compared", "Policies compared", about, "".join(links), "".join(body))
+    return page.document("SMore: policies compared", "Policies compared", about, links, "".join(parts))
 
 
-def page(title: str, heading: str, about: str, links: str, body: str) -> str:
-    """A whole document in the house's style; ``links`` and ``body`` are HTML."""
+def _measured(pictures: "Sequence[Picture]", results: Sequence[Measured]) -> str:
+    words = "These numbers were measured, not simulated. No table or picture above contains one of them."
+    commands = "".join(
+        f"<li><code>{escape(str(result.document.get('command', result.path.name)))}</code></li>" for result in results
+    )
+    panels = "".join(map(figure, pictures))
+    return f'<section id="measured"><h2>Measured</h2><p class="soft">{words}</p>{panels}<ul>{commands}</ul></section>'
+
+
+def _measures() -> str:
+    """What each measure is."""
+    columns = [
+        Column(heading="measure", number=False),
+        Column(heading="what it is", number=False),
+        Column(heading="better", number=False),
+        Column(heading="undefined where", number=False),
+    ]
+    rows = [
+        [escape(measure.heading), escape(measure.definition), measure.better or "–", escape(measure.undefined)]
+        for measure in MEASURES.values()
+    ]
+    note = (
+        "A figure is undefined (–) if in one of the seeds there is nothing to divide by. “±” is half a 95 % interval"
+        " over seeds (Student)."
+    )
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport"'
-        ' content="width=device-width,'
-        f' initial-scale=1"><title>{escape(title)}</title><style>{STYLE}</style></head><body><main><h1>{escape(heading)}</h1><p'
-        f' class="soft">{escape(about)}</p><nav>{links}</nav>{body}</main></body></html>\n'
+        f'<section id="measures"><h2>Measures</h2>{page.table("", columns, rows)}<p class="soft">{note}</p></section>'
     )
 
 
-def _section(section: Section, pictures: "Sequence[Picture]") -> str:
+def _section(section: Section, pictures: "Sequence[Picture]", tables: Sequence[str]) -> str:
     document = section.document
+    files = ", ".join(f'<a href="{escape(name)}">{escape(name)}</a>' for name in tables)
     parts = [
         (
             f'<section id="{escape(section.preset)}"><h2>{escape(section.preset)}<span class="kind'
             ' simulated">simulated</span></h2>'
         ),
         f"<p>{escape(document['about'])}</p><p class='soft'>{escape(section.caption())}</p>",
-    ]
-    if section.judged:
-        parts.append(_claims(section))
-    parts += [
+        f"<p class='soft'>As CSV: {files}</p>" if files else "",
+        _claims(section) if section.judged else "",
         _table(section),
         _by_configuration(section),
         _instances(section),
         _admission(section),
         *map(figure, pictures),
+        f'<p class="soft">Made by <code>{escape(document["command"])}</code></p></section>',
     ]
-    parts.append(f'<p class="soft">Made by <code>{escape(document["command"])}</code></p></section>')
     return "".join(parts)
 
 
 def _claims(section: Section) -> str:
     worlds = int(section.document["worlds"])
-    head = "<th>claim</th><th>said by</th><th></th><th class='n'>points better</th>"
-    if worlds:
-        head += f"<th class='n'>sign holds in {worlds} worlds</th><th class='n'>without interference</th>"
-    rows = "".join(_claim(one, worlds) for one in section.judged)
+    columns = [
+        Column(heading="claim", number=False),
+        Column(heading="said by", number=False),
+        Column(heading="verdict", number=False),
+        Column(heading="points better"),
+    ]
     note = (
-        "Judged on differences paired by seed. “No worse”: the deficit is at most one point with 95 % confidence."
-        " “Lower”: the whole interval is. Where the interval allows either, it cannot be said."
+        "Judged on differences paired by seed. “No worse” holds if the deficit is at most one point with 95 %"
+        " confidence, “lower” if the whole interval is on that side. If the interval allows either, it cannot be said."
     )
     if worlds:
+        columns += [Column(heading=f"sign holds in {worlds} worlds"), Column(heading="without interference")]
         note += (
-            f" The sign of the mean difference is looked at again in {worlds} worlds with every demand and exponent"
-            " times U(0.7, 1.3), and in one in which nothing interferes."
+            f" The sign of the mean difference is checked again in {worlds} worlds, in which every demand and exponent"
+            " is multiplied by U(0.7, 1.3), and in one without interference."
         )
-    return framed("Claims", head, rows) + f"<p class='soft'>{note}</p>"
+    rows = [_claim(section, judged, worlds) for judged in section.judged]
+    return page.table("Claims", columns, rows) + f"<p class='soft'>{note}</p>"
 
 
-def _claim(one: JudgedClaim, worlds: int) -> str:
-    low, high = one.advantage.low, one.advantage.high
-    bounds = (
-        f"<small>{100 * low:+.2f} to {100 * high:+.2f}</small>" if math.isfinite(low) else "<small>one seed</small>"
-    )
-    remark = f"<br><span class='soft'>{escape(one.remark)}</span>" if worlds and one.remark else ""
-    cells = (
-        f"<td>{escape(str(one.claim))}{remark}</td><td>{'the paper' if one.claim.published else 'ours'}</td>"
-        f"<td><span class='badge {_BADGE[one.verdict]}'>{one.verdict.value}</span></td>"
-        f"<td class='n'>{100 * one.advantage.mean:+.2f}{bounds}</td>"
-    )
+def _claim(section: Section, judged: JudgedClaim, worlds: int) -> list[str]:
+    remark = f"<br><span class='soft'>{escape(judged.remark)}</span>" if worlds and judged.remark else ""
+    cells = [
+        f"{escape(str(judged.claim))}{remark}",
+        "the paper" if judged.claim.published else "ours",
+        f"<span class='badge {_BADGE[judged.verdict]}'>{judged.verdict.value}</span>",
+        _advantage(section, judged),
+    ]
     if worlds:
-        cells += f"<td class='n'>{100 * one.worlds:.0f} %</td><td class='n'>{100 * one.calm:+.2f}</td>"
-    return f"<tr>{cells}</tr>"
+        cells += [_number(judged.worlds, ".0f", " %"), _number(judged.calm, "+.2f")]
+    return cells
 
 
-def cell(one: Interval) -> str:
-    """Per cent, with half its interval."""
-    if math.isnan(one.mean):
-        return "<td class='n'>–</td>"
-    half = f"<small>± {100 * (one.high - one.low) / 2:.2f}</small>" if math.isfinite(one.low) else ""
-    return f"<td class='n'>{100 * one.mean:.2f}{half}</td>"
+def _advantage(section: Section, judged: JudgedClaim) -> str:
+    """The paired difference in points, with its interval, or why there is none."""
+    advantage, seeds = judged.advantage, len(section.seeds)
+    if math.isnan(advantage.mean):
+        count = section.undefined(f"advantage.{judged.claim.name}")
+        return f"undefined<small>{why_undefined(judged.claim.metric, count, seeds)}</small>"
+    if math.isnan(advantage.low):
+        return f"{100 * advantage.mean:+.2f}<small>one seed</small>"
+    return f"{100 * advantage.mean:+.2f}<small>{100 * advantage.low:+.2f} to {100 * advantage.high:+.2f}</small>"
+
+
+def _number(share: float, form: str, unit: str = "") -> str:
+    return "–" if math.isnan(share) else f"{100 * share:{form}}{unit}"
+
+
+def cell(value: Interval) -> str:
+    """Per cent, with half its interval; – if it is undefined."""
+    if math.isnan(value.mean):
+        return "–"
+    half = f"<small>± {100 * (value.high - value.low) / 2:.2f}</small>" if math.isfinite(value.low) else ""
+    return f"{100 * value.mean:.2f}{half}"
 
 
 def _table(section: Section) -> str:
-    bound = ""
-    if section.bound is not None:
-        dashes = "<td class='n'>–</td>" * (len(COLUMNS) - 1)
-        bound = f"<tr><td>offline upper bound</td>{cell(section.interval('dsr.upper-bound'))}{dashes}</tr>"
     several = len(section.configurations)
     over = f"mean of {several} configurations" if several > 1 else "one configuration"
-    return table(
-        f"In per cent, {over}, {seeds_in_words(section.seeds)}", section.policies, COLUMNS, section.interval, bound
-    )
+    heading = f"In per cent, {over}, {seeds_in_words(section.seeds)}"
+    bound = []
+    if section.bound is not None:
+        rest = ["–"] * (len(MEASURES) - 1)
+        bound = [["offline upper bound", cell(section.interval("dsr.upper-bound")), *rest]]
+    table_ = table(heading, section.policies, columns(MEASURES), section.interval, bound)
+    return table_ + _undefined(section, MEASURES) + "<p class='soft'><a href='#measures'>What each measure is</a></p>"
+
+
+def _undefined(section: Section, metrics: Iterable[str]) -> str:
+    """Why cells of the table have no value, a line for each measure; '' if all have one."""
+    lines = []
+    for metric in metrics:
+        counts = {policy: section.undefined(f"{metric}.{policy}") for policy in section.policies}
+        if words := undefined_policies(metric, counts, len(section.seeds)):
+            heading = MEASURES[metric].heading if metric in MEASURES else metric.partition(".")[2]
+            lines.append(f"<li>{escape(heading)} is undefined: {escape(words)}</li>")
+    return f"<ul class='soft'>{''.join(lines)}</ul>" if lines else ""
 
 
 #: What the paper says that "deadlines met" is a share of.
 SENTENCES: Final = (
     "The paper draws the “deadline satisfactory ratio” at 16,000 requests a minute (VIII-D), which is over all that"
     " were submitted, and says that effectiveness “can be measured by the ratio of functions admitted that can meet"
-    " their deadlines” (VIII-B), which is over those that were dispatched. Both stand here."
+    " their deadlines” (VIII-B), which is over those that were dispatched. Both are here."
 )
 
 
 def _by_configuration(section: Section) -> str:
-    """Deadlines met and training lost in each configuration, where there are several."""
+    """Deadlines met and training lost in each configuration, if there are several."""
     if len(section.configurations) == 1:
         return ""
     parts = [f"<p class='soft'>{SENTENCES}</p>"]
     for metric in ("dsr", "dsr_admitted", "train_loss"):
-        heading, meaning = COLUMNS[metric]
+        measure = MEASURES[metric]
 
-        def found(name: str, metric: str = metric) -> Interval:
+        def value(name: str, metric: str = metric) -> Interval:
             configuration, _, policy = name.partition(".")
             return section.interval(f"{metric}.{policy}", configuration)
 
-        columns = {configuration: (configuration, meaning) for configuration in section.configurations}
-        parts.append(table(f"{heading} by configuration: {meaning}, per cent", section.policies, columns, found))
+        by_configuration = {name: Column(heading=name, meaning=measure.meaning) for name in section.configurations}
+        heading = f"{measure.heading} by configuration: {measure.meaning}, per cent"
+        parts.append(table(heading, section.policies, by_configuration, value))
     return "".join(parts)
 
 
 def _instances(section: Section) -> str:
-    """How many instances each policy had, which is no share."""
-
-    def number(name: str) -> str:
-        return f"<td class='n'>{section.interval(name).mean:.2f}</td>"
-
-    rows = "".join(
-        f"<tr><td>{escape(policy)}</td>{number(f'loaded_at_start.{policy}')}{number(f'loaded.{policy}')}</tr>"
+    """How many instances each policy had: counts, no shares."""
+    rows = [
+        [escape(policy)]
+        + [f"{section.interval(f'{name}.{policy}').mean:.2f}" for name in ("loaded_at_start", "loaded")]
         for policy in section.policies
-    )
-    head = "<th>policy</th><th class='n'>at the start</th><th class='n'>mean over time</th>"
-    return framed("Instances loaded on a GPU instance", head, rows)
+    ]
+    heads = [Column(heading="policy", number=False), Column(heading="at the start"), Column(heading="mean over time")]
+    return page.table("Instances loaded on a GPU instance", heads, rows)
 
 
 def _admission(section: Section) -> str:
-    names = [function.name for function in section.world(section.configurations[0]).functions]
-    return table("Admitted by function, per cent", section.policies, by_function(names), section.interval)
+    by_name = by_function(function.name for function in section.world(section.configurations[0]).functions)
+    heading = "Admitted by function: dispatched, of those submitted, per cent"
+    return table(heading, section.policies, by_name, section.interval) + _undefined(section, by_name)
 
 
-def by_function(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+def by_function(names: Iterable[str]) -> dict[str, Column]:
     """Columns of a table of admission."""
-    return {f"admission.{name}": (name, "dispatched, of those submitted") for name in names}
+    return {f"admission.{name}": Column(heading=name, meaning="dispatched, of those submitted") for name in names}
+
+
+def columns(measures: Mapping[str, Measure]) -> dict[str, Column]:
+    """Columns of a table of measures."""
+    return {name: Column(heading=measure.heading, meaning=measure.meaning) for name, measure in measures.items()}
 
 
 def table(
     heading: str,
     policies: Sequence[str],
-    columns: Mapping[str, tuple[str, str]],
-    found: Callable[[str], Interval],
-    more: str = "",
+    by_metric: Mapping[str, Column],
+    value: Callable[[str], Interval],
+    more: Sequence[Sequence[str]] = (),
 ) -> str:
     """
-    A line for each policy. ``columns``: metric → heading and meaning; ``found``: ``<metric>.<policy>`` → value;
-    ``more``: more lines.
+    A table with a row for each policy. ``by_metric``: metric → column; ``value``: ``<metric>.<policy>`` → value;
+    ``more``: rows of HTML to add.
     """
-    head = "".join(f"<th class='n' title='{escape(meaning)}'>{escape(name)}</th>" for name, meaning in columns.values())
-    rows = "".join(
-        f"<tr><td>{escape(policy)}</td>{''.join(cell(found(f'{metric}.{policy}')) for metric in columns)}</tr>"
-        for policy in policies
-    )
-    return framed(heading, f"<th>policy</th>{head}", rows + more)
-
-
-def framed(heading: str, head: str, rows: str) -> str:
-    """A table under a heading that scrolls where it is wider than the page."""
-    return (
-        f"<h3>{heading}</h3><div"
-        f" class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    rows = [[escape(policy), *(cell(value(f"{metric}.{policy}")) for metric in by_metric)] for policy in policies]
+    return page.table(heading, [Column(heading="policy", number=False), *by_metric.values()], [*rows, *more])
 
 
 def figure(picture: "Picture") -> str:
@@ -304,6 +304,6 @@ def figure(picture: "Picture") -> str:
     frame = " class='measured-panel'" if picture.measured else ""
     return (
         f"<figure{frame}><figcaption>{escape(picture.heading)} <span class='number'>after figure {picture.figure} of"
-        f" the paper</span><span class='kind {kind}'>{kind}</span></figcaption><img alt='{escape(picture.words)}'"
-        f" src='data:image/svg+xml;base64,{data}'></figure>"
+        f" the paper</span><span class='kind {kind}'>{kind}</span></figcaption><div class='picture'><img"
+        f" alt='{escape(picture.words)}' src='data:image/svg+xml;base64,{data}'></div></figure>"
     )

@@ -1,5 +1,5 @@
 """
-A comparison as it lies in a folder, and files of what was measured: all that a report is made of.
+The folder of a comparison, and the files of measurements: what a report is made of.
 
 A folder holds ``comparison.json`` (options, intervals, claims), ``rows.csv`` (a line for each run), ``table.csv``
 (means with 95 % intervals), the preset as it was, and an ``.npz`` of raw rows for each run of the preset's own world.
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from research.compare.claims import Claim, ClaimVerdict, JudgedClaim
-from research.compare.comparison import Cell, Comparison, Plan, Row, raw_name, write_rows
+from research.compare.comparison import Cell, Comparison, Plan, Row, count_undefined, raw_name, write_rows
+from scheduler.simulation import traces
 from scheduler.simulation.metrics import Interval, interval
 from scheduler.simulation.result import Result
 from scheduler.simulation.world import PRESETS, Preset, World, load
@@ -27,7 +28,7 @@ VERSION: Final = 1
 
 
 class BadReport(InvalidSpec):
-    """A folder or file that no report can be made of: the message names it, and the field where there is one."""
+    """A folder or file from which no report can be made; the message names it, and the field if there is one."""
 
 
 def seeds_in_words(seeds: Sequence[int]) -> str:
@@ -40,7 +41,7 @@ def seeds_in_words(seeds: Sequence[int]) -> str:
 def write(
     folder: Path, plan: Plan, comparison: Comparison, rows: Mapping[Cell, Row], *, command: str, revision: str
 ) -> None:
-    """All but the raw rows, which were written as they came. OSError where that fails."""
+    """Write a comparison into its folder, without the raw rows, which each run wrote. Raises OSError."""
     source = Path(plan.preset) if plan.preset.endswith((".yaml", ".yml")) else PRESETS / f"{plan.preset}.yaml"
     preset = plan.load()
     copy = folder / f"{preset.name}.yaml"
@@ -48,9 +49,15 @@ def write(
         copy.write_bytes(source.read_bytes())
     write_rows(rows, folder / "rows.csv")
     intervals = {"": comparison.intervals()}
+    undefined = {"": comparison.undefined()}
     for name, by in comparison.configurations.items() if len(comparison.configurations) > 1 else ():
         intervals[name] = {
             f"{metric}.{policy}": interval(list(values))
+            for policy, metrics in by.items()
+            for metric, values in metrics.items()
+        }
+        undefined[name] = {
+            f"{metric}.{policy}": count_undefined(values)
             for policy, metrics in by.items()
             for metric, values in metrics.items()
         }
@@ -67,23 +74,25 @@ def write(
         "device": world.interference_model.device,
         "sharing_mode": world.interference_model.sharing_mode,
         "truth": world.interference_model.name,
-        "trace": dict(preset.trace) | dict(plan.trace),
+        "trace": traces.changed(preset.trace, plan.trace),
         "predictor": dict(preset.predictor) | dict(plan.predictor),
         "factors": dict(plan.factors),
         "interference": plan.interference,
         "worlds": plan.worlds,
-        "intervals": {key: {name: _numbers(one) for name, one in found.items()} for key, found in intervals.items()},
+        "intervals": {key: {name: _numbers(value) for name, value in by.items()} for key, by in intervals.items()},
+        # How many seeds have no value, for the figures that are undefined.
+        "undefined": {key: {name: count for name, count in by.items() if count} for key, by in undefined.items()},
         "claims": [
             {
-                "metric": one.claim.metric,
-                "first": one.claim.first,
-                "other": one.claim.other,
-                "advantage": _numbers(one.advantage),
-                "verdict": one.verdict.value,
-                "worlds": _number(one.worlds),
-                "calm": _number(one.calm),
+                "metric": judged.claim.metric,
+                "first": judged.claim.first,
+                "other": judged.claim.other,
+                "advantage": _numbers(judged.advantage),
+                "verdict": judged.verdict.value,
+                "worlds": _number(judged.worlds),
+                "calm": _number(judged.calm),
             }
-            for one in comparison.judged()
+            for judged in comparison.judged()
         ],
     }
     (folder / FILE).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
@@ -94,9 +103,9 @@ def _write_table(path: Path, intervals: Mapping[str, Mapping[str, Interval]], se
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["configuration", "figure", "mean", "low", "high", "seeds"])
-        for key, found in intervals.items():
-            for name, one in found.items():
-                numbers = ["" if value is None else f"{value:.6g}" for value in _numbers(one)]
+        for key, by_name in intervals.items():
+            for name, value in by_name.items():
+                numbers = ["" if number is None else f"{number:.6g}" for number in _numbers(value)]
                 writer.writerow([key or "mean of all", name, *numbers, seeds])
 
 
@@ -104,19 +113,19 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _numbers(one: Interval) -> list[float | None]:
-    return [_number(value) for value in (one.mean, one.low, one.high)]
+def _numbers(value: Interval) -> list[float | None]:
+    return [_number(number) for number in (value.mean, value.low, value.high)]
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _known(value: float | None) -> float:
+def _or_nan(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
 def _interval(numbers: Sequence[float | None]) -> Interval:
-    mean, low, high = map(_known, numbers)
+    mean, low, high = map(_or_nan, numbers)
     return Interval(mean=mean, low=low, high=high)
 
 
@@ -147,20 +156,20 @@ class Section:
     def judged(self) -> list[JudgedClaim]:
         return [
             JudgedClaim(
-                claim=Claim(metric=one["metric"], first=one["first"], other=one["other"]),
-                advantage=_interval(one["advantage"]),
-                verdict=ClaimVerdict(one["verdict"]),
-                worlds=_known(one["worlds"]),
-                calm=_known(one["calm"]),
+                claim=Claim(metric=entry["metric"], first=entry["first"], other=entry["other"]),
+                advantage=_interval(entry["advantage"]),
+                verdict=ClaimVerdict(entry["verdict"]),
+                worlds=_or_nan(entry["worlds"]),
+                calm=_or_nan(entry["calm"]),
             )
-            for one in self.document["claims"]
+            for entry in self.document["claims"]
         ]
 
     @property
     def bound(self) -> float | None:
-        """Mean share of deadlines that could have been met, where the case was small enough to tell."""
-        found = self.document["intervals"][""].get("dsr.upper-bound")
-        return None if found is None else float(found[0])
+        """Mean share of deadlines that could have been met; None if the case was too large to compute it."""
+        bound = self.document["intervals"][""].get("dsr.upper-bound")
+        return None if bound is None else float(bound[0])
 
     def interval(self, name: str, configuration: str | None = None) -> Interval:
         """``<metric>.<policy>``; of all configurations together, or of one."""
@@ -168,6 +177,11 @@ class Section:
         return _interval(
             self.document["intervals"][configuration if several and configuration is not None else ""][name]
         )
+
+    def undefined(self, name: str) -> int:
+        """The number of seeds in which a figure has no value, of all configurations together."""
+        # Folders of older versions do not say it.
+        return int(self.document.get("undefined", {}).get("", {}).get(name, 0))
 
     @cached_property
     def _loaded(self) -> Preset:
@@ -184,24 +198,26 @@ class Section:
         return self._loaded.worlds[configuration]
 
     def run(self, configuration: str, policy: str, seed: int) -> Result:
-        """Raw rows. Raises BadReport where they are not there."""
+        """The raw rows of a run. Raises BadReport if their file is missing."""
         path = self.folder / raw_name(Cell(configuration=configuration, seed=seed), policy)
         if not path.is_file():
-            raise BadReport(f"{path}: the raw rows of this run are not there")
+            raise BadReport(f"{path}: the raw rows of this run are missing")
         return Result.read(path)
 
     def runs(self, configuration: str, policy: str) -> list[Result]:
         return [self.run(configuration, policy, seed) for seed in self.seeds]
 
     def caption(self, *notes: str) -> str:
-        """Where a picture is from: what was simulated, with which load and seeds, by which code."""
+        """The origin of a picture: what was simulated, with which load and seeds, by which code."""
         document, trace = self.document, self.document["trace"]
+        kind = trace.get("kind", "poisson")
         load_ = (
-            f"{trace.get('kind', 'poisson')} at {float(trace.get('rate_per_min', 12_000)):,.0f} a minute for"
-            f" {trace.get('seconds', 60):g} s"
+            f"{kind} {Path(str(trace['path'])).name}"
+            if kind in traces.WHOLE
+            else f"{kind} at {float(trace.get('rate_per_min', 12_000)):,.0f} a minute for {trace.get('seconds', 60):g} s"
         )
         truth = (
-            f"Simulated ({document['device'].removeprefix('simulated ')}, {document['sharing_mode']}, ground truth"
+            f"Simulated ({document['device'].removeprefix('simulated ')}, {document['sharing_mode']}, interference model"
             f" {document['truth']})"
         )
         changed = "" if document["interference"] else " No interference."
@@ -217,7 +233,7 @@ class Section:
 
 
 def read(folder: Path) -> Section:
-    """Raises BadReport for a folder that holds no comparison, or one of another version."""
+    """The comparison in a folder. Raises BadReport for a folder without one, or with one of another version."""
     path = folder / FILE
     try:
         document = json.loads(path.read_text())
@@ -240,7 +256,7 @@ class Measured:
 
     def interval(self, name: str) -> Interval:
         bounds = self.document.get("intervals", {}).get(name)
-        low, high = (_known(bounds["low"]), _known(bounds["high"])) if bounds else (math.nan, math.nan)
+        low, high = (_or_nan(bounds["low"]), _or_nan(bounds["high"])) if bounds else (math.nan, math.nan)
         return Interval(mean=self.figures.get(name, math.nan), low=low, high=high)
 
     def caption(self, *notes: str) -> str:
@@ -253,9 +269,9 @@ class Measured:
 
 def read_measured(path: Path, wanted: Sequence[str]) -> Measured:
     """
-    ``wanted``: beginnings of names of which at least one figure is expected.
+    The result at the end of a benchmark's output. ``wanted``: beginnings of names; at least one figure has one of them.
 
-    Raises BadReport for a file that does not end with such a line, OSError where there is none.
+    Raises BadReport for a file that does not end with such a line, OSError for one that is missing.
     """
     lines = path.read_text().splitlines()
     try:

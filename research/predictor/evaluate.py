@@ -376,7 +376,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--data",
         type=Path,
-        default=ROOT.parent / "shared" / "data" / "interference",
+        default=ROOT / "ml" / "data" / "interference",
         help="folder of public measurements",
     )
     parser.add_argument("--splits", type=int, default=50)

@@ -1,6 +1,5 @@
 """
-Draws what measured rows say (``research.predictor.observations``): figures 1 to 3 and table II of the paper, and
-predictions against measurements.
+Pictures of measured rows, after figures 1 to 3 and table II of the paper, and of predictions against measurements.
 
 The only module here that needs matplotlib, which the extra ``report`` installs. The same rows give the same files.
 """
@@ -9,7 +8,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any, Final, Literal
 
 import matplotlib as mpl
@@ -23,32 +21,21 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from ml.measure.plan import LADDERS
 from ml.measure.rows import Profile, Role, Row
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats
+from research.predictor.held_out import COVERAGE, FOLDS, LEAST_PAIRS, JudgedPredictions, pair_rows
 from research.predictor.observations import (
     COLD_RATIO,
-    COVERAGE,
-    DIRECTION_TITLES,
-    FOLDS,
-    LEAST_PAIRS,
-    PHASES,
-    PREDICTOR_PICTURES,
-    PROFILE_PICTURES,
-    PUBLISHED,
-    JudgedPredictions,
     by_models,
     cells,
     cold_starts,
-    counted,
     ladders,
     noise,
-    ordered,
-    pair_rows,
     partition,
-    percent,
-    title,
     utilisation,
     waits,
-    when,
 )
+from research.predictor.published import DIRECTION_TITLES, PHASES, PUBLISHED, counted, ordered, percent, title, when
+from research.predictor.text import PREDICTOR_PICTURES, PROFILE_PICTURES
+from research.style import BLUE, GREEN, GREY, ORANGE, RED, SKY, STYLE, canvas
 
 #: Observation I as the prose beside figure 1 puts it: shares of the device's time, from and to.
 PUBLISHED_LEVELS: Final[Mapping[Role, Mapping[str, tuple[float, float]]]] = {
@@ -69,35 +56,15 @@ METRIC_TITLES: Final = {
     "p99": "P99 latency",
 }
 
-#: Okabe and Ito's palette, told apart by readers of every colour vision.
-BLUE, ORANGE, GREEN, RED, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#7F7F7F"
-#: Drawing settings, in force only while this module draws. The salt makes the ids in an SVG the same every time.
-STYLE: Final[dict[Any, Any]] = {
-    "svg.hashsalt": "smore",
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "hatch.linewidth": 0.5,
-}
 #: Ticks of a degradation on a scale of log(1 + degradation), fractions.
 TICKS: Final = (-0.5, -0.25, 0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 def caption(profile: Profile, rows: Sequence[Row], *notes: str) -> str:
-    """Place, date and number of rows, then what else must be known to read the picture."""
+    """Device, sharing mode, date and number of rows, then ``notes``."""
     place = f"{profile.place.device}; {profile.place.sharing_mode}"
     amount = f"{when(rows)}; {counted(len(rows), 'row')}" if rows else "no rows"
     return " ".join([f"{place}; {amount}.", *notes])
-
-
-def _figure(width: float, height: float, heading: str, words: str) -> Figure:
-    """In inches, with a heading above and a caption below."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(heading, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    figure.supxlabel(fill(words, int(width * 15.5)), x=0.01, ha="left", fontsize=7.5, color="0.25")
-    return figure
 
 
 def _empty(axes: Axes, words: str) -> None:
@@ -113,12 +80,12 @@ def _back(values: Floats) -> Floats:
 
 
 def _wide(values: Sequence[float]) -> bool:
-    """Whether degradations are better told apart on a log scale."""
+    """Whether degradations need a log scale to be read."""
     return max(values, default=0.0) > 1.0
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Those of :data:`TICKS` within, far enough from each other on their scale; 0 is always one."""
+    """The values of :data:`TICKS` between ``low`` and ``high``, without those too close to another; 0 is always kept."""
     least = 0.06 * (math.log1p(high) - math.log1p(low))
     taken = [0.0]
     for tick in sorted(TICKS, key=abs):
@@ -129,8 +96,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _degradation_axes(axes: Axes, which: Literal["x", "y"], values: Sequence[float]) -> None:
     """
-    An axis of fractions, written in per cent; in steps of log(1 + degradation), as Eq. 2 counts, where they go beyond
-    100 %.
+    An axis of fractions in per cent; on a scale of log(1 + degradation), as in Eq. 2, if there are values above 100 %.
     """
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = min(0.0, min(values, default=0.0)), max(values, default=0.0)
@@ -147,29 +113,27 @@ def _degradation_axes(axes: Axes, which: Literal["x", "y"], values: Sequence[flo
 
 
 def draw_utilisation(profile: Profile) -> Figure:
-    """Figure 1: share of the device's time of each model alone, over its batches, for both roles."""
+    """Figure 1: the share of the device's time that each model takes alone, by batch, in both roles."""
     rows = list(profile.solo.values())
-    notes = [
-        f"Counter: {profile.place.counter}. Numbers below the marks: batch. Grey: level the paper names (RTX 3090)."
-    ]
+    notes = [f"Counter: {profile.place.counter}. Numbers below the marks: batch. Grey: level in the paper (RTX 3090)."]
     if waits(profile):
         notes.append(
-            "The share of a training follows from the wait for input that was set, not found (ModelCard.input_wait)."
+            "The share of a training follows from the wait for input, which was set, not measured (ModelCard.input_wait)."
         )
     if partition(profile):
-        notes.append("A function runs without a pause and so takes all of a CPU partition, whatever the model.")
-    figure = _figure(9.2, 6.2, "Utilisation alone, by model and batch (figure 1)", caption(profile, rows, *notes))
+        notes.append("A function runs without a pause, so it takes all of a CPU partition, whatever the model.")
+    figure = canvas(9.2, 6.2, caption(profile, rows, *notes), "Utilisation alone, by model and batch (figure 1)")
     roles: tuple[tuple[Role, str], ...] = (("training", BLUE), ("function", ORANGE))
     for axes, (role, colour) in zip(figure.subplots(2, 1), roles, strict=True):
-        found = utilisation(profile, role)
-        models = ordered({*PUBLISHED, *found})
+        shares = utilisation(profile, role)
+        models = ordered({*PUBLISHED, *shares})
         for position, model in enumerate(models):
             if model in PUBLISHED_LEVELS[role]:
                 low, high = PUBLISHED_LEVELS[role][model]
                 axes.fill_between([position - 0.42, position + 0.42], 100 * low, 100 * high, color="0.9", linewidth=0)
-            batches = sorted(found.get(model, {}))
+            batches = sorted(shares.get(model, {}))
             x = position + 0.2 * (np.arange(len(batches)) - (len(batches) - 1) / 2)
-            y = np.array([100 * found[model][batch] for batch in batches])
+            y = np.array([100 * shares[model][batch] for batch in batches])
             axes.plot(x, y, "o-", color=colour, markersize=5, linewidth=1)
             for at, share, batch in zip(x, y, batches, strict=True):
                 axes.annotate(
@@ -190,14 +154,14 @@ def draw_utilisation(profile: Profile) -> Figure:
 
 def draw_pairs(profile: Profile) -> Figure:
     """
-    Figure 2: degradation of each training by each function and the other way round, model by model, mean over the
-    batches measured.
+    Figure 2: degradation of each training by each function, and of each function by each training, mean over the
+    measured batches.
     """
     return _heat_maps(profile, "pair", "Degradation by co-location, model by model (figure 2)", DIRECTIONS[:2])
 
 
 def draw_functions(profile: Profile) -> Figure:
-    """As figure 2, of functions by functions: what Eq. 4 adds up."""
+    """As figure 2, for functions by functions: the terms that Eq. 4 adds up."""
     return _heat_maps(profile, "functions", "Functions beside functions", DIRECTIONS[2:])
 
 
@@ -209,7 +173,7 @@ def _heat_maps(profile: Profile, kind: str, heading: str, directions: Sequence[D
         "Degradation in per cent (Eq. 1), mean over the pairs of batches measured; small: how many those are. Hatched:"
         " not measured. Colours go by log(1 + degradation); each square has its own scale.",
     )
-    figure = _figure(6.2 * len(directions), 6.5, heading, words)
+    figure = canvas(6.2 * len(directions), 6.5, words, heading)
     for axes, direction in zip(np.atleast_1d(figure.subplots(1, len(directions))), directions, strict=True):
         _heat_map(figure, axes, direction, by_models(cells(profile, direction)))
     return figure
@@ -220,21 +184,21 @@ def _heat_map(
 ) -> None:
     models = ordered({*PUBLISHED, *(model for pair in measured for model in pair)})
     values = np.full((len(models), len(models)), np.nan)
-    for (victim, aggressor), found in measured.items():
-        values[models.index(victim), models.index(aggressor)] = statistics.fmean(found)
+    for (victim, aggressor), degradations in measured.items():
+        values[models.index(victim), models.index(aggressor)] = statistics.fmean(degradations)
     top = max(0.05, float(np.nanmax(values))) if measured else 1.0
     norm = FuncNorm((_forward, _back), vmin=0, vmax=top)
     axes.patch.set(hatch="////", edgecolor="0.8", facecolor="white")
     mesh = axes.pcolormesh(
         np.ma.masked_invalid(np.maximum(values, 0)), cmap="cividis", norm=norm, edgecolors="white", linewidth=1
     )
-    for (victim, aggressor), found in measured.items():
-        mean = statistics.fmean(found)
+    for (victim, aggressor), degradations in measured.items():
+        mean = statistics.fmean(degradations)
         colour = "black" if float(norm(max(0.0, mean))) > 0.55 else "white"
         x, y = models.index(aggressor) + 0.5, models.index(victim) + 0.5
         number = f"{100 * mean:.1f}" if abs(mean) < 0.0995 else f"{100 * mean:.0f}"
         axes.text(x, y - 0.08, number, ha="center", va="center", fontsize=9, color=colour)
-        axes.text(x, y + 0.32, f"n {len(found)}", ha="center", va="center", fontsize=6, color=colour)
+        axes.text(x, y + 0.32, f"n {len(degradations)}", ha="center", va="center", fontsize=6, color=colour)
     names = [title(model) for model in models]
     axes.set_xticks(np.arange(len(models)) + 0.5, names, rotation=45, ha="right", rotation_mode="anchor")
     axes.set_yticks(np.arange(len(models)) + 0.5, names)
@@ -256,21 +220,21 @@ def _heat_map(
 
 def draw_concurrency(profile: Profile) -> Figure:
     """Figure 3: degradation over the number of functions at a time."""
-    found = ladders(profile)
+    by_pair = ladders(profile)
     rows = [
         row
         for row in profile.colocations
         if len({m.workload for m in row.members[1:]}) == 1
-        and (row.members[0].workload, row.members[1].workload) in found
+        and (row.members[0].workload, row.members[1].workload) in by_pair
     ]
     notes = ["The functions are of one kind and run without a pause; bars: least and most of them."]
-    missing = [f"{title(t.model)}/{title(f.model)}" for (t, f), steps in found.items() if steps[0].k > 1]
+    missing = [f"{title(t.model)}/{title(f.model)}" for (t, f), steps in by_pair.items() if steps[0].k > 1]
     if missing:
         notes.append(f"One function alone was not measured for {', '.join(missing)}.")
-    absent = [f"{title(t)}/{title(f)}" for t, f in LADDERS if (t, f) not in {(a.model, b.model) for a, b in found}]
+    absent = [f"{title(t)}/{title(f)}" for t, f in LADDERS if (t, f) not in {(a.model, b.model) for a, b in by_pair}]
     if absent:
         notes.append(f"Not measured: {', '.join(absent)}.")
-    figure = _figure(9.2, 4.6, "Degradation by several functions at a time (figure 3)", caption(profile, rows, *notes))
+    figure = canvas(9.2, 4.6, caption(profile, rows, *notes), "Degradation by several functions at a time (figure 3)")
     styles = (
         (BLUE, "o", "-"),
         (ORANGE, "s", "--"),
@@ -282,7 +246,7 @@ def draw_concurrency(profile: Profile) -> Figure:
     left, right = figure.subplots(1, 2)
     for axes, side in ((left, "training"), (right, "function")):
         shown: list[float] = []
-        for number, ((training, function), steps) in enumerate(found.items()):
+        for number, ((training, function), steps) in enumerate(by_pair.items()):
             colour, marker, line = styles[number % len(styles)]
             k = [step.k for step in steps]
             values = [step.training if side == "training" else step.function for step in steps]
@@ -305,10 +269,10 @@ def draw_concurrency(profile: Profile) -> Figure:
         )
         axes.set_ylabel("degradation (Eq. 1)")
         axes.grid(axis="y", linewidth=0.4)
-        if not found:
+        if not by_pair:
             axes.set_yticks([])
             _empty(axes, "no row with several equal functions\nof the paper's three combinations")
-    if found:
+    if by_pair:
         left.legend(loc="upper left", fontsize=7.5)
         # Room for it above the lines.
         left.set_ylim(top=left.get_ylim()[1] * 1.25)
@@ -317,23 +281,23 @@ def draw_concurrency(profile: Profile) -> Figure:
 
 def draw_cold_starts(profile: Profile) -> Figure:
     """Table II: the cold start by phase, and over the warm run."""
-    found = cold_starts(profile)
-    rows = [profile.solo[cold.workload] for cold in found]
+    measured = cold_starts(profile)
+    rows = [profile.solo[cold.workload] for cold in measured]
     words = caption(
         profile,
         rows,
         "Functions at their smallest measured batch, one start of a process each; the warm run is the median alone. The"
         " ratio counts imports, context and weights, as the paper does, not the first run. Paper: RTX 3090, table II.",
     )
-    figure = _figure(9.2, 4.6, "Cold start against warm run (table II)", words)
+    figure = canvas(9.2, 4.6, words, "Cold start against warm run (table II)")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    models = ordered({*PUBLISHED, *(cold.workload.model for cold in found)})
+    models = ordered({*PUBLISHED, *(cold.workload.model for cold in measured)})
     colours = dict(zip(PHASES, ((BLUE, ""), (ORANGE, "\\\\\\"), (GREEN, "///"), (SKY, "...")), strict=True))
     for number, (phase, words_) in enumerate(PHASES.items()):
         colour, hatch = colours[phase]
-        positions = [models.index(cold.workload.model) for cold in found]
-        starts = [math.fsum([*cold.phases.values()][:number]) for cold in found]
-        lengths = [cold.phases[phase] for cold in found]
+        positions = [models.index(cold.workload.model) for cold in measured]
+        starts = [math.fsum([*cold.phases.values()][:number]) for cold in measured]
+        lengths = [cold.phases[phase] for cold in measured]
         left.barh(
             positions,
             lengths,
@@ -345,14 +309,14 @@ def draw_cold_starts(profile: Profile) -> Figure:
             height=0.65,
             label=words_,
         )
-    for cold in found:
+    for cold in measured:
         y = models.index(cold.workload.model)
         words_ = f" warm {1000 * cold.warm_p50_s:.3g} ms"
         left.annotate(
             words_, (math.fsum(cold.phases.values()), y), (2, 0), textcoords="offset points", va="center", fontsize=7
         )
-        right.plot(cold.ratio, y, "o", color=BLUE, markersize=6, label="measured" if cold is found[0] else None)
-    for model in set(models) - {cold.workload.model for cold in found}:
+        right.plot(cold.ratio, y, "o", color=BLUE, markersize=6, label="measured" if cold is measured[0] else None)
+    for model in set(models) - {cold.workload.model for cold in measured}:
         left.text(0, models.index(model), " not measured", va="center", fontsize=7, color="0.35")
     for model, published in PUBLISHED.items():
         right.plot(
@@ -367,11 +331,11 @@ def draw_cold_starts(profile: Profile) -> Figure:
     right.axvline(COLD_RATIO, color=RED, linewidth=1, linestyle="--", label="limit of the rule")
     left.set_yticks(range(len(models)), [title(model) for model in models])
     left.invert_yaxis()
-    left.set_xlim(0, 1.28 * max((math.fsum(cold.phases.values()) for cold in found), default=1.0))
+    left.set_xlim(0, 1.28 * max((math.fsum(cold.phases.values()) for cold in measured), default=1.0))
     left.set_xlabel("cold start by phase (s)")
     right.set_xscale("log")
     right.set_xlim(
-        min([5.0, *(cold.ratio / 1.5 for cold in found)]), max([1000.0, *(1.5 * cold.ratio for cold in found)])
+        min([5.0, *(cold.ratio / 1.5 for cold in measured)]), max([1000.0, *(1.5 * cold.ratio for cold in measured)])
     )
     right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     right.set_xlabel("cold start over warm run")
@@ -382,7 +346,7 @@ def draw_cold_starts(profile: Profile) -> Figure:
         "fontsize": 7.5,
         "columnspacing": 1.0,
     }
-    if found:
+    if measured:
         left.legend(ncols=len(PHASES), **above)
     right.legend(ncols=3, **above)
     return figure
@@ -397,21 +361,23 @@ def draw_calibration(profile: Profile, judged: Mapping[Direction, JudgedPredicti
         " of the point on its line: on or above the diagonal it covers what was measured. Axes go by log(1 +"
         " degradation) where values exceed 100 %.",
     )
-    figure = _figure(4.1 * len(judged), 5.2, "Predicted against measured degradation", words)
-    for axes, (direction, found) in zip(np.atleast_1d(figure.subplots(1, len(judged))), judged.items(), strict=True):
+    figure = canvas(4.1 * len(judged), 5.2, words, "Predicted against measured degradation")
+    for axes, (direction, predictions) in zip(
+        np.atleast_1d(figure.subplots(1, len(judged))), judged.items(), strict=True
+    ):
         axes.set_title(DIRECTION_TITLES[direction].capitalize(), loc="left")
         axes.set_xlabel(f"measured degradation\n({METRIC_TITLES[METRICS[direction]]})")
         axes.set_ylabel("predicted degradation")
         axes.set_box_aspect(1)
-        if found is None:
+        if predictions is None:
             _empty(axes, f"fewer than {LEAST_PAIRS} pairs")
             axes.set_xticks([])
             axes.set_yticks([])
             continue
-        axes.vlines(found.actual, found.predicted, found.upper, color="0.85", linewidth=0.5, zorder=1)
+        axes.vlines(predictions.actual, predictions.predicted, predictions.upper, color="0.85", linewidth=0.5, zorder=1)
         axes.plot(
-            found.actual,
-            found.upper,
+            predictions.actual,
+            predictions.upper,
             "^",
             color=ORANGE,
             markersize=3.5,
@@ -421,8 +387,8 @@ def draw_calibration(profile: Profile, judged: Mapping[Direction, JudgedPredicti
             zorder=2,
         )
         axes.plot(
-            found.actual,
-            found.predicted,
+            predictions.actual,
+            predictions.predicted,
             "o",
             color=BLUE,
             markersize=4,
@@ -431,7 +397,7 @@ def draw_calibration(profile: Profile, judged: Mapping[Direction, JudgedPredicti
             label="prediction",
             zorder=3,
         )
-        values = [*found.actual, *found.predicted, *found.upper]
+        values = [*predictions.actual, *predictions.predicted, *predictions.upper]
         _degradation_axes(axes, "x", values)
         _degradation_axes(axes, "y", values)
         axes.tick_params(axis="x", labelrotation=45)
@@ -441,8 +407,8 @@ def draw_calibration(profile: Profile, judged: Mapping[Direction, JudgedPredicti
         axes.text(
             0.98,
             0.02,
-            f"{found.pairs} pairs, {len(found.actual)} samples\nRMSLE {found.rmsle:.3f}\ncovered"
-            f" {percent(found.covered)}",
+            f"{predictions.pairs} pairs, {len(predictions.actual)} samples\nRMSLE {predictions.rmsle:.3f}\ncovered"
+            f" {percent(predictions.covered)}",
             transform=axes.transAxes,
             ha="right",
             va="bottom",
@@ -460,27 +426,32 @@ def draw_errors(profile: Profile, judged: Mapping[Direction, JudgedPredictions |
         f"Out-of-fold: {FOLDS} folds over whole pairs, recipe ours. RMSLE has no unit (Eq. 2). "
         "Dashed: deviation of repeats, which no predictor beats on average.",
     )
-    figure = _figure(4.1 * len(judged), 4.4, "Error of the predictor by model", words)
-    every = {name for found in judged.values() if found for name in (*found.samples.victims, *found.samples.aggressors)}
+    figure = canvas(4.1 * len(judged), 4.4, words, "Error of the predictor by model")
+    every = {
+        name
+        for predictions in judged.values()
+        if predictions
+        for name in (*predictions.samples.victims, *predictions.samples.aggressors)
+    }
     models = ordered({*PUBLISHED, *every})
     marks: tuple[tuple[Literal["victim", "aggressor"], str, str, str, float], ...] = (
         ("victim", "slowed down", BLUE, "o", -0.15),
         ("aggressor", "beside it", ORANGE, "s", 0.15),
     )
     handles: dict[str, Artist] = {}
-    for axes, (direction, found) in zip(
+    for axes, (direction, predictions) in zip(
         np.atleast_1d(figure.subplots(1, len(judged), sharey=True)), judged.items(), strict=True
     ):
         axes.set_title(DIRECTION_TITLES[direction].capitalize(), loc="left")
         axes.set_xlabel("RMSLE")
         axes.set_yticks(range(len(models)), [title(model) for model in models])
         axes.set_ylim(len(models) - 0.5, -0.5)
-        if found is None:
+        if predictions is None:
             _empty(axes, f"fewer than {LEAST_PAIRS} pairs")
             axes.set_xticks([])
             continue
         for side, label, colour, marker, shift in marks:
-            errors = found.of_model(side)
+            errors = predictions.of_model(side)
             y = [models.index(model) + shift for model in errors]
             (handles[label],) = axes.plot(
                 [error for error, _ in errors.values()], y, marker, color=colour, markersize=5
@@ -521,7 +492,7 @@ def _save(figure: Figure, path: Path, png: bool) -> Iterator[Path]:
 
 def draw_profile(profile: Profile, folder: Path, *, png: bool = False) -> Iterator[Path]:
     """
-    Every one of :data:`PROFILE_PICTURES` into a folder that is there; yields what was written. OSError where that
+    Draw all of :data:`PROFILE_PICTURES` into an existing folder; yields the files. Raises OSError where that
     fails.
     """
     with mpl.rc_context(STYLE):
@@ -533,7 +504,7 @@ def draw_predictor(
     profile: Profile, judged: Mapping[Direction, JudgedPredictions | None], folder: Path, *, png: bool = False
 ) -> Iterator[Path]:
     """
-    Every one of :data:`PREDICTOR_PICTURES` into a folder that is there; yields what was written. OSError where that
+    Draw all of :data:`PREDICTOR_PICTURES` into an existing folder; yields the files. Raises OSError where that
     fails.
     """
     with mpl.rc_context(STYLE):

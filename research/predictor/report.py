@@ -24,7 +24,8 @@ from typing import Final
 from ml.measure.rows import BadRow, Profile, Row, profiles, read
 from ml.predict.pairwise import RECIPES
 from ml.predict.samples import DIRECTIONS, Direction, samples
-from research.predictor.observations import SEED, Fit, JudgedPredictions, judge, predictor_text, profile_text
+from research.predictor.held_out import SEED, Fit, JudgedPredictions, judge
+from research.predictor.text import predictor_text, profile_text
 
 #: Folder of the checkout's measured rows.
 DATA: Final = Path(__file__).parents[2] / "ml" / "data"

@@ -32,17 +32,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from research.prewarm.cases import PRESETS, evaluate, report, table
+from research.prewarm.cases import PRESETS, evaluate
+from research.prewarm.report import report, table
+from smore.domain.errors import SmoreError
+from smore.traces import public
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m ml.prewarm_eval", description="Evaluate prewarming rules on real traces."
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of tables")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="full")
     parser.add_argument(
-        "--traces", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data" / "azure2019"
+        "--traces",
+        type=Path,
+        default=public.BUNDLED / "azure2019",
+        help="folder of the Azure trace's files; default: the bundled excerpt",
     )
     parser.add_argument(
         "--keep",
@@ -57,11 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    cases = [
-        evaluate(preset, file, load_s, options.traces, options.keep, say)
-        for file in preset.files
-        for load_s in preset.loads_s
-    ]
+    try:
+        cases = [
+            evaluate(preset, file, load_s, options.traces, options.keep, say)
+            for file in preset.files
+            for load_s in preset.loads_s
+        ]
+    except (SmoreError, OSError) as error:
+        print(f"ml.prewarm_eval: {error}", file=sys.stderr)
+        return 2
     if options.pictures is not None:
         from research.prewarm.pictures import draw
 
@@ -70,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps({"command": "prewarm_eval", "preset": preset.name, **report(cases)}))
     else:
         print("\n\n".join(table(case) for case in cases))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from research.predictor.pictures import BLUE, GREEN, GREY, ORANGE, RED, SKY, STYLE
-from research.prewarm.cases import TraceEvaluation, point
+from research.prewarm.cases import TraceEvaluation
+from research.prewarm.report import point
+from research.style import BLUE, GREEN, GREY, ORANGE, RED, SKY, STYLE
 
 #: Colour and marker of each family.
 LOOKS: Final = {
@@ -71,7 +72,8 @@ def _forecasts(case: TraceEvaluation) -> Figure:
             f"{part}: {100 * both:.0f} % of minutes correctly forecast to have requests or none", loc="left", fontsize=9
         )
         axes.set_ylabel("requests in a minute")
-        axes.legend(loc="upper right", fontsize=8)
+        # Above the axes, whatever the lines do.
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, fontsize=8)
         axes.grid(axis="y", linewidth=0.4)
     panels[-1].set_xlabel(f"minute of the scored part ({case.work.name})")
     return figure

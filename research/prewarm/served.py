@@ -24,6 +24,7 @@ import numpy as np
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from research.page import Column, document, table
 from research.replay.replay import span_s
 from scheduler.policy.kernel import Floats, Ints
 from scheduler.policy.prewarm.kernel import COLDS, IDLE_S, KEEP, LATES, LOADING_S, ORACLE, PRICED, REQUESTS
@@ -31,7 +32,8 @@ from scheduler.simulation.instances import Setup, Workload, score
 from smore.domain.function import FunctionSpec
 from smore.postgres.arrivals import MINUTE_S, FunctionAccount, Past, Prewarming
 from smore.postgres.rows import make_engine
-from smore.process.settings import Settings, settings
+from smore.process.environment import settings
+from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
 
@@ -46,21 +48,6 @@ BELIEFS: Final = (1.0, 0.3)
 #: Share of the span that rules learn from before they are scored.
 LEARNING: Final = 0.2
 PAGE: Final = "index.html"
-#: Added to the style that all report pages share. The picture is drawn for white paper; in dark mode its colours are
-#: inverted, hues kept.
-LOOK: Final = """
-figure svg { width: 100%; max-width: 700px; height: auto; display: block; margin: 0 auto; }
-td.why { min-width: 32ch; }
-.scroll td:first-child, .scroll th:first-child { position: sticky; left: 0; background: var(--card); white-space: nowrap; }
-tr.ours td { font-weight: 600; }
-@media (max-width: 600px) {
-  main { padding: 20px 14px 48px; } h2 { margin-top: 36px; } figure { padding: 8px 4px; } th, td { padding: 6px 8px; }
-}
-@media (prefers-color-scheme: dark) {
-  :root { color-scheme: dark; --ink: #e4e8ef; --soft: #9aa5b8; --line: #333c4b; --back: #12161d; --card: #1b212b; --blue: #5cb3e6; }
-  figure svg { filter: invert(1) hue-rotate(180deg) brightness(1.25); }
-}
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +147,7 @@ def draw(rule_points: Sequence[RulePoint], price: float) -> "Figure":
     """Cold starts avoided against memory held idle; up and to the left is better. A ring marks the present price."""
     from matplotlib.figure import Figure
 
-    from research.predictor.pictures import BLUE, GREEN, GREY, ORANGE
+    from research.style import BLUE, GREEN, GREY, ORANGE
 
     figure = Figure(figsize=(5.0, 3.7), layout="constrained")
     axes = figure.subplots()
@@ -203,29 +190,23 @@ def draw(rule_points: Sequence[RulePoint], price: float) -> "Figure":
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3, linewidth=0.6)
-    axes.legend(loc="lower right", frameon=False)
+    figure.legend(loc="outside upper left", ncols=2, fontsize=8)
     return figure
 
 
 def picture(rule_points: Sequence[RulePoint], price: float) -> str:
     """The picture as SVG; deterministic for the same points."""
-    import io
-
     import matplotlib as mpl
 
-    from research.predictor.pictures import STYLE
+    from research.style import STYLE, svg
 
     with mpl.rc_context(STYLE):
-        written = io.StringIO()
-        draw(rule_points, price).savefig(written, format="svg", metadata={"Date": None}, transparent=True)
-    return written.getvalue()
+        return svg(draw(rule_points, price))
 
 
 def page(
     past: Past, accounts: Sequence[FunctionAccount], rule_points: Sequence[RulePoint], svg: str, price: float
 ) -> str:
-    from research.compare.report import STYLE
-
     begin = datetime.fromtimestamp(past.from_at).astimezone()
     counted = f"{sum(past.known)} of {len(past.known)} minutes since {begin:%Y-%m-%d %H:%M %Z} were counted"
     attempts, cold, saved = (
@@ -236,82 +217,68 @@ def page(
         f"{cold} of {attempts} attempts were cold, {saved} were saved a cold start, for {idle:.3f} GB-hours loaded"
         " without work"
     )
-    measured = _table(
-        (
-            "function",
-            "attempts",
-            "cold",
-            "hit",
-            "late",
-            "wasted",
-            "failed",
-            "saved",
-            "GB s idle",
-            "GB s wasted",
-            "why cold",
+    columns = (
+        Column(heading="function", number=False),
+        *(
+            Column(heading=heading)
+            for heading in (
+                "attempts",
+                "cold",
+                "hit",
+                "late",
+                "wasted",
+                "failed",
+                "saved",
+                "GB s idle",
+                "GB s wasted",
+            )
         ),
+        Column(heading="why cold", number=False),
+    )
+    measured = [
         [
-            (
-                account.function,
-                account.invocations,
-                account.cold,
-                account.hits,
-                account.late,
-                account.wasted,
-                account.failed,
-                account.saved,
-                f"{account.idle_gb_s:.1f}",
-                f"{account.wasted_gb_s:.1f}",
+            escape(account.function),
+            *(
+                str(getattr(account, name))
+                for name in ("invocations", "cold", "hits", "late", "wasted", "failed", "saved")
+            ),
+            f"{account.idle_gb_s:.1f}",
+            f"{account.wasted_gb_s:.1f}",
+            escape(
                 ", ".join(
                     f"{reason} {count}"
                     for reason, count in sorted(account.unforeseen.items(), key=lambda item: -item[1])
-                ),
-            )
-            for account in accounts
-        ],
+                )
+            ),
+        ]
+        for account in accounts
+    ]
+    rule_columns = (
+        Column(heading="rule", number=False),
+        *(Column(heading=heading) for heading in ("cold starts", "avoided", "GB-hours idle", "avoided per GB-hour")),
     )
-    rules = _table(
-        ("rule", "cold starts", "avoided", "GB-hours idle", "avoided per GB-hour"),
+    rules = [
         [
-            (
-                point.rule,
-                f"{100 * point.cold:.1f} %",
-                point.avoided,
-                f"{point.idle_gb_h:.3f}",
-                f"{point.avoided_per_gb_h:.1f}" if point.avoided_per_gb_h is not None else "",
-            )
-            for point in rule_points
-        ],
-        ours=_priced(price),
-    )
+            escape(point.rule),
+            f"{100 * point.cold:.1f} %",
+            str(point.avoided),
+            f"{point.idle_gb_h:.3f}",
+            f"{point.avoided_per_gb_h:.1f}" if point.avoided_per_gb_h is not None else "",
+        ]
+        for point in rule_points
+    ]
     inner = svg[svg.index("<svg") :]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport"'
-        ' content="width=device-width, initial-scale=1"><title>SMore: kept'
-        f' ready</title><style>{STYLE}{LOOK}</style></head><body><main><h1>Kept ready</h1><p class="soft">{counted};'
-        " the others are taken to be without arrivals in the replay.</p><h2>What it came to</h2><p>Measured: instances"
-        " that were loaded ahead by outcome, and every cold start with the reason why none stood ready."
-        f" {total}.</p>{measured}<h2>What rules would have made of it</h2><p>Replayed from the arrivals per minute,"
-        " without a limit of memory, arrivals uniform within their minute; scored after the first fifth of the span."
-        " These numbers say which rule suits the arrivals, not what happened. The price in force is marked.</p><figure"
-        f' role="img" aria-label="Cold starts avoided against GB-hours">{inner}</figure>{rules}</main></body></html>\n'
+    body = (
+        "<h2>What it came to</h2><p>Measured: instances that were loaded ahead, by outcome, and every cold start with"
+        f" the reason why no instance was ready. {escape(total)}.</p>{table('', columns, measured)}<h2>What rules would have"
+        " made of it</h2><p>Replayed from the arrivals per minute, without a limit of memory, arrivals uniform within"
+        " their minute; scored after the first fifth of the span. These numbers say which rule suits the arrivals, not"
+        ' what happened. The price in force is marked.</p><figure role="img" aria-label="Cold starts avoided against'
+        f' GB-hours"><div class="picture">{inner}</div></figure>'
+        + table("", rule_columns, rules, ours=escape(_priced(price)))
     )
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], ours: str = "") -> str:
-    """
-    A table of numbers, except in the first column and in columns whose head begins with "why". The row that begins with
-    ``ours`` is highlighted.
-    """
-
-    def line(tag: str, cells: Sequence[object]) -> str:
-        looks = ["", *(' class="why"' if head.startswith("why") else ' class="n"' for head in heads[1:])]
-        return "".join(f"<{tag}{look}>{escape(str(cell))}</{tag}>" for look, cell in zip(looks, cells, strict=True))
-
-    head = line("th", heads)
-    marks = (' class="ours"' if row[0] == ours else "" for row in rows)
-    body = "".join(f"<tr{mark}>{line('td', row)}</tr>" for mark, row in zip(marks, rows, strict=True))
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    about = f"{counted}; the others are taken to be without arrivals in the replay."
+    return document("SMore: kept ready", "Kept ready", about, "", body)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

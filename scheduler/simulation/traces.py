@@ -10,6 +10,7 @@ A trace file is an ``.npz`` of plain arrays; the same source, options and seed g
 * **Azure LLM** CSV: its time stamps, compressed to a target rate.
 * generators: Poisson, Gamma (by the coefficient of variation of the gaps), periodic, bursty.
 * the platform's **history** as CSV or JSON lines.
+* **a user's own CSV**: function, arrival_s and, where they are known, deadline_s and rows.
 
 What cannot be used raises :class:`BadTrace` with file, line and field.
 """
@@ -32,6 +33,8 @@ from ml.forecast.azure import by_function
 from ml.forecast.azure import invocations as invocations_of
 from scheduler.simulation.archive import archive
 from scheduler.simulation.world import Reader, World, bad
+from smore.domain.errors import NotFound
+from smore.traces import public
 from smore.traces.recorded import BadTrace, opened, read_number, read_rows, refuse
 
 Floats = NDArray[np.float64]
@@ -194,21 +197,21 @@ def azure(invocations: Path, durations: Path) -> Azure:
     joined on ``HashFunction``. Functions without a duration are left out.
     """
     known = by_function(durations, "Average")
-    found = invocations_of(invocations)
-    kept = [row for row, name in enumerate(found.names) if name in known]
+    table = invocations_of(invocations)
+    kept = [row for row, name in enumerate(table.names) if name in known]
     if not kept:
         raise refuse(invocations, 0, "HashFunction", "no function has a duration")
-    seconds = np.array([known[found.names[row]] / 1000.0 for row in kept])
-    return Azure(counts=found.counts[kept], duration_s=seconds, minutes=found.minutes)
+    seconds = np.array([known[table.names[row]] / 1000.0 for row in kept])
+    return Azure(counts=table.counts[kept], duration_s=seconds, minutes=table.minutes)
 
 
 def classes(duration_s: Floats, amount: int) -> Ints:
     """A50: class 0..amount-1 of each function by mean duration, slowest last, of equal count as nearly as can be."""
     order = np.argsort(duration_s, kind="stable")
-    found = np.empty(len(duration_s), np.int64)
+    numbers = np.empty(len(duration_s), np.int64)
     for number, part in enumerate(np.array_split(order, amount)):
-        found[part] = number
-    return found
+        numbers[part] = number
+    return numbers
 
 
 def scaled(
@@ -345,13 +348,13 @@ def _poisson(
 def _gamma(random: np.random.Generator, rate: float, seconds: float, _count: int, options: dict[str, float]) -> Floats:
     cv = _option(options, "cv", 4.0, 0.01, 100.0)
     shape = 1.0 / cv**2
-    found: list[Floats] = []
+    all_gaps: list[Floats] = []
     at, size = 0.0, max(16, int(1.5 * rate * seconds))
     while at < seconds:
         gaps = at + np.cumsum(random.gamma(shape, 1.0 / (rate * shape), size))
-        found.append(gaps)
+        all_gaps.append(gaps)
         at = float(gaps[-1])
-    every = np.concatenate(found)
+    every = np.concatenate(all_gaps)
     return np.asarray(every[every < seconds])
 
 
@@ -400,7 +403,7 @@ def history(path: Path, models: Sequence[str] | None = None) -> Trace:
     ``models``: the functions that may be named; None: any.
     """
     names: dict[str, int] = {}
-    found: list[tuple[float, int, int, float]] = []
+    rows_read: list[tuple[float, int, int, float]] = []
     for line, row in _json_lines(path) if path.suffix in (".jsonl", ".ndjson") else read_rows(path, HISTORY):
         for field in HISTORY:
             if field not in row:
@@ -416,11 +419,11 @@ def history(path: Path, models: Sequence[str] | None = None) -> Trace:
             value = read_number(path, line, field, row[field], 1)
             if value != int(value):
                 raise refuse(path, line, field, f"a whole number is expected, not {row[field]!r}")
-        found.append((arrival, names.setdefault(name, len(names)), int(float(row["rows"])), deadline - arrival))
-    if not found:
+        rows_read.append((arrival, names.setdefault(name, len(names)), int(float(row["rows"])), deadline - arrival))
+    if not rows_read:
         raise refuse(path, 0, "file", "no row")
-    found.sort()
-    columns = np.array(found, float)
+    rows_read.sort()
+    columns = np.array(rows_read, float)
     arrival_s = columns[:, 0] - columns[0, 0]
     return Trace(
         name=f"history {path.name}",
@@ -429,7 +432,7 @@ def history(path: Path, models: Sequence[str] | None = None) -> Trace:
         arrival_s=arrival_s,
         function=columns[:, 1].astype(np.int64),
         rows=columns[:, 2].astype(np.int64),
-        factor=np.full(len(found), np.nan),
+        factor=np.full(len(rows_read), np.nan),
         deadline_s=columns[:, 3],
     )
 
@@ -448,39 +451,102 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield line, row
 
 
+# ---- a user's own CSV ------------------------------------------------------------------------------------------------
+
+#: The columns of a trace of one's own that must be there; deadline_s and rows may be.
+OWN: Final = ("function", "arrival_s")
+
+
+def own(path: Path, world: World, seed: int) -> Trace:
+    """
+    A CSV file with a row for each invocation, in any order: ``function``, ``arrival_s`` (seconds from the beginning),
+    ``deadline_s`` (seconds after the arrival) and ``rows``.
+
+    Where a deadline is missing, its factor on the function's P99 is drawn as for other traces; where rows are missing,
+    the function's own batch is taken. Raises BadTrace with file, line and field.
+    """
+    names = [function.name for function in world.functions]
+    invocations: list[tuple[float, int, int, float]] = []
+    for line, row in read_rows(path, OWN):
+        if row["function"] not in names:
+            raise refuse(path, line, "function", f"{row['function']!r} is none of {', '.join(names)}")
+        deadline, rows = row.get("deadline_s", ""), row.get("rows", "")
+        deadline_s = read_number(path, line, "deadline_s", deadline) if deadline else math.nan
+        if deadline_s <= 0:
+            raise refuse(
+                path, line, "deadline_s", f"more than 0 seconds after the arrival are expected, not {deadline}"
+            )
+        amount = read_number(path, line, "rows", rows, 1) if rows else 0.0
+        if amount != int(amount):
+            raise refuse(path, line, "rows", f"a whole number is expected, not {rows!r}")
+        arrival_s = read_number(path, line, "arrival_s", row["arrival_s"])
+        invocations.append((arrival_s, names.index(row["function"]), int(amount), deadline_s))
+    if not invocations:
+        raise refuse(path, 0, "file", "no row")
+    invocations.sort(key=lambda invocation: invocation[0])
+    columns = np.array(invocations, float)
+    drawn = np.random.default_rng([seed, 3]).uniform(*world.deadline, len(columns))
+    return Trace(
+        name=f"csv {path.name}",
+        functions=tuple(names),
+        duration_s=float(columns[-1, 0]) + 1.0,
+        arrival_s=columns[:, 0],
+        function=columns[:, 1].astype(np.int64),
+        rows=columns[:, 2].astype(np.int64),
+        factor=np.where(np.isnan(columns[:, 3]), drawn, np.nan),
+        deadline_s=columns[:, 3],
+    )
+
+
 # ---- documents -------------------------------------------------------------------------------------------------------
 
-#: Where the outside data are by default, beside the checkout.
-OUTSIDE: Final = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+#: Kinds that are read whole from a file of the user's: they have a ``path``, and no rate.
+WHOLE: Final = ("csv", "history", "file")
 
 
-def of(document: Mapping[str, Any], world: World, seed: int, *, data: Path | None = None) -> Trace:
+def changed(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A preset's trace with some of its fields changed; the rest of it is dropped for a file that is read whole."""
+    kept = {} if overrides.get("kind") in WHOLE else dict(document)
+    return kept | dict(overrides)
+
+
+def of(document: Mapping[str, Any], world: World, seed: int, *, data: Sequence[Path] = (public.BUNDLED,)) -> Trace:
     """
-    The trace that a preset describes. ``kind``: azure, llm, history, file, or a generator; ``rate_per_min``,
-    ``seconds`` and the kind's own options.
+    The trace that a preset describes. ``kind``: azure, llm, csv, history, file, or a generator; ``rate_per_min``,
+    ``seconds`` and the kind's own options. ``data``: the folders in which public traces are looked for.
 
     Raises BadWorld or BadTrace, which name the field; a missing file is a BadTrace too.
     """
     reader = Reader(document, "trace")
-    kind = reader.word("kind", "poisson", ("azure", "llm", "history", "file", *_GENERATORS))
-    folder = data if data is not None else OUTSIDE
+    kind = reader.word("kind", "poisson", ("azure", "llm", *WHOLE, *_GENERATORS))
     try:
-        if kind in ("history", "file"):
+        if kind in WHOLE:
+            if not reader.has("path"):
+                raise bad("trace.path", f"a trace of the kind {kind} needs the path of its file")
             path = Path(reader.word("path", ""))
             reader.end()
-            return read(path) if kind == "file" else history(path, [function.name for function in world.functions])
+            match kind:
+                case "csv":
+                    return own(path, world, seed)
+                case "history":
+                    return history(path, [function.name for function in world.functions])
+                case _:
+                    return read(path)
         rate = reader.number("rate_per_min", 12_000, 0.001, 1e9) / 60.0
         seconds = reader.number("seconds", 60, 0.001, 1e7)
         if kind == "azure":
             if seconds != int(seconds):
                 raise bad("trace.seconds", "whole seconds are expected: each is a minute of the trace")
             first = reader.whole("first", 0, 0, 10_000_000) if reader.has("first") else None
-            path = folder / reader.word("folder", "azure2019")
+            folder = reader.word("folder", "azure2019")
             reader.end()
-            source = _azure(*(_stamped(path, name) for name in ("invocations.csv", "durations.csv")))
+            invocations, durations = (
+                public.locate(f"{folder}/{name}.csv", data) for name in ("invocations", "durations")
+            )
+            source = _azure(_stamped(invocations), _stamped(durations))
             return scaled(source, world, rate_per_s=rate, seconds=int(seconds), seed=seed, first=first)
         if kind == "llm":
-            path = folder / reader.word("file", "inference/azure_llm_2023_code.csv.gz")
+            path = public.locate(reader.word("file", "inference/azure_llm_2023_code.csv.gz"), data)
             reader.end()
             return llm(path, world, rate_per_s=rate, seconds=seconds, seed=seed)
         options = {
@@ -492,12 +558,12 @@ def of(document: Mapping[str, Any], world: World, seed: int, *, data: Path | Non
         return generated(kind, world, rate_per_s=rate, seconds=seconds, seed=seed, **options)
     except OSError as error:
         raise BadTrace(f"file: {error.filename}: {error.strerror}", field="file") from error
+    except NotFound as error:
+        raise BadTrace(f"file: {error}", field="file") from error
 
 
-def _stamped(folder: Path, name: str) -> tuple[Path, int]:
-    """A file as the publisher has it, or packed; and when it was changed."""
-    packed = folder / f"{name}.gz"
-    path = packed if packed.is_file() else folder / name
+def _stamped(path: Path) -> tuple[Path, int]:
+    """A file, and when it was changed: together the key of what was read of it."""
     return path, path.stat().st_mtime_ns
 
 

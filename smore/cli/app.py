@@ -12,6 +12,7 @@ import typer
 
 from smore.cli import (
     audit,
+    data,
     functions,
     gpus,
     invocations,
@@ -28,6 +29,7 @@ from smore.cli import (
     projects,
     queues,
     secrets,
+    settings,
     slo,
     traces,
 )
@@ -73,11 +75,13 @@ for command in (
     queues.purge,
     audit.audit,
     machine.doctor,
+    settings.settings,
 ):
     app.command()(command)
 for name, group in {
     "prewarm": prewarm.app,
     "traces": traces.app,
+    "data": data.app,
     "profiles": predictor.profiles,
     "predictor": predictor.app,
     "functions": functions.app,

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from ml.measure import rows
-from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Solo, Workload
+from ml.measure.rows import FEATURES, BadRow, Colocation, DeviceMode, Member, Solo, Workload
 from scheduler.simulation import fit, interference
 from scheduler.simulation.interference import InterferenceModel, Law
 from tests.support.measured import timing
 
 pytestmark = pytest.mark.numeric
 
-PLACE = Place(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
+PLACE = DeviceMode(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
 MODELS = ("vgg16", "bert", "deepfm", "mobilenet")
 #: Functions lose by all that a training does, it by a third of them: a lower priority.
 KNOWN = replace(

@@ -10,6 +10,7 @@ import pytest
 from scheduler.simulation import traces
 from scheduler.simulation.traces import Trace
 from scheduler.simulation.world import BadWorld, Function, Gpu, World
+from smore.traces import public
 from smore.traces.recorded import BadTrace
 
 WORLD = World(
@@ -17,10 +18,7 @@ WORLD = World(
     gpus=(Gpu(name="gpu0"),),
     functions=tuple(Function(name=name, model=name) for name in ("segnet", "deepfm", "bert")),
 )
-DATA = traces.OUTSIDE
-needs_data = pytest.mark.skipif(
-    not DATA.is_dir(), reason="outside data (../shared/data beside the checkout) are absent"
-)
+DATA = public.BUNDLED
 
 
 def azure(folder: Path, invocations: str, durations: str, *, packed: bool = False) -> tuple[Path, Path]:
@@ -124,7 +122,6 @@ def test_a_cut_archive_is_refused(tmp_path: Path) -> None:
         traces.azure(packed, durations)
 
 
-@needs_data
 def test_the_published_day_is_scaled_to_the_rate() -> None:
     trace = traces.of({"kind": "azure", "rate_per_min": 16000, "seconds": 60}, WORLD, 0)
 
@@ -132,7 +129,6 @@ def test_the_published_day_is_scaled_to_the_rate() -> None:
     assert trace.duration_s == 60.0
 
 
-@needs_data
 def test_llm_requests_are_compressed_to_the_rate() -> None:
     trace = traces.of({"kind": "llm", "rate_per_min": 6000, "seconds": 20}, WORLD, 0)
 
@@ -311,6 +307,62 @@ def test_history_that_is_no_history_is_refused(tmp_path: Path) -> None:
             traces.history(path)
 
 
+# ---- a user's own CSV ------------------------------------------------------------------------------------------------
+
+OWN = "function,arrival_s,deadline_s,rows\nbert,1.5,0.25,4\nsegnet,0.5,,\n"
+
+
+def test_a_csv_of_ones_own_is_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(OWN)
+
+    trace = traces.of({"kind": "csv", "path": str(path)}, WORLD, 0)
+
+    assert trace.arrival_s.tolist() == [0.5, 1.5]
+    assert [trace.functions[index] for index in trace.function] == ["segnet", "bert"]
+    assert trace.rows.tolist() == [0, 4]
+    # The deadline that is not given is drawn like those of other traces; the given one is kept.
+    assert 1.0 <= trace.factor[0] <= 4.0
+    assert np.isnan(trace.deadline_s[0])
+    assert np.isnan(trace.factor[1])
+    assert trace.deadline_s[1] == 0.25
+    assert trace.duration_s == 2.5
+
+    path.write_text("arrival_s,function,note\n0,bert,x\n")
+    assert len(traces.own(path, WORLD, 0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("function,arrival\n", "mine.csv:1: arrival_s: no column of this name"),
+        (OWN, ""),
+        (OWN.replace("bert", "gpt"), "mine.csv:2: function: 'gpt' is none of segnet, deepfm, bert"),
+        (OWN.replace("0.5,,", "-1,,"), "mine.csv:3: arrival_s: a number of at least 0 is expected, not '-1'"),
+        (OWN.replace("0.5,,", "soon,,"), "mine.csv:3: arrival_s: a number is expected, not 'soon'"),
+        (OWN.replace("0.25", "0"), "mine.csv:2: deadline_s: more than 0 seconds after the arrival are expected, not 0"),
+        (OWN.replace("0.25,4", "0.25,1.5"), "mine.csv:2: rows: a whole number is expected, not '1.5'"),
+        (OWN.replace("0.25,4", "0.25,0"), "mine.csv:2: rows: a number of at least 1 is expected, not '0'"),
+        ("function,arrival_s\n", "mine.csv: file: no row"),
+    ],
+)
+def test_bad_rows_of_a_csv_are_refused_by_line(tmp_path: Path, text: str, where: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    if not where:
+        assert len(traces.own(path, WORLD, 0)) == 2
+        return
+    with pytest.raises(BadTrace) as refused:
+        traces.own(path, WORLD, 0)
+    assert str(refused.value) == where
+
+
+def test_another_kind_of_trace_drops_the_rate_of_the_preset() -> None:
+    preset = {"kind": "azure", "rate_per_min": 12_000, "seconds": 60}
+    assert traces.changed(preset, {"seconds": 5}) == preset | {"seconds": 5}
+    assert traces.changed(preset, {"kind": "csv", "path": "mine.csv"}) == {"kind": "csv", "path": "mine.csv"}
+
+
 def test_documents_are_checked(tmp_path: Path) -> None:
     history(tmp_path, ROW)
     found = traces.of({"kind": "history", "path": str(tmp_path / "history.jsonl")}, WORLD, 0)
@@ -322,6 +374,9 @@ def test_documents_are_checked(tmp_path: Path) -> None:
         ({"kind": "poisson", "speed": 1}, BadWorld, "trace.speed"),
         ({"kind": "azure", "seconds": 1.5}, BadWorld, "trace.seconds"),
         ({"kind": "azure", "folder": "nowhere"}, BadTrace, "file"),
+        ({"kind": "csv"}, BadWorld, "trace.path"),
+        ({"kind": "csv", "path": "/nowhere/mine.csv"}, BadTrace, "file"),
+        ({"kind": "csv", "path": "mine.csv", "rate_per_min": 60}, BadWorld, "trace.rate_per_min"),
     ):
         with pytest.raises(error) as refused:
             traces.of(document, WORLD, 0)

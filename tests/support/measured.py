@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from itertools import combinations, product
 
 from ml.learn.live import Observed
-from ml.measure.rows import FEATURES, Colocation, Member, Place, Role, Row, Solo, Timing, Workload
+from ml.measure.rows import FEATURES, Colocation, DeviceMode, Member, Role, Row, Solo, Timing, Workload
 
-PLACE = Place(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
+PLACE = DeviceMode(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
 MODELS = ("resnet50", "bert", "vgg16", "deepfm")
 #: Epoch seconds of the first row; the next one comes a minute later.
 T0 = 1_790_000_000.0
@@ -35,7 +35,7 @@ def timing(mean_s: float, n: int = 200) -> Timing:
     return Timing(n=n, mean=mean_s, p50=mean_s * 0.98, p95=mean_s * 1.1, p99=mean_s * 1.2)
 
 
-def solo(workload: Workload, at: float = T0, place: Place = PLACE, **features: float) -> Solo:
+def solo(workload: Workload, at: float = T0, place: DeviceMode = PLACE, **features: float) -> Solo:
     size = 1.0 + MODELS.index(workload.model)
     known = {name: size * (2 + number) for number, name in enumerate(FEATURES)} | {"batch": float(workload.batch)}
     known["flops"] = 1e9 * alone_s(workload)
@@ -55,7 +55,9 @@ def solo(workload: Workload, at: float = T0, place: Place = PLACE, **features: f
     )
 
 
-def together(first: Workload, second: Workload, at: float, factor: float = 1.0, place: Place = PLACE) -> Colocation:
+def together(
+    first: Workload, second: Workload, at: float, factor: float = 1.0, place: DeviceMode = PLACE
+) -> Colocation:
     """Two workloads side by side; ``factor`` makes both of them slower than the truth."""
     members = tuple(
         Member(
@@ -69,7 +71,7 @@ def together(first: Workload, second: Workload, at: float, factor: float = 1.0, 
     return Colocation(place=place, members=members, utilisation=0.9, disturbance=0.0, seconds=8.0, at=moment(at))
 
 
-def solos(place: Place = PLACE, batches: Sequence[int] = (2, 8)) -> list[Row]:
+def solos(place: DeviceMode = PLACE, batches: Sequence[int] = (2, 8)) -> list[Row]:
     roles: tuple[Role, ...] = ("training", "function")
     return [
         solo(Workload(model=model, preset="cpu", role=role, batch=batch), place=place)
@@ -78,7 +80,7 @@ def solos(place: Place = PLACE, batches: Sequence[int] = (2, 8)) -> list[Row]:
 
 
 def pairs(
-    count: int, *, start: float = T0, skip: int = 0, factor: float = 1.0, place: Place = PLACE
+    count: int, *, start: float = T0, skip: int = 0, factor: float = 1.0, place: DeviceMode = PLACE
 ) -> Iterator[Colocation]:
     """``count`` of the 64 pairs of a training and a function after the first ``skip``, a minute apart."""
     space = [

@@ -54,6 +54,7 @@ SPECS = {
         entrypoint="a:B", inputs=(TensorSpec(name="x", datatype="FP32", shape=(-1, 3)),), payload_bytes=1024
     ),
     TEXT: FunctionSpec(entrypoint="a:B", inputs=(TensorSpec(name="tokens", datatype="INT64", shape=(-1, -1)),)),
+    "default/many": FunctionSpec(entrypoint="a:B", max_pending=1000, deadline_s=60.0),
     "default/never-ready": FunctionSpec(entrypoint="a:B"),
 }
 
@@ -132,7 +133,15 @@ def test_sync(http: httpx.Client) -> None:
     response = http.post("/v1/functions/echo/invocations", json={"input": value}, headers={"X-Request-Id": "abc"})
 
     assert response.status_code == 200
-    assert {**response.json(), "id": ""} == {"id": "", "state": "succeeded", "late_ms": 0, "output": value}
+    answer = response.json()
+    begun, ended, due = (
+        datetime.fromisoformat(answer.pop(name)) for name in ("arrival_at", "finished_at", "deadline_at")
+    )
+    assert begun <= ended
+    assert due - begun == timedelta(seconds=SPECS[ECHO].deadline_s)
+    assert len(answer.pop("id")) == 32
+    about = {"function": "echo", "revision": 1, "attempt": 1, "gpu": GPU, "late_ms": 0}
+    assert answer == {"state": "succeeded", "output": value, **about}
     assert response.headers["x-request-id"] == "abc"
     phases = [entry.strip().partition(";dur=") for entry in response.headers["server-timing"].split(",")]
     assert [name for name, _, _ in phases] == ["queue", "schedule", "dispatch", "load", "run"]
@@ -159,6 +168,7 @@ def test_raw_tensors_in_and_out(http: httpx.Client) -> None:
     assert response.headers["content-type"] == "application/octet-stream"
     assert response.headers["smore-outputs"] == "x:FP32:2,3"
     assert len(response.headers["smore-invocation"]) == 32
+    assert (response.headers["smore-function"], response.headers["smore-revision"]) == ("image", "1")
 
 
 def test_raw_tensors_with_free_axes_need_shapes(http: httpx.Client) -> None:
@@ -201,6 +211,40 @@ def test_of_several_inputs_some_may_be_refused(http: httpx.Client, platform: Fak
     items = response.json()["invocations"]
     assert [item["state"] for item in items] == ["queued"] * 5 + ["rejected"] * 2
     assert [(item["id"], item["code"]) for item in items[5:]] == [("", "queue_full")] * 2
+    assert {(item["function"], item["revision"]) for item in items} == {("echo", 1)}
+
+
+def test_more_inputs_than_a_waiting_call_may_have(http: httpx.Client) -> None:
+    document = {"inputs": list(range(300))}
+    refused = problem(http.post("/v1/functions/many/invocations", json=document), 422, "invalid_input")
+    assert "respond-async" in refused["detail"]
+
+    response = http.post("/v1/functions/many/invocations", json=document, headers={"Prefer": "respond-async"})
+    items = response.json()["invocations"]
+    assert [item["state"] for item in items] == ["queued"] * 300
+    outputs: dict[str, int] = {}
+    left = [item["id"] for item in items]
+    while left:
+        ended = http.post("/v1/invocations:wait", json={"ids": left, "wait_s": 20}).json()["invocations"]
+        assert ended, "none ended within 20 s"
+        outputs |= {each["id"]: each["output"] for each in ended}
+        left = [id_ for id_ in left if id_ not in outputs]
+    assert [outputs[item["id"]] for item in items] == document["inputs"]
+
+
+def test_waiting_for_any(http: httpx.Client, foreign: httpx.Client, platform: FakePlatform, store: Store) -> None:
+    platform.held.add(ECHO)
+    waiting, done = submit(http, 1), submit(http, 2, function="many")
+    answer = http.post("/v1/invocations:wait", json={"ids": [waiting, done], "wait_s": 20}).json()["invocations"]
+    assert [(each["id"], each["function"], each["revision"], each["output"]) for each in answer] == [
+        (done, "many", 1, 2)
+    ]
+    assert http.post("/v1/invocations:wait", json={"ids": [waiting]}).json() == {"invocations": []}
+    problem(foreign.post("/v1/invocations:wait", json={"ids": [done]}), 404, "invocation_not_found")
+    problem(http.post("/v1/invocations:wait", json={"ids": []}), 422, "invalid_input")
+
+    cancelled = http.post(f"/v1/invocations/{waiting}/cancel").json()
+    assert (cancelled["state"], cancelled["function"], cancelled["revision"]) == ("cancelled", "echo", 1)
 
 
 @pytest.mark.parametrize(
@@ -565,6 +609,7 @@ def test_without_a_key_or_its_scope(gateway: Served, catalog: Catalog) -> None:
 PATCHES = {
     "inputs": [{"name": "input", "shape": [1], "datatype": "BYTES", "data": ["1"]}],
     "scaling": {},
+    "ids": ["0" * 32],
     "value": "short",
     "revision": 1,
     "deadline_ms": 5,
@@ -733,6 +778,11 @@ def test_redis_away_and_back() -> None:
             Served(create_app(config)) as served,
             httpx.Client(base_url=served.url, headers={"X-API-Key": token}, timeout=20) as http,
         ):
+            refused = http.post("/v1/functions/echo/invocations", json={"input": 1})
+            problem(refused, 503, "no_leader")
+            assert refused.headers["retry-after"] == "1"
+            queue = Queue(client, config.redis.prefix, config.queue)
+            leader = queue.lead("", 3600.0)
             served.app.state.gateway.queue.patience_s = 0.3
             assert (
                 http.post(
@@ -743,6 +793,7 @@ def test_redis_away_and_back() -> None:
             waiting = later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 2}))
             # Queued, not only on its way there.
             eventually(lambda: [one["depth"] for one in http.get("/v1/queues").json()["queues"]] == [2])
+            queue.resign(leader)
             server.stop()
 
             response = http.post("/v1/functions/echo/invocations", json={"input": 3})

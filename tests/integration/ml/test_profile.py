@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.measure import profile, rows
+from ml.measure import device, profile, rows
 from ml.measure.layers import table_iii
 from zoo.train import Options, Training
 
@@ -65,14 +65,14 @@ def test_measures_goes_on_and_names_its_place(
 def test_a_workload_that_fails_is_named_and_the_others_go_on(
     measure: Callable[..., list[rows.Row]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = profile.CpuPartition.start
+    start = device.CpuPartition.start
 
-    def break_functions(self: profile.CpuPartition, argv: list[str], role: rows.Role) -> object:
+    def break_functions(self: device.CpuPartition, argv: list[str], role: rows.Role) -> object:
         return start(
             self, [word if word != "mobilenet" or role == "training" else "no-such-model" for word in argv], role
         )
 
-    monkeypatch.setattr(profile.CpuPartition, "start", break_functions)
+    monkeypatch.setattr(device.CpuPartition, "start", break_functions)
     assert [row.row for row in measure("--pairs", "1")] == ["solo"]
     assert "mobilenet/cpu/function/1 could not be measured: its process ended" in capsys.readouterr().err
 

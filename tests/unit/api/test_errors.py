@@ -16,14 +16,14 @@ from starlette.exceptions import HTTPException
 from api.dates import moment
 from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
 from api.invoke.admit import earliest, refusal
-from api.invoke.response import server_timing, settled
+from api.invoke.response import Run, server_timing, settled
 from smore.domain import errors
 from smore.domain.errors import CallerError, FunctionNotFound, InvalidInput, PlatformError, SmoreError, Unauthorised
 from smore.domain.invocation import TERMINAL, Cause, State
 from smore.messages.results import Result, encode_result, error_result
 from smore.redis.outage import is_outage
 from smore.redis.records import Reply
-from smore.redis.submission import Admission
+from smore.redis.submission import NEVER_S, Admission
 
 
 def document(error: Exception) -> tuple[int, dict[str, object], dict[str, str]]:
@@ -166,6 +166,9 @@ def test_failures_by_cause() -> None:
     assert outcome("rejected", "infeasible") == (429, "slo_infeasible")
 
 
+RUN = Run(id="i", function="echo", revision=2)
+
+
 def reply(state: str, result: bytes, cause: str = "ok") -> Reply:
     return Reply(
         id="i",
@@ -180,6 +183,18 @@ def reply(state: str, result: bytes, cause: str = "ok") -> Reply:
         schedule_us=500,
         result=result,
     )
+
+
+def test_nobody_leads_is_worth_another_try() -> None:
+    status, body, headers = document(refusal(Admission(status="no_leader"), 1000))
+    assert (status, body["code"], headers["retry-after"]) == (503, "no_leader", "1")
+
+
+def test_no_deadline_is_promised_where_nothing_could_load_it() -> None:
+    never = Admission(status="infeasible", earliest_us=int(NEVER_S * 1e6), now_us=0)
+    status, body, headers = document(refusal(never, 1000))
+    assert (status, body["code"], headers["retry-after"]) == (429, "slo_infeasible", "1")
+    assert "earliest_deadline_ms" not in body
 
 
 @given(st.floats() | st.integers(), st.floats() | st.integers())
@@ -206,10 +221,13 @@ def test_an_estimate_is_told_where_it_says_something() -> None:
 
 def test_a_success_is_concatenated() -> None:
     response = settled(
-        reply("succeeded", encode_result(Result(form="json", load_us=1, run_us=2000, body=b'{"a":1}'))), "r"
+        reply("succeeded", encode_result(Result(form="json", load_us=1, run_us=2000, body=b'{"a":1}'))), RUN, "r"
     )
 
-    assert bytes(response.body) == b'{"id":"i","state":"succeeded","late_ms":0,"output":{"a":1}}'
+    body = bytes(response.body)
+    assert body.startswith(b'{"id":"i","function":"echo","revision":2,"state":"succeeded","attempt":')
+    assert body.endswith(b',"late_ms":0,"output":{"a":1}}')
+    assert orjson.loads(body)["finished_at"] == "1970-01-01T00:00:01.010000+00:00"
     assert (
         response.headers["server-timing"]
         == "queue;dur=2.000, schedule;dur=0.500, dispatch;dur=0.500, load;dur=0.001, run;dur=2.000"
@@ -217,7 +235,9 @@ def test_a_success_is_concatenated() -> None:
 
 
 def test_a_raw_success_has_its_shapes_in_headers() -> None:
-    response = settled(reply("succeeded", encode_result(Result(form="raw", body=b"\0\1", shapes="y:UINT8:1,2"))), "r")
+    response = settled(
+        reply("succeeded", encode_result(Result(form="raw", body=b"\0\1", shapes="y:UINT8:1,2"))), RUN, "r"
+    )
 
     assert (bytes(response.body), response.headers["smore-outputs"], response.headers["smore-invocation"]) == (
         b"\0\1",
@@ -228,7 +248,7 @@ def test_a_raw_success_has_its_shapes_in_headers() -> None:
 
 def test_an_ending_without_output_is_a_problem_with_the_functions_message() -> None:
     with pytest.raises(Ended) as raised:
-        settled(reply("failed", error_result("ZeroDivisionError: no"), "handler_error"), "r")
+        settled(reply("failed", error_result("ZeroDivisionError: no"), "handler_error"), RUN, "r")
     status, body, _ = document(raised.value)
 
     assert (status, body["code"], body["detail"], body["id"], body["state"]) == (

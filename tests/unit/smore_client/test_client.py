@@ -101,7 +101,7 @@ class TestInvoke:
         assert len(sent.headers["Idempotency-Key"]) == 32
         assert "Prefer" not in sent.headers
         assert found == Invocation(
-            id="i1", state=State.SUCCEEDED, output={"y": 1}, timings_ms={"queue": 1.5, "load": 20.0}
+            id="i1", function="f", state=State.SUCCEEDED, output={"y": 1}, timings_ms={"queue": 1.5, "load": 20.0}
         )
 
     def test_a_wait_is_asked_for_in_whole_seconds_and_may_end_early(self) -> None:

@@ -1,6 +1,7 @@
 """The client needs httpx and msgspec alone: it calls a server from an interpreter that has nothing else."""
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import distribution
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
@@ -95,3 +97,22 @@ def test_its_dependencies_are_the_platforms_too() -> None:
     assert set(client["dependencies"]) <= set(platform["dependencies"])
     assert "smore-client" in platform["dependencies"]
     assert client["version"] == platform["version"]
+
+
+@pytest.mark.parametrize(("project", "package"), [(CLIENT.parent, "smore"), (CLIENT, "smore_client")])
+def test_a_script_beside_a_clone_imports_the_package(tmp_path: Path, project: Path, package: str) -> None:
+    """An editable install of a clone whose folder has the package's name, and a script in the folder that holds it."""
+    clone, installed = tmp_path / package, tmp_path / "installed"
+    (clone / package).mkdir(parents=True)
+    (clone / package / "__init__.py").write_text("HERE = True\n")
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(project / name, clone / name)
+    build = f"from setuptools import build_meta; print(build_meta.build_editable({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", build], cwd=clone, capture_output=True, check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    script = tmp_path / "script.py"
+    script.write_text(f"import site; site.addsitedir({str(installed)!r})\nimport {package}\nprint({package}.HERE)\n")
+    done = subprocess.run([sys.executable, "-S", str(script)], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr

@@ -1,6 +1,8 @@
 """Comparisons and the command line: what is paired, what comes out, how it fails."""
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,7 @@ def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.Captu
         assert figures[f"{metric}.edf_util"] == pytest.approx(sum(each) / 2, abs=1e-5)
     assert figures["loaded_at_start.smore"] == figures["loaded_at_start.edf_util"] == 3
     assert "4/4 cells" in printed.err and "s left" in printed.err
-    assert "smore against the others" in printed.out and "of smore no worse than edf-util's" in printed.out
+    assert "smore compared with each other policy" in printed.out and "of smore no worse than edf-util's" in printed.out
 
 
 def test_processes_do_not_change_figures(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,9 +175,17 @@ def test_run_and_trace_write_the_same_bytes_again(
         (["run", "--policy", "psychic"], "'psychic' is not a policy"),
         (
             ["run", "--policy", "smore", "--configuration", "dark"],
-            "configuration: 'dark' is not known; known are light, heavy",
+            "configuration: there is no 'dark'; there are light, heavy",
         ),
-        (["run", "--policy", "smore", "--trace", "kind=azure", "--data", "/nowhere"], "No such file or directory"),
+        (
+            ["run", "--policy", "smore", "--trace", "kind=azure", "--data", "/nowhere"],
+            "no azure2019/invocations.csv in /nowhere",
+        ),
+        (
+            ["run", "--policy", "smore", "--trace", "kind=azure,folder=azure2019/d01"],
+            "`smore data fetch azure2019` brings all of it",
+        ),
+        (["run", "--policy", "smore", "--trace", "kind=csv,path=/nowhere/mine.csv"], "/nowhere/mine.csv: No such file"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -187,6 +197,7 @@ def test_bad_input_is_one_line_and_status_2(
     assert main([*more, *extra, *workers]) == 2
 
     error = capsys.readouterr().err.strip()
+    assert error.startswith(f"python -m scheduler.simulation {more[0]}: ")
     assert why in error
     assert "\n" not in error
 
@@ -229,6 +240,23 @@ def test_a_bad_trace_or_cluster_is_told_by_line_and_field(
     assert why in error[0]
 
 
+def test_a_rule_of_ones_own_is_compared(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The guide's rule, which keeps away from trainings where it can; here every GPU instance has one."""
+    guide = Path(__file__).parents[4] / "docs" / "guides" / "own-policy.md"
+    rule = tmp_path / "mine.py"
+    rule.write_text(guide.read_text().partition("```python\n")[2].partition("```")[0])
+    policies = f"smore-product,{rule}:Mine,{rule}:Mine:tau_training=0.01"
+    assert (
+        main(["compare", "--preset", preset, "--seeds", "1", "--policies", policies, "--workers", "1", "--json"]) == 0
+    )
+
+    figures = last(capsys)["figures"]
+    mine = re.sub(r"[^\w.]", "_", f"{rule}:Mine")
+    assert figures[f"dsr.{mine}"] > 0.5
+    # The engine keeps the budgets: with a tenth of it less is placed.
+    assert figures[f"admission.{mine}_tau_training_0.01"] < figures[f"admission.{mine}"]
+
+
 def test_knobs_of_a_policy_are_set_after_its_name(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A threshold that admits nothing is another policy under its own name."""
     policies = "edf-util,edf-util:sm_cap=0.01"
@@ -239,6 +267,31 @@ def test_knobs_of_a_policy_are_set_after_its_name(preset: str, capsys: pytest.Ca
     figures = last(capsys)["figures"]
     assert figures["admission.edf_util"] > 0.5
     assert figures["admission.edf_util_sm_cap_0.01"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("started", "name"),
+    [("research.compare", "smore compare"), ("scheduler.simulation", "python -m scheduler.simulation compare")],
+)
+def test_help_has_the_name_by_which_it_was_called(
+    started: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", started, "compare", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {name} ")
+
+
+def test_a_trace_of_ones_own_is_compared(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("function,arrival_s,deadline_s\n" + "".join(f"bert,{at / 10},2\n" for at in range(20)))
+    words = ["--policies", "smore,random", "--seeds", "1", "--workers", "1", "--json"]
+    assert main(["compare", "--preset", preset, "--trace", f"kind=csv,path={path}", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"]["dsr.smore"] > 0
+    path.write_text(path.read_text() + "bert,3,never\n")
+    assert main(["compare", "--preset", preset, "--trace", f"kind=csv,path={path}", *words]) == 2
+    assert "mine.csv:22: deadline_s: a number is expected, not 'never'" in capsys.readouterr().err
 
 
 def test_fit_is_refused_without_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fake, LiveComparis
 def undragged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator as the rows have it: tests of what is sent need no calibration of it."""
     monkeypatch.setattr(live, "fitted_slowdown", lambda *_: 1.0)
+
+
+@pytest.fixture(autouse=True)
+def terminated_as_before() -> Iterator[None]:
+    """A live comparison ends its platform when it is terminated; the process of the tests ends as it did."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
@@ -419,7 +428,6 @@ def test_a_platform_that_is_up_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(live, "compare", stop)
     monkeypatch.setattr(here, "Here", lambda *_: None)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     assert here.main([]) == 2
     assert seen == [set()]

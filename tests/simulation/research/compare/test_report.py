@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from research.compare import section
 from research.compare.__main__ import main
+from research.compare.measures import MEASURES, undefined_policies
+from research.compare.policy_style import scale
 from scheduler.simulation import timeline, traces
 from scheduler.simulation.policies import factory
 from scheduler.simulation.result import GPU_COLUMNS, Result
@@ -125,6 +129,81 @@ def test_the_page_says_what_was_simulated_and_what_held(folders: dict[str, Path]
     assert "class='measured-panel'" not in page and "http" not in page.replace("http-equiv", "")
 
 
+def test_the_page_explains_its_measures_and_stacks_its_tables(folders: dict[str, Path], tmp_path: Path) -> None:
+    page = (folders["many"] / "index.html").read_text()
+
+    measures = page.partition('<section id="measures">')[2]
+    for name, measure in MEASURES.items():
+        assert measure.definition.partition("'")[0] in measures, name
+    # On a narrow screen each cell carries its column's heading.
+    assert 'data-label="DSR admitted"' in page and "@media (max-width: 640px)" in page
+    assert "prefers-color-scheme: dark" in page
+    assert '<a href="table.csv">' in page and '<a href="rows.csv">' in page
+    # In another folder the tables are copied beside the page.
+    assert main(["report", str(folders["one"]), str(folders["many"]), "--out", str(tmp_path)]) == 0
+    together = (tmp_path / "index.html").read_text()
+    for preset in ("one", "many"):
+        assert f'<a href="{preset}-table.csv">' in together
+        assert (tmp_path / f"{preset}-table.csv").read_bytes() == (folders[preset] / "table.csv").read_bytes()
+
+
+def test_an_undefined_figure_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No training runs, so trainings cannot lose: neither a number nor "one seed", but the reason and the seeds."""
+    preset = write_preset(tmp_path / "idle.yaml", configurations={"": {"gpus": [{"count": 1}]}})
+    out = tmp_path / "out"
+    assert main(["compare", "--preset", preset, "--workers", "1", "--seeds", "2", "--out", str(out)]) == 0
+
+    shown = capsys.readouterr().out
+    assert "nan" not in shown.partition("{")[0]
+    assert "SFD is undefined: all policies: no training ran in 2 of 2 seeds" in shown
+    assert "lower than edf-util's: undefined, no training ran in 2 of 2 seeds" in shown
+    page = (out / "index.html").read_text()
+    assert "undefined<small>no training ran in 2 of 2 seeds</small>" in page
+    assert "training lost is undefined: all policies: no training ran in 2 of 2 seeds" in page
+    assert "nan" not in re.sub("base64,[^']*", "", page).replace("names", "")
+
+
+def test_undefined_figures_are_told_by_policy() -> None:
+    assert undefined_policies("cold", {"a": 0, "b": 0}, 5) == ""
+    assert undefined_policies("cold", {"a": 5, "b": 0, "c": 5}, 5) == "a, c: nothing was dispatched in 5 of 5 seeds"
+    both = undefined_policies("admission.bert", {"a": 1, "b": 2}, 5)
+    assert both == "a: nothing of it was submitted in 1 of 5 seeds; b: nothing of it was submitted in 2 of 5 seeds"
+
+
+def test_bars_that_differ_a_hundredfold_have_a_logarithmic_axis() -> None:
+    for values, kind in (
+        ([0.014, 0.983], "linear"),
+        ([0.01, 1.6], "log"),
+        ([0.0, 0.01, 1.6], "symlog"),
+        ([], "linear"),
+    ):
+        axes = Figure().subplots()
+        axes.bar(range(len(values)), values)
+        scale(axes, [*values, math.nan])
+        assert axes.get_yscale() == kind, values
+        low, high = axes.get_ylim()
+        assert all(value <= high for value in values) and all(value >= low for value in values)
+
+
+def test_the_page_opens_in_the_browser(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+
+    def browser(url: str) -> bool:
+        """Opens the first page alone."""
+        opened.append(url)
+        return len(opened) == 1
+
+    monkeypatch.setattr("webbrowser.open", browser)
+    assert main(["report", str(folders["one"]), "--out", str(tmp_path), "--open"]) == 0
+    assert opened == [(tmp_path / "index.html").as_uri()]
+    assert main(["report", str(folders["one"]), "--out", str(tmp_path), "--open"]) == 0
+    assert "no browser opens" in capsys.readouterr().err
+    assert main(["compare", "--preset", write_preset(tmp_path / "x.yaml"), "--open"]) == 2
+    assert "--out" in capsys.readouterr().err
+
+
 def test_a_report_puts_comparisons_together_and_measurements_apart(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,7 +244,7 @@ def test_the_same_comparison_gives_the_same_page(folders: dict[str, Path], tmp_p
 def test_without_matplotlib_one_line_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in ("research.compare.pictures", "research.predictor.pictures"):
+    for module in ("research.compare.pictures", "research.style"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.delattr("research.compare.pictures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -13,8 +13,8 @@ from ml.measure.rows import (
     FEATURES,
     BadRow,
     Colocation,
+    DeviceMode,
     Member,
-    Place,
     Row,
     Solo,
     Timing,
@@ -25,7 +25,7 @@ from ml.measure.rows import (
 )
 from ml.predict.samples import METRICS, noise_rmsle, samples
 
-PLACE = Place(device="d", sharing_mode="time-slice", driver="1", counter="none")
+PLACE = DeviceMode(device="d", sharing_mode="time-slice", driver="1", counter="none")
 TRAINING = Workload(model="bert", preset="cpu", role="training", batch=4)
 FUNCTION = Workload(model="vgg16", preset="cpu", role="function", batch=1)
 OTHER = Workload(model="deepfm", preset="cpu", role="function", batch=2)
@@ -35,7 +35,7 @@ def timing(p50: float, *, n: int = 100, mean: float | None = None, p99: float | 
     return Timing(n=n, mean=p50 if mean is None else mean, p50=p50, p95=p50, p99=p50 if p99 is None else p99)
 
 
-def solo(workload: Workload, p50: float = 0.1, *, place: Place = PLACE, **timings: Any) -> Solo:
+def solo(workload: Workload, p50: float = 0.1, *, place: DeviceMode = PLACE, **timings: Any) -> Solo:
     return Solo(
         place=place,
         workload=workload,
@@ -52,7 +52,9 @@ def solo(workload: Workload, p50: float = 0.1, *, place: Place = PLACE, **timing
     )
 
 
-def together(*sides: tuple[Workload, float], place: Place = PLACE, control: float = 0.1, repeat: int = 0) -> Colocation:
+def together(
+    *sides: tuple[Workload, float], place: DeviceMode = PLACE, control: float = 0.1, repeat: int = 0
+) -> Colocation:
     members = tuple(
         Member(workload=workload, timing=timing(measured), control=timing(control), solo=timing(0.1))
         for workload, measured in sides

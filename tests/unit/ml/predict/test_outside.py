@@ -17,8 +17,7 @@ from ml.predict.outside import _FUNCTIONS, _TRAININGS, gavel, gavel_loaded, load
 from ml.predict.samples import SOLO
 from zoo.model import card
 
-DATA = Path(__file__).parents[5] / "shared" / "data" / "interference"
-real = pytest.mark.skipif(not DATA.is_dir(), reason="the public data is not at ../shared/data")
+DATA = Path(__file__).parents[4] / "ml" / "data" / "interference"
 
 GAVEL = "gpu,model1,batch1,scale1,model2,batch2,scale2,solo_tput1,solo_tput2,coloc_tput1,coloc_tput2"
 PARVA = "model,Mig instance,Batch size,Workload Number,Throughput,Latency"
@@ -266,7 +265,6 @@ def test_costs_are_those_of_the_published_architectures() -> None:
     assert _FUNCTIONS["bert"].flops == pytest.approx(2 * bert, rel=0.01)
 
 
-@real
 def test_gavel_counts_each_measurement_once() -> None:
     parts = gavel_loaded(DATA)
 
@@ -287,7 +285,6 @@ def test_gavel_counts_each_measurement_once() -> None:
     assert parts[2].samples.target.min() == 0
 
 
-@real
 def test_gavel_targets_are_the_published_retentions_turned_over() -> None:
     published: dict[str, list[float]] = {}
     for row in rows("gavel_pairs"):
@@ -299,7 +296,6 @@ def test_gavel_targets_are_the_published_retentions_turned_over() -> None:
         assert sorted(samples.target) == pytest.approx(sorted(published[samples.name]))
 
 
-@real
 def test_parvagpu_targets_are_the_published_latencies_without_their_rounding() -> None:
     latency = {tuple(row.values())[:4]: float(row["Latency"]) for row in rows("parvagpu_a100")}
     batches = FEATURES.index("batch")
@@ -320,7 +316,6 @@ def test_parvagpu_targets_are_the_published_latencies_without_their_rounding() -
             assert (together - 6e-4) / (alone + 6e-4) - 1 <= target <= (together + 6e-4) / (alone - 6e-4) - 1
 
 
-@real
 def test_parvagpu_numbers_a_model_at_a_batch_alike_in_every_slice() -> None:
     names: dict[int, set[tuple[str, float]]] = {}
     for samples in parvagpu(DATA):
@@ -331,7 +326,6 @@ def test_parvagpu_numbers_a_model_at_a_batch_alike_in_every_slice() -> None:
     assert len(names) == len(set.union(*names.values()))
 
 
-@real
 def test_all_co_locations_come_together() -> None:
     assert [samples.name for samples in load(DATA)] == [
         *(f"gavel-{gpu}" for gpu in ("k80", "p100", "v100")),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml.measure.rows import FEATURES, BadRow, Colocation, Member, Place, Profile, Role, Solo, Timing, Workload
+from ml.measure.rows import FEATURES, BadRow, Colocation, DeviceMode, Member, Profile, Role, Solo, Timing, Workload
 from ml.predict.multiway import weights_of
 from ml.predict.samples import Direction, Floats, Samples
 from ml.predict.table import ENOUGH, NEWEST, build, pair_wise, place_table
@@ -15,7 +15,7 @@ from smore.domain.degradation import Weights
 from smore.domain.function import Profile as Declared
 from smore.messages.degradation import PlaceTable
 
-PLACE = Place(device="CPU partition: 1 core", sharing_mode="time-slice", driver="d", counter="cpu-time")
+PLACE = DeviceMode(device="CPU partition: 1 core", sharing_mode="time-slice", driver="d", counter="cpu-time")
 DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions")
 
 

@@ -14,8 +14,8 @@ from ml.measure.rows import (
     FEATURES,
     BadRow,
     Colocation,
+    DeviceMode,
     Member,
-    Place,
     Profile,
     Role,
     Row,
@@ -26,13 +26,13 @@ from ml.measure.rows import (
     write,
 )
 from ml.predict.samples import Floats, Samples, samples
-from research.predictor import observations, pictures, report
+from research.predictor import held_out, observations, pictures, published, report
 
-GPU = Place(device="NVIDIA H100", sharing_mode="time-slice", driver="570, torch 2.13", counter="nvml-utilization")
-CPU = Place(
+GPU = DeviceMode(device="NVIDIA H100", sharing_mode="time-slice", driver="570, torch 2.13", counter="nvml-utilization")
+CPU = DeviceMode(
     device="CPU partition: 1 core of X", sharing_mode="time-slice, functions nice 5", driver="Linux", counter="cpu-time"
 )
-MODELS = tuple(observations.PUBLISHED)
+MODELS = tuple(published.PUBLISHED)
 BATCHES = (1, 2, 4, 8)
 
 
@@ -47,7 +47,7 @@ def timing(seconds: float) -> Timing:
 def solo(
     of: Workload,
     *,
-    place: Place = GPU,
+    place: DeviceMode = GPU,
     utilisation: float | None = 0.5,
     seconds: float = 0.01,
     import_s: float = 1.0,
@@ -70,7 +70,7 @@ def solo(
 
 
 def together(
-    *members: tuple[Workload, float], place: Place = GPU, repeat: int = 0, at: str = "2026-11-21T11:00:00+00:00"
+    *members: tuple[Workload, float], place: DeviceMode = GPU, repeat: int = 0, at: str = "2026-11-21T11:00:00+00:00"
 ) -> Colocation:
     """(workload, its degradation) each."""
     alone = timing(0.01)
@@ -93,7 +93,7 @@ def profile(rows: Iterable[Row]) -> Profile:
 
 
 def square(
-    lost: Callable[[int, int], tuple[float, float]], *, place: Place = GPU, repeats: int = 1, noise: float = 0.0
+    lost: Callable[[int, int], tuple[float, float]], *, place: DeviceMode = GPU, repeats: int = 1, noise: float = 0.0
 ) -> list[Colocation]:
     """
     Every training beside every function; ``lost(i, j)``: degradations of both. Repeats differ by ``noise`` up and down
@@ -115,7 +115,7 @@ def square(
 
 
 def levels(
-    place: Place, share: Callable[[int, int], float | None], *, models: Sequence[str] = MODELS, wait_s: float = 0.0
+    place: DeviceMode, share: Callable[[int, int], float | None], *, models: Sequence[str] = MODELS, wait_s: float = 0.0
 ) -> Profile:
     roles: tuple[Role, ...] = ("training", "function")
     return profile(
@@ -298,7 +298,7 @@ def test_a_repeated_pair_weighs_as_much_as_another() -> None:
 
 
 def test_wilson() -> None:
-    low, high = observations.wilson(0.9, 100)
+    low, high = held_out.wilson(0.9, 100)
 
     assert (low, high) == (pytest.approx(0.826, abs=1e-3), pytest.approx(0.945, abs=1e-3))
 
@@ -318,7 +318,7 @@ def written(path: Path, rows: Iterable[Row]) -> Path:
     return path
 
 
-def full(place: Place) -> list[Row]:
+def full(place: DeviceMode) -> list[Row]:
     """Something of everything, at one batch."""
     roles: tuple[Role, ...] = ("training", "function")
     rows: list[Row] = [solo(workload(model, role), place=place) for model in MODELS for role in roles]
@@ -454,12 +454,12 @@ def test_a_pair_is_never_judged_by_a_predictor_that_has_seen_it() -> None:
         parts.append(set(training.pair.tolist()))
         return Mean(training, seed)
 
-    judged = observations.judge(measured, fit)
+    judged = held_out.judge(measured, fit)
 
     assert judged is not None
     everything = set(measured.pair.tolist())
     left_out = [everything - part for part in parts]
-    assert len(parts) == observations.FOLDS
+    assert len(parts) == held_out.FOLDS
     assert sorted(pair for part in left_out for pair in part) == sorted(everything)
     for part in left_out:
         mask = np.isin(measured.pair, list(part))
@@ -468,7 +468,7 @@ def test_a_pair_is_never_judged_by_a_predictor_that_has_seen_it() -> None:
 
 def test_error_skill_and_coverage_by_hand() -> None:
     measured = pairs().take(np.arange(2))
-    judged = observations.JudgedPredictions(
+    judged = held_out.JudgedPredictions(
         samples=replace(measured, target=np.array([0.0, math.e - 1])),
         predicted=np.array([0.0, 0.0]),
         upper=np.array([0.0, 1.0]),
@@ -484,7 +484,7 @@ def test_error_skill_and_coverage_by_hand() -> None:
 def test_too_few_pairs_are_not_judged() -> None:
     measured = pairs()
 
-    assert observations.judge(measured.take(measured.pair < observations.LEAST_PAIRS - 1), Mean) is None
+    assert held_out.judge(measured.take(measured.pair < held_out.LEAST_PAIRS - 1), Mean) is None
 
 
 def test_the_predictor_of_each_place_is_drawn(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from research.prewarm import cases
+from research.prewarm import evaluate, prices, rules, scores, workloads
 from scheduler.policy.prewarm.kernel import (
     BUSY_S,
     COLD_MINUTES,
@@ -34,13 +34,13 @@ def test_rates_by_hand() -> None:
         [5, 15],
         [20, 15],
     )
-    both = cases.rates(tally, np.array([True, True]), 100.0)
+    both = scores.rates(tally, np.array([True, True]), 100.0)
     assert both.r_cs == pytest.approx(0.1)
     assert both.r_cs_minutes == pytest.approx(0.25)
     assert both.r_rw == pytest.approx((45 / 100 + 15 / 100) / 2)
     assert both.r_rw_alone == pytest.approx((20 / 100 + 15 / 100) / 2)
     assert both.r_rw_loaded == pytest.approx(0.6)
-    second = cases.rates(tally, np.array([False, True]), 100.0)
+    second = scores.rates(tally, np.array([False, True]), 100.0)
     assert (second.r_cs, second.r_rw) == (pytest.approx(1.0), pytest.approx(0.15))
 
 
@@ -49,7 +49,7 @@ def test_minutes_with_a_cold_start_are_counted_once() -> None:
     work = Workload(
         name="x", names=("a",), counts=np.array([[3, 0, 1]]), run_s=np.full(1, 0.01), memory_gb=np.ones(1), load_s=0.01
     )
-    tally = cases.Replays(None).tally(work, Setup(name="never"), 0, 0)[0]
+    tally = scores.Replays(None).tally(work, Setup(name="never"), 0, 0)[0]
     assert (tally[COLDS], tally[COLD_MINUTES], tally[REQUEST_MINUTES]) == (4, 2, 2)
     assert tally[IDLE_ALONE_S] == pytest.approx(tally[LOADING_S] + tally[IDLE_S])
 
@@ -58,7 +58,7 @@ def ladder(colds: list[list[float]]) -> np.ndarray:
     """
     Cold starts [prices, functions], the last row repeated for dearer prices; every function has a thousand requests.
     """
-    found = np.zeros((len(cases.PRICES), len(colds[0]), FIELDS))
+    found = np.zeros((len(prices.PRICES), len(colds[0]), FIELDS))
     found[:, :, REQUESTS] = 1000.0
     for step in range(len(found)):
         found[step, :, COLDS] = colds[min(step, len(colds) - 1)]
@@ -70,16 +70,16 @@ def test_the_base_price_is_the_smallest_from_which_on_the_pooled_rate_is_near_ls
     theirs = ladder([[0.0, 0.0]])[0]
     # Within 0.5 % of 2,000 requests: ten cold starts. The first step that holds is followed by one that does not.
     tried = ladder([[30.0, 30.0], [5.0, 4.0], [8.0, 8.0], [4.0, 6.0], [1.0, 1.0]])
-    assert cases.base_price(tried, theirs, parts, parts["overall"]) == 3
-    assert cases.base_price(tried, theirs, parts, np.array([True, False])) == 3
-    assert cases.base_price(ladder([[99.0, 99.0]]), theirs, parts, parts["overall"]) == len(cases.PRICES) - 1
+    assert prices.base_price(tried, theirs, parts, parts["overall"]) == 3
+    assert prices.base_price(tried, theirs, parts, np.array([True, False])) == 3
+    assert prices.base_price(ladder([[99.0, 99.0]]), theirs, parts, parts["overall"]) == len(prices.PRICES) - 1
 
 
 def test_a_function_with_too_many_cold_starts_of_its_own_gets_a_dearer_price() -> None:
     """Allowed are half the tolerance of its own and the prior's requests: 0.0025 * (1,000 + 0.03 * 2,000) = 2.65."""
     theirs = ladder([[0.0, 0.0]])[0]
     tried = ladder([[9.0, 2.0], [9.0, 2.0], [3.0, 1.0], [2.0, 1.0]])
-    assert cases.own_prices(tried, theirs, 1).tolist() == [3, 1]
+    assert prices.own_prices(tried, theirs, 1).tolist() == [3, 1]
 
 
 def test_a_crossfit_price_is_blind_to_its_own_fold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,9 +89,9 @@ def test_a_crossfit_price_is_blind_to_its_own_fold(monkeypatch: pytest.MonkeyPat
         seen.append(args[3].copy())
         return 0
 
-    monkeypatch.setattr(cases, "base_price", base_price)
+    monkeypatch.setattr(prices, "base_price", base_price)
     tried = ladder([[0.0] * 11])
-    cases.crossfit_prices(tried, tried[0], {}, 0)
+    prices.crossfit_prices(tried, tried[0], {}, 0)
     held = np.stack([~one for one in seen])
     assert held.sum(axis=0).tolist() == [1] * 11
     assert {int(one.sum()) for one in held} == {2, 3}
@@ -100,7 +100,7 @@ def test_a_crossfit_price_is_blind_to_its_own_fold(monkeypatch: pytest.MonkeyPat
 def test_classes_by_how_often_and_how_evenly_something_comes() -> None:
     counts = np.zeros((4, 100), np.int64)
     counts[0], counts[1, ::5], counts[2, 50], counts[3, ::5] = 2, 1, 1, 40
-    found = {name: mask.tolist() for name, mask in cases.classes(counts).items()}
+    found = {name: mask.tolist() for name, mask in workloads.classes(counts).items()}
     assert found["dense"] == [True, False, False, False]
     assert found["mid"] == [False, True, False, True]
     assert found["sparse"] == [False, False, True, False]
@@ -108,18 +108,28 @@ def test_classes_by_how_often_and_how_evenly_something_comes() -> None:
 
 
 def test_the_published_lsth_comes_first_and_once() -> None:
-    first, *others = cases.lsth_grid()
+    first, *others = rules.lsth_grid()
     assert first.knobs[:3] == (0.5, 5.0, 99.0)
     assert all(one.knobs != first.knobs for one in others)
 
 
 def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="one_day_rows"):
-        cases.workload(tmp_path, "1d", 1.5)
+        workloads.workload(tmp_path, "1d", 1.5)
+
+
+def test_without_its_trace_the_evaluation_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate.main(["--preset", "small", "--traces", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("ml.prewarm_eval: ")
+    assert "invocations.csv.gz" in captured.err and captured.err.count("\n") == 1
 
 
 def test_the_smallest_price_is_found_to_an_eighth_of_an_octave() -> None:
-    found = cases.smallest(lambda price: price >= 100.0)
+    found = prices.smallest(lambda price: price >= 100.0)
     assert 100.0 <= found < 100.0 * 2 ** (1 / 8)
 
 
@@ -133,7 +143,7 @@ def test_a_cut_evaluation_makes_no_replay_twice(tmp_path: Path, monkeypatch: pyt
         memory_gb=np.ones(2),
         load_s=1.0,
     )
-    replays, keep = cases.Replays(tmp_path), Setup(name="keep", keep_s=30.0)
+    replays, keep = scores.Replays(tmp_path), Setup(name="keep", keep_s=30.0)
     made = replays.tally(work, keep, 0, 1)
     count = []
 
@@ -141,7 +151,7 @@ def test_a_cut_evaluation_makes_no_replay_twice(tmp_path: Path, monkeypatch: pyt
         count.append(1)
         return np.zeros((2, FIELDS))
 
-    monkeypatch.setattr(cases, "score", score)
+    monkeypatch.setattr(scores, "score", score)
     np.testing.assert_array_equal(replays.tally(work, keep, 0, 1), made)
     assert not count
     replays.tally(work, replace(keep, keep_s=31.0), 0, 1)
@@ -155,6 +165,6 @@ def test_intervals_hold_what_they_are_of() -> None:
     theirs = random.uniform(50, 100, (40, FIELDS))
     ours = theirs.copy()
     ours[:, [IDLE_S, LOADING_S]] /= 2
-    found = cases.intervals(ours, theirs, np.ones(40, bool))
+    found = scores.intervals(ours, theirs, np.ones(40, bool))
     assert found["rrw_wall_ratio"] == (pytest.approx(0.5), pytest.approx(0.5))
     assert found["rcs_diff"] == (0.0, 0.0)

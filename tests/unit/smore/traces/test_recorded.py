@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from smore.traces import recorded
+from smore.traces import public, recorded
 from smore.traces.recorded import BadTrace, read_trace
 
-SHARED = Path(__file__).resolve().parents[5] / "shared" / "data" / "azure2019"
+BUNDLED = public.BUNDLED / "azure2019"
 PER_MINUTE = (
     "HashOwner,HashApp,HashFunction,Trigger,481,480,482\no,a,f,http,1,0,2\no,a,g,http,0,0,0\no,b,f,timer,4,0,0\n"
 )
@@ -42,9 +42,8 @@ def test_gzip_is_told_by_its_first_bytes(tmp_path: Path) -> None:
         read_trace(written(tmp_path, packed[:-12]))
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data/azure2019")
 def test_a_part_of_the_real_one() -> None:
-    trace = read_trace(SHARED / "invocations.csv.gz")
+    trace = read_trace(BUNDLED / "invocations.csv.gz")
     assert (trace.from_at, trace.minutes, len(trace.totals)) == (480 * 60, 480, 245)
     (name,) = trace.busiest(1)
     counts = trace.counts([name])[name]

@@ -1,0 +1,128 @@
+"""The measures of a comparison: how a table calls each, what it is, and where it has no value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """
+    ``heading`` of a column, ``meaning`` in a few words, ``definition`` in a sentence, ``better``: more, less, or ''
+    where neither is. ``undefined``: when there is nothing to divide by.
+    """
+
+    heading: str
+    meaning: str
+    definition: str
+    better: str
+    undefined: str
+
+
+#: In the order of the tables. scheduler/simulation/metrics.py computes them.
+MEASURES: Final[Mapping[str, Measure]] = {
+    "dsr": Measure(
+        heading="DSR",
+        meaning="deadlines met, of all submitted",
+        definition="Deadline satisfactory ratio: invocations that ended by their deadline, over all that were submitted.",
+        better="more",
+        undefined="nothing was submitted",
+    ),
+    "dsr_admitted": Measure(
+        heading="DSR admitted",
+        meaning="deadlines met, of those dispatched",
+        definition="Invocations that ended by their deadline, over those that were dispatched to a GPU instance.",
+        better="more",
+        undefined="nothing was dispatched",
+    ),
+    "admission": Measure(
+        heading="admitted",
+        meaning="dispatched, of all submitted",
+        definition="Invocations that were dispatched to a GPU instance, over all that were submitted.",
+        better="",
+        undefined="nothing was submitted",
+    ),
+    "gui": Measure(
+        heading="GUI",
+        meaning="utilisation gained, points",
+        definition="Mean utilisation of the GPU instances, less that of the same trainings without functions.",
+        better="more",
+        undefined="there is no GPU instance",
+    ),
+    "sfd": Measure(
+        heading="SFD",
+        meaning="degradation of trainings",
+        definition=(
+            "How much slower an iteration is than alone, as its average over time, mean over trainings: 100 % is twice"
+            " as slow. A short stop counts as a very slow iteration, so it can be far above 100 %."
+        ),
+        better="less",
+        undefined="no training ran",
+    ),
+    "train_loss": Measure(
+        heading="training lost",
+        meaning="iterations that did not happen",
+        definition="Iterations that trainings did not get done for functions' sake, over those they do alone.",
+        better="less",
+        undefined="no training ran",
+    ),
+    "sld": Measure(
+        heading="SLD",
+        meaning="degradation of functions, against the mean alone",
+        definition="Run time over the mean run time alone, less one, mean over the invocations that ended.",
+        better="less",
+        undefined="no invocation ended",
+    ),
+    "sld_p99": Measure(
+        heading="SLD (P99)",
+        meaning="degradation of functions, against the P99 alone",
+        definition="Run time over the 99th percentile of the run times alone, less one; negative where it is below.",
+        better="less",
+        undefined="no invocation ended",
+    ),
+    "cold": Measure(
+        heading="cold starts",
+        meaning="cold starts, of those dispatched",
+        definition="Dispatched invocations that waited for a load, over all dispatched.",
+        better="less",
+        undefined="nothing was dispatched",
+    ),
+    "waste": Measure(
+        heading="waste",
+        meaning="instance time loaded and idle",
+        definition="Time in which instances of functions were loaded and did not run, over the time they were loaded.",
+        better="less",
+        undefined="no instance was loaded",
+    ),
+    "harvest": Measure(
+        heading="harvest",
+        meaning="work done in time, of a GPU instance's time",
+        definition=(
+            "Run time alone of the invocations that met their deadline, over the time of the GPU instances: what a GPU"
+            " instance did for functions in time."
+        ),
+        better="more",
+        undefined="there is no GPU instance",
+    ),
+}
+
+
+def why_undefined(metric: str, count: int, seeds: int) -> str:
+    """Why a figure has no value: in ``count`` of the seeds there was nothing to divide by."""
+    reason = MEASURES[metric].undefined if metric in MEASURES else "nothing of it was submitted"
+    return f"{reason} in {count} of {seeds} seeds"
+
+
+def undefined_policies(metric: str, counts: Mapping[str, int], seeds: int) -> str:
+    """
+    For which policies a metric is undefined, and why; '' if it is for none. ``counts``: by policy, the seeds without a
+    value.
+    """
+    by_count: dict[int, list[str]] = {}
+    for policy, count in counts.items():
+        if count:
+            by_count.setdefault(count, []).append(policy)
+    return "; ".join(
+        f"{', '.join(policies) if len(policies) < len(counts) else 'all policies'}: {why_undefined(metric, count, seeds)}"
+        for count, policies in by_count.items()
+    )

@@ -1,0 +1,64 @@
+"""``smore data``: public traces, what is bundled and what can be fetched."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE, fail, platform_home
+
+app = typer.Typer(help="Public traces for simulations; alone: list them.", invoke_without_command=True)
+
+
+@app.callback()
+def list_(context: typer.Context) -> None:
+    """Public traces for simulations; alone: list them."""
+    if context.invoked_subcommand is not None:
+        return
+    from smore.traces import public
+
+    print(f"bundled in {public.BUNDLED}:")
+    for file in sorted(public.BUNDLED.rglob("*.gz")):
+        print(f"  {file.relative_to(public.BUNDLED)}  {file.stat().st_size / 1e3:,.0f} kB")
+    print("to fetch:")
+    for name, data_set in public.DATA_SETS.items():
+        days = sorted((public.fetched(platform_home()) / name).glob("d*"))
+        state = (
+            f"{len(days)} days in {public.fetched(platform_home()) / name}" if days else f"`smore data fetch {name}`"
+        )
+        print(f"  {name}  {data_set.bytes / 1e6:,.0f} MB  {data_set.about} ({data_set.licence}): {state}")
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set that `smore data` lists.")],
+    to: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Unpack below this folder; default: SMORE_HOME/data.")
+    ] = None,
+    url: Annotated[str, typer.Option(metavar="URL", help="Another address of the same archive.")] = "",
+) -> None:
+    """Download a public data set, compare its checksum, and unpack it: smore data fetch azure2019."""
+    from smore.domain.errors import SmoreError
+    from smore.traces import public
+
+    data_set = public.DATA_SETS.get(name)
+    if data_set is None:
+        fail(f"there is no data set {name!r}; there are {', '.join(public.DATA_SETS)}", EXIT_USAGE)
+    shown = sys.stderr.isatty()
+
+    def progress(done: int, total: int) -> None:
+        if shown:
+            print(f"\r{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", end="", file=sys.stderr, flush=True)
+
+    folder = to if to is not None else public.fetched(platform_home())
+    try:
+        files = public.fetch(data_set, folder, url=url, progress=progress)
+    except (SmoreError, OSError) as error:
+        fail(f"data fetch: {error}", EXIT_FAILED)
+    finally:
+        if shown:
+            print(file=sys.stderr)
+    print(f"{len(files)} files in {folder / name}. Licence: {data_set.licence}.")
+    if files:
+        print(f"Use one of its days: --trace folder={name}/{files[0].parent.name}" + (f" --data {to}" if to else ""))
