@@ -88,9 +88,11 @@ def first_calls(person: Newcomer, starts: int) -> FirstCalls:
             person.shell(UP)
             calls.up_s.append(time.monotonic() - began)
             calls.gaps.append(gap(call(person, fresh)))
+            outcome = "answered"
         except (RuntimeError, ClientError) as error:
+            outcome = str(error)
             calls.failures.append(f"start {number + 1}: {error}")
-        report.progress(f"start {number + 1} of {starts}: {time.monotonic() - began:.1f} s, {calls.failures}")
+        report.progress(f"start {number + 1} of {starts}: {time.monotonic() - began:.1f} s, {outcome}")
     return calls
 
 
@@ -135,10 +137,12 @@ def phases_ms(attempt: Attempt) -> float:
 def walk_documents(marked: Mapping[str, Sequence[Block]]) -> list[Walked]:
     """Run the blocks of each document, in a copy of the checkout of its own."""
     walked: list[Walked] = []
-    for name, of_document in marked.items():
+    for of_document in marked.values():
         with newcomer() as person:
-            report.progress(name)
-            walked += person.walk(of_document)
+            steps = person.walk(of_document)
+        for step in steps:
+            report.progress(f"{step.block.name}: {step.seconds:.1f} s {step.problem}")
+        walked += steps
     return walked
 
 
