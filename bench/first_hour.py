@@ -21,6 +21,7 @@ Figures:
 
 import argparse
 import contextlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -195,6 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     parser.add_argument("--starts", type=int, default=20, help="starts of the platform, each with a call at once")
     options = parser.parse_args(arguments)
+    # A terminated run still ends the platforms that it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     marked = walk.documents()
     figures: dict[str, float] = {}
     with contextlib.suppress(subprocess.CalledProcessError):
