@@ -161,7 +161,7 @@ class JobPolicy:
         self.fleet.take(job.spec.id, gpus)
         self.projects.held[job.spec.project] += len(gpus)
         seen = self.fleet.gpus[gpus[0]].seen
-        job.phase, job.gpus, job.since_at = Phase.PLACED, gpus, since_at
+        job.phase, job.gpus, job.since_at, job.ended_as = Phase.PLACED, gpus, since_at, None
         job.device = seen.device if seen is not None else ""
 
     def _vacate(self, job: Job) -> None:
@@ -235,7 +235,10 @@ class JobPolicy:
         lasted_s = max(0.0, at - job.since_at)
         job.ran_s += lasted_s
         self._vacate(job)
-        ended = Ended.STOPPED if job.withdrawn and event.ended is not Ended.SUCCEEDED else event.ended
+        ended = event.ended
+        if ended is not Ended.SUCCEEDED:
+            # Ranks that were ended for another rank's sake report a failure.
+            ended = Ended.STOPPED if job.withdrawn else job.ended_as or ended
         self._unlooked |= ended is not Ended.PREEMPTED
         verdict = after(self._knobs, ended, lasted_s, job.spec.restarts, job.restarts, job.short_ends)
         job.restarts, job.short_ends = verdict.restarts, verdict.short_ends
@@ -265,7 +268,7 @@ class JobPolicy:
         for id_ in self.fleet.lose(event.gpu):
             job = self.jobs[id_]
             if job.phase is Phase.PLACED:
-                job.phase = Phase.STOPPING
+                job.phase, job.ended_as = Phase.STOPPING, Ended.LOST
                 message = f"{event.gpu} is silent; the attempt is over, its other ranks must end."
                 decisions.append(Stop(id=id_, attempt=job.attempt, ended=Ended.LOST, message=message))
         self._unlooked = True
@@ -282,7 +285,7 @@ class JobPolicy:
         if self._knobs.preemptive and self._unlooked and self._look_at(at) <= at:
             self._unlooked = False
             for job in losers(self._knobs, self.fleet, self.queue, self.jobs, self.lengths, self._keys, at):
-                job.phase = Phase.STOPPING
+                job.phase, job.ended_as = Phase.STOPPING, Ended.PREEMPTED
                 message = "Jobs before it in the order need its GPU instances."
                 decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
         self._check_kept()
