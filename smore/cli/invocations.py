@@ -2,15 +2,39 @@
 
 import json
 import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from smore.cli.terminal import Column, Id, Output, OutputOption, connected, fail, moment, ms, percent, show, show_value
+from smore.cli.names import functions
+from smore.cli.terminal import (
+    Column,
+    Id,
+    Output,
+    OutputOption,
+    connected,
+    fail,
+    moment,
+    ms,
+    percent,
+    show,
+    show_value,
+    span_s,
+)
 
 if TYPE_CHECKING:
     from smore_client.types import Attempt, Decision, DryRun, Explanation, Invocation
+
+#: What makes a terminal empty and begins at its top.
+CLEAR: Final = "\x1b[2J\x1b[H"
+#: Seconds between two lists of ``ps --watch``.
+WATCH_S: Final = 2.0
 
 
 def read_input(text: str) -> Any:
@@ -223,22 +247,57 @@ def _show_dry_run(answer: "DryRun", output: Output) -> None:
 
 
 def ps(
-    function: Annotated[str | None, typer.Option(help="Of this function only.")] = None,
+    function: Annotated[str | None, typer.Option(autocompletion=functions, help="Of this function only.")] = None,
     state: Annotated[str | None, typer.Option(help="In this state only: queued, running, succeeded…")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="That came so long ago at most: 30m, 2h.")] = None,
+    slow: Annotated[str | None, typer.Option(metavar="TIME", help="That took so long at least: 500ms, 5s.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="As many at most.")] = 20,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every 2 s, until Ctrl-C.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Recent invocations, the newest first."""
-    with connected() as client:
-        invocations = client.invocations(function=function, state=state, limit=limit).items
-    columns: list[Column[Any]] = [
+    since_s = span_s(since) if since is not None else None
+    slow_s = span_s(slow) if slow is not None else 0.0
+    columns: list[Column[Invocation]] = [
         ("id", lambda i: i.id),
         ("function", lambda i: i.function),
         ("revision", lambda i: i.revision or None),
         ("state", lambda i: i.state),
+        ("took", lambda i: ms(_took_s(i))),
+        ("late", lambda i: f"{i.late_ms:.0f} ms" if i.late_ms else None),
         ("cause", lambda i: i.cause),
         ("gpu", lambda i: i.gpu),
         ("attempt", lambda i: i.attempt or None),
         ("arrival", lambda i: moment(i.arrival_at)),
     ]
-    show(invocations, columns, output)
+    with connected() as client, suppress(KeyboardInterrupt):
+        while True:
+            if since is None and slow is None:
+                rows = client.invocations(function=function, state=state, limit=limit).items
+            else:
+                every = client.each_invocation(function=function, state=state)
+                rows = list(islice(_recent(every, since_s, slow_s), limit))
+            if watch and sys.stdout.isatty():
+                print(CLEAR, end="")
+            show(rows, columns, output, optional=("revision", "attempt", "cause", "gpu"))
+            if not watch:
+                return
+            sys.stdout.flush()
+            time.sleep(WATCH_S)
+
+
+def _took_s(invocation: "Invocation") -> float | None:
+    """Seconds from arrival to end, None while it has not ended."""
+    if invocation.arrival_at is None or invocation.finished_at is None:
+        return None
+    return (invocation.finished_at - invocation.arrival_at).total_seconds()
+
+
+def _recent(invocations: "Iterable[Invocation]", since_s: float | None, slow_s: float) -> "Iterator[Invocation]":
+    """Those of the newest that came within ``since_s`` seconds and took ``slow_s`` at least."""
+    earliest = datetime.now(UTC) - timedelta(seconds=since_s) if since_s is not None else None
+    for invocation in invocations:
+        if earliest is not None and invocation.arrival_at is not None and invocation.arrival_at < earliest:
+            return
+        if (_took_s(invocation) or 0.0) >= slow_s:
+            yield invocation

@@ -65,6 +65,34 @@ class TestInvocations:
         assert platform.asked == [("GET /v1/invocations", {"function": "f", "state": "failed", "limit": "20"})]
         assert "crashed" in capsys.readouterr().out
 
+    def test_ps_shows_how_long_and_how_late_and_what_was_slow(
+        self, serve: Serve, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def ended(id_: str, day: int, took_s: int) -> dict[str, object]:
+            return {
+                "id": id_,
+                "state": "succeeded",
+                "arrival_at": f"2999-01-0{day}T00:00:00Z",
+                "finished_at": f"2999-01-0{day}T00:00:0{took_s}Z",
+                "late_ms": 250 if took_s > 1 else 0,
+            }
+
+        platform = serve()
+        platform.answers["GET /v1/invocations"] = (
+            200,
+            {
+                "invocations": [
+                    ended("slow", 2, 3),
+                    ended("quick", 1, 1),
+                    {**ended("old", 1, 4), "arrival_at": "2020-01-01T00:00:00Z"},
+                ]
+            },
+        )
+        assert smore("ps", "--since", "1d", "--slow", "2s") == 0
+        said = capsys.readouterr().out
+        assert "slow" in said and "3000.0 ms" in said and "250 ms" in said
+        assert "quick" not in said and "old" not in said
+
 
 DECISION = {
     "policy": "smore-product",
