@@ -69,6 +69,9 @@ class ApiSettings(BaseModel):
     max_connections_per_sender: int = Field(default=1024, ge=4)
     #: Addresses and networks of proxies in front of the gateway, as a JSON list: ``["10.0.0.7", "fd00::/64"]``.
     proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
+    #: Origins whose pages may call the API from a browser, as a JSON list: ``["https://app.example.org"]``; ``["*"]`` =
+    #: any. Pages send an API key in a header; cookies are not used.
+    cors_origins: tuple[str, ...] = ()
     #: How long a connection may wait for its next request, seconds: longer than clients keep theirs, so that they close
     #: first.
     keep_alive_s: float = Field(default=75.0, gt=0)
