@@ -40,7 +40,8 @@ tr.ours td { font-weight: 600; }
 figure { margin: 14px 0 26px; background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px 8px; }
 figure.measured-panel { border: 2px solid var(--ink); }
 figure .picture { overflow-x: auto; background: #fff; border-radius: 6px; }
-figure img, figure svg { width: 100%; min-width: 560px; height: auto; display: block; }
+figure img, figure svg { width: 100%; height: auto; display: block; }
+figure img { min-width: 560px; } figure svg { max-width: 700px; margin: 0 auto; }
 figcaption { font-weight: 600; margin-bottom: 8px; }
 figcaption .number { color: var(--soft); font-weight: 400; }
 code { background: var(--code); border-radius: 4px; padding: 1px 5px; font-size: 13px; overflow-wrap: anywhere; }

@@ -5,8 +5,9 @@ Stand-ins for people who test their own functions and policies: no process, no s
 * :class:`InMemoryQueue`: the priority queue of ``smore/redis/queue.py`` without Redis; :attr:`InMemoryQueue.gateway` is
   the asynchronous door that a gateway uses.
 * :class:`InProcessRunner`: loads a :class:`smore.Handler` and runs batches in the process of the test.
+* :func:`check_placement_rule`: holds a placement rule to what the scheduler expects of it.
 
-Each keeps the contract of the real part; ``tests/contract`` runs the same tests over both. A function's own test::
+Each stand-in keeps the contract of the real part; ``tests/contract`` runs the same tests over both. A function's own test::
 
     runner = InProcessRunner(MyFunction)
     runner.load()
@@ -20,11 +21,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
+from math import isfinite
+from random import Random
 from typing import Any, Final
 
 import numpy as np
 
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, End, State
+from smore.domain.placement_rule import Offer, PlacementRule, WaitingBatch
 from smore.handler import Handler
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
@@ -140,8 +144,11 @@ class InMemoryQueue:
     def _now_us(self) -> int:
         return int(self._clock() * 1e6)
 
+    def _led(self) -> bool:
+        return self._now_us() < self._token_until_us
+
     def _leads(self, token: str) -> bool:
-        return token != "" and token == self._token and self._now_us() < self._token_until_us
+        return token != "" and token == self._token and self._led()
 
     def _find(self, function: str, id_: str) -> _Invocation | None:
         return self._invocations.get((_project(function), id_))
@@ -189,6 +196,8 @@ class InMemoryQueue:
         if request.idempotency_key and key in self._idempotent:
             known_id, known_hash = self._idempotent[key]
             return Admission(status="replay" if known_hash == request.request_hash else "mismatch", known_id=known_id)
+        if request.led and not self._led():
+            return Admission(status="no_leader")
         deadline_us = now_us + request.slo_us if request.slo_us else request.deadline_us
         if deadline_us <= now_us:
             return Admission(status="late", now_us=now_us)
@@ -578,3 +587,74 @@ def _tensor_batch(handler: Handler, parts: list[Mapping[str, Any]]) -> list[Any]
         {name: np.asarray(array)[end - count : end] for name, array in outputs.items()}
         for end, count in zip(ends, counts, strict=True)
     ]
+
+
+# ---- placement rules -------------------------------------------------------------------------------------------------
+
+
+def check_placement_rule(make: Callable[[], PlacementRule], *, rounds: int = 200, seed: int = 0) -> None:
+    """
+    Hold a placement rule (docs/guides/own-policy.md) to its contract over made-up rounds: every order is a finite
+    number, every choice one of the offers or None, nothing raises, and two instances that are asked the same answer the
+    same.
+
+    ``make`` makes a rule; ``seed`` decides what the rounds hold. Raises AssertionError, which names the call.
+    """
+    random, now = Random(seed), 1_700_000_000.0
+    first, second = make(), make()
+    for _ in range(rounds):
+        now += random.expovariate(10.0)
+        for batch in [_made_up_batch(random, now) for _ in range(random.randint(1, 4))]:
+            orders = [rule.order(now, batch) for rule in (first, second)]
+            assert all(isinstance(order, int | float) and isfinite(order) for order in orders), (
+                f"order({now}, {batch}) is {orders[0]!r}, a finite number is expected"
+            )
+            assert orders[0] == orders[1], (
+                f"order({now}, {batch}) is {orders[0]} in one instance, {orders[1]} in another"
+            )
+            offers = _made_up_offers(random, now, batch)
+            chosen = [rule.choose(now, batch, list(offers)) for rule in (first, second)]
+            assert chosen[0] is None or chosen[0] in offers, (
+                f"choose({now}, {batch}, {offers}) is {chosen[0]!r}, one of the offers or None is expected"
+            )
+            assert chosen[0] == chosen[1], f"choose({now}, {batch}, {offers}) differs between two instances: {chosen}"
+
+
+def _made_up_batch(random: Random, now: float) -> WaitingBatch:
+    run_s = random.lognormvariate(-3.0, 1.0)
+    arrival_at = now - random.expovariate(2.0)
+    return WaitingBatch(
+        function=f"default/f{random.randrange(5)}",
+        revision=random.randint(1, 2),
+        arrival_at=arrival_at,
+        deadline_at=max(now, arrival_at + run_s * random.uniform(1.0, 20.0)),
+        rows=random.choice((1, 2, 8, 32)),
+        run_s=run_s,
+        priority=random.uniform(0.0, 5.0),
+    )
+
+
+def _made_up_offers(random: Random, now: float, batch: WaitingBatch) -> list[Offer]:
+    offers = []
+    for number in sorted(random.sample(range(12), random.randint(1, 8))):
+        warm, trains = random.random() < 0.5, random.random() < 0.7
+        delay_s = 0.0 if warm else random.uniform(0.1, 5.0)
+        slowed, lost = random.expovariate(5.0), random.expovariate(10.0) if trains else 0.0
+        offers.append(
+            Offer(
+                gpu=f"gpu{number}",
+                warm=warm,
+                start_delay_s=delay_s,
+                finish_at=now + delay_s + batch.run_s * (1.0 + slowed),
+                function_degradation=slowed,
+                function_degradation_upper=1.5 * slowed,
+                training_degradation=lost,
+                training_degradation_upper=1.5 * lost,
+                known=random.random() < 0.8,
+                impact=slowed + lost,
+                trains=trains,
+                free_mib=random.uniform(0.0, 40_000.0),
+                utilisation=random.random(),
+            )
+        )
+    return offers

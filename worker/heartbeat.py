@@ -191,7 +191,7 @@ class Heartbeat:
         self._executor.disown(lost)
         events = self._pool.status.lifecycle_events()
         if events:
-            self._fleet.tell(events)
+            self._fleet.record_instances(events)
             self._pool.status.acknowledge(events)
 
     def _compose(self) -> Report:

@@ -206,7 +206,7 @@ def take_steps(gateway: TheGateway, caller: JobsKey, job: str, body: schemas.Ste
     Take iterations of an attached training. 404: it is over or was never attached, so it should register (again). 410:
     somebody has ended the watching, so it should not register again by itself.
     """
-    match gateway.fleet().feed(caller.project, job, body.gpu, StepChunk(body.first, body.steps, body.ended)):
+    match gateway.fleet().add_steps(caller.project, job, body.gpu, StepChunk(body.first, body.steps, body.ended)):
         case "unknown":
             raise NotFound(f"There is no attached job {job} on {body.gpu} in this project.")
         case "gone":
@@ -295,7 +295,7 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) ->
         return _shown(record, [])
     with trail.change(caller, f"job/{job}", {"state": record.state.value}) as change:
         if record.tags.get("source") in ("tracked", "attached"):
-            gateway.fleet().let_go(job)
+            gateway.fleet().detach(job)
         for gpu in record.gpus:
             gateway.fleet().send(gpu, StopJob(version=1, id=job))
         stopping = store.jobs.update(caller.project, job, JobState.STOPPING)

@@ -475,8 +475,9 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class Outcome(OpenEnum):
     """
-    How a job ended: with exit code 0; with another one; by a signal; because its owner asked for it; it was never
-    started or watched; it was watched no longer; nobody knows.
+    How a job ended: ``succeeded`` with exit code 0, ``failed`` with another one, ``killed`` by a signal, ``stopped`` by
+    its owner; ``refused``: the platform never started or watched it; ``detached``: it watches it no longer; or
+    ``unknown``.
     """
 
     SUCCEEDED = "succeeded"
@@ -545,8 +546,8 @@ class Scope(OpenEnum):
     """
     What an API key may do in its project; ``admin`` may manage keys and projects as well.
 
-    ``deploy`` and ``jobs`` run their holder's code on the GPU workers: each equals a shell there. A key gets them by
-    name alone; the one exception is the key that a platform makes for its own operator when it is first started.
+    ``deploy`` and ``jobs`` run their holder's code on the GPU workers: each equals a shell there. A key has them only
+    if it was created with them; the one exception is the operator's key, which a platform creates at its first start.
     """
 
     INVOKE = "invoke"

@@ -64,7 +64,8 @@ from smore.postgres.predictors import Predictor as Version
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import make_engine
 from smore.process import observability
-from smore.process.settings import Settings, settings
+from smore.process.environment import settings
+from smore.process.settings import Settings
 from smore.redis.connection import connect
 from smore.redis.tables import Tables
 
@@ -132,7 +133,7 @@ class Learning:
         files in the checkout, or no champion. ``anew`` ignores the champion (for example because its artifact is of
         another format).
         """
-        with self._profiles.working(wait=False) as locked:
+        with self._profiles.exclusive(wait=False) as locked:
             if not locked:
                 return LearningResult(result="skipped", reason="Another process holds the learning lock.")
             champion = self._profiles.champion()
@@ -159,7 +160,7 @@ class Learning:
         It stays until :data:`NEW_ROWS` new rows have come or a retrain is asked for. Raises NotFound if there is no
         earlier predictor, Unusable if the earlier one is damaged.
         """
-        with self._profiles.working(wait=True):
+        with self._profiles.exclusive(wait=True):
             champion = self._profiles.champion()
             if champion is None:
                 raise NotFound("No predictor is published.")
@@ -182,7 +183,7 @@ class Learning:
 
     def restore(self) -> LearningResult:
         """Publish the champion's table if Redis holds another version or none."""
-        with self._profiles.working(wait=False) as locked:
+        with self._profiles.exclusive(wait=False) as locked:
             if not locked:
                 return LearningResult(result="skipped", reason="Another process holds the learning lock.")
             champion = self._profiles.champion()
@@ -353,7 +354,7 @@ class Learning:
         publishes the table from Postgres.
         """
         table = msgspec.structs.replace(table, version=version, created_at=self._clock())
-        self._profiles.crown(
+        self._profiles.promote(
             version,
             reason=reason,
             manifest=manifest,

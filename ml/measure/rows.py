@@ -2,7 +2,7 @@
 Measured rows: the file format of a profiling run, one JSON object a line.
 
 A **solo** row is one workload alone, a **co-location** row several workloads on one device at the same time. Every row
-names its :class:`DeviceMode`; rows of different places are never combined. Standard library only, because rows are written
+names its :class:`DeviceMode`; rows of different device modes are never combined. Standard library only, because rows are written
 on bare GPU machines.
 
 Degradation (Eq. 1) is computed when a row is read, never stored: ``co-located time / reference time - 1``, see

@@ -29,7 +29,7 @@ from scheduler.simulation.result import Inconsistent
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import World, bad, load, names
 from smore.domain.errors import SmoreError
-from smore.process.settings import settings
+from smore.process.environment import settings
 from smore.traces import public
 
 
@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
         default="",
         help=(
             "names separated by commas; the first is compared with each other one; knobs after colons,"
-            " edf-util:sm_cap=0.9; default: the preset's"
+            " edf-util:sm_cap=0.9; a placement rule of your own, ./mine.py:Mine; default: the preset's"
         ),
     )
     comparing.add_argument("--seeds", type=_positive, default=10, help="seeds 0 to n - 1")
@@ -459,7 +459,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         {"fit": _fit, "trace": _trace, "run": _run, "compare": _compare, "report": _report}[options.do](options, argv)
     except (SmoreError, Inconsistent, OSError, ValueError) as error:
-        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{called_as()} {options.do}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
 

@@ -15,6 +15,8 @@ from ml.measure.rows import Colocation, Profile, Role, Solo, Workload, degradati
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, sides
 from research.predictor.published import DIRECTION_TITLES, PHASES, counted, ordered, percent, title
 
+# Thresholds of the observations' rules.
+
 #: Least spread between models, and largest spread between the batches of one model, as shares (the paper: "within 20
 #: %").
 BAND: Final = 0.20
@@ -28,6 +30,9 @@ SKILL: Final = 0.5
 #: VIII-A).
 COLD_RATIO: Final = 10.0
 LONGEST_DEADLINE: Final = 4.0
+
+# Least data for a verdict. These minima were set after early looks at part of the data, the thresholds before. They are
+# frozen: later rows do not change them.
 
 #: Models (observations I and IV); in I also models and roles with two or more batches.
 LEAST_MODELS: Final = 3

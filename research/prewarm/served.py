@@ -32,7 +32,8 @@ from scheduler.simulation.instances import Setup, Workload, score
 from smore.domain.function import FunctionSpec
 from smore.postgres.arrivals import MINUTE_S, FunctionAccount, Past, Prewarming
 from smore.postgres.rows import make_engine
-from smore.process.settings import Settings, settings
+from smore.process.environment import settings
+from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
 
@@ -189,7 +190,7 @@ def draw(rule_points: Sequence[RulePoint], price: float) -> "Figure":
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3, linewidth=0.6)
-    axes.legend(loc="lower right", frameon=False)
+    figure.legend(loc="outside upper left", ncols=2, fontsize=8)
     return figure
 
 

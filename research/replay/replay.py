@@ -37,7 +37,8 @@ from smore.postgres.history.reader import Reader
 from smore.postgres.history.values import JobUse
 from smore.postgres.rows import make_engine
 from smore.process import observability
-from smore.process.settings import Settings, settings
+from smore.process.environment import settings
+from smore.process.settings import Settings
 from smore.redis.connection import connect
 from smore.redis.fleet import Fleet
 from smore.redis.tables import Tables
@@ -83,7 +84,11 @@ def more(text: str) -> int:
 def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(prog="smore replay", description="Replay recorded arrivals under another policy.")
     main.add_argument("--since", type=span_s, default=span_s("24h"), metavar="24h", help="length of the span up to now")
-    main.add_argument("--policy", required=True, help="the other policy; knobs after colons, edf-util:sm_cap=0.9")
+    main.add_argument(
+        "--policy",
+        required=True,
+        help="the other policy; knobs after colons, edf-util:sm_cap=0.9; or your own, ./mine.py:Mine",
+    )
     main.add_argument(
         "--gpus", type=more, default=0, metavar="+N", help="empty GPU instances to add for the other policy"
     )

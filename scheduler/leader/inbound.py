@@ -134,7 +134,7 @@ class Inbound:
     def _overrides(self) -> list[Event]:
         """What people have set: pauses and drains, boosts and pins, limits, processes that are allowed."""
         self._allowed = self._fleet.allowed()
-        overrides = list(self._fleet.steering(self._now()).values())
+        overrides = list(self._fleet.overrides(self._now()).values())
         mib = {
             name: limits.warm_memory_mib
             for name, limits in self._catalog.limits().items()

@@ -93,7 +93,8 @@ class Admission:
             # asked for ahead (Dispatching).
             load_s = demand.host_s if (cluster.host(demand.column) & usable).any() else demand.load_s
             cold = load_s + floor
-            return FinishBounds(cold if cold <= demand.spec.deadline_s else floor, floor, 0.0, waiting)
+            admits = cold if cold <= demand.spec.deadline_s else floor
+            return FinishBounds(admits, floor, 0.0, waiting, cold if usable.any() else inf)
         most = demand.spec.max_batch
         batch_s = demand.run_s(most) / instances
         wait, each = (waiting // most) * batch_s, batch_s / most
@@ -131,7 +132,7 @@ class Admission:
         cluster, placement = self._cluster, self._placement
         kind, run_s = cluster.kind(demand, rows), demand.run_s(rows)
         weighed = placement.weigh(now, demand, kind, rows, deadline_at, False)
-        row = placement.choose(now, demand, kind, weighed, deadline_at, rows, Random(self._knobs.seed))
+        row = placement.choose(now, demand, kind, weighed, deadline_at, rows, now, Random(self._knobs.seed))
         cold = row >= 0 and bool(cluster.cells[demand.column, kernel.STATE, row] < 0)
         open_ = cluster.finish[: len(cluster)][cluster.code[: len(cluster)] == kernel.OPEN]
         earliest = min(weighed.earliest, float(open_.min(initial=inf)))

@@ -107,15 +107,17 @@ class Dispatching:
         fast = self._load.fast(now, slots, len(self._waiting), n)
         # A random choice is one among all that accept: of a sample only the first is known.
         fast = fast and self._knobs.fast and n >= self._knobs.fast_from and self._knobs.choice is not Choice.RANDOM
+        # So is a choice by a rule of one's own.
+        fast = fast and self._knobs.rule is None
         open_ = self._overrides.without_paused(heads)
-        if self._knobs.order is Order.PRIORITY:
+        if self._knobs.order is Order.PRIORITY and self._knobs.rule is None:
             for priority, lane in self._ordering.by_priority(now, open_):
                 while self._place_one(now, lane, open_[lane][0], priority, fast, decisions):
                     pass
             return
         several = len({lane[0] for lane in open_}) < len(open_)
         key_of = self._ordering.key
-        heap = [key_of(lane, demand, head) for lane, (demand, head) in open_.items()]
+        heap = [key_of(now, lane, demand, head) for lane, (demand, head) in open_.items()]
         heapify(heap)
         while heap:
             key = heappop(heap)
@@ -124,14 +126,14 @@ class Dispatching:
             if (
                 several
                 and (head := self._waiting.head(lane)) is not None
-                and (fresh := key_of(lane, demand, head)) != key
+                and (fresh := key_of(now, lane, demand, head)) != key
             ):
                 heappush(heap, fresh)  # another lane of its function has had something placed meanwhile
             elif (
                 self._place_one(now, lane, demand, 0.0, fast, decisions)
                 and (head := self._waiting.head(lane)) is not None
             ):
-                heappush(heap, key_of(lane, demand, head))
+                heappush(heap, key_of(now, lane, demand, head))
 
     def _place_one(
         self, now: float, lane: Lane, demand: Demand, priority: float, fast: bool, decisions: list[Decision]
@@ -146,7 +148,7 @@ class Dispatching:
             kind, deadline_at = cluster.kind(demand, rows), members[0].deadline_at
             run_s = demand.run_s(rows)
             weighed = self._placement.weigh(now, demand, kind, rows, deadline_at, fast, run_s)
-            row = self._placement.choose(now, demand, kind, weighed, deadline_at, rows)
+            row = self._placement.choose(now, demand, kind, weighed, deadline_at, rows, members[0].arrival_at)
             if row >= 0:
                 delay = self._batching.delay_to_fill(now, demand, kind, rows, members[0], row, waiting)
                 if delay is None:
@@ -177,7 +179,9 @@ class Dispatching:
             self._prewarmer.dispatched(demand)
             reasons = replace(reasons, unforeseen=self._prewarmer.reports.cold_start_reason(now, demand, cluster).value)
         if self._placement.shadow is not None:
-            reasons = replace(reasons, shadow=self._placement.shadowed(now, demand, kind, rows, deadline_at))
+            reasons = replace(
+                reasons, shadow=self._placement.shadowed(now, demand, kind, rows, deadline_at, members[0].arrival_at)
+            )
         batch = Batch(
             row=row,
             column=demand.column,

@@ -10,7 +10,9 @@ from enum import StrEnum
 from math import inf, isfinite
 from typing import Any, Final
 
+from scheduler.policy.own_rule import load_rule
 from scheduler.policy.setting import UnknownPolicy, choose
+from smore.domain.placement_rule import BadRule, PlacementRule
 
 
 class Order(StrEnum):
@@ -90,6 +92,7 @@ class Knobs:
     impact                weights of training, function, functions there                              >= 0         A27
     ageing_per_s          added to the normalised P per second of waiting, where P is the order       >= 0         A20
     recorded              candidates that are kept with a decision                                    >= 1         none
+    rule                  orders and chooses in place of ``order`` and ``choice``; None = they do     of one's own none
     seed                  of the sample and of random choice                                          int          none
     ====================  ==========================================================================  ===========  ============
     """
@@ -123,6 +126,7 @@ class Knobs:
     impact: tuple[float, float, float] = (1.0, 1.0, 1.0)
     ageing_per_s: float = 0.0
     recorded: int = 8
+    rule: PlacementRule | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -219,5 +223,17 @@ PRESETS: Final[Mapping[str, Knobs]] = {
 
 
 def preset(name: str, **changed: Any) -> Knobs:
-    """A named setting with some knobs changed. Raises UnknownPolicy, which names what there is."""
-    return choose(PRESETS, name, changed)
+    """
+    A named setting with some knobs changed; ``module:Class`` or ``FILE.py:Class``: the product with a new placement
+    rule of that class (smore/domain/placement_rule.py). Raises UnknownPolicy, which names what there is.
+    """
+    setting, _, rest = name.partition(":")
+    if not rest:
+        return choose(PRESETS, name, changed)
+    if setting in PRESETS:
+        raise UnknownPolicy(f"{rest!r} is not of the form knob=value")
+    try:
+        own = replace(_PRODUCT, name=name, rule=load_rule(name))
+    except BadRule as error:
+        raise UnknownPolicy(str(error)) from error
+    return choose({name: own}, name, changed)

@@ -10,6 +10,7 @@ because normalised priorities differ by at most one. An invocation waits at most
 """
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Final
 
 from scheduler.policy.cluster import Cluster
@@ -18,6 +19,7 @@ from scheduler.policy.events import InvocationArrived
 from scheduler.policy.knobs import Knobs, Order
 from scheduler.policy.lanes import Lane
 from scheduler.policy.overrides import Overrides
+from smore.domain.placement_rule import BadRule, WaitingBatch
 
 #: No function's weight is smaller than this part of the largest, whatever its P is.
 LEAST_SHARE: Final = 0.25
@@ -33,6 +35,7 @@ class Ordering:
 
     def __init__(self, knobs: Knobs, cluster: Cluster, overrides: Overrides) -> None:
         self._knobs, self._cluster, self._overrides = knobs, cluster, overrides
+        self._rule = knobs.rule
         #: Function → its SFQ tag: the run time that it has had, divided by its weight, seconds.
         self._tags: dict[str, float] = {}
         #: The tag of the function that was placed last, before that placement.
@@ -70,8 +73,14 @@ class Ordering:
         """P of some revision has changed."""
         self._largest = None
 
-    def key(self, lane: Lane, demand: Demand, head: InvocationArrived) -> OrderKey:
-        """The place of a lane under every order but by P."""
+    def key(self, now: float, lane: Lane, demand: Demand, head: InvocationArrived) -> OrderKey:
+        """The place of a lane under every order but by P. Raises BadRule."""
+        if self._rule is not None:
+            batch = waiting_batch(demand, head.rows, head.arrival_at, head.deadline_at, self._overrides)
+            order = float(self._rule.order(now, batch))
+            if not isfinite(order):
+                raise BadRule(f"{self._knobs.name}: order returned {order}, a finite number is expected")
+            return order, head.deadline_at, head.arrival_at, head.id, lane
         if self._knobs.order is Order.ARRIVAL:
             return head.arrival_at, head.deadline_at, 0.0, head.id, lane
         if self._knobs.order is Order.SHARES:
@@ -99,3 +108,18 @@ class Ordering:
             for function in oldest
         }
         return sorted(((ranks[lane[0]], lane) for lane in heads), key=lambda item: (-item[0], item[1][0]))
+
+
+def waiting_batch(
+    demand: Demand, rows: int, arrival_at: float, deadline_at: float, overrides: Overrides
+) -> WaitingBatch:
+    """What a rule of one's own sees of a batch."""
+    return WaitingBatch(
+        function=demand.function,
+        revision=demand.revision,
+        arrival_at=arrival_at,
+        deadline_at=deadline_at,
+        rows=rows,
+        run_s=demand.run_s(rows),
+        priority=demand.priority * overrides.boost(demand.function),
+    )

@@ -12,8 +12,11 @@ from scheduler.policy import kernel
 from scheduler.policy.cluster import Bools, Cluster
 from scheduler.policy.decisions import Reasons, Shadow
 from scheduler.policy.demand import Demand
+from scheduler.policy.kernel import Ints
 from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule
+from scheduler.policy.ordering import waiting_batch
 from scheduler.policy.overrides import Overrides
+from smore.domain.placement_rule import BadRule, Offer
 
 _SM_RULES: Final = {
     SmRule.NONE: kernel.SM_NONE,
@@ -152,17 +155,18 @@ class Placement:
         weighed: Weighed,
         deadline_at: float,
         rows: int,
+        arrival_at: float,
         random: Random | None = None,
         knobs: Knobs | None = None,
     ) -> int:
         """
         The best acceptable row, -1 = none. ``random`` and ``knobs``: the draws of a random choice and the knobs, where
-        they are not this policy's own.
+        they are not this policy's own. Raises BadRule.
         """
         if knobs is None:
             knobs = self._knobs
         may_load = self._overrides.may_load(demand)
-        if knobs.choice is Choice.RANDOM:
+        if knobs.choice is Choice.RANDOM or knobs.rule is not None:
             open_ = np.flatnonzero(self._cluster.code[: len(self._cluster)] == kernel.OPEN)
             if not may_load:
                 open_ = open_[self._cluster.cells[demand.column, kernel.STATE, open_] >= 0]
@@ -170,6 +174,15 @@ class Placement:
                 weighed.warm < 0 and self._better_to_wait(now, demand, weighed.cold, deadline_at, rows)
             ):
                 return -1
+            if knobs.rule is not None:
+                batch = waiting_batch(demand, rows, arrival_at, deadline_at, self._overrides)
+                offers = self._offers(demand, kind, open_)
+                chosen = knobs.rule.choose(now, batch, offers)
+                if chosen is None:
+                    return -1
+                if chosen not in offers:
+                    raise BadRule(f"{knobs.name}: choose returned {chosen!r}, one of the offers or None is expected")
+                return int(open_[offers.index(chosen)])
             draws = self._random if random is None else random
             return int(open_[draws.randrange(len(open_))])
         if weighed.warm >= 0:
@@ -180,6 +193,44 @@ class Placement:
         if weighed.cold < 0 or not may_load or self._better_to_wait(now, demand, weighed.cold, deadline_at, rows):
             return -1
         return weighed.cold
+
+    def _offers(self, demand: Demand, kind: int, rows: Ints) -> list[Offer]:
+        """The rows as a rule of one's own sees them."""
+        cluster = self._cluster
+        state, effects, facts = cluster.cells[demand.column, kernel.STATE], cluster.effects[kind], cluster.rows
+        columns = (
+            state,
+            cluster.finish,
+            effects[kernel.OWN],
+            effects[kernel.OWN_UPPER],
+            effects[kernel.TRAINING],
+            effects[kernel.TRAINING_UPPER],
+            effects[kernel.KNOWN],
+            effects[kernel.IMPACT],
+            facts[kernel.JOBS],
+            facts[kernel.MEMORY_FREE] - facts[kernel.RESERVED],
+            facts[kernel.UTILISATION],
+        )
+        return [
+            Offer(
+                gpu=cluster.names[row],
+                warm=at >= 0,
+                start_delay_s=cluster.delay_s(demand, row),
+                finish_at=finish,
+                function_degradation=own,
+                function_degradation_upper=own_upper,
+                training_degradation=training,
+                training_degradation_upper=training_upper,
+                known=known > 0,
+                impact=impact,
+                trains=jobs > 0,
+                free_mib=free,
+                utilisation=utilisation,
+            )
+            for row, at, finish, own, own_upper, training, training_upper, known, impact, jobs, free, utilisation in zip(
+                rows.tolist(), *(column[rows].tolist() for column in columns), strict=True
+            )
+        ]
 
     def _better_to_wait(self, now: float, demand: Demand, cold: int, deadline_at: float, rows: int) -> bool:
         """True where a busy instance will be free in time, and sooner than a new one is loaded on the row ``cold``."""
@@ -201,12 +252,24 @@ class Placement:
             open_ = np.where(host, cluster.code[:n] == kernel.OPEN, open_)
         return open_
 
-    def shadowed(self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float) -> Shadow | None:
-        """Where the shadow policy would place a batch; None without a shadow."""
+    def shadowed(
+        self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float, arrival_at: float
+    ) -> Shadow | None:
+        """
+        Where the shadow policy would place a batch; None without a shadow. A rule of one's own that fails there names
+        itself and its error in place of the policy: it must not stop the policy that decides.
+        """
         if self.shadow is None:
             return None
         weighed = self.weigh(now, demand, kind, rows, deadline_at, False, ask=self._shadow_ask)
-        row = self.choose(now, demand, kind, weighed, deadline_at, rows, self._shadow_random, self.shadow)
+        try:
+            row = self.choose(
+                now, demand, kind, weighed, deadline_at, rows, arrival_at, self._shadow_random, self.shadow
+            )
+        except Exception as error:
+            if self.shadow.rule is None:
+                raise
+            return Shadow(policy=f"{self.shadow.name} ({type(error).__name__})", gpu=None)
         return Shadow(policy=self.shadow.name, gpu=self._cluster.names[row] if row >= 0 else None)
 
     def reasons(

@@ -31,9 +31,11 @@ def choose(settings: Mapping[str, Setting], name: str, changed: Mapping[str, Any
 def parse(text: str) -> tuple[str, dict[str, Any]]:
     """
     (name of a setting, knobs that differ) of ``name:knob=value:knob=value``, a value being a number, true, false or a
-    word. Raises UnknownPolicy where a knob has no value.
+    word. The name may be that of a class, ``module:Class``. Raises UnknownPolicy where a knob has no value.
     """
     name, *changed = text.split(":")
+    if changed and changed[0].isidentifier():
+        name = f"{name}:{changed.pop(0)}"
     return name, dict(map(_knob, changed))
 
 

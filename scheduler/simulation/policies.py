@@ -12,7 +12,8 @@ Factory = Callable[[int], Policy]
 
 def factory(name: str) -> Factory:
     """
-    Of a named setting, with knobs that differ after colons: ``edf-util:sm_cap=0.9``, a number, true, false or a word.
+    Of a named setting, or of a placement rule of one's own (``./mine.py:Mine``, ``module:Mine``), with knobs that differ
+    after colons: ``edf-util:sm_cap=0.9``, a number, true, false or a word.
 
     Raises UnknownPolicy, which names the settings or knobs that there are.
     """

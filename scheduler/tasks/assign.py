@@ -73,16 +73,23 @@ def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) ->
     from scheduler.leader.foresight import prewarm_knobs
     from scheduler.leader.leader import Leader
     from scheduler.policy.engine import Engine, prepare
-    from scheduler.policy.knobs import preset
+    from scheduler.policy.knobs import Knobs, preset
     from scheduler.policy.prewarm import rules
     from scheduler.policy.prewarm.prewarmer import Prewarmer
 
     prepare()
     rules.prepare()
-    knobs = preset(config.policy.name, seed=config.policy.seed, **config.policy.knobs)
-    shadow = preset(config.policy.shadow) if config.policy.shadow else None
     warm = prewarm_knobs(config.prewarm)
-    leader = Leader(client, config, stop, lambda: Engine(knobs, shadow, Prewarmer(warm)), knobs, prewarms=True)
+
+    def knobs() -> Knobs:
+        return preset(config.policy.name, seed=config.policy.seed, **config.policy.knobs)
+
+    def engine() -> Engine:
+        # A placement rule of one's own begins anew with each leader.
+        shadow = preset(config.policy.shadow) if config.policy.shadow else None
+        return Engine(knobs(), shadow, Prewarmer(warm))
+
+    leader = Leader(client, config, stop, engine, knobs(), prewarms=True)
     with contextlib.suppress(redis.RedisError):
         client.delete(loading)
     logged = False

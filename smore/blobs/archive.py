@@ -1,7 +1,7 @@
 """
-The code archive of an uploaded folder, checked and unpacked where it arrives; smore_client/pack.py makes it.
+The code archive of an uploaded folder: checked, then unpacked. smore_client/pack.py makes it.
 
-It is a zip, because a zip lists its entries before anything is unpacked.
+It is a zip because the entries of a zip can be checked before anything is unpacked.
 """
 
 import os
@@ -20,12 +20,12 @@ from smore.domain.errors import InvalidArtifact
 MAX_ARCHIVE_BYTES: Final = 256 << 20
 MAX_UNPACKED_BYTES: Final = 1 << 30
 MAX_ENTRIES: Final = 20_000
-#: Source text shrinks to a quarter or so; a hundred times is made to fill a disk. Small files of zeros may pass.
+#: Source text shrinks to about a quarter, so a ratio of a hundred is an attack on the disk. Small archives may exceed it.
 MAX_RATIO: Final = 100
 RATIO_FREE_BYTES: Final = 4 << 20
 
 _CHUNK: Final = 1 << 20
-#: What zipfile raises over bytes that are no zip, among them offsets that no file has.
+#: What zipfile raises for bytes that are no valid zip.
 _BROKEN: Final = (
     zipfile.BadZipFile,
     zlib.error,
@@ -41,11 +41,10 @@ _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 def check(file: BinaryIO) -> list[zipfile.ZipInfo]:
     """
-    The entries of a code archive, once all of them are found harmless; nothing has been unpacked then. Raises
-    InvalidArtifact.
+    Check a code archive without unpacking anything, and return its entries. Raises InvalidArtifact.
 
-    Refused: other methods than store and deflate, encryption, links, devices and whatever else is no file or folder,
-    paths that :func:`~smore.domain.artifact.check_path` refuses, a name twice (in any case of letters) or both as a
+    Refused: methods other than store and deflate, encryption, links, devices and everything else that is no file or
+    folder, paths that :func:`~smore.domain.artifact.check_path` refuses, a name twice (whatever its case) or both as a
     file and as a folder, too many entries, too many bytes, too high a ratio.
     """
     size = file.seek(0, os.SEEK_END)
@@ -72,7 +71,7 @@ def check(file: BinaryIO) -> list[zipfile.ZipInfo]:
 def _check_entry(entry: zipfile.ZipInfo) -> None:
     try:
         check_path(entry.filename.removesuffix("/"))
-        # zipfile cuts a name at its first NUL: what stands behind it is nobody's to guess.
+        # zipfile cuts a name at its first NUL, so the whole name is checked as well.
         check_path(entry.orig_filename.removesuffix("/"))
     except ValueError as error:
         raise InvalidArtifact(f"The code's archive: {error}.") from error
@@ -84,7 +83,7 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
         )
     if entry.flag_bits & 0x1 or entry.compress_type not in _METHODS:
         raise InvalidArtifact(
-            f"The code's archive: {entry.filename} is encrypted or packed in a way that is not taken."
+            f"The code's archive: {entry.filename} is encrypted or uses another method than store or deflate."
         )
 
 
@@ -105,8 +104,8 @@ def _check_names(entries: list[zipfile.ZipInfo]) -> None:
 
 def unpack(archive: Path, target: Path) -> None:
     """
-    Unpack a code archive into an existing empty folder. Raises InvalidArtifact before anything is written where
-    :func:`check` does, and later where the content is not what the list said; OSError where it cannot be written.
+    Unpack a code archive into an existing empty folder. Raises InvalidArtifact, either as :func:`check` does, before
+    anything is written, or where the content differs from the list of entries; OSError where it cannot be written.
     """
     with archive.open("rb") as file:
         entries = check(file)
@@ -117,14 +116,14 @@ def unpack(archive: Path, target: Path) -> None:
                     path.mkdir(parents=True, exist_ok=True)
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Exclusive: never through something that is there already.
+                # Exclusive: it never writes through an existing file or link.
                 with path.open("xb") as sink:
                     for piece in _pieces(reader, entry):
                         sink.write(piece)
 
 
 def _pieces(reader: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
-    """An entry's content, exactly as long as the list says. Raises InvalidArtifact."""
+    """The content of an entry. Raises InvalidArtifact where its length is not the one in the list of entries."""
     left = entry.file_size
     try:
         with reader.open(entry) as source:
@@ -134,4 +133,4 @@ def _pieces(reader: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
     except _BROKEN as error:
         raise InvalidArtifact(f"The code's archive: {entry.filename}: {error}") from error
     if left:
-        raise InvalidArtifact(f"The code's archive: {entry.filename} has not as many bytes as the list says.")
+        raise InvalidArtifact(f"The code's archive: {entry.filename} has another size than its entry says.")

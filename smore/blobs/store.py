@@ -1,12 +1,12 @@
 """
-Blobs: bytes that are known by their SHA-256, in a folder or in whatever else fsspec knows (``s3://…``).
+Blobs: bytes that are named by their SHA-256, in a folder or in any storage that fsspec knows (``s3://…``).
 
-They lie at ``<url>/<project>/<digest>``. Projects share none, even of the same content: otherwise the digest alone
-would open another project's weights. What is being uploaded lies in a folder until it is whole and its digest has been
-checked, so no reader ever sees a part. Everything goes through in pieces of a mebibyte.
+A blob is at ``<url>/<project>/<digest>``. Projects share none, even of the same content: otherwise whoever knows a digest
+could read another project's weights. An upload stays in a folder of its own until it is complete and its digest has been
+checked, so no reader ever sees a part. Data is copied in pieces of a mebibyte.
 
-A worker of another host reads them from a gateway (:class:`GatewayBlobs`). It proves that it belongs to the platform by
-a ticket that it has left in Redis: whoever may write there is trusted with more than this.
+A worker on another host reads blobs from a gateway (:class:`GatewayBlobs`). It proves that it belongs to the platform by a
+ticket that it writes to Redis: whoever may write there is trusted with more than blobs.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ from smore.domain.errors import BlobNotFound, Conflict, PayloadTooLarge, Storage
 from smore.process.settings import Settings
 
 CHUNK: Final = 1 << 20
-#: An upload that nobody has gone on with for so long is dropped.
+#: Seconds after which an upload that nobody continued is dropped.
 ABANDONED_S: Final = 86_400.0
-#: Of the disk that uploads go to, the part that they leave free.
+#: Part of the uploads' disk that stays free.
 FREE_SHARE: Final = 0.05
 
 TICKET_HEADER: Final = "Smore-Ticket"
-#: Seconds in which a ticket must be shown; a read that has begun goes on.
+#: Seconds for which a ticket is valid; a read that has begun goes on.
 TICKET_S: Final = 60
-#: Breaks of one read that are borne before anything more has come.
+#: Attempts of a read that brings no more bytes.
 _TRIES: Final = 5
 _READ_S: Final = 30.0
 
@@ -47,12 +47,12 @@ class Blob:
     project: str
     digest: str
     size: int
-    #: When it was stored or last wanted (:meth:`Blobs.keep`), epoch seconds.
+    #: When it was stored or last kept (:meth:`Blobs.keep`), epoch seconds.
     at: float
 
 
 class SourceAway(OSError):
-    """The gateway that blobs are read from does not serve now."""
+    """The gateway that serves the blobs cannot be reached now."""
 
 
 class Source(Protocol):
@@ -60,22 +60,21 @@ class Source(Protocol):
 
     def read(self, project: str, digest: str, offset: int = 0) -> Iterator[bytes]:
         """
-        The bytes from ``offset`` on, in pieces. Nobody has compared them with their digest: that is for the reader to
-        do.
+        The bytes from ``offset`` on, in pieces. The reader must compare them with the digest.
 
-        Raises BlobNotFound before the first piece, OSError where it breaks off (SourceAway: a later try may do).
+        Raises BlobNotFound before the first piece, and OSError where the read breaks off (SourceAway: try again later).
         """
         ...
 
 
 class Blobs:
     """
-    ``url``: a folder or an fsspec URL; ``staging``: a folder for uploads to what is no folder (a folder keeps them
-    itself).
+    ``url``: a folder or an fsspec URL; ``staging``: the folder of unfinished uploads where ``url`` is no folder (a folder
+    keeps them itself).
     """
 
     def __init__(self, url: str, staging: Path) -> None:
-        # Imported by the first who needs it: a gateway that serves no uploads goes without.
+        # Imported here: a gateway that serves no uploads does not need it.
         from fsspec.core import url_to_fs
         from fsspec.implementations.local import LocalFileSystem
 
@@ -91,7 +90,7 @@ class Blobs:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def size(self, project: str, digest: str) -> int | None:
-        """Bytes; None where it is not there (whole)."""
+        """Bytes of a complete blob; None where there is none."""
         try:
             return int(self._fs.size(self._path(project, digest)))
         except FileNotFoundError:
@@ -134,7 +133,7 @@ class Blobs:
     # ---- changing ----------------------------------------------------------------------------------------------------
 
     def keep(self, project: str, digest: str) -> None:
-        """Somebody wants it: its age begins anew. Object stores cannot say so; there it counts from the upload."""
+        """Set the age of a blob to 0. In an object store, which has no such operation, the age counts from the upload."""
         if self._local:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(self._path(project, digest))
@@ -148,7 +147,7 @@ class Blobs:
         return self._staging / f"{project}.{digest}.part"
 
     def offset(self, project: str, digest: str) -> int:
-        """How many bytes of an upload that is not whole are there."""
+        """How many bytes of an unfinished upload have arrived."""
         try:
             return self._part(project, digest).stat().st_size
         except FileNotFoundError:
@@ -156,11 +155,11 @@ class Blobs:
 
     def upload(self, project: str, digest: str, *, offset: int, size: int, most: int, project_most: int) -> "Upload":
         """
-        Go on with an upload of ``size`` bytes in all at ``offset``; it is this caller's alone until it is closed.
+        Begin or continue an upload of ``size`` bytes in all at ``offset``. It is locked for this caller until it is closed.
 
-        Raises Conflict (``offset``: where it really stands) elsewhere or while another writes, PayloadTooLarge above
-        ``most`` bytes, StorageFull where the project would have more than ``project_most`` bytes or the disk too little
-        room.
+        Raises Conflict where the upload has another offset (``offset`` in its details) or another caller writes it,
+        PayloadTooLarge above ``most`` bytes, StorageFull where the project would have more than ``project_most`` bytes or
+        the disk too little room.
         """
         if size > most:
             raise PayloadTooLarge(f"A blob may have {most} bytes.", limit=most)
@@ -173,9 +172,9 @@ class Blobs:
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            stands = os.fstat(descriptor).st_size
-            if stands != offset or not _is_at(descriptor, part):
-                raise Conflict(f"The upload stands at {stands} bytes.", offset=stands)
+            arrived = os.fstat(descriptor).st_size
+            if arrived != offset or not _is_at(descriptor, part):
+                raise Conflict(f"The upload has {arrived} bytes.", offset=arrived)
             os.lseek(descriptor, offset, os.SEEK_SET)
         except BlockingIOError as error:
             os.close(descriptor)
@@ -194,7 +193,7 @@ class Blobs:
             raise StorageFull("The disk that blobs go to has too little room left.")
 
     def store(self, project: str, digest: str, part: Path) -> None:
-        """Make a whole and checked file a blob; ``part`` is gone then."""
+        """Move the complete and checked file ``part`` to the blobs."""
         path = self._path(project, digest)
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         if self._local:
@@ -205,7 +204,7 @@ class Blobs:
             part.unlink()
 
     def drop_abandoned(self, now: float) -> int:
-        """Drop uploads that nobody has gone on with. Returns how many."""
+        """Drop uploads that nobody continued. Returns how many."""
         dropped = 0
         for part in self._staging.glob("*.part"):
             with contextlib.suppress(FileNotFoundError):
@@ -216,7 +215,7 @@ class Blobs:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the path still leads to the open file: somebody may have stored or dropped it in between."""
+    """Whether the path is still that of the open file, which another process may have stored or dropped meanwhile."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -225,8 +224,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 class Upload:
     """
-    One stretch of an upload, from :meth:`Blobs.upload`; close it, or use it in a ``with``. What was written stays for
-    the next one.
+    An open upload, from :meth:`Blobs.upload`; close it, or use it in a ``with``. What was written stays for the next
+    :meth:`Blobs.upload`.
     """
 
     def __init__(
@@ -252,9 +251,9 @@ class Upload:
 
     def finish(self) -> bool:
         """
-        Whether the blob is whole now; then it has been stored.
+        Store the blob if all of its bytes have arrived, and return whether that is so.
 
-        Raises WrongDigest where its bytes are others than announced; they are dropped.
+        Raises WrongDigest where they have another digest; the upload is dropped then.
         """
         if self.offset < self._size:
             return False
@@ -291,16 +290,16 @@ def _ticket(prefix: str, ticket: str) -> str:
 
 
 async def redeem(client: "redis.asyncio.Redis", prefix: str, ticket: str, digest: str) -> str | None:
-    """The project whose blob a ticket is for; None where it is none, has been redeemed, or is for another blob."""
+    """The project of a ticket for this blob, which ends with it; None where there is no such ticket (any more)."""
     if not ticket.isalnum() or len(ticket) != 32:
         return None
-    found = cast("bytes | None", await cast("Awaitable[object]", client.getdel(_ticket(prefix, ticket))))
-    project, _, named = (found or b"").decode().partition("/")
+    blob = cast("bytes | None", await cast("Awaitable[object]", client.getdel(_ticket(prefix, ticket))))
+    project, _, named = (blob or b"").decode().partition("/")
     return project if named == digest and project else None
 
 
 class GatewayBlobs:
-    """Reads blobs from a gateway; goes on where a connection broke."""
+    """Reads blobs from a gateway; continues where a connection broke."""
 
     def __init__(self, url: str, client: "redis.Redis", prefix: str) -> None:
         self._url = url.rstrip("/")
@@ -335,20 +334,20 @@ class GatewayBlobs:
             if response.status_code == 404:
                 raise BlobNotFound
             if response.status_code == 416:
-                return  # it ended where the connection broke
+                return  # the connection broke after the last byte
             if response.status_code != 206:
                 raise SourceAway(f"{self._url} answered {response.status_code}")
             yield from response.iter_raw()
 
 
 def open_blobs(config: Settings) -> Blobs:
-    """The blobs of this platform, for the gateway and the control worker."""
+    """The blobs of this platform: for gateways and the control worker."""
     home = config.home.resolve()
     return Blobs(config.blobs.url or str(home / "blobs"), home / "uploads")
 
 
 def open_source(config: Settings, client: "redis.Redis") -> Source:
-    """The same for a worker: a gateway's where ``SMORE_BLOBS__URL`` is one."""
+    """The blobs for a worker: over a gateway where ``SMORE_BLOBS__URL`` is one."""
     if config.blobs.url.startswith(("http://", "https://")):
         return GatewayBlobs(config.blobs.url, client, config.redis.prefix)
     return open_blobs(config)

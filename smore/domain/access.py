@@ -13,8 +13,8 @@ class Scope(StrEnum):
     """
     What an API key may do in its project; ``admin`` may manage keys and projects as well.
 
-    ``deploy`` and ``jobs`` run their holder's code on the GPU workers: each equals a shell there. A key gets them by
-    name alone; the one exception is the key that a platform makes for its own operator when it is first started.
+    ``deploy`` and ``jobs`` run their holder's code on the GPU workers: each equals a shell there. A key has them only if
+    it was created with them; the one exception is the operator's key, which a platform creates at its first start.
     """
 
     INVOKE = "invoke"
@@ -31,7 +31,7 @@ def new_token() -> str:
 
 def read_token(token: str) -> tuple[str, str] | None:
     """
-    (id, SHA-256 hex digest of the secret part) of a token, None where it has not the form of one.
+    (id, SHA-256 hex digest of the secret part) of a token; None where the text has not the form of a token.
 
     Compare the digest in constant time with that of the key (:class:`smore.redis.catalog.KeyEntry`).
     """

@@ -1,8 +1,8 @@
 """
-What a function was uploaded as: the code's archive and files of their own, each a blob known by its SHA-256, and what
+An uploaded function: the archive of its code and its large files, each a blob named by its SHA-256, and the packages that
 it requires.
 
-Nothing here holds a path of any machine: an artifact is the same wherever its blobs are.
+An artifact holds no path of any machine: it is the same wherever its blobs are.
 """
 
 import hashlib
@@ -16,10 +16,10 @@ from smore.domain.quote import quoted
 
 #: A blob's name: the SHA-256 of its bytes, in lower-case hex.
 DIGEST = re.compile(r"[0-9a-f]{64}")
-#: Files of their own in one artifact; each is named in the revision's record.
+#: Files beside the archive in one artifact; the revision's record names each.
 MAX_FILES = 1000
 MAX_REQUIREMENTS = 100
-#: Of a file's path inside the folder, as Linux bounds a path and each part of it.
+#: Bytes of a path inside the folder, and of each part of it: Linux' own limits.
 MAX_PATH_BYTES = 1024
 MAX_PART_BYTES = 255
 
@@ -41,16 +41,16 @@ class Artifact:
 
     @property
     def blobs(self) -> frozenset[str]:
-        """Digests of all that must be there before it can be unpacked."""
+        """Digests of all blobs that are needed to unpack it."""
         return frozenset((self.code, *self.files.values()))
 
 
 def check_path(path: str) -> str:
     """
-    The path, if it names something inside the folder it is relative to and can be written on every file system.
+    The path itself, if it stays inside its folder and every file system can hold it.
 
-    Raises ValueError that says what is wrong: absolute, upwards, empty parts, a backslash, a colon, control characters,
-    too long.
+    Raises ValueError, which says what is wrong: absolute, upwards, empty parts, a backslash, a colon, control
+    characters, too long.
     """
     if not path or path.startswith("/"):
         raise ValueError(f"{quoted(path)} is not a relative path")
@@ -69,7 +69,7 @@ def check_path(path: str) -> str:
 
 
 def parse_artifact(raw: object, where: str) -> Artifact | None:
-    """``{code: sha256, files: {path: sha256}}``; None where there is none. Raises InvalidSpec that names the field."""
+    """The artifact in ``{code: sha256, files: {path: sha256}}``; None for None. Raises InvalidSpec that names the field."""
     if raw is None:
         return None
     if not isinstance(raw, Mapping) or not raw.keys() <= {"code", "files"}:
@@ -99,7 +99,7 @@ def parse_requirements(raw: object, artifact: Artifact | None, where: str) -> tu
     """
     Requirement specifiers as pip takes them, and ``./…whl`` for a wheel of the folder. Raises InvalidSpec.
 
-    Options (``-r``, ``--index-url``) are refused: what an environment is made from is to stand in the revision.
+    Options (``-r``, ``--index-url``) are refused: the revision alone must say what its environment is made of.
     """
     if raw is None:
         return ()

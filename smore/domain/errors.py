@@ -1,9 +1,8 @@
 """
-One tree of errors, two roots by fault.
+Errors, in one tree with two roots by fault.
 
-A :class:`CallerError` is shown to the caller as it is; of a :class:`PlatformError` the caller sees the code alone.
-``code`` is stable (part of the API); the docstring of a class is its default message. The table from code to HTTP
-status stands in ``api/errors.py``.
+A caller sees a :class:`CallerError` as it is, and of a :class:`PlatformError` only the code. ``code`` is part of the API
+and stable; the docstring of a class is its default message. ``api/errors.py`` maps codes to HTTP status codes.
 """
 
 from typing import ClassVar
@@ -150,6 +149,12 @@ class Unavailable(PlatformError):
     """A part of the platform is away; try again."""
 
     code = "unavailable"
+
+
+class NoLeader(CallerError):
+    """No scheduler leads, so nothing would be dispatched; try again."""
+
+    code = "no_leader"
 
 
 class WritesRefused(Unavailable):

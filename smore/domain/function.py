@@ -1,8 +1,6 @@
 """
-A function: what a developer registers, and its immutable revisions.
-
-:func:`parse_spec` reads the ``spec`` of a ``function.yaml`` (conventions: names near OpenFaaS, Modal, BentoML) and
-names the field that is wrong.
+Functions and their immutable revisions. :func:`parse_spec` reads the ``spec`` of a ``function.yaml``; its errors name the
+field.
 """
 
 import re
@@ -49,13 +47,13 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """
-    What is known of a function's demand: declared at first, then measured online.
+    A function's demand: declared at first, then measured online.
 
     ``run_s`` maps rows in a batch to the warm run time in seconds; ``usage_gain`` and ``degradation`` are the averages
     of assumptions A16 and A17 (fractions), whose quotient is the priority of Eq. 5; ``utilisation`` is the share of a
-    GPU instance that it uses alone, 0 = not said: then its usage gain is taken. ``model`` names the profiled model that
-    it is (smore/domain/workload.py), '' = nobody has profiled it: then ``degradation`` is taken for what it costs and
-    suffers, by default as much as half the device.
+    GPU instance that it uses alone, 0 = not declared: its usage gain stands for it. ``model`` names its profiled model
+    (smore/domain/workload.py), '' = it has no profile: then ``degradation`` stands for what it costs a training and what
+    a training costs it.
     """
 
     run_s: Mapping[int, float] = field(default_factory=lambda: {1: 0.05})
@@ -179,7 +177,7 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
     return FunctionSpec(**fields)
 
 
-#: Beyond every bound; what is written larger becomes this and the bound of its field refuses it.
+#: More than every bound. A larger value becomes this one, which the bound of its field refuses.
 _MOST = 1e18
 #: Characters of a duration or a size.
 _LONGEST = 40
@@ -210,7 +208,7 @@ def size_bytes(value: object, field_name: str) -> int:
 
 
 class _Reader:
-    """Reads a mapping and knows the path of what it reads, so that every error names its field."""
+    """Reads a mapping. It knows its own path, so every error names its field."""
 
     def __init__(self, raw: object, path: str) -> None:
         if not isinstance(raw, Mapping):
@@ -254,7 +252,7 @@ class _Reader:
         return value
 
     def end(self) -> None:
-        """Refuse what nobody read: a misspelt key must not pass as a default."""
+        """Refuse keys that nobody took: a misspelt key must not silently mean the default."""
         if self._raw:
             name = self.path(next(iter(self._raw)))
             raise InvalidSpec(f"{name}: unknown field", field=name)
@@ -290,8 +288,8 @@ def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
             type(size) is int and (size == -1 or 0 < size < 2**31) for size in shape
         )
         if not sizes or not 1 <= len(shape) <= MOST_AXES or shape[0] != -1:
-            said = f"a list of at most {MOST_AXES} sizes that starts with -1 (the rows) is expected"
-            raise InvalidSpec(f"{where}.shape: {said}", field=f"{where}.shape")
+            form = f"a list of at most {MOST_AXES} sizes that starts with -1 (the rows)"
+            raise InvalidSpec(f"{where}.shape: {form} is expected", field=f"{where}.shape")
         tensors.append(TensorSpec(name=name, datatype=datatype, shape=tuple(shape)))
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise InvalidSpec(f"{path}: two tensors have the same name", field=path)
@@ -333,7 +331,7 @@ MOST_WARM: Final = 64
 
 
 def _scaling(reader: _Reader, spec: FunctionSpec) -> FunctionSpec:
-    """``spec`` with the knobs that are named; those that are not stay."""
+    """``spec`` with the fields that are named; the others stay."""
     keep_alive = reader.take("keep_alive", spec.keep_alive_s)
     keep_alive_s = -1.0 if keep_alive == -1 else duration_s(keep_alive, reader.path("keep_alive"))
     if not (keep_alive_s == -1 or 0 <= keep_alive_s <= 10 * 365 * 86_400):
@@ -371,7 +369,7 @@ def parse_name(name: object, field_name: str = "name") -> str:
 
 
 def parse_secret_name(name: object, field_name: str = "name") -> str:
-    """A secret's name, which is a variable's: none that would change how a runner is started."""
+    """A secret's name, an environment variable. Names that would change how a runner starts are refused."""
     if not isinstance(name, str) or SECRET_NAME.fullmatch(name) is None or name.startswith(_RESERVED):
         form = f"A-Z, 0-9, '_', at most 64 characters, beginning with none of {', '.join(_RESERVED)}"
         raise InvalidSpec(f"{field_name}: {quoted(name)} is not a secret's name ({form})", field=field_name)

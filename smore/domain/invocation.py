@@ -1,9 +1,8 @@
 """
-An invocation's life, as a table.
+States of an invocation, the transitions between them, and why an invocation ends.
 
-The Lua scripts of ``smore/redis/lua`` get their legal source states from :data:`TRANSITIONS`, and the diagram in
-docs/reference/states.md is written from it: there is no second copy. Loading happens in ``running`` (phase
-``loading``). Dead letters are a view of ``failed``, no state.
+The Lua scripts of ``smore/redis/lua`` get their legal source states from :data:`TRANSITIONS`, and
+docs/reference/states.md is drawn from it. Loading a model happens in ``running`` (phase ``loading``).
 """
 
 from collections.abc import Mapping

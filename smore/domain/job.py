@@ -5,16 +5,16 @@ from collections.abc import Collection, Set
 from enum import StrEnum
 from typing import Final
 
-#: Of a job's memory, kept free beside it.
+#: Share of a job's memory that is kept free in addition to it.
 RESERVE: Final = 0.05
-#: Exit code of a job that was not allowed to start (as shells say "cannot be executed").
+#: Exit code of a job that the platform refused to start, as of a command that a shell cannot execute.
 REFUSED: Final = 126
 
 
 class JobState(StrEnum):
     """
-    ``running``, ``ended`` and ``lost`` are what a GPU worker reports (smore/messages/reports.py); the others are what was
-    asked for.
+    GPU workers report ``running``, ``ended`` and ``lost`` (smore/messages/reports.py). ``starting`` and ``stopping`` say
+    what was asked for.
     """
 
     STARTING = "starting"
@@ -29,8 +29,8 @@ OVER = frozenset({JobState.ENDED, JobState.LOST})
 
 class Outcome(StrEnum):
     """
-    How a job ended: with exit code 0; with another one; by a signal; because its owner asked for it; it was never
-    started or watched; it was watched no longer; nobody knows.
+    How a job ended: ``succeeded`` with exit code 0, ``failed`` with another one, ``killed`` by a signal, ``stopped`` by its
+    owner; ``refused``: the platform never started or watched it; ``detached``: it watches it no longer; or ``unknown``.
     """
 
     SUCCEEDED = "succeeded"
@@ -44,8 +44,8 @@ class Outcome(StrEnum):
 
 def state_of(stored: JobState, ranks: Set[str]) -> JobState:
     """
-    A job's state, from what is known of it and what its ranks report: lost if one is, running while one is, ended when
-    all are.
+    A job's state from its stored state and the states that its ranks report: lost if a rank is lost, running while a
+    rank runs, ended when all have ended.
     """
     if stored in OVER:
         return stored
@@ -58,8 +58,8 @@ def state_of(stored: JobState, ranks: Set[str]) -> JobState:
 
 def exit_of(ranks: Collection[int | None]) -> int | None:
     """
-    A job's exit code from those of its ranks: the first that is not 0, and 0 only where every rank is known to have
-    ended so.
+    A job's exit code from those of its ranks: the first that is not 0; 0 only if every rank is known to have ended with
+    0; None otherwise.
     """
     bad = next((code for code in ranks if code), None)
     return bad if bad is not None or None in ranks or not ranks else 0
@@ -67,8 +67,8 @@ def exit_of(ranks: Collection[int | None]) -> int | None:
 
 def outcome_of(state: JobState, exit_code: int | None, *, asked: bool, reason: str) -> Outcome | None:
     """
-    None = it goes on. ``asked``: its owner stopped it, or let it go; ``reason``: why the platform refused it or let it
-    go by itself.
+    None while the job goes on. ``asked``: its owner stopped or detached it; ``reason``: why the platform refused or
+    detached it, '' = it did neither.
     """
     if state not in OVER:
         return None

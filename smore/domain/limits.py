@@ -1,4 +1,4 @@
-"""What a project may use: bounds that its keys share, checked at the gate."""
+"""Limits of a project, which all of its keys share. smore/redis/lua/enqueue.lua checks those of invocations."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Limits:
     job_memory_mib: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Without what is not limited."""
+        """The limits that are set."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -48,10 +48,10 @@ _MOST: Final = 1e9
 
 def parse_limits(raw: Mapping[str, Any]) -> Limits:
     """Raises InvalidSpec that names the field."""
-    known = {field.name: field.type for field in fields(Limits)}
+    names = [field.name for field in fields(Limits)]
     for name, value in raw.items():
-        if name not in known:
-            raise InvalidSpec(f"{name}: there is no such limit; there are {', '.join(known)}", field=name)
+        if name not in names:
+            raise InvalidSpec(f"{name}: there is no such limit; there are {', '.join(names)}", field=name)
         if value is None:
             continue
         whole = name in ("burst", "depth", "concurrency", "jobs")

@@ -1,10 +1,11 @@
 """
-What a serverful job loses to the functions beside it: estimated causally, against times at which none may run.
+What a serverful job loses to the functions beside it, estimated causally: against times in which no function may run.
 
-A *closed window* is a short time, drawn at random, in which the gate of a GPU instance lets no function run. The
-iterations in it are the counterfactual of the ones around it. Drift that is not ours (another input size, a warmer GPU,
-a slower disk) moves both alike and cancels, which a solo time taken once cannot promise. Standard library alone, no
-clock and no randomness: the worker, the policy and the gateway compute the same numbers from the same windows.
+A *closed window* is a short time, drawn at random, in which the run gate of a GPU instance lets no function run. Its
+iterations show how fast the ones around it would have been. A drift of the training itself (another input size, a warmer
+GPU, a slower disk) changes both alike and cancels; it would not cancel against a solo time that was measured once.
+Standard library alone, without clock and randomness: the worker, the policy and the gateway compute the same numbers from
+the same windows.
 
 The loss of ``K`` windows. Of window ``i``, ``c_i`` is the mean time of the closed iterations and ``o_i = (b_i + a_i) /
 2`` the mean of the means before and after, which lie equally far from it, so that a linear trend drops out of ``o_i -
@@ -37,17 +38,17 @@ PROBE_MAX_S: Final = 10.0
 #: A window is made long enough for so many whole iterations, and counts with at least so many.
 WINDOW_ITERATIONS: Final = 6
 LEAST_ITERATIONS: Final = 5
-#: And no shorter than this: below it the ways in and out of it weigh more than what is measured.
+#: The shortest window, seconds: in a shorter one its beginning and end would weigh more than its iterations.
 LEAST_WINDOW_S: Final = 0.3
-#: Fewer windows say nothing: their own scatter is not known.
+#: Fewer windows give no estimate, because their scatter is not known.
 LEAST_WINDOWS: Final = 8
-#: Iterations that the fast test wants.
+#: Iterations that the fast test needs.
 LEAST_RECENT: Final = 20
 #: Two-sided, of every interval here.
 CONFIDENCE: Final = 0.95
-#: Within this a budget must be provable, seconds.
+#: Seconds within which a budget must be provable.
 HORIZON_S: Final = 3600.0
-#: How often it must be, at least, when the functions in truth cost nothing.
+#: Probability with which it must then be proven where functions in fact cost nothing.
 POWER: Final = 0.90
 
 
@@ -143,7 +144,7 @@ class Sample:
         if not seconds:
             raise ValueError("a sample of no iteration")
         mean = math.fsum(seconds) / len(seconds)
-        squares = math.fsum((one - mean) ** 2 for one in seconds)
+        squares = math.fsum((value - mean) ** 2 for value in seconds)
         return cls(mean=mean, sd=math.sqrt(squares / (len(seconds) - 1)) if len(seconds) > 1 else 0.0, n=len(seconds))
 
 
@@ -155,7 +156,7 @@ def estimate(windows: Sequence[Window]) -> Loss | None:
 
 
 def estimate_of(sums: Sums) -> Loss | None:
-    """The same, of windows that were summed up elsewhere."""
+    """:func:`estimate` of windows that were summed up elsewhere."""
     count = sums.windows
     if count < LEAST_WINDOWS:
         return None
@@ -166,7 +167,7 @@ def estimate_of(sums: Sums) -> Loss | None:
 
 
 def missing(windows: int) -> int:
-    """How many windows more an estimate needs."""
+    """How many more windows an estimate needs."""
     return max(0, LEAST_WINDOWS - windows)
 
 
@@ -194,8 +195,8 @@ def surely(recent: Sample, closed: Sample) -> float | None:
 
         s = sqrt(cv_r^2 / n_r + cv_c^2 / n_c)        lower = r / c exp(-t(0.95, n_r + n_c - 2) s) - 1
 
-    ``cv``: standard deviation over mean. It compares with the last closed windows and so is blind to a drift since
-    then: it reacts, the estimate proves. Raises ValueError where a mean is no time.
+    ``cv``: standard deviation over mean. It compares with the last closed windows, so it takes a drift since then for a
+    loss. It is there to react fast; only the estimate proves. Raises ValueError where a mean is no time.
     """
     if recent.n < LEAST_RECENT or closed.n < LEAST_ITERATIONS:
         return None
@@ -206,7 +207,7 @@ def surely(recent: Sample, closed: Sample) -> float | None:
 
 
 def over_budget(recent: Sample, closed: Sample, budget: float) -> bool:
-    """Whether the job is surely slower by more than its budget now. False without enough data. See :func:`surely`."""
+    """Whether :func:`surely` puts the job above its budget now. False without enough data."""
     lower = surely(recent, closed)
     return lower is not None and lower > budget
 
@@ -228,9 +229,9 @@ def resolvable(
     horizon_s: float = HORIZON_S,
 ) -> float:
     """
-    The smallest budget that can be told from noise: functions that in truth cost nothing are shown to keep it (upper
-    bound of the interval within the budget) after ``horizon_s``, in :data:`POWER` of all cases. inf: there will not be
-    enough windows, or one would be longer than ``longest_s``.
+    The smallest budget that can be told from noise: where functions in fact cost nothing, the upper bound of the interval
+    is within it after ``horizon_s``, with the probability :data:`POWER`. inf: there would be too few windows, or one
+    would be longer than ``longest_s``.
 
     ``noise``: standard deviation of an iteration over its mean, see :func:`noise_of`. With ``n`` iterations in a window
     and ``2 n`` around it, ``K`` windows::

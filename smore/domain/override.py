@@ -6,8 +6,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
     """
-    What people want of a function: P (Eq. 5) is multiplied by ``boost``; it goes to the GPU instances ``gpus`` alone
-    (none named = to all). Until: epoch seconds, None = until it is changed.
+    P (Eq. 5) of a function is multiplied by ``boost``, and it runs only on the GPU instances ``gpus`` (empty = on all).
+    ``*_until``: epoch seconds, None = until it is changed.
     """
 
     function: str
@@ -17,7 +17,7 @@ class Override:
     pin_until: float | None = None
 
     def left(self, at: float) -> "Override":
-        """The same without what is over at an instant."""
+        """The override without the parts that have ended at this instant."""
         boosted = self.boost_until is None or at < self.boost_until
         pinned = self.pin_until is None or at < self.pin_until
         return Override(

@@ -1,4 +1,4 @@
-"""A predictor's life: it is made as a challenger, and either becomes the champion, whose table is published, or not."""
+"""States of a predictor: it begins as a challenger and becomes the champion, whose table is published, or is rejected."""
 
 from enum import StrEnum
 

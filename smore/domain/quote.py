@@ -1,11 +1,11 @@
-"""What a caller sent, as messages quote it: short, whatever it was."""
+"""Quotes of a caller's values in messages, of bounded length."""
 
 import reprlib
 from typing import Final
 
 #: Characters of a quoted value.
 MOST_QUOTED: Final = 120
-#: Bits of a whole number that is written out: decimal digits of a long one take time that grows with its square.
+#: Bits of a whole number that is written out: the time for decimal digits grows with the square of their number.
 _MOST_BITS: Final = 128
 
 

@@ -1,10 +1,9 @@
 """
-Tensors as bytes: how they lie in a raw payload or result, read and written with the standard library alone.
+Tensors as bytes: the format of a raw payload or result, with the standard library alone.
 
-One format from the gateway through Redis to the runner and back: a text ``name:datatype:d0,d1;…`` and, in its order,
-one section of bytes for each tensor, row-major and little-endian, nothing between them. Datatypes are the Open
-Inference Protocol's. An element of ``BYTES`` is its length (u32) and so many bytes; every other datatype has a fixed
-size (:data:`ITEM_BYTES`).
+Gateway, Redis and runner use the same format: a text ``name:datatype:d0,d1;…`` and, in its order, one section of bytes
+for each tensor, row-major and little-endian, without gaps. Datatypes are those of the Open Inference Protocol. An element
+of ``BYTES`` is its length (u32) and that many bytes; every other datatype has a fixed size (:data:`ITEM_BYTES`).
 """
 
 import math
@@ -15,7 +14,7 @@ from typing import Final
 
 from smore.domain.quote import quoted
 
-#: What a section may lie in.
+#: A body, or a section of it.
 Buffer = bytes | bytearray | memoryview
 
 #: struct's code of every datatype of fixed size.
@@ -43,7 +42,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A tensor's place in a body: the bytes from ``start`` up to ``stop``."""
+    """A tensor in a body: the bytes from ``start`` up to ``stop``."""
 
     name: str
     datatype: str
@@ -53,32 +52,32 @@ class Section:
 
 
 def describe(name: str, datatype: str, shape: Sequence[int]) -> str:
-    """One tensor's part of the text."""
+    """The text of one tensor."""
     return f"{name}:{datatype}:{','.join(map(str, shape))}"
 
 
 def sections(text: str, body: Buffer) -> list[Section]:
     """
-    Where the tensors of ``text`` lie in ``body``. Raises ValueError where the text cannot be read or does not fit it.
+    The tensors that ``text`` describes, in ``body``. Raises ValueError where the text cannot be read or does not fit.
     """
-    found, at = [], 0
+    tensors, at = [], 0
     for part in text.split(";"):
         name, datatype, sizes = part.rsplit(":", 2)
         shape = tuple(int(size) for size in sizes.split(","))
         if datatype not in DATATYPES or min(shape) < 0:
             raise ValueError(f"{quoted(part)} does not describe a tensor")
         stop = section_stop(body, at, datatype, math.prod(shape))
-        found.append(Section(name, datatype, shape, at, stop))
+        tensors.append(Section(name, datatype, shape, at, stop))
         at = stop
     if at != len(body):
         raise ValueError(f"the body has {len(body)} bytes, its tensors {at}")
-    return found
+    return tensors
 
 
 def section_stop(body: Buffer, at: int, datatype: str, count: int) -> int:
     """The end of ``count`` elements from ``at`` on. Raises ValueError where the body ends before."""
     if datatype == BYTES:
-        # Every turn takes four bytes at least, so that the body's size bounds them, whatever the count.
+        # Each turn takes four bytes at least, so the body's size bounds the number of turns, whatever ``count`` says.
         for _ in range(count):
             if at + 4 > len(body):
                 raise ValueError(f"the body of {len(body)} bytes is too short")
@@ -91,13 +90,13 @@ def section_stop(body: Buffer, at: int, datatype: str, count: int) -> int:
 
 
 def elements(section: Buffer) -> list[bytes]:
-    """The elements of a section of BYTES that :func:`sections` has found."""
-    found, at = [], 0
+    """The elements of a section of BYTES."""
+    parts, at = [], 0
     while at < len(section):
         stop = at + 4 + _LENGTH.unpack_from(section, at)[0]
-        found.append(bytes(section[at + 4 : stop]))
+        parts.append(bytes(section[at + 4 : stop]))
         at = stop
-    return found
+    return parts
 
 
 def join(parts: Iterable[bytes]) -> bytes:

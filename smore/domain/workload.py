@@ -8,7 +8,7 @@ import re
 from smore.domain.errors import InvalidSpec
 from smore.domain.quote import quoted
 
-#: Degradation, as a fraction, of and by a workload that nobody has profiled: what a fair half of the device would mean.
+#: Degradation, as a fraction, that is assumed of and by a workload without a profile: each gets half of the device.
 CONSERVATIVE = 1.0
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"

@@ -1,9 +1,9 @@
 """
-Keeping instances ready, in Postgres: what it rests on, and what it came to.
+Prewarming in Postgres: what forecasters learn from, and what prewarming achieved.
 
-Arrivals per minute (:class:`Past`), the lives of instances and the cold starts (:class:`FunctionAccount`), fitted
-forecasters. A minute that nobody counted is no minute without arrivals. What was recorded elsewhere (:class:`Imported`)
-lies in tables of its own: forecasters learn from it, and nothing that is counted or accounted for contains it.
+Arrivals per minute (:class:`Past`), imported arrivals (:class:`Imported`), instances and cold starts by function
+(:class:`FunctionAccount`), and fitted forecasters. A minute that nobody counted is not a minute without arrivals. Imported
+arrivals have tables of their own: forecasters learn from them, and no count, limit or statement contains them.
 """
 
 from collections import Counter
@@ -28,12 +28,11 @@ from smore.postgres.rows import (
 
 MINUTE_S: Final = 60.0
 HOUR_S: Final = 3600.0
-#: The kind of a run's start that is no cold one (RunStartsRow).
+#: The kind of a warm run (RunStartsRow.kind).
 WARM: Final = "warm"
-#: Minutes of the past that a fit and a forecast see: the long model's day, twice, so that each minute of a day was seen
-#: before.
+#: Minutes before now that a fit and a forecast use: two days, so that each minute of the day occurs twice.
 SPAN_MIN: Final = 2 * 1440
-#: A minute counts where the platform was up in so many of its seconds.
+#: A minute counts as counted where the platform was up in at least so many of its seconds.
 LEAST_SECONDS: Final = 50
 #: Forecasters that are kept.
 KEPT: Final = 3
@@ -42,10 +41,10 @@ KEPT: Final = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """
-    Arrivals per minute from ``from_at`` (epoch seconds) on: ``known`` [T]: somebody counted that minute; ``counts``:
-    function (``<project>/<name>``) → minute → arrivals, where there were any.
+    Arrivals per minute from ``from_at`` (epoch seconds) on. ``known`` [T]: whether the minute was counted; ``counts``:
+    function (``<project>/<name>``) → minute → arrivals, minutes without arrivals left out.
 
-    ``imported``: function → minute → arrivals, 0 too, as a trace has them, in minutes that nobody counted here.
+    ``imported``: function → minute → arrivals of a trace, 0 included, in minutes that were not counted here.
     """
 
     from_at: float
@@ -57,8 +56,7 @@ class Past:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
     """
-    Arrivals that were recorded elsewhere, as they were laid into the past of this platform: [from_at, until_at), epoch
-    seconds.
+    Arrivals that were recorded elsewhere. On this platform they count as arrivals in [from_at, until_at), epoch seconds.
 
     ``functions``: function (its name in the project) → (name in the file, arrivals). ``digest``: SHA-256 of the file.
     """
@@ -75,14 +73,14 @@ class Imported:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionAccount:
     """
-    One function over a span. Instances are those that were asked for in it; seconds in GB-seconds of their memory.
+    One function over a span, with the instances whose load was asked for in it.
 
-    ``hits``, ``late``, ``wasted``, ``failed``, ``open``: loads ahead by outcome; ``cold_loads``: those that a request
-    asked for; ``host_loads``: of all these the ones out of pinned host memory, which are no cold starts in full.
-    ``saved``: runs that found an instance only because it was loaded ahead or held for longer than its keep-alive.
-    ``held_gb_s``: all the time from being asked for to the end; ``idle_gb_s``: the part of it without work, loads
-    included (T_waste); ``wasted_gb_s``: the part of that by instances that were loaded ahead and never
-    used. ``unforeseen``: cold starts by reason.
+    ``hits``, ``late``, ``wasted``, ``failed``, ``open``: loads ahead of requests, by outcome; ``cold_loads``: loads that a
+    request asked for; ``host_loads``: those of all these that came from pinned host memory, which is faster than a cold
+    start. ``saved``: runs that were warm only because the instance was loaded ahead or kept for longer than its
+    keep-alive. Memory times seconds, in GB-seconds: ``held_gb_s``: from the request to load to the end; ``idle_gb_s``:
+    of this, without work, loads included (T_waste); ``wasted_gb_s``: of that, of instances that were loaded ahead and
+    never used. ``unforeseen``: cold starts by reason.
     """
 
     function: str
@@ -114,7 +112,8 @@ class Fitted:
 
 class Prewarming:
     """
-    The synchronous door to what was counted and what became of it. Postgres away is SQLAlchemy's OperationalError.
+    Reads and writes of arrivals, traces, instances and forecasters. Raises SQLAlchemy's OperationalError where Postgres
+    is away.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -123,7 +122,7 @@ class Prewarming:
     # ---- counts ------------------------------------------------------------------------------------------------------
 
     def past(self, since: float, until: float) -> Past:
-        """The whole minutes in [since, until), all functions of all projects."""
+        """Arrivals in the whole minutes of [since, until), of all functions of all projects."""
         begin, end = floor(since / MINUTE_S) * MINUTE_S, floor(until / MINUTE_S) * MINUTE_S
         minutes = max(0, int((end - begin) / MINUTE_S))
         known = [False] * minutes
@@ -148,8 +147,8 @@ class Prewarming:
         self, project: str, *, name: str, digest: str, from_at: float, counts: Mapping[str, tuple[str, Sequence[int]]]
     ) -> Imported:
         """
-        Keep arrivals: ``counts``: function → (name in the file, arrivals in each minute from ``from_at`` on), all
-        equally long.
+        Store arrivals. ``counts``: function → (name in the file, arrivals in each minute from ``from_at`` on), all of one
+        length.
         """
         minutes = max(len(each) for _, each in counts.values())
         with Session(self._engine) as session:
@@ -180,14 +179,16 @@ class Prewarming:
             rows = session.scalars(
                 select(TraceRow).where(TraceRow.project == project).order_by(TraceRow.id.desc())
             ).all()
-            found: dict[int, dict[str, tuple[str, int]]] = {row.id: {} for row in rows}
+            by_trace: dict[int, dict[str, tuple[str, int]]] = {row.id: {} for row in rows}
             columns = (TraceCountRow.trace, TraceCountRow.function, TraceCountRow.source, total)
-            for trace, function, source, n in session.execute(select(*columns).where(TraceCountRow.trace.in_(found))):
-                found[trace][function] = (source, int(n))
-            return [_trace(row, found[row.id]) for row in rows]
+            for trace, function, source, n in session.execute(
+                select(*columns).where(TraceCountRow.trace.in_(by_trace))
+            ):
+                by_trace[trace][function] = (source, int(n))
+            return [_trace(row, by_trace[row.id]) for row in rows]
 
     def remove_trace(self, project: str, id_: int) -> bool:
-        """Forget what was imported. False where there is no such trace."""
+        """Delete an imported trace. False where there is no such trace."""
         with Session(self._engine) as session:
             gone = session.execute(
                 delete(TraceRow).where(TraceRow.project == project, TraceRow.id == id_).returning(TraceRow.id)
@@ -197,7 +198,7 @@ class Prewarming:
 
     @staticmethod
     def _imported(connection: Any, begin: float, known: Sequence[bool]) -> dict[str, dict[int, int]]:
-        """By function, where nobody counted; of two traces with the same minute of a function the newer one's."""
+        """Imported arrivals by function, in minutes that were not counted; where two traces have one, the newer counts."""
         end = begin + len(known) * MINUTE_S
         columns = (TraceRow.project, TraceCountRow.function, TraceRow.from_at, TraceCountRow.counts)
         rows = (
@@ -206,14 +207,14 @@ class Prewarming:
             .where(TraceRow.until_at > _moment(begin), TraceRow.from_at < _moment(end))
             .order_by(TraceRow.id)
         )
-        found: dict[str, dict[int, int]] = {}
+        imported: dict[str, dict[int, int]] = {}
         for project, function, from_at, counts in connection.execute(rows):
             first = int((from_at.timestamp() - begin) / MINUTE_S)
-            minutes = found.setdefault(f"{project}/{function}", {})
+            minutes = imported.setdefault(f"{project}/{function}", {})
             for minute in range(max(0, first), min(len(known), first + len(counts))):
                 if not known[minute]:
                     minutes[minute] = counts[minute - first]
-        return found
+        return imported
 
     # ---- what it came to ---------------------------------------------------------------------------------------------
 
@@ -223,7 +224,7 @@ class Prewarming:
         which = [row.asked_at >= _moment(since), row.asked_at < _moment(until)]
         if project is not None:
             which.append(row.project == project)
-        # What is told of an instance is a minute old at most; one whose worker is gone ends when that is found out.
+        # A row is a minute old at most. An instance whose worker is gone ends once its successor reports.
         gb = row.memory_mib / 1024.0
         idle_s, held_s = row.load_s + row.idle_s, row.load_s + row.idle_s + row.busy_s
         never = (row.prewarmed.is_(True)) & (row.uses == 0)
@@ -243,14 +244,14 @@ class Prewarming:
             ):
                 lives[f"{owner}/{name}"] = values
             runs = self._runs(connection, since, until, project)
-        found = []
+        accounts = []
         for function in sorted({*lives, *runs}):
             hits, late, wasted, failed, open_, cold_loads, saved, held, idle, lost, host = lives.get(
                 function, (0,) * 11
             )
             why = runs.get(function, Counter())
             invocations, warm = why.total(), why.pop(WARM, 0)
-            found.append(
+            accounts.append(
                 FunctionAccount(
                     function=function,
                     invocations=invocations,
@@ -269,13 +270,13 @@ class Prewarming:
                     host_loads=host,
                 )
             )
-        return found
+        return accounts
 
     @staticmethod
     def _runs(connection: Any, since: float, until: float, project: str | None) -> dict[str, Counter[str]]:
         """
-        How the runs began that ended in the whole minutes around [since, until), by function: ``warm``, or why they
-        were cold.
+        Function → kind → runs that ended in the whole minutes around [since, until). Kind: ``warm``, or why the run was
+        cold.
         """
         row = RunStartsRow
         parts = [
@@ -285,15 +286,15 @@ class Prewarming:
         query = select(row.project, row.function, row.kind, func.sum(row.n)).where(or_(false(), *parts))
         if project is not None:
             query = query.where(row.project == project)
-        found: dict[str, Counter[str]] = {}
+        kinds: dict[str, Counter[str]] = {}
         for owner, name, kind, n in connection.execute(query.group_by(row.project, row.function, row.kind)):
-            found.setdefault(f"{owner}/{name}", Counter())[kind] = int(n)
-        return found
+            kinds.setdefault(f"{owner}/{name}", Counter())[kind] = int(n)
+        return kinds
 
     # ---- forecasters -------------------------------------------------------------------------------------------------
 
     def store(self, manifest: Mapping[str, Any], model: bytes) -> int:
-        """Keep a fitted forecaster, and the last few before it. Returns its version."""
+        """Store a fitted forecaster and return its version. Only the newest :data:`KEPT` stay."""
         with Session(self._engine) as session:
             row = ForecasterRow(manifest=dict(manifest), model=model)
             session.add(row)

@@ -1,8 +1,8 @@
 """
-Who changed what: the append-only table ``audit``.
+The append-only table ``audit``: who changed what.
 
-A change is made between asking whether Postgres is there and writing the row, so nothing is changed that could not be
-recorded; only a Postgres that goes away in between leaves a change without its row, and then the row is in the log.
+A change is made after a test that Postgres answers and before its row is written, so no change begins that could not be
+recorded. Only where Postgres goes away in between a change has no row; then the log has it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ log = observability.logger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Change:
-    """What is being changed; ``after`` is filled in by whoever changes it."""
+    """A change that is being made; its maker fills in ``after``."""
 
     project: str
     key_id: str
@@ -37,8 +37,7 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """
-    What to look for; None = any. ``route``: a part of it, ``since`` and ``until`` in epoch seconds, the latter not
-    included.
+    A filter; None = any. ``route``: a part of the route; ``since`` and ``until``: epoch seconds, [since, until).
     """
 
     project: str | None = None
@@ -50,14 +49,14 @@ class Wanted:
 
 
 class Audit:
-    """Thread-safe. Postgres being away is SQLAlchemy's OperationalError."""
+    """Writes and reads audit rows. Thread-safe. Raises SQLAlchemy's OperationalError where Postgres is away."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     @contextmanager
     def recorded(self, change: Change) -> Iterator[Change]:
-        """What is done within the ``with`` is recorded when it has succeeded; where Postgres is away nothing begins."""
+        """Record what the ``with`` block did, if it succeeds. The block does not begin where Postgres is away."""
         with self._engine.connect() as connection:
             connection.execute(text("SELECT 1"))
         yield change
@@ -85,7 +84,7 @@ class Audit:
     def read(
         self, wanted: Wanted, *, limit: int = 100, cursor: int | None = None
     ) -> tuple[list[AuditEntry], int | None]:
-        """The newest first, and the cursor of the next page, None after the last."""
+        """Entries, the newest first, and the cursor of the next page; None after the last page."""
         query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)
         for column, value in (
             (AuditRow.project, wanted.project),
@@ -103,8 +102,8 @@ class Audit:
         if cursor is not None:
             query = query.where(AuditRow.id < cursor)
         with Session(self._engine) as session:
-            found = [_entry(row) for row in session.scalars(query)]
-        return found[:limit], found[limit - 1].id if len(found) > limit else None
+            entries = [_entry(row) for row in session.scalars(query)]
+        return entries[:limit], entries[limit - 1].id if len(entries) > limit else None
 
 
 def _entry(row: AuditRow) -> AuditEntry:

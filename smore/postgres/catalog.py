@@ -66,7 +66,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
-    """``measured`` is the canary's answer, ``log`` why it failed."""
+    """``measured``: the canary's answer; ``log``: why it failed."""
 
     number: int
     state: RevisionState
@@ -114,7 +114,7 @@ class Store:
             return _project(require_project(session, name))
 
     def set_limits(self, name: str, limits: Limits) -> None:
-        """What a project may use from now on, in place of what was set before. Raises NotFound."""
+        """Replace the limits of a project. Raises NotFound."""
         with Session(self._engine) as session:
             require_project(session, name).limits = limits.to_dict()
             session.commit()
@@ -125,8 +125,7 @@ class Store:
 
     def create_key(self, project: str, name: str, scopes: Collection[Scope]) -> tuple[KeyEntry, str]:
         """
-        The new key and its token, which is kept nowhere. Raises NotFound without the project, InvalidSpec without a
-        scope.
+        The new key and its token, which is not stored. Raises NotFound without the project, InvalidSpec without a scope.
         """
         if not scopes:
             raise InvalidSpec("scopes: at least one is expected", field="scopes")
@@ -151,7 +150,7 @@ class Store:
             return [_api_key(row) for row in rows]
 
     def revoke_key(self, project: str, id_: str) -> None:
-        """At once, for every gateway. Raises NotFound; a key that is revoked already stays so."""
+        """Revoke a key, at once for every gateway; a revoked key stays revoked. Raises NotFound."""
         with Session(self._engine) as session:
             row = session.get(ApiKeyRow, id_, with_for_update=True)
             if row is None or row.project != project:
@@ -165,10 +164,10 @@ class Store:
 
     def register(self, project: str, name: str, spec: FunctionSpec) -> tuple[int, bool]:
         """
-        A new revision, pending until its canary has passed: (number, True).
+        Register a new revision, which is pending until its canary has passed: (number, True).
 
-        The spec with which the current revision was registered brings that one back: (number, False). Raises NotFound
-        without the project, InvalidSpec for a bad name.
+        A spec that equals the one of the current revision registers nothing: (that revision's number, False). Raises
+        NotFound without the project, InvalidSpec for a bad name.
         """
         parse_name(name)
         with Session(self._engine) as session:
@@ -203,11 +202,10 @@ class Store:
 
     def activate(self, project: str, name: str, revision: int, measured: Mapping[str, Any]) -> None:
         """
-        The canary has passed: the revision takes the traffic, unless a later one does already.
+        The canary has passed: the revision takes the traffic, unless a later one has it already.
 
-        ``measured`` is the canary's answer (smore/domain/invocation.py: ``Encoding.CANARY``). Inputs and outputs that
-        the spec left out come from it, and so do the profile's times; the other batch sizes of the profile keep their
-        proportion.
+        ``measured`` is the canary's answer (smore/domain/invocation.py: ``Encoding.CANARY``). It gives the inputs and
+        outputs that the spec left out, and the profile's times; run times of other batch sizes keep their ratio.
 
         Raises FunctionNotFound, NotFound.
         """
@@ -229,8 +227,8 @@ class Store:
 
     def fail_revision(self, project: str, name: str, revision: int, log: str) -> None:
         """
-        The canary has failed; the function stays as it was. Raises FunctionNotFound, NotFound, Conflict where it is
-        active.
+        The canary has failed; the function stays as it was. Raises FunctionNotFound, NotFound, and Conflict where the
+        revision is active.
         """
         with Session(self._engine) as session:
             _function_row(session, project, name)
@@ -262,7 +260,7 @@ class Store:
 
     def named_blobs(self) -> set[tuple[str, str]]:
         """
-        (project, digest) of every blob that a revision needs which has the traffic, may get it, or may get it back.
+        (project, digest) of all blobs of revisions that have the traffic, may get it, or may get it back.
         """
         query = (
             select(RevisionRow.project, RevisionRow.declared["artifact"])
@@ -281,13 +279,13 @@ class Store:
 
     def rollback(self, project: str, name: str, revision: int) -> None:
         """
-        Give the traffic to a revision that was active before. Raises FunctionNotFound, NotFound, Conflict for one that
-        never was.
+        Give the traffic to a revision that was active before. Raises FunctionNotFound, NotFound, and Conflict for a
+        revision that was never active.
         """
         with Session(self._engine) as session:
             function = _function_row(session, project, name)
             if _revision_row(session, project, name, revision).state is not RevisionState.ACTIVE:
-                raise Conflict(f"Revision {revision} of {name} never was active.")
+                raise Conflict(f"Revision {revision} of {name} was never active.")
             function.revision = revision
             session.commit()
         self._mirror_function(project, name, revision)
@@ -306,10 +304,10 @@ class Store:
     def set_scaling(self, project: str, name: str, changes: Mapping[str, Any]) -> FunctionSpec:
         """
         Change ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm`` of the revision that takes the traffic, until
-        another does.
+        another revision takes it.
 
-        What it was registered with stays: the same spec deployed again changes nothing. Raises FunctionNotFound,
-        Conflict without such a revision, InvalidSpec.
+        The registered spec stays, so the same spec deployed again changes nothing. Raises FunctionNotFound, Conflict
+        where no revision takes traffic, InvalidSpec.
         """
         with Session(self._engine) as session:
             function = _function_row(session, project, name)
@@ -324,7 +322,7 @@ class Store:
         return spec
 
     def delete_function(self, project: str, name: str) -> None:
-        """Its name may be registered again; revisions go on counting. Raises FunctionNotFound."""
+        """Delete a function. If its name is registered again, its revisions continue to count. Raises FunctionNotFound."""
         with Session(self._engine) as session:
             _function_row(session, project, name).deleted_at = datetime.now(UTC)
             session.commit()
@@ -358,7 +356,7 @@ class Store:
     # ---- secrets -----------------------------------------------------------------------------------------------------
 
     def put_secret(self, project: str, name: str, sealed: bytes) -> Secret:
-        """Set or replace it. Raises NotFound without the project."""
+        """Set or replace a secret. Raises NotFound without the project."""
         with Session(self._engine) as session:
             require_project(session, project)
             insert = upsert(SecretRow).values(project=project, name=name, sealed=sealed)
@@ -412,7 +410,7 @@ class Store:
 
 
 def _function_row(session: Session, project: str, name: str) -> FunctionRow:
-    """Locked until the transaction ends, so that changes of one function come one after the other."""
+    """The row, locked until the transaction ends, so that changes of one function follow each other."""
     row = session.get(FunctionRow, (project, name), with_for_update=True)
     if row is None or row.deleted_at is not None:
         raise FunctionNotFound
@@ -428,7 +426,7 @@ def _revision_row(session: Session, project: str, name: str, number: int) -> Rev
 
 def _with_measured(spec: FunctionSpec, measured: Mapping[str, Any]) -> FunctionSpec:
     """
-    The spec with what its canary found. A canary runs one example; ``rows`` says how many rows that has, where not one.
+    The spec with what its canary measured. ``rows``: rows of the canary's example, 1 where it is missing.
     """
     profile = spec.profile
     if load_ms := measured.get("load_ms"):
@@ -453,7 +451,7 @@ def _tensors(raw: Sequence[Mapping[str, Any]] | None) -> tuple[TensorSpec, ...] 
 
 
 def _text(log: str) -> str:
-    """Postgres' text holds anything but NUL."""
+    """The log without NUL, which Postgres' text cannot hold."""
     return log.replace("\0", "")
 
 

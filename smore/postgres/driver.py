@@ -14,7 +14,7 @@ Connection: TypeAlias = "psycopg.Connection[TupleRow]"
 
 @contextmanager
 def driver(engine: Engine) -> Iterator[Connection]:
-    """psycopg's connection, out of the engine's pool. Postgres away is SQLAlchemy's OperationalError."""
+    """psycopg's connection from the engine's pool. Raises SQLAlchemy's OperationalError where Postgres is away."""
     with engine.connect() as connection:
         try:
             yield cast(Connection, connection.connection.driver_connection)

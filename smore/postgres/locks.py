@@ -1,4 +1,4 @@
-"""Postgres' advisory locks that the platform takes: every number of them stands here."""
+"""The numbers of all of Postgres' advisory locks that the platform takes."""
 
 from enum import IntEnum, unique
 
@@ -6,16 +6,16 @@ from enum import IntEnum, unique
 @unique
 class Lock(IntEnum):
     """
-    ``RANKS`` is the first half of two-part locks, which are a space of their own; all others are locks of one part.
+    ``RANKS`` is the first key of locks with two keys, which have a space of their own; all others have one key.
     """
 
-    #: While versions of the schema are applied: every process of a new release may start at once.
+    #: While versions of the schema are applied: all processes of a new release may start at the same time.
     MIGRATIONS = 5_303_001
     #: From reading the catalog in Postgres to writing it to Redis (smore/postgres/mirror.py).
     MIRROR = 5_303_002
-    #: While the operator's key is looked for and made (migrations/__main__.py).
+    #: While the operator's key is searched for and created (migrations/__main__.py).
     BOOTSTRAP_KEY = 5_303_003
-    #: Of whoever makes, takes back or publishes predictors (smore/postgres/predictors.py).
+    #: While predictors are made, rolled back or published (smore/postgres/predictors.py).
     PREDICTORS = 5_303_004
     #: One for each group of ranks of an attached training (smore/postgres/jobs.py).
     RANKS = 5303

@@ -1,10 +1,9 @@
 """
-The catalog's way from Postgres to Redis: what the mirror (``smore/redis/catalog.py``) is to say is read anew, never
-carried over by a writer.
+Refreshes of the catalog's mirror in Redis (``smore/redis/catalog.py``) from Postgres.
 
-Every refresh holds one lock of Postgres from reading to writing, so that of two writers the later one cannot be
-overtaken in Redis by the earlier. Plain psycopg: ``python -m migrations`` runs at every start, and SQLAlchemy alone
-would double its time.
+A refresh reads the rows itself and takes no values from the writer. It holds a lock of Postgres from reading to writing,
+so that of two writers the earlier one cannot overwrite the later one's values in Redis. It uses psycopg alone:
+``python -m migrations`` runs at every start, and SQLAlchemy would double its time.
 """
 
 from typing import TypeAlias
@@ -27,7 +26,8 @@ _KEYS = "SELECT id, project, digest, scopes FROM api_keys WHERE revoked_at IS NU
 
 def refresh(connection: Connection, catalog: Catalog) -> int:
     """
-    Make the whole mirror equal to Postgres: at a start, and after Redis has lost it. Returns how many entries differed.
+    Make the whole mirror equal to Postgres: at a start, and after Redis has lost its data. Returns how many entries
+    differed.
     """
     with connection.transaction():
         connection.execute(_LOCK, (Lock.MIRROR.value,))
@@ -51,7 +51,7 @@ def refresh(connection: Connection, catalog: Catalog) -> int:
 
 
 def refresh_function(connection: Connection, catalog: Catalog, project: str, name: str, revision: int = 0) -> None:
-    """Mirror one function as it stands, its revision named (0 = none) first: whoever reads the function finds it."""
+    """Mirror one function. Its ``revision`` (0 = none) comes first, so that whoever reads the function finds it."""
     with connection.transaction():
         connection.execute(_LOCK, (Lock.MIRROR.value,))
         of_function = (project, name)

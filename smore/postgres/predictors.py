@@ -1,8 +1,8 @@
 """
-Measured rows and the predictors made of them, in Postgres; this is their only writer.
+Measured rows and the predictors that were fitted on them, in Postgres. No other module writes these tables.
 
-A row is the JSON of ``ml/measure/rows.py`` or ``ml/learn/live.py``. Here it is looked at from outside only: that it
-names its place and its time and holds no number that is not one. What it means is ``ml``'s to judge.
+A row is the JSON of ``ml/measure/rows.py`` or ``ml/learn/live.py``. This module only checks that it names its device mode
+and its time, and that its numbers are finite; ``ml`` checks what it means.
 """
 
 import hashlib
@@ -29,13 +29,13 @@ Source: TypeAlias = Literal["imported", "live"]
 
 #: Rows that one statement inserts.
 _CHUNK = 500
-#: Published versions whose blobs are kept: as far back can be rolled.
+#: Published versions whose blobs are kept, so that a rollback can publish them again.
 KEPT = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCount:
-    """Stored rows of one kind and source on one place."""
+    """How many rows of one kind and source a device mode has."""
 
     device: str
     sharing_mode: str
@@ -47,7 +47,7 @@ class RowCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictor:
-    """See :class:`smore.postgres.rows.PredictorRow`; the blobs are fetched on their own."""
+    """See :class:`smore.postgres.rows.PredictorRow`; :meth:`Profiles.blobs` has the blobs."""
 
     version: int
     created_at: float
@@ -57,44 +57,47 @@ class Predictor:
 
 
 class Profiles:
-    """The synchronous door to what was learned. Thread-safe; Postgres being away is SQLAlchemy's OperationalError."""
+    """
+    Reads and writes of measured rows and predictors. Thread-safe. Raises SQLAlchemy's OperationalError where Postgres is
+    away.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     @contextmanager
-    def working(self, *, wait: bool) -> Iterator[bool]:
+    def exclusive(self, *, wait: bool) -> Iterator[bool]:
         """
-        For the length of a ``with`` nobody else makes or publishes predictors.
+        The lock under which predictors are made and published, for the length of a ``with``.
 
-        False where somebody else is at it and ``wait`` is not set. The lock ends with the connection, however this
-        process ends.
+        Yields False where another process holds it and ``wait`` is not set. The lock ends with the connection, however
+        this process ends.
         """
         with self._engine.connect() as connection:
             if wait:
                 connection.execute(text("SET statement_timeout = 0"))
                 connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": Lock.PREDICTORS.value})
-            mine = wait or bool(
+            held = wait or bool(
                 connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": Lock.PREDICTORS.value}).scalar()
             )
-            # No transaction stays open meanwhile: it would keep Postgres from cleaning up.
+            # An open transaction would keep Postgres from vacuuming for as long.
             connection.commit()
             try:
-                yield mine
+                yield held
             finally:
                 with suppress(DBAPIError):
-                    # Said in so many words: a closed connection's lock goes when the server gets to it.
+                    # Explicitly: the server releases the lock of a closed connection only when it notices the end.
                     connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": Lock.PREDICTORS.value})
-                # Not given back to the pool: it has settings of its own.
+                # The connection has settings of its own, so the pool must not use it again.
                 connection.invalidate()
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def add(self, documents: Sequence[Mapping[str, Any]], source: Source) -> int:
         """
-        Store rows; one that is there already stays as it is. Returns how many were new.
+        Store rows, all or none; a row that is stored already stays. Returns how many were new.
 
-        All or none: raises InvalidInput that names the first one that is no row.
+        Raises InvalidInput that names the first invalid row.
         """
         rows = [_row(document, source, f"rows[{position}]") for position, document in enumerate(documents)]
         added = 0
@@ -130,13 +133,11 @@ class Profiles:
     def documents(self) -> list[tuple[str, dict[str, Any]]]:
         """(id, document) of every row, in the order in which they were measured."""
         with self._engine.connect() as connection:
-            found = connection.execute(
-                select(ProfileRow.id, ProfileRow.document).order_by(ProfileRow.at, ProfileRow.id)
-            )
-            return [(id_, document) for id_, document in found]
+            rows = connection.execute(select(ProfileRow.id, ProfileRow.document).order_by(ProfileRow.at, ProfileRow.id))
+            return [(id_, document) for id_, document in rows]
 
     def added_since(self, moment: float) -> int:
-        """Rows that came after an epoch second."""
+        """How many rows were stored after an epoch second."""
         with self._engine.connect() as connection:
             which = ProfileRow.recorded_at > datetime.fromtimestamp(moment, UTC)
             return connection.execute(select(func.count()).where(which)).scalar_one()
@@ -149,19 +150,19 @@ class Profiles:
     # ---- predictors --------------------------------------------------------------------------------------------------
 
     def begin(self, manifest: Mapping[str, Any]) -> int:
-        """A new challenger: its version. Whatever was left a challenger before was interrupted."""
+        """Create a challenger and return its version. Challengers that are left from before were interrupted: rejected."""
         with Session(self._engine) as session:
             session.execute(
                 update(PredictorRow)
                 .where(PredictorRow.state == PredictorState.CHALLENGER)
-                .values(state=PredictorState.REJECTED, reason="Its making was interrupted.")
+                .values(state=PredictorState.REJECTED, reason="Its fit was interrupted.")
             )
             row = PredictorRow(state=PredictorState.CHALLENGER, manifest=dict(manifest))
             session.add(row)
             session.commit()
             return row.version
 
-    def crown(
+    def promote(
         self,
         version: int,
         *,
@@ -173,8 +174,8 @@ class Profiles:
         former_reason: str | None = None,
     ) -> None:
         """
-        The challenger becomes the champion, and the champion what ``former`` says. Raises NotFound, Conflict where it
-        is none.
+        Make the challenger the champion; the champion gets the state ``former``. Raises NotFound, and Conflict where it is
+        no challenger.
         """
         with Session(self._engine) as session:
             row = _predictor_row(session, version)
@@ -203,7 +204,7 @@ class Profiles:
             session.commit()
 
     def reject(self, version: int, *, reason: str, manifest: Mapping[str, Any]) -> None:
-        """The challenger came to nothing. Raises NotFound, Conflict where it is none."""
+        """Reject a challenger. Raises NotFound, and Conflict where it is no challenger."""
         with Session(self._engine) as session:
             row = _predictor_row(session, version)
             if row.state is not PredictorState.CHALLENGER:
@@ -215,11 +216,11 @@ class Profiles:
         return self._first(select(*_COLUMNS).where(PredictorRow.state == PredictorState.CHAMPION))
 
     def last(self) -> Predictor | None:
-        """The newest of all, whatever became of it."""
+        """The newest predictor, in whatever state."""
         return self._first(select(*_COLUMNS).order_by(PredictorRow.version.desc()).limit(1))
 
     def before(self, version: int) -> Predictor | None:
-        """The newest champion of the time before ``version`` that was not rolled back and can be published again."""
+        """The newest former champion before ``version`` that was not rolled back and whose blobs are kept."""
         retired = (PredictorRow.state == PredictorState.RETIRED) & PredictorRow.table.is_not(None)
         return self._first(
             select(*_COLUMNS)
@@ -235,19 +236,19 @@ class Profiles:
             return [_predictor(*row) for row in connection.execute(query)]
 
     def blobs(self, version: int) -> tuple[bytes, bytes]:
-        """(table, artifact). Raises NotFound where there is no such version, or it never was published."""
+        """(table, artifact). Raises NotFound where there is no such version, or it was not published."""
         with self._engine.connect() as connection:
-            found = connection.execute(
+            row = connection.execute(
                 select(PredictorRow.table, PredictorRow.artifact).where(PredictorRow.version == version)
             ).first()
-        if found is None or found[0] is None or found[1] is None:
+        if row is None or row[0] is None or row[1] is None:
             raise NotFound(f"There is no predictor {version} that was published.")
-        return bytes(found[0]), bytes(found[1])
+        return bytes(row[0]), bytes(row[1])
 
     def _first(self, query: Any) -> Predictor | None:
         with self._engine.connect() as connection:
-            found = connection.execute(query).first()
-        return _predictor(*found) if found is not None else None
+            row = connection.execute(query).first()
+        return _predictor(*row) if row is not None else None
 
 
 _COLUMNS = (
@@ -310,15 +311,15 @@ def _row(document: Mapping[str, Any], source: Source, where: str) -> dict[str, A
 
 
 def _finite(value: object, where: str) -> None:
-    """Refuse what JSON in Postgres cannot hold: numbers that are none, and the character NUL."""
+    """Refuse what Postgres' JSON cannot hold: infinities, NaN and the character NUL."""
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidInput(f"{where} is {value}, a finite number is expected", field=where)
     if isinstance(value, str) and "\0" in value:
         raise InvalidInput(f"{where} holds the character NUL", field=where)
     if isinstance(value, Mapping):
-        for key, one in value.items():
+        for key, item in value.items():
             _finite(key, f"{where}, a key")
-            _finite(one, f"{where}.{key}")
+            _finite(item, f"{where}.{key}")
     elif isinstance(value, list | tuple):
-        for position, one in enumerate(value):
-            _finite(one, f"{where}[{position}]")
+        for position, item in enumerate(value):
+            _finite(item, f"{where}[{position}]")

@@ -1,8 +1,8 @@
 """
-The two words under which measurements are kept apart: what the device is, and how its users share it.
+The name of a device mode: what the device is, and how its users share it.
 
-A worker reports them and a profiling run writes them on every row; a degradation table holds for one such pair. So both
-take them from here. Standard library only.
+Measurements of different device modes never mix. Workers report these names, and profiling runs write them on every row,
+so both take them from here. Standard library only.
 """
 
 import os
@@ -39,7 +39,7 @@ def sharing(mode: str, function_nice: int = 0) -> str:
 
 
 def refused(mode: str) -> str:
-    """Why no worker starts in this sharing mode, '' = it does."""
+    """Why no worker starts in this sharing mode; '' = it is supported."""
     if mode == "mps":
         return (
             "SMORE_WORKER__SHARING_MODE=mps is not supported: confined functions cannot reach the MPS server, and a"
@@ -54,12 +54,12 @@ def refused(mode: str) -> str:
 
 
 def mps_daemon() -> Path | None:
-    """The pipe on which an MPS daemon of this machine answers, None = none does."""
+    """The pipe of an MPS daemon that answers on this machine; None = there is none."""
     pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER)) / "control"
     try:
         kind = pipe.stat().st_mode
         if stat.S_ISFIFO(kind):
-            # Of a pipe that nobody reads this is an error.
+            # Opening a pipe without a reader is an error.
             os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
             return pipe
         if stat.S_ISSOCK(kind):

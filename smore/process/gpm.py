@@ -1,6 +1,5 @@
 """
-What a GPU's SMs did meanwhile, by NVML's GPM (GPU Performance Monitoring): Hopper and later, whole GPUs and MIG
-instances.
+Activity of a GPU's SMs, by NVML's GPM (GPU Performance Monitoring): Hopper and later, whole GPUs and MIG instances.
 
 NVML's ``utilization.gpu`` is the part of the time in which any kernel ran: a training alone reads nearly 1, however few
 SMs it keeps busy. GPM counts SMs.
@@ -24,7 +23,7 @@ _METRICS: Final = {
 
 class Gpm:
     """
-    Means between two looks at one device. NVML must be initialised.
+    Means between two samples of one device. NVML must be initialised.
 
     ``handle``: NVML's of the GPU. ``instance``: the id of a MIG GPU instance; ``handle`` is then that of its parent.
     """
@@ -44,8 +43,8 @@ class Gpm:
 
     def sample(self) -> dict[str, float] | None:
         """
-        Means since the call before (the first: since it was made): ``sm``, ``occupancy``, ``tensor``, ``dram``, ``graphics`` as shares,
-        0..1. A metric that the driver does not give is left out; None where it gives none.
+        Means since the previous call, or since this object was made: ``sm``, ``occupancy``, ``tensor``, ``dram``,
+        ``graphics`` as shares, 0..1. A metric that the driver does not give is left out; None where it gives none.
         """
         now = self._take()
         if now is None:
@@ -64,12 +63,12 @@ class Gpm:
             return None
         finally:
             _free(before)
-        found = {
+        means = {
             name: asked.metrics[place].value / 100
             for place, name in enumerate(_METRICS)
             if asked.metrics[place].nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(asked.metrics[place].value)
         }
-        return found or None
+        return means or None
 
     def close(self) -> None:
         if self._last is not None:
@@ -77,7 +76,7 @@ class Gpm:
             self._last = None
 
     def _take(self) -> Any:
-        """A sample, None where the driver gives none."""
+        """A sample; None where the driver gives none."""
         try:
             sample = pynvml.nvmlGpmSampleAlloc()
         except pynvml.NVMLError:

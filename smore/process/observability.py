@@ -28,7 +28,7 @@ from prometheus_client.metrics_core import Metric
 from smore.process.plain_log import structlog
 from smore.process.settings import Settings
 
-#: 5 ms … 30 min: queue waits blow past run-time shaped buckets.
+#: Seconds, 5 ms to 30 min: queue waits are much longer than run times.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 #: The program that runs, 1 for each process: join it to see which version a series comes from.
@@ -167,10 +167,7 @@ RECORD_LAG = Gauge("smore_record_lag_seconds", "Age of the oldest stream entry n
 
 
 class _Lines:
-    """
-    Standard error. Its reader may have ended (a supervisor that was killed): what a line tells of must not fail because
-    of that.
-    """
+    """Standard error. Where its reader has ended (a killed supervisor), writing a line must raise nothing."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):
@@ -207,7 +204,7 @@ def configure(config: Settings, process: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(level, logging.INFO))
-    # Celery tells every task's start and end at INFO: two lines an invocation, on the hot path.
+    # Celery logs the start and the end of every task at INFO: two lines for each invocation.
     logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
     logging.getLogger("celery.app.trace").setLevel(logging.WARNING)
     structlog.contextvars.bind_contextvars(process=process)
@@ -217,7 +214,7 @@ def configure(config: Settings, process: str) -> None:
         try:
             start_http_server(config.metrics_port, addr=config.metrics_host, registry=families)
         except OSError as error:
-            # Somebody else's port is no reason not to work.
+            # A port that is taken must not keep the process from its work.
             logger(__name__).warning("no metrics: the port is taken", port=config.metrics_port, error=str(error))
 
 

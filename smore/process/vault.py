@@ -1,7 +1,7 @@
 """
-Secrets of functions, sealed: AES-256 in Galois/Counter mode, the project and the name bound to the value.
+Sealed secrets of functions: AES-256 in Galois/Counter mode, bound to the project and the secret's name.
 
-The key is a file of mode 0600 that the gateway and the workers read; Postgres, Redis and their backups hold sealed
+The key is a file of mode 0600, which the gateway and the workers read. Postgres, Redis and their backups hold sealed
 values alone. A worker on another host needs a copy of the file. Whoever has both the file and the database has the
 secrets.
 """
@@ -32,9 +32,9 @@ class NoKey(PlatformError):
 
 
 def make_key(path: Path) -> None:
-    """A new key in this file, unless there is one."""
+    """Make a key in this file, unless it exists."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Written aside and linked: two at once make one key, and nobody reads half of it.
+    # Written beside it and linked: two processes at once make one key, and nobody reads half of one.
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(_KEY_BYTES) + "\n")
@@ -47,7 +47,7 @@ def make_key(path: Path) -> None:
 
 
 class Vault:
-    """Seals and opens."""
+    """Seals and opens values with one key."""
 
     def __init__(self, key: bytes) -> None:
         # Costs 20 ms to import: a worker whose functions have no secrets never pays them.
@@ -63,7 +63,7 @@ class Vault:
         except (OSError, ValueError) as error:
             raise NoKey(f"{path}: {error}") from error
         if len(key) != _KEY_BYTES:
-            raise NoKey(f"{path}: {len(key)} bytes are there, {_KEY_BYTES} are expected")
+            raise NoKey(f"{path}: {_KEY_BYTES} bytes are expected, not {len(key)}")
         return cls(key)
 
     def seal(self, project: str, name: str, value: str) -> bytes:
@@ -71,7 +71,7 @@ class Vault:
         return _FORM + nonce + self._cipher.encrypt(nonce, value.encode(), _bound(project, name))
 
     def unseal(self, project: str, name: str, sealed: bytes) -> str:
-        """Raises Sealed: another key, another name, or not whole."""
+        """Raises Sealed where the key or the name differs, or the value is damaged."""
         from cryptography.exceptions import InvalidTag
 
         nonce = sealed[1 : 1 + _NONCE_BYTES]

@@ -1,9 +1,9 @@
 """
-Functions, revisions and API keys as Redis mirrors them: what every hot path reads.
+The mirror of the catalog in Redis: functions, revisions, API keys, limits, secrets. Every hot path reads it.
 
-Postgres is the truth (``smore/postgres/rows.py`` writes it and then this mirror); the mirror lets the gateway, the
-leader and the workers go on while Postgres is away, and lets them live without SQLAlchemy. A change is announced on the
-channel ``<prefix>catalog``.
+Postgres is the truth: ``smore/postgres/catalog.py`` writes there and then refreshes this mirror. With the mirror gateway,
+leader and workers go on while Postgres is away, and need no SQLAlchemy. A change is announced on the channel
+``<prefix>catalog``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from smore.domain.limits import NO_LIMITS, Limits
 
 
 class FunctionEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A function as it stands: ``revision`` takes the traffic, 0 = none yet (its first canary has not passed)."""
+    """A function. ``revision`` takes the traffic; 0 = none yet, because no canary has passed."""
 
     project: str
     name: str
@@ -33,7 +33,7 @@ class FunctionEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
     """
-    An API key: only the SHA-256 of its secret is kept (the secret has 256 random bits, so no slow hash is needed).
+    An API key. ``digest``: the SHA-256 of its secret, which has 256 random bits, so no slow hash is needed.
     """
 
     id: str
@@ -66,32 +66,32 @@ def _names(prefix: str) -> tuple[str, str, str, str, str]:
 
 
 class Catalog:
-    """The synchronous door: the leader and workers read revisions, ``smore/postgres/rows.py`` writes the mirror."""
+    """The mirror for the leader and the workers, which read it, and for ``smore/postgres/mirror.py``, which writes it."""
 
     def __init__(self, client: "redis.Redis", prefix: str) -> None:
         self._redis = client
         self._prefix = prefix
         self._functions, self._revisions, self._keys, self._projects, self._channel = _names(prefix)
         self._secrets = f"{prefix}catalog:secrets"
-        self._known: dict[tuple[str, int], FunctionSpec] = {}
+        self._specs: dict[tuple[str, int], FunctionSpec] = {}
 
     def revision(self, function: str, revision: int) -> FunctionSpec | None:
-        """A revision never changes, so one that was read once is kept."""
-        spec = self._known.get((function, revision))
+        """A revision's spec; None where it is not mirrored. It is kept once it was read: see :meth:`forget`."""
+        spec = self._specs.get((function, revision))
         if spec is None:
             raw = cast("bytes | None", self._redis.hget(self._revisions, f"{function}@{revision}"))
             if raw is None:
                 return None
-            spec = self._known[function, revision] = spec_from_dict(msgspec.json.decode(raw))
+            spec = self._specs[function, revision] = spec_from_dict(msgspec.json.decode(raw))
         return spec
 
     def specs(self) -> list[FunctionSpec]:
-        """Of every revision that is mirrored: those that may run, and some that failed."""
+        """The specs of all mirrored revisions: those that may run, and some that failed."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._revisions))
         return [spec_from_dict(msgspec.json.decode(value)) for value in raw.values()]
 
     def put_revision(self, function: str, revision: int, spec: FunctionSpec) -> None:
-        self._known.pop((function, revision), None)
+        self._specs.pop((function, revision), None)
         self._redis.hset(self._revisions, f"{function}@{revision}", _encode(spec.to_dict()))
 
     def put_function(self, entry: FunctionEntry) -> None:
@@ -111,7 +111,7 @@ class Catalog:
         self._redis.publish(self._channel, f"k:{id_}")
 
     def put_project(self, entry: ProjectEntry) -> None:
-        """One without limits need not be there."""
+        """Mirror a project's limits; a project without limits has no entry."""
         if entry.limits == NO_LIMITS:
             self._redis.hdel(self._projects, entry.name)
         else:
@@ -119,24 +119,24 @@ class Catalog:
         self._announce(f"p:{entry.name}", "")
 
     def limits(self) -> dict[str, Limits]:
-        """By project; one that is not named has none."""
+        """Limits by project; a project that is missing has none."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._projects))
         return {name.decode(): _decode_project(value).limits for name, value in raw.items()}
 
     def put_secret(self, key: str, sealed: bytes | None) -> None:
-        """``key`` is ``<project>/<name>``; None takes it away."""
+        """``key``: ``<project>/<name>``; None deletes it."""
         if sealed is None:
             self._redis.hdel(self._secrets, key)
         else:
             self._redis.hset(self._secrets, key, sealed)
 
     def secrets(self, project: str, names: Sequence[str]) -> dict[str, bytes]:
-        """The sealed values of those that exist, by name; read anew each time, because a secret may be replaced."""
+        """Sealed values by name, of those that exist. They are read each time, because a secret may be replaced."""
         raw = cast("list[bytes | None]", self._redis.hmget(self._secrets, [f"{project}/{name}" for name in names]))
         return {name: sealed for name, sealed in zip(names, raw, strict=True) if sealed is not None}
 
     def replace_secrets(self, wanted: Mapping[str, bytes]) -> int:
-        """Make the mirror's secrets equal to this; how many differed."""
+        """Make the mirror's secrets equal to ``wanted``. Returns how many differed."""
         present = {
             field.decode(): value
             for field, value in cast("dict[bytes, bytes]", self._redis.hgetall(self._secrets)).items()
@@ -147,9 +147,9 @@ class Catalog:
         return len(differing)
 
     def forget(self, function: str) -> None:
-        """Read its revisions anew: one that becomes active gets the inputs and times that its canary found."""
-        for revision in [revision for revision in self._known if revision[0] == function]:
-            del self._known[revision]
+        """Read a function's revisions again: one that becomes active gets the inputs and times of its canary."""
+        for revision in [revision for revision in self._specs if revision[0] == function]:
+            del self._specs[revision]
 
     def replace(
         self,
@@ -158,7 +158,7 @@ class Catalog:
         keys: Iterable[KeyEntry],
         projects: Iterable[ProjectEntry],
     ) -> int:
-        """Make the mirror equal to this, and announce what differed. Returns how many entries did."""
+        """Make the mirror equal to the arguments, and announce what differed. Returns how many entries did."""
         wanted = {
             self._revisions: {
                 f"{function}@{revision}": _encode(spec.to_dict()) for (function, revision), spec in revisions.items()
@@ -167,7 +167,7 @@ class Catalog:
             self._keys: {entry.id: _encode(entry) for entry in keys},
             self._projects: {entry.name: _encode(entry) for entry in projects},
         }
-        self._known.clear()
+        self._specs.clear()
         changed = 0
         for name, entries in wanted.items():
             present = {
@@ -200,7 +200,7 @@ class Catalog:
 
 
 class AsyncCatalog:
-    """The gateway's door: everything in memory, refreshed when a change is announced."""
+    """The mirror for gateways: all of it in memory, refreshed when a change is announced."""
 
     def __init__(self, client: "redis.asyncio.Redis", prefix: str) -> None:
         self._redis = client
@@ -215,7 +215,7 @@ class AsyncCatalog:
 
     async def load(self) -> None:
         """
-        Read all functions, keys and limits; called at start, after a reconnect and when the channel names a change.
+        Read all functions, keys and limits. Called at the start and after a reconnect.
         """
         pipe = self._redis.pipeline(transaction=False)
         pipe.hgetall(self._functions)
@@ -235,9 +235,9 @@ class AsyncCatalog:
         """
         kind, _, name = message.partition(":")
         if kind == "f":
-            # A revision that becomes active gets the inputs and times that its canary found.
-            for known in [known for known in self._specs if known[0] == name]:
-                del self._specs[known]
+            # A revision that becomes active gets the inputs and times of its canary.
+            for revision in [revision for revision in self._specs if revision[0] == name]:
+                del self._specs[revision]
             raw = cast("bytes | None", await self._redis.hget(self._functions, name))
             if raw is None:
                 self.functions.pop(name, None)

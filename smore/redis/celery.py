@@ -1,8 +1,8 @@
 """
 The Celery app: queue and task names, delivery settings, and the message that ``claim.lua`` pushes.
 
-Celery is the lane, not the queue: a GPU queue ``gpu.<id>`` holds only what may start now, and a message carries ids,
-never payloads.
+Celery carries messages and is not the queue of invocations: a GPU instance's Celery queue ``gpu.<id>`` holds only batches
+that may start now, and a message has ids, never payloads.
 """
 
 import base64
@@ -31,7 +31,7 @@ REPUBLISH = "scheduler.republish"
 FORECAST = "scheduler.forecast"
 REFIT = "scheduler.refit"
 
-#: Above every task's hard limit; the same value wherever Celery takes one, because the shortest of all wins.
+#: Above every task's hard limit. Celery uses the shortest of several values, so all of its settings get this one.
 VISIBILITY_TIMEOUT_S = 6 * 3600
 
 
@@ -40,7 +40,7 @@ def gpu_queue(gpu: str) -> str:
 
 
 class _Connection(Connection):
-    """Celery's back-off grows 2, 4, 6 … 30 s and has no setting; half a second is what recovery can afford."""
+    """Celery waits 2, 4, 6 … 30 s between attempts, without a setting for it; here it waits half a second."""
 
     def ensure_connection(
         self,
@@ -72,7 +72,7 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
     transport = {
         "visibility_timeout": VISIBILITY_TIMEOUT_S,
         "queue_order_strategy": "priority",
-        # One list for each queue: our sorted sets order, Celery's priorities do not exist here.
+        # One list for each queue: the sorted sets of the queue define the order, not Celery's priorities.
         "priority_steps": [0],
         "global_keyprefix": config.redis.prefix,
         "health_check_interval": 25,
@@ -105,8 +105,8 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_connection_retry=True,
-        # A Redis that refuses writes is waited for as one that is away: a worker that left instead would be seconds in
-        # coming back.
+        # Wait for a Redis that refuses writes, as for one that is away: a worker that ended instead would need seconds to
+        # start again.
         broker_channel_error_retry=True,
         worker_soft_shutdown_timeout=5,
         timezone="UTC",

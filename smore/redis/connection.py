@@ -4,14 +4,14 @@ import redis
 
 from smore.process.settings import Settings
 
-#: Bytes read at once from a connection: payloads come in fewer pieces than by the usual 64 KiB.
+#: Bytes that are read at once from a connection; redis-py's default is 64 KiB.
 _READ = 256 << 10
 
 
 def connect(config: Settings, *, silence_s: float = 10.0) -> "redis.Redis":
     """
-    A client that notices broken connections: a command, or a blocked read, may take ``silence_s`` seconds, by default
-    more than any interval at which the platform's parts read. Raises ValueError where no URL is set.
+    A client that notices broken connections: a command or a blocking read may take at most ``silence_s`` seconds, which by
+    default is longer than any blocking read of the platform. Raises ValueError where no URL is set.
     """
     if config.redis.url is None:
         raise ValueError("SMORE_REDIS__URL is not set")

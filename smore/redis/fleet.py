@@ -16,10 +16,10 @@ from smore.messages.commands import AnyCommand, AttachJob, Throttle, decode_comm
 from smore.messages.overrides import decode_override, encode_override
 from smore.messages.reports import Report, StepChunk, UnregisteredProcess, decode_report
 
-#: Reports of one attached training that wait for its worker, and how long.
+#: Chunks of steps of one attached training that wait for its worker, and for how many seconds.
 _STEP_CHUNKS = 600
 _STEPS_TTL_S = 3600
-#: How long one that was let go is told so.
+#: How long reports of a detached training are refused, seconds.
 _GONE_S = 86_400
 
 
@@ -32,27 +32,31 @@ _encode_chunk = msgspec.msgpack.Encoder().encode
 
 
 class Fleet:
-    """The synchronous door to what is live."""
+    """Reads and writes of the fleet. Thread-safe. Raises redis-py's errors."""
 
     def __init__(self, client: "redis.Redis", prefix: str) -> None:
         self._redis = client
         self._prefix = prefix
 
     def reports(self) -> list[Report]:
-        """Of every GPU instance that has reported within its time to live, by name."""
+        """The reports of all GPU instances whose report is within its time to live, by name."""
         names = sorted(cast("set[bytes]", self._redis.smembers(f"{self._prefix}gpus")))
         if not names:
             return []
         raw = cast("list[bytes | None]", self._redis.mget([f"{self._prefix}gpu:{name.decode()}" for name in names]))
         return [decode_report(report) for report in raw if report is not None]
 
+    def known(self) -> list[str]:
+        """Names of all GPU instances that have ever reported, those that are away now too."""
+        return sorted(name.decode() for name in cast("set[bytes]", self._redis.smembers(f"{self._prefix}gpus")))
+
     def send(self, gpu: str, command: AnyCommand) -> None:
         self._redis.xadd(f"{self._prefix}cmd:{gpu}", {"c": encode_command(command)}, maxlen=1000, approximate=True)
 
     def step(self, gpu: str, job: str, at: float, step: str, duty: float, factor: float) -> None:
         """
-        Tell a GPU worker the duty of a step of the closed loop of a budget, and note the step on the stream. ``at`` in
-        epoch seconds.
+        Send a GPU worker the duty of a step of a training's budget, and write the step to the event stream. ``at``: epoch
+        seconds.
         """
         event = stream.Stepped(version=1, gpu=gpu, job=job, at_us=int(at * 1e6), step=step, duty=duty, factor=factor)
         pipe = self._redis.pipeline(transaction=False)
@@ -65,32 +69,33 @@ class Fleet:
         pipe.xadd(f"{self._prefix}ev", {"e": stream.encode(event)})
         pipe.execute()
 
-    def tell(self, events: Iterable[stream.Warmed]) -> None:
-        """Put what became of instances on the event stream, all of it or nothing."""
+    def record_instances(self, events: Iterable[stream.Warmed]) -> None:
+        """Write events of warm instances to the event stream, all of them or none."""
         pipe = self._redis.pipeline(transaction=True)
         for event in events:
             pipe.xadd(f"{self._prefix}ev", {"e": stream.encode(event)})
         pipe.execute()
 
     def cursor(self, gpu: str) -> str:
-        """Where a GPU worker that starts goes on in its command stream."""
+        """The cursor in its command stream from which a GPU worker continues when it starts."""
         raw = cast("bytes | None", self._redis.hget(f"{self._prefix}cmdpos", gpu))
         return raw.decode() if raw else "0-0"
 
     def commands(self, gpu: str, after: str, wait_s: float) -> list[tuple[str, AnyCommand | None]]:
         """
-        Commands after the cursor, waiting for one at most ``wait_s``. Each with its id, the next cursor; None = not
-        readable.
+        Commands after the cursor; waits for one, at most ``wait_s``. Each comes with its id, which is the next cursor;
+        None = a command that cannot be read.
         """
         answer = self._redis.xread({f"{self._prefix}cmd:{gpu}": after}, count=100, block=max(1, int(wait_s * 1000)))
         return [(entry, decode_command(fields[b"c"])) for entry, fields in stream_entries(answer)]
 
     def pause(self, target: str) -> None:
         """
-        ``*`` (all), ``f:<project>/<function>`` or ``g:<gpu>``: dispatch stops, enqueueing goes on, deadlines run.
+        Pause ``*`` (all), ``f:<project>/<function>`` or ``g:<gpu>``: dispatch stops, invocations are still accepted, and
+        their deadlines run.
 
-        With a ``-`` before it a target is drained. The gates of ``-*`` and ``-f:…`` are closed, what waits there is
-        served; ``-g:…`` takes no more dispatches and unloads what idles.
+        A ``-`` before the target drains it. ``-*`` and ``-f:…`` accept no new invocations and serve those that wait;
+        ``-g:…`` gets no more dispatches and unloads idle instances.
         """
         self._redis.sadd(f"{self._prefix}paused", target)
         self._announce_pause()
@@ -104,8 +109,8 @@ class Fleet:
             member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}paused"))
         )
 
-    def steer(self, override: Override) -> None:
-        """Boost or pin a function; one that has neither is let go."""
+    def set_override(self, override: Override) -> None:
+        """Set the boost and the pin of a function; an override with neither is removed."""
         key = f"{self._prefix}steering"
         if override.boost == 1.0 and not override.gpus:
             self._redis.hdel(key, override.function)
@@ -113,14 +118,14 @@ class Fleet:
             self._redis.hset(key, override.function, encode_override(override))
         self._announce_pause()
 
-    def steering(self, at: float) -> dict[str, Override]:
-        """By function, what holds at an instant (epoch seconds)."""
+    def overrides(self, at: float) -> dict[str, Override]:
+        """The overrides in force at an instant (epoch seconds), by function."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(f"{self._prefix}steering"))
         overrides = [decode_override(value).left(at) for value in raw.values()]
         return {override.function: override for override in overrides if override.boost != 1.0 or override.gpus}
 
     def allow(self, gpu: str, process: UnregisteredProcess) -> None:
-        """Functions may run beside this process, though nobody registered it."""
+        """Let functions run beside this unregistered process."""
         self._redis.sadd(f"{self._prefix}allowed", f"{gpu}|{process.pid}|{process.start}")
         self._announce_pause()
 
@@ -129,25 +134,24 @@ class Fleet:
         self._announce_pause()
 
     def allowed(self) -> frozenset[str]:
-        """``<gpu>|<pid>|<start>`` of each."""
+        """``<gpu>|<pid>|<start>`` of each allowed process."""
         return frozenset(
             member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}allowed"))
         )
 
     def attach(self, gpu: str, command: AttachJob) -> None:
-        """Let a worker know of a training, and take its steps from now on."""
+        """Send a worker the training to attach, and accept its steps from now on."""
         self._redis.hset(f"{self._prefix}feeds", f"{command.id}|{gpu}", command.project)
         self.send(gpu, command)
 
-    def let_go(self, job: str) -> None:
+    def detach(self, job: str) -> None:
         """
-        An attached training is not wanted any more: what it still tells is refused for a day, so that it does not come
-        back.
+        Refuse an attached training's steps for a day, so that it does not register again by itself.
         """
         self._redis.set(f"{self._prefix}gone:{job}", b"", ex=_GONE_S)
 
-    def feed(self, project: str, job: str, gpu: str, chunk: StepChunk) -> Literal["taken", "unknown", "gone"]:
-        """Hand steps on. ``unknown``: no such training is attached (any more); ``gone``: it was let go."""
+    def add_steps(self, project: str, job: str, gpu: str, chunk: StepChunk) -> Literal["taken", "unknown", "gone"]:
+        """Pass steps to the training's worker. ``unknown``: no such training is attached (any more); ``gone``: it was detached."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.hget(f"{self._prefix}feeds", f"{job}|{gpu}")
         pipe.exists(f"{self._prefix}gone:{job}")
@@ -159,14 +163,17 @@ class Fleet:
         key = steps_key(self._prefix, job, gpu)
         pipe = self._redis.pipeline(transaction=False)
         pipe.rpush(key, _encode_chunk(chunk))
-        # A worker that is away for long is not waited for.
+        # The oldest chunks are dropped while a worker is away for long.
         pipe.ltrim(key, -_STEP_CHUNKS, -1)
         pipe.expire(key, _STEPS_TTL_S)
         pipe.execute()
         return "taken"
 
     def _announce_pause(self) -> None:
-        """The leader re-reads all of this when it sees a catalog change of no function, gateways what is drained."""
+        """
+        Announce a change: a catalog change without a function makes the leader read all overrides again, and ``s:`` makes
+        gateways read what is drained.
+        """
         self._redis.publish(f"{self._prefix}catalog", "s:")
         self._redis.xadd(
             f"{self._prefix}ev", {"e": stream.encode(stream.CatalogChanged(version=1, function="", at_us=0))}

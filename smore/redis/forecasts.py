@@ -6,13 +6,13 @@ import redis
 
 from smore.messages.forecasts import Counted, Forecasts, decode, decode_counted, encode
 
-#: A blob that nobody replaces is gone after this: it would have been stale long before.
+#: Seconds after which a blob that nobody replaced is deleted; it has been stale for long by then.
 TTL_S: Final = 3600
 
 
 class Board:
     """
-    Where forecasts hang out in Redis: the blob, its version, the counts, and the version of the forecaster in use.
+    The published forecasts in Redis: a blob, its version, the counts, and the version of the forecaster in use.
     """
 
     def __init__(self, client: "redis.Redis", prefix: str) -> None:
@@ -26,7 +26,7 @@ class Board:
         self._lesson, self._learned = f"{prefix}prewarm:lesson", f"{prefix}prewarm:learned"
 
     def publish(self, forecasts: Forecasts) -> None:
-        """Put forecasts in place of the last ones, in one step."""
+        """Replace the published forecasts, in one step."""
         pipeline = self._redis.pipeline(transaction=True)
         pipeline.set(self._blob, encode(forecasts), ex=TTL_S)
         pipeline.set(self._version, forecasts.version)
@@ -50,7 +50,7 @@ class Board:
         return None if raw is None else decode_counted(raw)
 
     def use(self, model: int) -> None:
-        """A forecaster was fitted."""
+        """Set the version of the forecaster in use."""
         self._redis.set(self._model, model)
 
     def model(self) -> int:
@@ -58,26 +58,26 @@ class Board:
         return int(cast("bytes | None", self._redis.get(self._model)) or 0)
 
     def changed(self) -> None:
-        """What was imported has changed: the learn worker fits anew when the next minute begins."""
+        """The imported arrivals have changed: the learn worker fits again when the next minute begins."""
         self._redis.incr(self._lesson)
 
     def lesson(self) -> int:
-        """How often what was imported has changed."""
+        """How often the imported arrivals have changed."""
         return int(cast("bytes | None", self._redis.get(self._lesson)) or 0)
 
     def learned(self, lesson: int) -> None:
-        """A fit has looked at what was imported."""
+        """A fit has used the imported arrivals in this state (:meth:`lesson`)."""
         self._redis.set(self._learned, lesson)
 
     def unlearned(self) -> bool:
-        """Whether what was imported has changed since a fit looked at it."""
+        """Whether the imported arrivals have changed since a fit used them."""
         lesson, learned = cast("list[bytes | None]", self._redis.mget(self._lesson, self._learned))
         return int(lesson or 0) != int(learned or 0)
 
     def tell(self, state: bytes, ttl_s: float) -> None:
-        """How the leader keeps functions now (:class:`smore.messages.forecasts.PrewarmReport`)."""
+        """Publish the leader's prewarming (:class:`smore.messages.forecasts.PrewarmReport`)."""
         self._redis.set(self._state, state, px=int(ttl_s * 1000))
 
     def state(self) -> bytes | None:
-        """None where no leader has said so lately."""
+        """The leader's prewarming; None where no leader has published it lately."""
         return cast("bytes | None", self._redis.get(self._state))

@@ -1,6 +1,5 @@
 """
-The gateway's door to the queue (smore/redis/queue.py is the scheduler's): submit, ask, cancel, read what became of an
-invocation.
+The queue for gateways: submit, ask, cancel, read how an invocation ended. Leader and workers use smore/redis/queue.py.
 """
 
 import asyncio
@@ -29,10 +28,10 @@ _SEND: Final = 1 << 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """
-    What would become of an invocation? ``deadline_us`` absolute, or ``slo_us`` from now; exactly one is not zero.
+    A dry run of an invocation. ``deadline_us``: absolute, or ``slo_us``: from now; exactly one of them is not zero.
 
-    ``id`` is the question's own, '' = only the gate is asked, not the leader. ``size``: bytes of its payload;
-    ``limits`` of its project.
+    ``id``: of the question, '' = ask the admission gate alone and not the leader. ``size``: bytes of the payload;
+    ``limits``: of the project.
     """
 
     id: str
@@ -49,17 +48,21 @@ class Question:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionCheck:
     """
-    What the admission gate says to a :class:`Question`. Times in microseconds.
+    The admission gate's answer to a :class:`Question`. Times in microseconds.
 
-    ``needed_us``: the earliest feasible finish from now, 0 = not known; ``full``: the bound that one more would break,
-    '' = none; ``limited``: the limit of its project that one more would break, '' = none, ``bound`` its value,
-    ``after_us`` when to try again; ``paused``: '', ``function`` or ``platform``. ``leader``: ``asked`` (its answer
-    comes), ``many`` (too many questions within a second), ``alone`` (nobody leads), ``gate`` (it was not to be asked).
+    ``needed_us``: the earliest feasible finish from now, by which the gate admits, 0 = not known; ``promised_us``: the
+    same with the cold start, where no instance stands ready: the earliest that a refusal may name.
+
+    ``full``: the bound of the queue that one more invocation would exceed, '' = none; ``limited``: the project's limit
+    that it would exceed, '' = none, ``bound`` its value, ``after_us`` when to try again; ``paused``: '', ``function`` or
+    ``platform``. ``leader``: ``asked`` (its answer follows), ``many`` (too many questions in this second), ``alone``
+    (there is no leader), ``gate`` (it was not to be asked).
     """
 
     now_us: int
     deadline_us: int
     needed_us: int
+    promised_us: int
     full: str
     paused: Literal["", "function", "platform"]
     leader: Literal["asked", "many", "alone", "gate"]
@@ -69,7 +72,7 @@ class AdmissionCheck:
 
     @property
     def feasible(self) -> bool:
-        """Whether the gate would take it by its deadline."""
+        """Whether the gate would accept it by its deadline."""
         return self.deadline_us > self.now_us and self.now_us + self.needed_us <= self.deadline_us
 
 
@@ -96,6 +99,7 @@ def _check(raw: Sequence[bytes]) -> AdmissionCheck:
         now_us=int(values["now_us"]),
         deadline_us=int(values["deadline_us"]),
         needed_us=int(values["needed_us"]),
+        promised_us=int(values["promised_us"]),
         full=values["full"],
         paused=cast("Literal['', 'function', 'platform']", values["paused"]),
         leader=cast("Literal['asked', 'many', 'alone', 'gate']", values["leader"]),
@@ -129,7 +133,7 @@ class GatewayQueue:
         self._keys = Keys(prefix)
         self._scripts = Scripts(prefix, bounds)
         self._payloads = Payloads(bounds.payloads) if bounds.payloads is not None else None
-        #: (the submission, whether its payload lies beside Redis, who waits for the answer)
+        #: (the submission, whether its payload is beside Redis, the future of its answer)
         self._pending: list[tuple[Submission, bool, asyncio.Future[Admission]]] = []
         self._flushing = False
         self._connection: redis.asyncio.Connection | None = None
@@ -138,8 +142,8 @@ class GatewayQueue:
 
     async def _calls(self, calls: Sequence[Call]) -> list[Any]:
         """
-        All of them in one round trip, errors among the answers. They share a connection and take turns, also while it
-        is broken.
+        All calls in one round trip; errors are among the answers. Callers share one connection and take turns, also while
+        it is broken.
         """
         until = time.monotonic() + self.patience_s
         while True:
@@ -164,11 +168,11 @@ class GatewayQueue:
         """
         Commands and their answers over a connection of the queue's own.
 
-        Half the CPU of redis-py's pipeline: the commands are packed in C and no pool is asked.
+        It takes half the CPU of redis-py's pipeline: commands are packed in C, and there is no pool.
         """
         if self._connection is None:
             self._connection = cast("redis.asyncio.Connection", self.redis.connection_pool.make_connection())  # type: ignore[no-untyped-call]
-            # The time limit below holds for all; redis-py's own would cost a task for every send.
+            # The timeout below holds for everything; redis-py's own would cost a task for every send.
             self._connection.socket_timeout = None
         connection = self._connection
         answers: list[Any] = []
@@ -189,7 +193,7 @@ class GatewayQueue:
                     except redis.ResponseError as error:
                         answers.append(error)
         except BaseException as error:
-            # Answers that nobody reads must not meet the next question.
+            # The next command must not read answers that were left unread here.
             self._connection = None
             await connection.disconnect(nowait=True)
             if isinstance(error, TimeoutError | OSError):
@@ -248,12 +252,12 @@ class GatewayQueue:
             self._flushing = False
 
     def forget_payload(self, function: str, id_: str) -> None:
-        """An invocation has ended, or was refused: what lies of it beside Redis goes."""
+        """Remove the payload beside Redis of an invocation that has ended or was refused."""
         if self._payloads is not None:
             self._payloads.drop(project_of(function), id_)
 
     async def sweep_payloads(self, older_s: float) -> int:
-        """Remove what lies beside Redis of invocations that have ended. How many."""
+        """Remove payloads beside Redis that are older than this and whose invocations have ended. How many."""
         if self._payloads is None:
             return 0
         old = list(self._payloads.older(older_s))
@@ -276,18 +280,18 @@ class GatewayQueue:
         return answer
 
     async def ask(self, question: Question) -> AdmissionCheck:
-        """Put a question to the gate and, where it has an id, to the leader: :meth:`answer` waits for that one."""
+        """Ask the admission gate and, where the question has an id, the leader, for whom :meth:`answer` waits."""
         return _check(await self._answer(_ask_call(question, self.bounds)))
 
     async def answer(self, id_: str, wait_s: float) -> bytes | None:
         """
-        What the leader answered (smore/messages/reasons.py: DryRunAnswer), None where it did not within ``wait_s``.
+        The leader's answer (smore/messages/reasons.py: DryRunAnswer); None where there is none within ``wait_s``.
         """
         popped = await cast(Awaitable[Any], self.redis.blpop([self._keys.answer(id_)], timeout=wait_s))
         return None if popped is None else cast(bytes, popped[1])
 
     async def before(self, function: str, id_: str) -> int | None:
-        """How many of its function wait with earlier deadlines, None where it does not wait."""
+        """How many invocations of its function wait with earlier deadlines; None where it does not wait."""
         return cast("int | None", await self.redis.zrank(self._keys.waiting(function), id_))
 
     async def cancel(self, project: str, id_: str) -> tuple[str, str]:
@@ -297,7 +301,7 @@ class GatewayQueue:
         return answer[0].decode(), answer[1].decode() if len(answer) > 1 else ""
 
     async def keep(self, project: str, id_: str) -> str:
-        """A waiting caller stops waiting. Returns the state, '' where there is no such invocation."""
+        """Keep the result although its caller stops waiting. Returns the state, '' where there is no such invocation."""
         return cast(bytes, await self._call("keep", project=project, id=id_)).decode()
 
     async def record(self, project: str, id_: str) -> InvocationRecord | None:
@@ -305,11 +309,11 @@ class GatewayQueue:
         return invocation_record(id_, raw)
 
     async def reply(self, project: str, id_: str) -> Reply | None:
-        """How an invocation ended, None while it has not, or where there is no such invocation."""
+        """How an invocation ended; None where it has not ended or does not exist."""
         return (await self.replies([(project, id_)]))[0]
 
     async def replies(self, invocations: Sequence[tuple[str, str]]) -> list[Reply | None]:
-        """The same of many (project, id) in one round trip."""
+        """:meth:`reply` of many (project, id) in one round trip."""
         return [reply for _, reply in await self.states(invocations)]
 
     async def states(
@@ -317,8 +321,8 @@ class GatewayQueue:
     ) -> list[tuple[InvocationRecord | None, Reply | None]]:
         """The record and the reply of each (project, id), None where there is none, in one round trip."""
         pipe = self.redis.pipeline(transaction=False)
-        # In this order: another client's call may come between the two, and where a result is, the record has ended
-        # already.
+        # In this order: other clients' calls may come between the two commands, and where there is a result, the record
+        # has already ended.
         for project, id_ in invocations:
             pipe.get(self._keys.result(project, id_))
             pipe.hmget(self._keys.invocation(project, id_), RECORD_FIELDS)

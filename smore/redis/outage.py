@@ -1,4 +1,4 @@
-"""Whether an error says that Redis does not serve now: it is away, or it answers and refuses."""
+"""Whether an error means that Redis does not serve now: it is away, or it refuses commands."""
 
 import re
 from typing import Final
@@ -13,8 +13,8 @@ _REFUSAL: Final = re.compile(r"(?:^|\s-|: )(?:MISCONF|OOM|READONLY|NOREPLICAS|BU
 
 
 def refuses(error: BaseException) -> bool:
-    """Whether Redis answered that it does not take this now, for a reason that is not the command's."""
-    # redis-py takes the code off the text where it has a class for it.
+    """Whether Redis refused a command for a reason of its own, such as a full disk."""
+    # redis-py removes the code from the text where it has a class for it.
     if isinstance(error, redis.OutOfMemoryError | redis.ReadOnlyError):
         return True
     return isinstance(error, redis.ResponseError) and _REFUSAL.search(str(error)) is not None

@@ -1,14 +1,13 @@
 """
-Large payloads in the memory of one machine: files of a private folder in a tmpfs, one for each invocation.
+Large payloads in the memory of one machine: files in a private folder of a tmpfs, one for each invocation.
 
-Where gateway and GPU workers are processes of one machine, a payload need not go through Redis: through its socket, its
-scripts and its heap it is copied about ten times. Redis holds everything else of such an invocation, and of its payload
-the size. Only what a waiting caller can send again comes here (docs/decisions/0017): the gateway that took it writes
-the file and removes it with the caller's answer, and sweeps up what callers who did not wait to the end, or a gateway
-that was killed, have left.
+Where gateway and GPU workers are on one machine, a payload need not go through Redis, where its socket, scripts and heap
+copy it about ten times. Redis holds the rest of such an invocation, and the size of its payload. Only payloads that a
+waiting caller can send again are stored here (docs/decisions/0017). The gateway writes the file and removes it with the
+caller's answer; a sweep removes the files of callers who stopped waiting and of gateways that were killed.
 
-Fresh pages cost four times what copying into them does (250 µs against 60 for 600 kB), so a few files are kept and
-written over.
+New pages cost four times as much as copying into them (250 µs against 60 µs for 600 kB), so a few files are kept and
+overwritten.
 """
 
 import os
@@ -27,24 +26,24 @@ _SPARE_BYTES: Final = 4 << 20
 
 class Payloads:
     """
-    The folder, which exists. Every invocation is named by its project and its id.
+    The payloads in an existing folder, by project and id of the invocation.
 
-    ``put`` and ``drop`` are for one thread of a process; any process may ``get``.
+    One thread of a process may ``put`` and ``drop``; any process may ``get``.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        #: Files of no invocation, whose names begin with a dot.
+        #: Files without an invocation, kept for the next payloads; their names begin with a dot.
         self._spares: list[str] = []
 
     def _path(self, project: str, id_: str) -> str:
         return f"{self._folder}/{project}.{id_}"
 
     def put(self, project: str, id_: str, payload: Buffer) -> bool:
-        """Whether it lies there now; where memory is short it does not, and goes through Redis."""
+        """Store a payload. False where memory is short: then it must go through Redis."""
         path = self._path(project, id_)
         if self._spares:
-            # Where somebody has swept it away there is a new file.
+            # Where a sweep has removed the spare file, a new one is made.
             with suppress(OSError):
                 os.rename(self._spares.pop(), path)
         try:
@@ -62,13 +61,12 @@ class Payloads:
         return False
 
     def get(self, project: str, id_: str, size: int) -> bytes | None:
-        """The ``size`` bytes that were put there, None where they are not (any more)."""
+        """The payload of ``size`` bytes; None where it is not there (any more)."""
         path = self._path(project, id_)
         try:
             with open(path, "rb", buffering=0) as file:
                 payload = file.read(size)
-                # Its invocation may have ended meanwhile, and the file may be written over by then: but not under this
-                # name.
+                # The invocation may end meanwhile, and its file be overwritten for another one: under another name.
                 whole = (
                     payload is not None
                     and len(payload) == size
@@ -90,7 +88,7 @@ class Payloads:
 
     def older(self, seconds: float) -> Iterator[tuple[str, str]]:
         """
-        (project, id) of what has lain there so long. Spare files that were not written to for as long are removed.
+        (project, id) of payloads that were written at least so many seconds ago. Spare files of that age are removed.
         """
         before = time.time() - seconds
         for path in self._folder.iterdir():

@@ -1,10 +1,9 @@
 """
-Faults of devices that a function has caused, counted over all GPU workers, and the revisions that are shut out
-everywhere for them.
+Quarantine in Redis: faults that a function's revision caused, counted over all GPU workers, and the revisions that no
+worker runs any more.
 
-In Redis, beside the catalog's mirror. Three faults of different invocations within ten minutes shut a revision out
-until somebody lifts it; a new revision begins anew. Which faults count is the worker's to say: running out of memory, a
-crash, an error of the device.
+Three faults of different invocations within ten minutes quarantine a revision until an operator lifts it. A new revision
+starts without faults. Workers decide which faults count: running out of memory, a crash, an error of the device.
 """
 
 import time
@@ -18,7 +17,7 @@ WINDOW_S: Final = 600.0
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Why and since when (epoch seconds) a revision is shut out; ``cause`` and ``gpu`` are the last fault's."""
+    """Why and since when (epoch seconds) a revision is quarantined; ``cause`` and ``gpu`` are those of the last fault."""
 
     cause: str
     gpu: str
@@ -30,7 +29,7 @@ _decode = msgspec.json.Decoder(Verdict).decode
 
 
 class Faults:
-    """The synchronous door. Raises redis-py's errors."""
+    """Counts faults and quarantines revisions. Raises redis-py's errors."""
 
     def __init__(self, client: "redis.Redis", prefix: str) -> None:
         self._redis = client
@@ -42,9 +41,9 @@ class Faults:
 
     def note(self, function: str, revision: int, culprit: str, *, cause: str, gpu: str) -> bool:
         """
-        Count a fault; True when the revision is shut out with it.
+        Count a fault. True when it quarantines the revision.
 
-        ``culprit`` names the invocation, or the load: the same one counts once, wherever it was tried again.
+        ``culprit``: the invocation, or the load. It counts once, however often and wherever it is tried.
         """
         field, now = f"{function}@{revision}", time.time()
         name = self._counted(field)
@@ -59,7 +58,7 @@ class Faults:
         return bool(self._redis.hsetnx(self._shut_out, field, _encode(Verdict(cause=cause, gpu=gpu, at=now))))
 
     def quarantined(self) -> dict[tuple[str, int], Verdict]:
-        """By (function, revision)."""
+        """Quarantined revisions, by (function, revision)."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._shut_out))
         verdicts = {}
         for field, verdict in raw.items():
@@ -68,7 +67,7 @@ class Faults:
         return verdicts
 
     def lift(self, function: str) -> list[int]:
-        """Let its revisions run again; which ones were shut out. The workers hear of it with their next heartbeat."""
+        """End the quarantine of a function's revisions, and return them. Workers read it with their next heartbeat."""
         revisions = sorted(revision for name, revision in self.quarantined() if name == function)
         for revision in revisions:
             self._redis.delete(self._counted(f"{function}@{revision}"))

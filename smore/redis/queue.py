@@ -1,6 +1,6 @@
 """
 The priority queue in Redis, as the scheduler and the workers use it: functions by priority, inside a function earliest
-deadline first, every change one fenced Lua script (smore/redis/scripts.py). The gateway's door to the same queue is
+deadline first, every change one fenced Lua script (smore/redis/scripts.py). Gateways use the same queue through
 smore/redis/gateway_queue.py.
 
 Times in Redis are integer microseconds of its own clock. Execution is at least once (a worker may die after user code
@@ -31,8 +31,7 @@ from smore.redis.records import (
 from smore.redis.scripts import LARGE, LOST, STARTED, TOO_OFTEN, Arg, Call, Scripts, missing, packed
 from smore.redis.submission import Admission, Submission, admission, enqueue_call
 
-#: How long the leader's answer to a question lies in Redis for the gateway that asked. An older question is not
-#: answered any more.
+#: Seconds for which the leader's answer to a question stays in Redis. The leader does not answer an older question.
 ANSWER_TTL_S: Final = 5.0
 
 #: Invocations that are cancelled in one round trip.
@@ -126,7 +125,7 @@ def _reap_call(token: str, at_most: int) -> Call:
 
 class Queue:
     """
-    The synchronous door: for the leader and for workers. Errors of the connection are redis-py's and reach the caller.
+    The queue for the leader and the workers. Thread-safe. Raises redis-py's errors.
     """
 
     def __init__(self, client: "redis.Redis", prefix: str, bounds: QueueSettings) -> None:
@@ -142,8 +141,8 @@ class Queue:
 
     def _calls(self, calls: Sequence[Call], commands: Sequence[tuple[Arg, ...]] = ()) -> list[Any]:
         """
-        All scripts, and plain commands behind them, in one round trip. A server that has lost its scripts (restart)
-        gets them again, and only what failed so is repeated.
+        Call scripts, and plain commands after them, in one round trip. A server that has lost its scripts (a restart)
+        gets them again, and only the calls that failed for that reason are repeated.
         """
         answers = self._exchange([*map(self._scripts.command, calls), *commands])
         if again := missing(answers):
@@ -159,8 +158,8 @@ class Queue:
         """
         Commands and their answers, errors of a command among the answers.
 
-        Half the CPU of redis-py's pipeline: packed in C, no callbacks. Nothing is repeated here: only the caller knows
-        what may be.
+        It takes half the CPU of redis-py's pipeline: commands are packed in C, and there are no callbacks. Nothing is
+        repeated here, because only the caller knows what is idempotent.
         """
         pool = self.redis.connection_pool
         connection = pool.get_connection()
@@ -177,7 +176,7 @@ class Queue:
                     answers.append(error)
             return answers
         except BaseException:
-            # Answers that nobody reads must not meet the next question.
+            # The next command must not read answers that were left unread here.
             connection.disconnect()  # type: ignore[no-untyped-call]
             raise
         finally:
@@ -191,8 +190,7 @@ class Queue:
         """
         commands: list[tuple[Arg, ...]] = [("XREAD", "COUNT", at_most, "STREAMS", self._keys.events, after)]
         if wait_s > 0:
-            # Redis carries out what is sent behind a command that waits when the wait has ended: one write, and one
-            # wake-up.
+            # Redis executes the command behind a blocking one when that has ended: one write and one wake-up here.
             commands.insert(0, ("BLPOP", self._keys.wakeup, max(_WAIT_S, wait_s)))
         answers = self._exchange(commands)
         for answer in answers:
@@ -216,30 +214,30 @@ class Queue:
         self._call("lead", token=token, lease_ms=0)
 
     def forget_function(self, function: str) -> None:
-        """A function is gone: what was published of it for the gate, and its priority, go too."""
+        """Delete what was published of a function that is gone: its entry for the admission gate, and its priority."""
         pipe = self.redis.pipeline(transaction=False)
         pipe.hdel(self._keys.feasible, function)
         pipe.hdel(self._keys.priorities, function)
         pipe.execute()
 
     def claim(self, token: str, lease_s: float, claims: Sequence[Claim]) -> list[frozenset[str] | None]:
-        """Carry out dispatches. For each the ids that were claimed, or None: this leader is fenced off."""
+        """Perform dispatches. Returns the claimed ids of each, or None where this leader is fenced."""
         return [
             _claimed(answer) for answer in self._calls([_claim_call(token, lease_s, claim, "") for claim in claims])
         ]
 
     def claim_one(self, token: str, lease_s: float, claim: Claim, cursor: str) -> tuple[frozenset[str] | None, str]:
         """
-        The same for one, by a leader that has read the stream up to ``cursor``.
+        :meth:`claim` of one dispatch, by a leader that has read the stream up to ``cursor``.
 
-        Also returns the cursor to go on from: behind the entry of this very decision where nothing stands between, so
-        that the leader is not woken by what it did itself.
+        Also returns the leader's next cursor. Where no other entry comes before the one of this dispatch, the cursor is
+        behind it, so the leader is not woken by its own entry.
         """
         answer = self._calls([_claim_call(token, lease_s, claim, cursor)])[0]
         return _claimed(answer), answer[1].decode() or cursor if len(answer) > 1 else cursor
 
     def settle(self, token: str, endings: Sequence[End]) -> list[bool] | None:
-        """End waiting invocations. True where it was still waiting; None: fenced off."""
+        """End waiting invocations. True for each that was still waiting; None where this leader is fenced."""
         items: list[dict[str, Arg]] = [
             {
                 "function": ending.function,
@@ -254,7 +252,7 @@ class Queue:
         return None if answer and answer[0] == b"fenced" else [value == 1 for value in answer]
 
     def answer(self, id_: str, answer: bytes) -> None:
-        """The leader's answer to a question, for the gateway that waits for it."""
+        """Send the leader's answer to the gateway that waits for it."""
         key = self._keys.answer(id_)
         pipe = self.redis.pipeline(transaction=True)
         pipe.lpush(key, answer)
@@ -265,8 +263,8 @@ class Queue:
         self, function: str, gpu: str, lease_s: float, attempts: Iterable[tuple[str, int]]
     ) -> list[StartedInvocation | None]:
         """
-        Begin a batch; None where an invocation is not this worker's (any more), its deadline has passed or its payload
-        is lost.
+        Begin a batch. None for an invocation that is not this worker's (any more), whose deadline has passed or whose
+        payload is lost.
         """
         batch = list(attempts)
         arguments: dict[str, Arg] = {"function": function, "gpu": gpu, "lease_us": int(lease_s * 1e6)}
@@ -299,7 +297,7 @@ class Queue:
         return started
 
     def _payload(self, function: str, id_: str, in_redis: bytes, size: int) -> bytes | None:
-        """What Redis held, or what lies beside it; None where that is gone."""
+        """The payload from Redis or from the folder beside it; None where it is gone."""
         if in_redis or not size:
             return in_redis
         return self._payloads.get(project_of(function), id_, size) if self._payloads is not None else None
@@ -309,8 +307,8 @@ class Queue:
     ) -> list[bool]:
         """
         End a batch; False where another attempt owns the invocation or it has ended (cancelled). ``meta``: JSON about
-        the execution (smore/messages/results.py: Execution). ``drop_late``: what is past its deadline ends as expired,
-        whatever came of it.
+        the execution (smore/messages/results.py: Execution). ``drop_late``: an invocation that is past its deadline ends as
+        expired, whatever its result.
         """
         items: list[dict[str, Arg]] = [
             {
@@ -338,8 +336,8 @@ class Queue:
         message: str,
     ) -> list[int]:
         """
-        Give back: 1 queued again, 0 failed by a limit (with ``message``), -1 not ours. ``refund``: the start does not
-        count.
+        Return invocations to the queue. For each: 1 = queued again, 0 = failed by a limit, with ``message``, -1 = it is
+        not this worker's. ``refund``: the start is not counted.
         """
         arguments: dict[str, Arg] = {
             "function": function,
@@ -352,7 +350,7 @@ class Queue:
         return [int(value) for value in answer]
 
     def purge(self, project: str, name: str) -> int:
-        """Cancel what waits for a function; what runs goes on. How many."""
+        """Cancel the waiting invocations of a function; running ones go on. Returns how many."""
         ids = cast("list[bytes]", self.redis.zrange(self._keys.waiting(f"{project}/{name}"), 0, -1))
         result, cancelled = error_result("Its queue was purged."), 0
         for start in range(0, len(ids), _PURGED_AT_ONCE):
@@ -366,15 +364,15 @@ class Queue:
         return cancelled
 
     def reap(self, token: str, at_most: int = 500) -> int:
-        """Return what ran out of lease. How many, -1 when fenced off."""
+        """Return invocations whose lease has ended to the queue. How many; -1 where this leader is fenced."""
         return int(self._calls([_reap_call(token, at_most)])[0])
 
     def release(self, gpu: str) -> int:
-        """Give back what a GPU worker's former process held. How many."""
+        """Return the invocations of a GPU worker's former process to the queue. How many."""
         return int(self._call("release", gpu=gpu, result=TOO_OFTEN))
 
     def sweep(self, at_most: int = 500) -> int:
-        """Drop records whose time is over. How many."""
+        """Delete records whose time to live is over. How many."""
         return int(self._call("sweep", at_most=at_most))
 
     def report(
@@ -387,7 +385,7 @@ class Queue:
         cursor: str,
         running: Iterable[tuple[str, str, int]],
     ) -> frozenset[str]:
-        """Heartbeat. ``running`` are (function, id, attempt); returns the ids that are not this worker's any more."""
+        """Send a heartbeat. ``running``: (function, id, attempt); returns the ids that are not this worker's any more."""
         arguments: dict[str, Arg] = {
             "gpu": gpu,
             "report": report,
@@ -435,10 +433,11 @@ class Queue:
         self, token: str, cursor: str, feasible: Mapping[str, str], priority: Mapping[str, float], at_most: int = 500
     ) -> tuple[int, float]:
         """
-        What the leader does at every tick, in one round trip: :meth:`reap`, :meth:`sweep`,
-        :meth:`publish_feasible`, and how far it has read the stream.
+        The leader's calls of every tick in one round trip: :meth:`reap`, :meth:`sweep`, :meth:`publish_feasible`, and the
+        cursor up to which it has read the stream.
 
-        Returns how many invocations came back (-1: fenced off) and Redis' clock, epoch seconds.
+        Returns how many invocations returned to the queue (-1 where this leader is fenced), and Redis' clock in epoch
+        seconds.
         """
         answers = self._calls(
             [_reap_call(token, at_most), Call("sweep", {"at_most": at_most})],

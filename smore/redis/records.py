@@ -1,5 +1,5 @@
 """
-An invocation as Redis holds it: the keys, the fields of its hash, and what readers get of it.
+An invocation in Redis: its keys, the fields of its hash, and the values that readers get.
 
 :data:`FIELDS` names the fields once for Python and for the Lua scripts (``F.<name>`` there). Times are integer
 microseconds of Redis' clock; 0 = it has not happened.
@@ -12,7 +12,7 @@ from typing import Final
 
 from smore.domain.invocation import Encoding
 
-#: What is known of an invocation → the field of its hash. The short words are the format in Redis and stay.
+#: Name → field of the hash of an invocation. The short words are the format in Redis and do not change.
 FIELDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "function": "f",  # "<project>/<name>"
@@ -30,14 +30,14 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "started_us": "su",
         "finished_us": "fi",
         "gpu": "gpu",
-        "channel": "ch",  # where a waiting gateway is told, '' = none
+        "channel": "ch",  # channel of the gateway that waits, '' = none waits
         "encoding": "enc",  # of the payload
         "accept": "acc",  # the encoding that the caller wants
         "rows": "rows",
         "shape": "shp",  # the batching key
         "alone": "al",  # 1 = runs without others in its batch
         "sync": "sync",  # 1 = a caller waits, and the record may go soon
-        "gate_us": "nd",  # what the gate held against the deadline, from arrival
+        "gate_us": "nd",  # the earliest feasible finish that the admission gate used, from arrival
         "trace": "tr",
         "key_id": "key",  # the API key
         "payload_bytes": "psz",
@@ -78,8 +78,8 @@ class Keys:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationRecord:
     """
-    An invocation as Redis holds it now. ``gate_us``: what the gate held against the deadline, from arrival; 0 = nothing
-    was published then.
+    An invocation as Redis has it now. ``gate_us``: the earliest feasible finish that the admission gate compared with the
+    deadline, from arrival; 0 = none was published.
     """
 
     id: str
@@ -141,7 +141,7 @@ def invocation_record(id_: str, raw: Sequence[bytes | None]) -> InvocationRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """How an invocation ended, as a waiting gateway is told or as it is read back."""
+    """How an invocation ended: as a message to the gateway that waits, or read from its record."""
 
     id: str
     state: str

@@ -1,10 +1,10 @@
 """
-The queue's Lua scripts: the names of what goes in and comes out, their texts, and how they are called.
+The queue's Lua scripts: their arguments and answers by name, their texts, and how they are called.
 
 The scripts (``lua/*.lua``) are the only writers of the queue. What is positional on the wire (ARGV, answers, replies,
 events) is named in the tables of this module, of smore/redis/records.py and of smore/messages: :func:`pack` puts
 arguments in their order, and the text before each script gives the same names to Lua (lua/common.lua lists them).
-Both doors of the queue call through :class:`Scripts`.
+Queue and GatewayQueue both call through :class:`Scripts`.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ from smore.messages.stream import Arrived, Asked, Dispatched, Reported, Returned
 from smore.process.settings import QueueSettings
 from smore.redis import records
 
-#: What a command takes as one argument.
+#: One argument of a command.
 Arg = bytes | str | int | float
 
-#: Bytes of an argument from which on it is sent as it lies.
+#: Bytes from which on an argument is sent without another copy.
 LARGE: Final = 32 << 10
 
-#: The result of an invocation whose payload is gone.
+#: Results of invocations that ended without a run, or too late.
 EXPIRED: Final = error_result("The deadline passed before a GPU instance could start it.")
 LATE: Final = error_result("It ran past its deadline, and its function drops what is late (slo.on_late: drop).")
 LOST: Final = error_result("Its input was lost on the way; send it again.")
@@ -41,7 +41,7 @@ TOO_OFTEN: Final = error_result("It was started or dispatched as often as allowe
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The arguments of a script behind the key prefix, in order; then ``items``, a group that may be repeated."""
+    """The arguments of a script after the key prefix, in order; then ``items``, a group that may be repeated."""
 
     arguments: Sequence[str]
     items: Sequence[str] = ()
@@ -49,7 +49,7 @@ class Shape:
 
 #: Limits of a project (smore/domain/limits.py), '' = none.
 _LIMITS: Final = ("rate_per_s", "burst", "depth", "concurrency")
-#: What the gate refuses at.
+#: Bounds at which ``enqueue`` refuses.
 _BOUNDS: Final = (
     "max_function_pending",
     "max_pending",
@@ -66,7 +66,7 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
             (
                 *("id", "function", "revision", "slo_us", "deadline_us", "channel", "encoding", "accept", "rows"),
                 *("shape", "sync", "trace", "key_id", "idempotency_key", "request_hash", "idempotency_ttl_s"),
-                *("max_attempts", "payload", "volatile", "size", *_BOUNDS, *_LIMITS),
+                *("max_attempts", "payload", "volatile", "size", "led", *_BOUNDS, *_LIMITS),
             )
         ),
         "ask": Shape(
@@ -101,7 +101,9 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
 ADMISSION: Final = (
     *("status", "arrival_us", "deadline_us", "known_id", "limit", "bound", "after_us", "earliest_us", "now_us"),
 )
-CHECK: Final = (*("now_us", "deadline_us", "needed_us", "full", "paused", "leader", "limited", "bound", "after_us"),)
+CHECK: Final = (
+    *("now_us", "deadline_us", "needed_us", "promised_us", "full", "paused", "leader", "limited", "bound", "after_us"),
+)
 STARTED: Final = ("payload", "encoding", "accept", "rows", "deadline_us", "trace", "alone", "payload_bytes")
 
 #: Lists that scripts make out of named values (``list.<name>`` in Lua).
@@ -151,7 +153,7 @@ def _maker(name: str, values: Sequence[str]) -> str:
 def _lists() -> str:
     text = "local list = {\n"
     for name, names in _LISTS.items():
-        # A hole would end the list where Redis answers with it.
+        # A nil would end the list in Redis' answer.
         text += _maker(name, [f"v.{_lua_name(field)} or ''" for field in names])
     for kind in _MESSAGES:
         first, *names = (field.name for field in msgspec.structs.fields(kind))
@@ -225,8 +227,8 @@ def missing(answers: Sequence[Any]) -> list[int]:
 
 def packed(command: Sequence[Arg]) -> list[bytes]:
     """
-    A command in Redis' protocol, in pieces: packing in C is quick for small arguments, but copies a large one several
-    times.
+    A command in Redis' protocol, in pieces. Packing in C is fast for small arguments, but copies a large one several
+    times, so large arguments are pieces of their own.
     """
     if all(not isinstance(arg, bytes) or len(arg) < LARGE for arg in command):
         return [hiredis.pack_command(tuple(command))]  # type: ignore[arg-type]  # its stub means one-tuples

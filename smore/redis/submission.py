@@ -1,13 +1,16 @@
-"""A submission to the queue and the gate's answer to it."""
+"""A submission to the queue, and the admission gate's answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from smore.domain.invocation import Encoding
 from smore.domain.limits import NO_LIMITS, Limits
 from smore.process.settings import QueueSettings
 from smore.redis.scripts import ADMISSION, Arg, Call
+
+#: The latest finish that a leader publishes, seconds from now: it stands for never.
+NEVER_S: Final = 365.25 * 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +20,11 @@ class Submission:
     arrival; exactly one is not zero. ``channel``: where its reply is published, '' = nowhere; ``sync``: its caller
     waits.
 
-    ``volatile``: the payload is not written to disk. When Redis is killed before a worker starts the invocation, it
-    fails with ``payload_lost``: for a caller who waits and can send it again. Such a payload may lie beside Redis
+    ``volatile``: the payload is not written to disk, because a caller waits who can send it again. If Redis is killed
+    before a worker starts the invocation, it fails with ``payload_lost``. Such a payload may be stored beside Redis
     (smore/redis/payloads.py).
+
+    ``led``: it is refused while nobody leads, where it would wait for nothing but its deadline.
     """
 
     id: str
@@ -42,20 +47,21 @@ class Submission:
     max_attempts: int = 3
     limits: Limits = NO_LIMITS
     volatile: bool = False
+    led: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """
-    The gate's answer to a submission.
+    The admission gate's answer to a submission.
 
     ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with
     the same Idempotency-Key), ``full`` (``limit`` names the bound), ``limited`` (``limit`` names the limit of its
     project, ``bound`` is its value, ``after_us`` says when to try again), ``infeasible`` (``earliest_us``, the earliest
-    deadline that would be accepted, and ``now_us``), ``late``.
+    deadline that would be met, and ``now_us``), ``late``, ``no_leader``.
     """
 
-    status: Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "late"]
+    status: Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "late", "no_leader"]
     arrival_us: int = 0
     deadline_us: int = 0
     known_id: str = ""
@@ -67,7 +73,7 @@ class Admission:
 
 
 def gate_arguments(max_function_pending: int, bounds: QueueSettings, limits: Limits) -> dict[str, Arg]:
-    """What the gate refuses at: bounds of the queue, limits of the project ('' = none)."""
+    """The arguments that the admission gate checks: bounds of the queue, limits of the project ('' = none)."""
 
     def text(value: float | None) -> Arg:
         return "" if value is None else value
@@ -87,7 +93,7 @@ def gate_arguments(max_function_pending: int, bounds: QueueSettings, limits: Lim
 
 
 def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool = False) -> Call:
-    """``beside``: its payload lies beside Redis."""
+    """``beside``: the payload is beside Redis."""
     return Call(
         "enqueue",
         {
@@ -111,6 +117,7 @@ def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool 
             "payload": b"" if beside else submission.payload,
             "volatile": int(submission.volatile and not beside),
             "size": len(submission.payload) if beside else "",
+            "led": int(submission.led),
             **gate_arguments(submission.max_pending, bounds, submission.limits),
         },
     )
@@ -119,7 +126,9 @@ def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool 
 def admission(raw: Sequence[bytes]) -> Admission:
     """The answer of ``enqueue``."""
     values = dict(zip(ADMISSION, (value.decode() for value in raw), strict=True))
-    status = cast("Literal['ok', 'replay', 'mismatch', 'full', 'limited', 'infeasible', 'late']", values["status"])
+    status = cast(
+        "Literal['ok', 'replay', 'mismatch', 'full', 'limited', 'infeasible', 'late', 'no_leader']", values["status"]
+    )
     return Admission(
         status=status,
         arrival_us=int(values["arrival_us"] or 0),

@@ -8,14 +8,14 @@ from smore.messages.degradation import Table, decode, encode
 
 
 class Tables:
-    """The published table in Redis: a blob and, beside it, its version, which is what readers look at often."""
+    """The published table in Redis: a blob, and its version, which readers poll."""
 
     def __init__(self, client: "redis.Redis", prefix: str) -> None:
         self._redis = client
         self._blob, self._version = f"{prefix}degradation:table", f"{prefix}degradation:version"
 
     def publish(self, table: Table) -> None:
-        """Put a table in place of the last one, in one step."""
+        """Replace the published table, in one step."""
         pipeline = self._redis.pipeline(transaction=True)
         pipeline.set(self._blob, encode(table))
         pipeline.set(self._version, table.version)

@@ -1,4 +1,4 @@
-"""How one Redis is named: redis-py and Celery write a unix socket differently."""
+"""URLs of Redis: redis-py and Celery write a unix socket differently."""
 
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -10,7 +10,7 @@ def unix_url(socket: str, password: str, db: int = 0) -> str:
 
 def celery_url(url: str) -> str:
     """
-    The same Redis as kombu and Celery want it named.
+    The URL of the same Redis for kombu and Celery.
 
     Only ``unix://[[user]:password@]/path[?db=n&password=…]`` differs: it becomes
     ``redis+socket://[user]:password@/path?virtual_host=n``. Every other URL is returned as it is. Options that redis-py

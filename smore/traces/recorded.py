@@ -1,11 +1,11 @@
 """
-Recorded traces of arrivals: CSV files, gzip or not, from which forecasters learn until the platform has counts of its
-own.
+Recorded traces of arrivals: CSV files, with gzip or without. Forecasters learn from them until the platform has counts of
+its own.
 
-The header decides between two formats. **Per minute**, the format of the Azure Functions trace of 2019: a row a
-function, named by ``HashFunction``, and a column a minute of the day, named by its number. **Arrivals**: a row an
-arrival, with ``function`` and ``timestamp`` (epoch seconds or RFC 3339). Rows of the same name are added up. A file or
-row that cannot be used raises :class:`BadTrace`.
+The header decides between two formats. **Per minute**, the format of the Azure Functions trace of 2019: one row for each
+function, named by ``HashFunction``, and one column for each minute of the day, named by its number. **Arrivals**: one row
+for each arrival, with ``function`` and ``timestamp`` (epoch seconds or RFC 3339). Rows of the same name are added up. A
+file or row that cannot be used raises :class:`BadTrace`.
 """
 
 import csv
@@ -28,7 +28,7 @@ MINUTE_S: Final = 60
 MOST_CHARACTERS: Final = 64 << 20
 #: Characters of one line: 14 days of minutes in numbers of seven digits have 160,000.
 MOST_LINE: Final = 1 << 20
-#: Minutes between the first and the last arrival; in a longer trace one of them has a wrong date.
+#: Minutes between the first and the last arrival; in a longer trace one of the two dates is taken to be wrong.
 MOST_MINUTES: Final = 14 * 1440
 #: Arrivals of a function in a minute.
 MOST_ARRIVALS: Final = 1_000_000
@@ -121,10 +121,8 @@ def read_number(path: Path, line: int, field: str, text: object, low: float = 0.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """
-    A recorded trace, before functions are chosen from it.
-
-    ``totals``: arrivals by name. ``minutes``: its length. ``from_at``: its first minute, in epoch seconds where it is
-    ``dated``, else in seconds since midnight.
+    A recorded trace. ``totals``: arrivals by name. ``minutes``: its length. ``from_at``: its first minute, in epoch
+    seconds where the trace is ``dated``, otherwise in seconds since midnight.
     """
 
     path: Path
@@ -134,9 +132,9 @@ class Trace:
     totals: Mapping[str, int]
 
     def busiest(self, number: int, without: Iterable[str] = ()) -> list[str]:
-        """The ``number`` busiest names, the busiest first; among equals the first in the file."""
-        passed = set(without)
-        return [name for name, _ in Counter(self.totals).most_common() if name not in passed][:number]
+        """The ``number`` busiest names, the busiest first; among equals the first in the file. ``without`` are left out."""
+        excluded = set(without)
+        return [name for name, _ in Counter(self.totals).most_common() if name not in excluded][:number]
 
     def counts(self, names: Iterable[str]) -> dict[str, list[int]]:
         """Name → arrivals in each of the minutes."""

@@ -1,11 +1,11 @@
 """
-Steps of a training that the platform did not start, told over HTTP: what ``smore.track()`` does where SMORE_URL and
+Steps of a training that the platform did not start, sent over HTTP: what ``smore.track()`` does where SMORE_URL and
 SMORE_API_KEY are set.
 
-The loop only puts two numbers into a bounded buffer; a thread of its own speaks to the gateway, once a second. Whatever
-goes wrong there (no gateway, a wrong key, a full buffer) costs the training nothing and ends in one warning: the oldest
-steps are given up first, and the thread goes on trying, so that a platform that comes back is told again. Standard
-library alone, so that the environment of the training needs nothing but this package.
+The training's loop only puts two numbers into a bounded buffer; a thread sends them to the gateway once a second. No
+fault there (no gateway, a wrong key, a full buffer) reaches the training: it costs one warning, a full buffer drops its
+oldest steps, and the thread tries again until a platform answers. Standard library alone, so that the environment of the
+training needs nothing but this package.
 """
 
 import atexit
@@ -22,11 +22,11 @@ from typing import Final
 
 from smore.tracking.ring import CAPACITY, Tracker, warn
 
-#: Seconds between two reports while steps come, and at most so many steps in one.
+#: Seconds between two reports while there are steps, and the most steps of one report.
 REPORT_S: Final = 1.0
 STEPS_AT_ONCE: Final = 4096
-#: Silence of the loop after which a report without steps says that it lives; the worker gives up after
-#: worker.training.remote_steps.SILENT_S.
+#: Seconds without a step after which an empty report is sent. The worker counts the training as lost after
+#: worker.training.remote_steps.SILENT_S without any.
 ALIVE_S: Final = 5.0
 #: The first pause after a report that failed, and the longest.
 FIRST_PAUSE_S: Final = 1.0
@@ -37,17 +37,17 @@ CLOSE_S: Final = 2.0
 
 
 class Refused(Exception):
-    """The gateway will not take this training as it is: asking again is of no use."""
+    """The gateway refuses this training; a repeated request would be refused as well."""
 
 
 class Unknown(Exception):
-    """The gateway does not know the job (any more): it must be registered anew."""
+    """The gateway does not know the job (any more); it must be registered again."""
 
 
 def identity() -> dict[str, object]:
     """
-    Who we are to a worker on this machine: number, start in clock ticks and boot. A worker that cannot see us goes by
-    our reports.
+    This process as a worker on the same machine can find it: process id, start in clock ticks, id of the boot. A worker
+    that cannot see the process relies on its reports.
     """
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -62,14 +62,11 @@ def identity() -> dict[str, object]:
 
 def group(environ: "os._Environ[str] | dict[str, str]") -> str | None:
     """
-    What the ranks of one training have in common, None for a training of one rank.
-
-    SMORE_JOB_GROUP, else torchrun's rendezvous; of ranks on several GPU instances one job is made, as fast as its
-    slowest.
+    The name that the ranks of one training share: SMORE_JOB_GROUP, otherwise torchrun's rendezvous. None for a training
+    of one rank. The platform makes one job of all ranks of a group.
     """
-    given = environ.get("SMORE_JOB_GROUP")
-    if given:
-        return given
+    if named := environ.get("SMORE_JOB_GROUP"):
+        return named
     if environ.get("WORLD_SIZE", "1") in ("", "1") or not environ.get("MASTER_ADDR"):
         return None
     return f"{environ['MASTER_ADDR']}:{environ.get('MASTER_PORT', '')}"
@@ -84,7 +81,7 @@ class RemoteTracker(Tracker):
         self._key = key
         self._registration = registration
         self._steps: deque[tuple[float, float]] = deque(maxlen=CAPACITY)
-        #: Steps ever put into the buffer, and the number of the first that is still to be told.
+        #: Steps that were ever put into the buffer, and the number of the first that is still to be sent.
         self._made = 0
         self._first = 0
         self._job = ""
@@ -114,7 +111,7 @@ class RemoteTracker(Tracker):
         self._last = now
 
     def close(self) -> None:
-        """Tell what is left and that the training has ended; waits :data:`CLOSE_S` for it at most."""
+        """Send the remaining steps and the end of the training; waits at most :data:`CLOSE_S`."""
         if self._stop.is_set() or os.getpid() != self._pid:
             return
         self._stop.set()
@@ -124,7 +121,7 @@ class RemoteTracker(Tracker):
     # ---- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause_s, told_at = FIRST_PAUSE_S, -ALIVE_S
+        pause_s, reported_at = FIRST_PAUSE_S, -ALIVE_S
         while not self._given_up:
             stopping = self._stop.is_set()
             wait_s = REPORT_S
@@ -132,9 +129,9 @@ class RemoteTracker(Tracker):
                 if not self._job:
                     self._register()
                 now = time.monotonic()
-                if self._steps or stopping or now - told_at >= ALIVE_S:
+                if self._steps or stopping or now - reported_at >= ALIVE_S:
                     self._report(ended=stopping)
-                    told_at = now
+                    reported_at = now
                 pause_s = FIRST_PAUSE_S
                 if self._steps and (stopping or len(self._steps) >= STEPS_AT_ONCE):
                     continue
@@ -142,19 +139,19 @@ class RemoteTracker(Tracker):
                 self._registration["former"], self._job = self._job, ""
                 wait_s = FIRST_PAUSE_S
             except Refused as error:
-                warn("the platform does not take this training, which goes on: %s", error)
+                warn("the platform refuses to track this training, which goes on: %s", error)
                 self._given_up = True
             except Exception as error:  # noqa: BLE001 - it runs in somebody's training
-                self._say(error)
+                self._warn_once(error)
                 wait_s, pause_s = pause_s, min(2 * pause_s, LONGEST_PAUSE_S)
             if stopping:
                 return
             self._stop.wait(wait_s)
 
-    def _say(self, error: Exception) -> None:
+    def _warn_once(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
-            warn("%s does not take reports now; training goes on, and so do the attempts: %s", self._url, error)
+            warn("%s accepts no reports now; the training goes on, and reports are tried again: %s", self._url, error)
 
     def _register(self) -> None:
         answer = self._post("/v1/jobs/attach", self._registration)
@@ -162,7 +159,7 @@ class RemoteTracker(Tracker):
         self._warned = False
 
     def _report(self, *, ended: bool) -> None:
-        """Send the oldest steps; they leave the buffer when they have been taken."""
+        """Send the oldest steps; they leave the buffer once the gateway has accepted them."""
         # The loop appends meanwhile, and a full buffer drops at its old end: what is left is counted from the new one.
         held = list(self._steps)
         first = max(self._first, self._made - len(held))
@@ -189,18 +186,18 @@ class RemoteTracker(Tracker):
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
                 raw = answer.read()
         except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace")
+            detail = error.read().decode(errors="replace")
             if error.code == 404 and self._job:
                 raise Unknown from error
             if error.code < 500 and error.code not in (408, 429):
-                raise Refused(f"{error.code} {said}") from error
+                raise Refused(f"{error.code} {detail}") from error
             raise
-        found: dict[str, object] = json.loads(raw) if raw else {}
-        return found
+        reply: dict[str, object] = json.loads(raw) if raw else {}
+        return reply
 
 
 def registration(*, name: str | None, gpu: str | None, workload: str | None, budget: float | None) -> dict[str, object]:
-    """What is told of this process, from what was given and the environment (SMORE_JOB, SMORE_GPU)."""
+    """The body that registers this process, from the arguments and the environment (SMORE_JOB, SMORE_GPU)."""
     body: dict[str, object] = {
         "name": name
         or os.environ.get("SMORE_JOB")

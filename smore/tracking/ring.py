@@ -1,9 +1,8 @@
 """
-A training's steps on their way to its worker: a ring in a file, written by :class:`Tracker` and read by
-:class:`TrackReader`.
+A training's steps in a file, as a ring buffer that :class:`Tracker` writes and :class:`TrackReader` reads in the worker.
 
-The steps go to a file-backed ring that the worker reads from another process, so a step costs no system call and no
-lock, and the last steps of a killed job can still be read. Layout (little-endian):
+The training maps the file, so a step costs no system call and no lock, and the last steps of a killed job can still be
+read. Layout (little-endian):
 
 ====== ==== =======================================================
 offset type meaning
@@ -17,8 +16,8 @@ offset type meaning
 64     slot x capacity: f64 end (epoch seconds), f64 duration (seconds)
 ====== ==== =======================================================
 
-Step ``n`` lies in slot ``n % capacity`` and is published by ``count = n + 1``. A writer that finds a valid file goes on
-counting, so a position in the stream stays meaningful when the job restarts.
+Step ``n`` is in slot ``n % capacity``, and ``count = n + 1`` publishes it. A writer that opens a valid file continues its
+count, so a reader's position stays valid when the job restarts.
 """
 
 import fcntl
@@ -45,7 +44,7 @@ _PID_OFFSET: Final = 32
 
 
 def warn(message: str, *details: object) -> None:
-    """Say it in the training's own log."""
+    """Write to the training's own log."""
     # Imported when needed: it is the largest part of what `import smore` would otherwise cost.
     import logging
 
@@ -56,8 +55,7 @@ class Tracker:
     """
     Writes one job's steps. Made by :func:`smore.tracking.track.track`; for one thread of one process.
 
-    It must never harm the training it observes: whatever goes wrong with the file turns it into one that does nothing,
-    with one warning in the log.
+    It must never harm the training: after an error with the file it does nothing any more, and the log has one warning.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -153,30 +151,31 @@ def _valid(header: bytes) -> bool:
 
 class TrackReader:
     """
-    Reads what a :class:`Tracker` in another process writes; never raises over the file's state.
+    Reads the steps that a :class:`Tracker` in another process writes. The file may be missing, replaced, truncated or left
+    by a killed writer; none of that raises.
 
-    ``since`` is the ``count`` a former reader had got to. The file may be missing at first, replaced, cut or left by a
-    killed writer. It is read and not mapped: a file that somebody cuts would kill a process that maps it.
+    ``since``: the ``count`` up to which a former reader has read. The file is read and not mapped, because a truncated
+    file would kill a process that maps it.
     """
 
     def __init__(self, path: str, *, since: int = 0) -> None:
         self._path = path
         self._position = since
         self._inode: tuple[int, int] | None = None
-        #: Whether the last look found a valid file.
+        #: Whether the file was valid at the last read.
         self.ok = False
-        #: Steps written as of the last look.
+        #: Steps that were written until the last read.
         self.count = 0
-        #: Process id of the last writer, 0 while unknown.
+        #: Process id of the last writer; 0 = not known.
         self.pid = 0
-        #: Steps that were overwritten before this reader came to them.
+        #: Steps that were overwritten before this reader had read them.
         self.lost = 0
         descriptor = self._look()
         if descriptor is not None:
             os.close(descriptor)
 
     def _look(self) -> int | None:
-        """Open the file and take its header; None (and not ok) where it is missing or not one of ours."""
+        """Open the file and read its header; None (and not ``ok``) where it is missing or invalid."""
         self.ok = False
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -205,7 +204,7 @@ class TrackReader:
         return descriptor
 
     def _forget(self) -> None:
-        """The file that was read is gone: all steps of the next one are new."""
+        """The file is gone: all steps of the next file are new."""
         if self._inode is not None:
             self._inode, self._position = None, 0
 
@@ -234,8 +233,8 @@ class TrackReader:
     def _read(self, descriptor: int) -> list[tuple[float, float]]:
         first = max(self._position, self.count - CAPACITY)
         steps = [step for start, stop in self._runs(first, self.count) for step in self._slots(descriptor, start, stop)]
-        # The writer went on meanwhile: what it may have overwritten under the read does not count. The slot it is just
-        # about to publish is the oldest one's; a changed end betrays it, because the end is stored first.
+        # Slots that the writer may have overwritten during the read do not count. It may also be about to publish the
+        # oldest slot: then that slot's end has changed, because the end is stored first.
         oldest = self._steady_count(descriptor) - CAPACITY
         kept = max(first, oldest)
         threatened = kept == oldest and kept < self.count
@@ -247,7 +246,7 @@ class TrackReader:
 
     @staticmethod
     def _runs(first: int, stop: int) -> list[tuple[int, int]]:
-        """[first, stop) cut where the ring wraps."""
+        """[first, stop), split where the ring wraps around."""
         wrap = (first // CAPACITY + 1) * CAPACITY
         return [(first, stop)] if stop <= wrap else [(first, wrap), (wrap, stop)]
 
@@ -255,5 +254,5 @@ class TrackReader:
     def _slots(descriptor: int, start: int, stop: int) -> list[tuple[float, float]]:
         data = os.pread(descriptor, (stop - start) * SLOT_BYTES, HEADER_BYTES + start % CAPACITY * SLOT_BYTES)
         if len(data) != (stop - start) * SLOT_BYTES:
-            raise OSError("the file was cut while it was read")
+            raise OSError("the file was truncated while it was read")
         return [(end, duration) for end, duration in _SLOT.iter_unpack(data)]

@@ -1,4 +1,4 @@
-"""How a training job tells the platform its iteration times: ``with smore.track() as tracker: ... tracker.step()``."""
+"""A training reports its iteration times: ``with smore.track() as tracker: ... tracker.step()``."""
 
 import os
 
@@ -16,13 +16,13 @@ def track(
     """
     A :class:`Tracker` that writes to ``path``, by default to the file that the platform names in ``SMORE_TRACK``.
 
-    Without either, but with SMORE_URL and SMORE_API_KEY, the training registers itself there and tells its steps over
-    HTTP (smore/tracking/remote.py); the rest is for that alone. ``name``: of the job (SMORE_JOB); ``gpu``: the GPU
-    instance it trains on (SMORE_GPU), needed where the platform cannot find out; ``workload`` and ``budget`` as in
-    ``POST /v1/jobs``.
+    Without either, but with SMORE_URL and SMORE_API_KEY, the training registers itself there and sends its steps over
+    HTTP (smore/tracking/remote.py). Only then the other arguments count: ``name``: of the job (SMORE_JOB); ``gpu``: the
+    GPU instance on which it trains (SMORE_GPU), needed where the platform cannot find out; ``workload`` and ``budget`` as
+    in ``POST /v1/jobs``.
 
-    Without any of them it does nothing, so that a script runs unchanged outside the platform; one of the two alone is
-    said in the log.
+    Without any of these it does nothing, so a script runs unchanged outside the platform. Where only one of SMORE_URL and
+    SMORE_API_KEY is set, the log has a warning.
     """
     file = path or os.environ.get("SMORE_TRACK")
     url, key = os.environ.get("SMORE_URL"), os.environ.get("SMORE_API_KEY")

@@ -148,12 +148,12 @@ def test_what_is_no_row_is_refused_and_nothing_of_it_stored(
 
 def test_only_a_challenger_is_crowned_or_rejected(known: Profiles) -> None:
     version = known.begin({})
-    known.crown(version, reason="r", manifest={}, table=b"t", artifact=b"a")
+    known.promote(version, reason="r", manifest={}, table=b"t", artifact=b"a")
 
     with pytest.raises(Conflict):
         known.reject(version, reason="", manifest={})
     with pytest.raises(Conflict):
-        known.crown(version, reason="", manifest={}, table=b"", artifact=b"")
+        known.promote(version, reason="", manifest={}, table=b"", artifact=b"")
     with pytest.raises(NotFound):
         known.reject(version + 1, reason="", manifest={})
     with pytest.raises(NotFound):
@@ -165,7 +165,7 @@ def test_the_blobs_of_old_versions_go(known: Profiles) -> None:
     versions = []
     for _ in range(22):
         versions.append(known.begin({}))
-        known.crown(versions[-1], reason="", manifest={}, table=b"t", artifact=b"a")
+        known.promote(versions[-1], reason="", manifest={}, table=b"t", artifact=b"a")
 
     with pytest.raises(NotFound):
         known.blobs(versions[1])
@@ -184,13 +184,13 @@ def test_an_interrupted_challenger_is_found(known: Profiles) -> None:
 
 
 def test_one_at_a_time_works(known: Profiles, engine: Engine, door: Learning) -> None:
-    with known.working(wait=False) as mine:
+    with known.exclusive(wait=False) as mine:
         assert mine
-        with Profiles(engine).working(wait=False) as other:
+        with Profiles(engine).exclusive(wait=False) as other:
             assert not other
         assert door.retrain().result == "skipped"
         assert door.restore().result == "skipped"
-    with known.working(wait=True) as mine:
+    with known.exclusive(wait=True) as mine:
         assert mine
 
 

@@ -354,12 +354,12 @@ def test_what_people_set_reaches_the_policy(
 ) -> None:
     """Pins, drains and strangers hold at a leader that runs, and at one that begins anew."""
     fleet, stranger = Fleet(redis_client, PREFIX), UnregisteredProcess(pid=7, start=1, memory_mib=1.0)
-    fleet.steer(Override(function="default/echo", gpus=("cpu1",)))
+    fleet.set_override(Override(function="default/echo", gpus=("cpu1",)))
     heartbeat(queue)
     stop = lead()
     pinned = submit(queue)
     assert message(redis_client, queue, "cpu1") == [[pinned, 1]]
-    fleet.steer(Override(function="default/echo"))
+    fleet.set_override(Override(function="default/echo"))
     fleet.pause("-g:cpu1")
 
     def commanded() -> bool:

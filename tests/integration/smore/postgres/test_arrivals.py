@@ -439,7 +439,7 @@ def test_what_a_worker_has_parked_is_known_and_how_long_its_return_takes(led: Le
         assert cluster.fact(kernel.MEMORY_FREE)[0] == pytest.approx(REPORT.memory_total_mib)
         assert metrics.PARKED._value.get() == 2
         # A request has waited for one of them.
-        led.fleet.tell(
+        led.fleet.record_instances(
             [msgspec.structs.replace(warmed("a", time.time(), outcome="cold", ready=T, used=T, load=0.2), host=1)]
         )
         eventually(lambda: cluster.demands[0].host_s == 0.2, what="the time of its return")
@@ -504,7 +504,7 @@ def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) ->
             saved=0,
             memory_kib=1,
         )
-        led.fleet.tell([failed])
+        led.fleet.record_instances([failed])
         eventually(lambda: prewarmer._functions["default/echo"].failures == 1, what="the failure")
     finally:
         led.end()

@@ -1,6 +1,7 @@
 """Comparisons and the command line: what is paired, what comes out, how it fails."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,7 @@ def test_bad_input_is_one_line_and_status_2(
     assert main([*more, *extra, *workers]) == 2
 
     error = capsys.readouterr().err.strip()
+    assert error.startswith(f"python -m scheduler.simulation {more[0]}: ")
     assert why in error
     assert "\n" not in error
 
@@ -236,6 +238,23 @@ def test_a_bad_trace_or_cluster_is_told_by_line_and_field(
     error = capsys.readouterr().err.strip().splitlines()
     assert len(error) == 1
     assert why in error[0]
+
+
+def test_a_rule_of_ones_own_is_compared(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The guide's rule, which keeps away from trainings where it can; here every GPU instance has one."""
+    guide = Path(__file__).parents[4] / "docs" / "guides" / "own-policy.md"
+    rule = tmp_path / "mine.py"
+    rule.write_text(guide.read_text().partition("```python\n")[2].partition("```")[0])
+    policies = f"smore-product,{rule}:Mine,{rule}:Mine:tau_training=0.01"
+    assert (
+        main(["compare", "--preset", preset, "--seeds", "1", "--policies", policies, "--workers", "1", "--json"]) == 0
+    )
+
+    figures = last(capsys)["figures"]
+    mine = re.sub(r"[^\w.]", "_", f"{rule}:Mine")
+    assert figures[f"dsr.{mine}"] > 0.5
+    # The engine keeps the budgets: with a tenth of it less is placed.
+    assert figures[f"admission.{mine}_tau_training_0.01"] < figures[f"admission.{mine}"]
 
 
 def test_knobs_of_a_policy_are_set_after_its_name(preset: str, capsys: pytest.CaptureFixture[str]) -> None:

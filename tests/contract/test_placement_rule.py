@@ -1,0 +1,150 @@
+"""Placement rules: the kit tells good ones from bad ones, and the engine offers and asks what the kit says."""
+
+import re
+import sys
+from collections.abc import Sequence
+from math import nan
+from pathlib import Path
+from random import SystemRandom
+
+import pytest
+
+from scheduler.policy.decisions import Dispatch
+from scheduler.policy.knobs import Knobs, preset
+from scheduler.policy.own_rule import load_rule
+from scheduler.policy.setting import UnknownPolicy, parse
+from scheduler.simulation import policies
+from smore.domain.placement_rule import BadRule, Offer, PlacementRule, WaitingBatch
+from smore.testing import check_placement_rule
+from tests.support.driven import DrivenEngine
+from tests.support.policy_events import NOW, arrived, function, gpu, placed
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "own-policy.md"
+
+
+def blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    """The guide's rule, by the name under which a run takes it."""
+    path = tmp_path / "mine.py"
+    path.write_text(blocks()[0])
+    return f"{path}:Mine"
+
+
+class LeastMemory:
+    """Takes the GPU instance with the least free memory; notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.batches: list[WaitingBatch] = []
+        self.offers: list[Sequence[Offer]] = []
+
+    def order(self, now: float, batch: WaitingBatch) -> float:
+        return -batch.deadline_at
+
+    def choose(self, now: float, batch: WaitingBatch, offers: Sequence[Offer]) -> Offer | None:
+        self.batches.append(batch)
+        self.offers.append(offers)
+        return min(offers, key=lambda offer: offer.free_mib)
+
+
+class Unsteady(LeastMemory):
+    def order(self, now: float, batch: WaitingBatch) -> float:
+        return SystemRandom().random()
+
+
+class Boundless(LeastMemory):
+    def order(self, now: float, batch: WaitingBatch) -> float:
+        return nan
+
+
+class Foreign(LeastMemory):
+    def choose(self, now: float, batch: WaitingBatch, offers: Sequence[Offer]) -> Offer | None:
+        return offers[0]._replace(gpu="elsewhere")
+
+
+class Failing(LeastMemory):
+    def choose(self, now: float, batch: WaitingBatch, offers: Sequence[Offer]) -> Offer | None:
+        raise KeyError("nothing is known")
+
+
+def product(rule: PlacementRule) -> Knobs:
+    return Knobs(
+        **{name: getattr(preset("smore-product"), name) for name in Knobs.__dataclass_fields__} | {"rule": rule}
+    )
+
+
+def test_the_guides_rule_keeps_the_contract(mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_placement_rule(lambda: load_rule(mine))
+    # The guide's own test, word by word.
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict[str, object] = {}
+    exec(blocks()[1], names)
+    names["test_my_rule_keeps_the_contract"]()  # type: ignore[operator]
+    sys.modules.pop("mine")
+
+
+@pytest.mark.parametrize(
+    ("rule", "match"),
+    [(Unsteady, "in another"), (Boundless, "finite number"), (Foreign, "one of the offers")],
+)
+def test_a_rule_that_breaks_the_contract_is_named(rule: type[LeastMemory], match: str) -> None:
+    check_placement_rule(LeastMemory)
+    with pytest.raises(AssertionError, match=match):
+        check_placement_rule(rule)
+
+
+def test_the_engine_asks_and_offers_what_the_contract_says() -> None:
+    rule = LeastMemory()
+    policy = DrivenEngine(product(rule))
+    small, large = gpu("small", 0, memory_total=4000.0), gpu("large", None, memory_total=8000.0)
+    first, second = arrived(0, "a", within=5.0), arrived(1, "b", within=9.0)
+    decided = policy.decide(NOW, [function(0), function(1), small, large, first, second])
+    # The latest deadline first, and the least free memory: the opposite of what the product does.
+    assert placed(decided) == [("b", "small"), ("a", "small")]
+    assert {offer.gpu for offer in rule.offers[0]} == {"small", "large"}
+    offered = {offer.gpu: offer for offer in rule.offers[0]}
+    assert (offered["small"].trains, offered["large"].trains) == (True, False)
+    assert offered["small"].training_degradation > offered["large"].training_degradation == 0.0
+    assert offered["large"].free_mib > offered["small"].free_mib
+    assert all(offer.finish_at > NOW for offer in rule.offers[0])
+    assert rule.batches[0].run_s > 0
+
+
+@pytest.mark.parametrize("rule", [Boundless, Foreign])
+def test_the_engine_refuses_an_answer_that_breaks_the_contract(rule: type[LeastMemory]) -> None:
+    policy = DrivenEngine(product(rule()))
+    with pytest.raises(BadRule, match="is expected"):
+        policy.decide(NOW, [function(0), gpu("g"), arrived(0, "a")])
+
+
+@pytest.mark.parametrize(("rule", "expected"), [(LeastMemory, "g"), (Failing, None)])
+def test_a_rule_in_the_shadow_is_recorded_and_never_in_the_way(rule: type[LeastMemory], expected: str | None) -> None:
+    policy = DrivenEngine(preset("smore-product"), shadow=product(rule()))
+    (decision,) = policy.decide(NOW, [function(0), gpu("g"), arrived(0, "a")])
+    assert isinstance(decision, Dispatch)
+    assert decision.reasons.shadow is not None
+    assert decision.reasons.shadow.gpu == expected
+    assert ("KeyError" in decision.reasons.shadow.policy) == (expected is None)
+
+
+def test_a_rule_is_named_by_file_or_module_with_knobs_behind_it(mine: str) -> None:
+    assert parse(f"{mine}:aim=0.5") == (mine, {"aim": 0.5})
+    assert preset(mine).rule is not preset(mine).rule, "each run has its own"
+    assert preset("tests.contract.test_placement_rule:LeastMemory", seed=3).seed == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("./nowhere.py:Mine", "nowhere"),
+        ("tests.contract.test_placement_rule:Nobody", "Nobody"),
+        ("collections:Counter", "has no method 'order'"),
+        ("edf-util:fast", "form knob=value"),
+    ],
+)
+def test_a_rule_that_cannot_be_loaded_is_named(name: str, match: str) -> None:
+    with pytest.raises(UnknownPolicy, match=match):
+        policies.factory(name)

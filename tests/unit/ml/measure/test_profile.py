@@ -1,0 +1,102 @@
+"""A campaign of measurements: its processes, its file and its options."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ml.measure import device, processes, profile, rows
+from ml.measure.rows import BadRow, DeviceMode
+from tests.support.measured import function, solo, training
+
+TRAINING, FUNCTION = training("bert", 4), function("vgg16")
+
+
+class Stub:
+    """A device whose members are small programs that note what they are told."""
+
+    torch_device = "cpu"
+    preset = "cpu"
+    place = DeviceMode(device="d", sharing_mode="time-slice", driver="2", counter="none")
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self.started = 0
+
+    def start(self, argv: Sequence[str], role: rows.Role) -> "subprocess.Popen[str]":
+        self.started += 1
+        name = argv[argv.index("--model") + 1]
+        program = (
+            f"import json, sys\nlog = open({str(self._log)!r}, 'a', buffering=1)\nprint('{{}}', flush=True)\nfor line"
+            f" in sys.stdin:\n    print({name!r}, json.loads(line)['do'], file=log)\n    print('{{}}', flush=True)\n"
+        )
+        return subprocess.Popen(
+            [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def watch(self, pids: Sequence[int]) -> device.Watch:
+        raise NotImplementedError
+
+    def counters(self, pid: int) -> Mapping[str, float]:
+        return {}
+
+
+def test_members_load_together_and_rest_while_others_are_measured(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    device = Stub(log)
+    members = processes.Processes(device)
+    try:
+        members.start([TRAINING, FUNCTION, FUNCTION])
+        assert device.started == 2
+        (bert,) = members.of([TRAINING])
+        bert.ask(do="ready", batch=4)
+        bert.answer()
+        members.of([FUNCTION])
+        # Not twice: it has not run since.
+        members.of([FUNCTION])
+    finally:
+        members.end()
+    assert log.read_text().split("\n")[:-1] == ["bert ready", "bert rest"]
+    assert device.started == 2
+
+
+def test_a_file_is_gone_on_with_under_another_driver_and_no_other_counter(tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    device = Stub(tmp_path / "log")
+    rows.write(out, solo(TRAINING, place=replace(device.place, driver="1")))
+    campaign = profile.Campaign(device, out, window_s=1, command="")
+    assert set(campaign._solo) == {TRAINING}
+    with pytest.raises(BadRow, match="another input wait"):
+        profile.Campaign(device, out, window_s=1, command="", wait="none")
+    for other in (replace(device.place, counter="gpm-sm-util"), replace(device.place, device="e")):
+        rows.write(out, solo(TRAINING, place=other))
+        with pytest.raises(BadRow, match="use another file"):
+            profile.Campaign(device, out, window_s=1, command="")
+        out.write_text(out.read_text().splitlines(keepends=True)[0])
+
+
+def test_a_process_that_died_while_it_rested_is_no_fault_of_the_run(tmp_path: Path) -> None:
+    members = processes.Processes(Stub(tmp_path / "log"))
+    try:
+        (bert,) = members.of([TRAINING])
+        bert.ask(do="ready", batch=4)
+        bert.answer()
+        bert._process.kill()
+        bert._process.wait()
+        assert members.of([FUNCTION])
+        (other,) = members.of([TRAINING])
+        assert other.pid != bert.pid
+    finally:
+        members.end()
+
+
+def test_the_words_of_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--out", "x.jsonl", "--device", "cpu", "--solo", "2", "--positions", "1", "--order", "pairs", "--parallel"]
+    options = profile.parse([*given, "--input-wait", "card"])
+    assert (options.solo, options.positions, options.order, options.parallel) == (2.0, 1, "pairs", True)
+    for wrong in (["--input-wait", "1"], ["--positions", "5"], ["--order", "first"], ["--solo", "0"]):
+        with pytest.raises(SystemExit):
+            profile.parse([*given, *wrong])
