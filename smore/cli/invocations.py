@@ -132,7 +132,7 @@ def _invoke_all(
 
 def _in_order(ended: "dict[int, Invocation]", output: Output, first: int = 0) -> "list[Invocation]":
     """Take the invocations at ``first`` and behind it as far as they have ended; in a table print their outputs."""
-    results = []
+    results: list[Invocation] = []
     while first + len(results) in ended:
         results.append(ended.pop(first + len(results)))
         if output is Output.TABLE:
