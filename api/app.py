@@ -48,8 +48,9 @@ from api.server import pages
 from api.server.connections import protocol
 from api.server.description import describe
 from smore.domain.errors import SmoreError
+from smore.process.environment import settings
 from smore.process.observability import configure, logger
-from smore.process.settings import Settings, settings
+from smore.process.settings import Settings
 
 log = logger("api")
 

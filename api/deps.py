@@ -25,6 +25,9 @@ from api.waiters import Waiters
 from smore.domain.access import Scope
 from smore.domain.errors import Forbidden, FunctionNotFound, Unavailable
 from smore.domain.function import FunctionSpec
+from smore.domain.quote import quoted
+from smore.domain.spelling import did_you_mean
+from smore.process.instance import instance_id
 from smore.process.observability import logger
 from smore.process.settings import Settings
 from smore.redis.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
@@ -65,6 +68,7 @@ class Gateway:
         if settings.redis.url is None:
             raise ValueError("SMORE_REDIS__URL is not set")
         self.settings = settings
+        self.instance = instance_id(settings.home)
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             settings.redis.url,
             max_connections=_CONNECTIONS,
@@ -141,7 +145,10 @@ class Gateway:
         """A function and the spec of the revision that takes its traffic. Raises FunctionNotFound, NotReady."""
         entry = self.catalog.functions.get(f"{project}/{name}")
         if entry is None:
-            raise FunctionNotFound
+            names = [one.name for one in list(self.catalog.functions.values()) if one.project == project]
+            raise FunctionNotFound(
+                f"There is no function {quoted(name)} in this project{did_you_mean(name, names) or '.'}"
+            )
         spec = await self.catalog.revision(entry.key, entry.revision) if entry.revision else None
         if spec is None:
             raise NotReady

@@ -39,7 +39,10 @@ async def checks(gateway: Gateway) -> dict[str, Check]:
         if try_write and not refusal:
             gateway.wrote_at = began
         names = sorted(gpu.decode() for gpu in gpus)
-        reports: list[Any] = await gateway.redis.mget([f"{prefix}gpu:{name}" for name in names]) if names else []
+        found: list[Any] = await gateway.redis.mget(
+            [f"{prefix}leader:process", f"{prefix}leader:refused", *(f"{prefix}gpu:{name}" for name in names)]
+        )
+        (process, refused), reports = found[:2], found[2:]
     except (redis.RedisError, OSError) as error:
         away = Check(ok=False, detail="not known")
         return {
@@ -49,12 +52,16 @@ async def checks(gateway: Gateway) -> dict[str, Check]:
             "subscription": away,
         }
     alive = [name for name, report in zip(names, reports, strict=True) if report is not None]
+    if leader is not None:
+        leads = process.decode() if process is not None else ""
+    else:
+        leads = f"no scheduler may lead: {refused.decode()}" if refused is not None else "no scheduler holds the lease"
     return {
         "redis": Check(
             ok=took_s < _PATIENCE_S and not refusal,
             detail=f"Redis refuses writes: {refusal}" if refusal else f"{took_s * 1000:.1f} ms",
         ),
-        "leader": Check(ok=leader is not None, detail="" if leader is not None else "no scheduler holds the lease"),
+        "leader": Check(ok=leader is not None, detail=leads),
         "gpus": Check(ok=bool(alive), detail=", ".join(alive) or "no GPU instance reports"),
         "subscription": Check(ok=gateway.waiters.connected.is_set()),
     }

@@ -53,7 +53,7 @@ from smore.domain.invocation import State
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.values import Served
 from smore.postgres.rows import make_engine
-from smore.process.settings import settings
+from smore.process.environment import settings
 from smore.traces import public
 
 PRESET: Final = "live"

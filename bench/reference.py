@@ -11,7 +11,6 @@ import ast
 import inspect
 import re
 import sys
-import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -35,7 +34,7 @@ from smore.domain import function, invocation
 from smore.domain.errors import CallerError, SmoreError
 from smore.messages import stream
 from smore.process import observability, vault
-from smore.process import settings as settings_module
+from smore.process.environment import comments, described, nested, type_text
 from smore.process.settings import RedisSettings, Settings
 
 FOLDER: Final = Path("docs/reference")
@@ -172,20 +171,6 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _type(hint: object) -> str:
-    if isinstance(hint, type) and not typing.get_args(hint):
-        return {Path: "a path", type(None): "none"}.get(hint, hint.__name__)
-    if typing.get_origin(hint) is typing.Literal:
-        return ", ".join(f"`{value}`" for value in typing.get_args(hint))
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return " or ".join(_type(part) for part in typing.get_args(hint))
-    if typing.get_origin(hint) is typing.Annotated:
-        return _type(typing.get_args(hint)[0])
-    name = getattr(typing.get_origin(hint), "__name__", str(hint))
-    inner = [_type(part) for part in typing.get_args(hint) if part is not Ellipsis]
-    return f"{name} of {', '.join(inner)}" if inner else name
-
-
 def _missing(what: str, code: Iterable[str], described: Iterable[str]) -> None:
     new, gone = sorted(set(code) - set(described)), sorted(set(described) - set(code))
     if new or gone:
@@ -196,33 +181,23 @@ def _missing(what: str, code: Iterable[str], described: Iterable[str]) -> None:
 
 
 def settings() -> str:
-    comments = _comments(inspect.getsource(settings_module))
-
-    def rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:
-        for name, field in model.model_fields.items():
-            if not _nested(field):
-                meaning = comments.get((model.__name__, name))
-                if meaning is None:
-                    raise Incomplete(
-                        f"smore/process/settings.py: {model.__name__}.{name} has no comment that explains it"
-                    )
-                yield f"`{prefix}{name.upper()}`", _type(field.annotation), _default(field), meaning
-
+    groups: dict[str, list[tuple[str, str, str, str]]] = {}
+    for one in described():
+        if not one.meaning:
+            raise Incomplete(f"smore/process/settings.py: {one.owner}.{one.path[-1]} has no comment that explains it")
+        row = (f"`{one.variable}`", type_text(one.field.annotation), _default(one.field), one.meaning)
+        groups.setdefault(one.path[0] if len(one.path) > 1 else "", []).append(row)
     heads = ("variable", "type", "default", "meaning")
     parts = [
-        "Every setting is an environment variable: prefix `SMORE_`, `__` between levels. Lists and objects are JSON."
+        "Every setting is an environment variable: prefix `SMORE_`, `__` between levels. Objects are JSON; a list is JSON"
+        " or has commas. `smore settings` shows what they are set to.",
+        table(heads, groups.pop("")),
     ]
-    parts.append(table(heads, rows(Settings, "SMORE_")))
-    for name, field in Settings.model_fields.items():
-        if model := _nested(field):
-            parts += [f"## {name}", _prose(model.__doc__ if model.__doc__ != BaseModel.__doc__ else "")]
-            parts.append(table(heads, rows(model, f"SMORE_{name.upper()}__")))
+    for name, rows in groups.items():
+        model = nested(Settings.model_fields[name])
+        said = model.__doc__ if model is not None and model.__doc__ != BaseModel.__doc__ else ""
+        parts += [f"## {name}", _prose(said), table(heads, rows)]
     return page("Settings", *parts)
-
-
-def _nested(field: FieldInfo) -> type[BaseModel] | None:
-    hint = field.annotation
-    return hint if isinstance(hint, type) and issubclass(hint, BaseModel) else None
 
 
 def _default(field: FieldInfo) -> str:
@@ -232,23 +207,6 @@ def _default(field: FieldInfo) -> str:
     if value is None or value in ("", (), {}):
         return NONE
     return f"`{value}`"
-
-
-def _comments(source: str) -> dict[tuple[str, str], str]:
-    """(class, field) → the comment ``#:`` above the field."""
-    lines, comments = source.split("\n"), {}
-    for node in ast.parse(source).body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for item in node.body:
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                above = item.lineno - 1
-                while lines[above - 1].strip().startswith("#:"):
-                    above -= 1
-                comment = " ".join(line.strip().removeprefix("#:").strip() for line in lines[above : item.lineno - 1])
-                if comment:
-                    comments[node.name, item.target.id] = comment.replace("``", "`")
-    return comments
 
 
 def function_yaml() -> str:
@@ -466,7 +424,7 @@ def _members(families: observability.Families) -> set[object]:
 
 
 def events() -> str:
-    comments = _comments(inspect.getsource(stream))
+    meanings = comments(inspect.getsource(stream))
     parts = [
         "The event stream is a Redis stream (`smore:ev`). An entry is a msgpack array: its tag, its version, its fields in this order. "
         "Lua scripts write entries, the leader and the history read them. Times (`_us`) are integer microseconds: instants of Redis' "
@@ -475,8 +433,8 @@ def events() -> str:
     for event in typing.get_args(stream.Event):
         rows = []
         for field in msgspec.structs.fields(event):
-            said = comments.get((event.__name__, field.name)) or EVENT_FIELDS.get(field.name, "")
-            rows.append((f"`{field.name}`", _type(field.type), _sentence(said).rstrip(".")))
+            said = meanings.get((event.__name__, field.name)) or EVENT_FIELDS.get(field.name, "")
+            rows.append((f"`{field.name}`", type_text(field.type), _sentence(said).rstrip(".")))
         # A dataclass' or struct's own docstring, not one that is inherited.
         said = _prose(event.__dict__.get("__doc__"))
         if not said:

@@ -21,7 +21,8 @@ from smore.domain.access import Scope, read_token
 from smore.postgres import mirror
 from smore.postgres.locks import Lock
 from smore.postgres.schema import FOLDER, head
-from smore.process.settings import Settings, settings
+from smore.process.environment import settings
+from smore.process.settings import Settings
 from smore.process.vault import make_key
 from smore.redis.catalog import Catalog
 

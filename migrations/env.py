@@ -14,7 +14,7 @@ from sqlalchemy import Engine, Enum, text
 from smore.postgres.locks import Lock
 from smore.postgres.rows import Base, make_engine
 from smore.postgres.schema import head
-from smore.process.settings import settings
+from smore.process.environment import settings
 
 
 def number_it(_context: MigrationContext, _revision: object, scripts: list[MigrationScript]) -> None:

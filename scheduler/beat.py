@@ -1,8 +1,8 @@
 """``python -m scheduler.beat``: Celery beat with its schedule in memory (a lost firing is replaced within a second)."""
 
 from scheduler.schedule import BEAT
+from smore.process.environment import settings
 from smore.process.observability import configure
-from smore.process.settings import settings
 from smore.redis.celery import make_app
 
 

@@ -6,8 +6,8 @@
 import sys
 
 from scheduler.schedule import CONTROL_QUEUE, LEARN_QUEUE, SCHEDULER_QUEUE
+from smore.process.environment import settings
 from smore.process.observability import configure
-from smore.process.settings import settings
 from smore.redis.celery import make_app
 
 #: Threads of each queue's worker: the leader takes one and the others let its firings return at once; so does a fit.

@@ -144,8 +144,11 @@ class InMemoryQueue:
     def _now_us(self) -> int:
         return int(self._clock() * 1e6)
 
+    def _led(self) -> bool:
+        return self._now_us() < self._token_until_us
+
     def _leads(self, token: str) -> bool:
-        return token != "" and token == self._token and self._now_us() < self._token_until_us
+        return token != "" and token == self._token and self._led()
 
     def _find(self, function: str, id_: str) -> _Invocation | None:
         return self._invocations.get((_project(function), id_))
@@ -193,6 +196,8 @@ class InMemoryQueue:
         if request.idempotency_key and key in self._idempotent:
             known_id, known_hash = self._idempotent[key]
             return Admission(status="replay" if known_hash == request.request_hash else "mismatch", known_id=known_id)
+        if request.led and not self._led():
+            return Admission(status="no_leader")
         deadline_us = now_us + request.slo_us if request.slo_us else request.deadline_us
         if deadline_us <= now_us:
             return Admission(status="late", now_us=now_us)

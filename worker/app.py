@@ -25,7 +25,8 @@ from smore.blobs.store import open_source
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
 from smore.process import observability
-from smore.process.settings import NURSERY, Settings, WorkerSettings, settings
+from smore.process.environment import settings
+from smore.process.settings import NURSERY, Settings, WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import gpu_queue, make_app
 from smore.redis.connection import connect

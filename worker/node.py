@@ -18,7 +18,8 @@ from smore.local.embedded import private_folder, write_private
 from smore.local.layout import node_partitions, worker_processes
 from smore.local.supervision import SERVERS
 from smore.process.device_name import refused
-from smore.process.settings import NURSERY, settings
+from smore.process.environment import settings
+from smore.process.settings import NURSERY
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -24,6 +24,7 @@ from smore.domain.errors import (
     Draining,
     IdempotencyMismatch,
     LimitReached,
+    NoLeader,
     QueueFull,
     SloInfeasible,
 )
@@ -34,14 +35,14 @@ from smore.process.observability import REFUSALS
 from smore.redis.catalog import FunctionEntry, KeyEntry
 from smore.redis.gateway_queue import AdmissionCheck, Question
 from smore.redis.records import Reply
-from smore.redis.submission import Admission
+from smore.redis.submission import NEVER_S, Admission
 
 #: Seconds after which to ask again where a person has to act first.
 DRAINING_S: Final = 5
 #: What the gate calls a limit → the field that sets it (smore/domain/limits.py).
 _LIMITS: Final = {"rate": "rate_per_s", "depth": "depth", "concurrency": "concurrency"}
-#: An estimate from here on says nothing: a thousand years, in microseconds.
-_NEVER_US: Final = 1e9 * 365.25 * 86_400 * 1000
+#: An estimate from here on says nothing: no GPU instance could run it, microseconds.
+_NEVER_US: Final = NEVER_S * 1e6
 
 
 def authenticate(gateway: Gateway, scope: HttpScope) -> KeyEntry:
@@ -114,7 +115,10 @@ def refusal(admission: Admission, slo_us: int) -> CallerError:
         case "infeasible":
             needed_us = admission.earliest_us - admission.now_us
             # When so much of what waits now will have been worked off.
-            return SloInfeasible(**earliest(admission.now_us, needed_us), retry_after_s=_after_s(needed_us - slo_us))
+            later_us = needed_us - slo_us if needed_us < _NEVER_US else 0
+            return SloInfeasible(**earliest(admission.now_us, needed_us), retry_after_s=_after_s(later_us))
+        case "no_leader":
+            return NoLeader(retry_after_s=1)
         case _:
             return DeadlineExpired()
 
@@ -137,7 +141,7 @@ def _after_s(wait_us: float) -> int:
 
 def earliest(now_us: float, needed_us: float) -> dict[str, object]:
     """
-    The earliest deadline that would be accepted, from now and as an instant; nothing where it is not known. Any numbers
+    The earliest deadline that would be met, from now and as an instant; nothing where it is not known. Any numbers
     will do.
     """
     if not 0 < needed_us < _NEVER_US:

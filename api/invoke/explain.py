@@ -98,7 +98,7 @@ def _dry_run(check: AdmissionCheck, answer: DryRunAnswer, held: CallerError | No
     )
     # The gate counts what waits before it; the scheduler knows of each GPU instance when it could be done there. Where
     # something else than time stands against it, which may pass, the gate's word is the only one.
-    needed_us, later = float(check.needed_us), answer.earliest_deadline_at
+    needed_us, later = float(check.promised_us), answer.earliest_deadline_at
     if later is not None and (answer.gpu is not None or hopeless(answer.reasons)):
         needed_us = max(needed_us, later * 1e6 - check.now_us)
     soonest = earliest(check.now_us, needed_us)

@@ -100,6 +100,7 @@ class Call:
             max_attempts=spec.max_attempts,
             limits=self.limits,
             volatile=self.volatile,
+            led=True,
         )
 
 

@@ -200,7 +200,7 @@ def _ended(reply: Reply, result: Result, check: AdmissionCheck | None) -> Ended:
     if status in (429, 503):
         details["retry_after_s"] = 1
     if check is not None and reply.state == State.EXPIRED:
-        details |= earliest(check.now_us, check.needed_us)
+        details |= earliest(check.now_us, check.promised_us)
     return Ended(result.message or None, **details)
 
 

@@ -11,6 +11,7 @@ from api import placing
 from api.dates import moment
 from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
 from api.errors import CanaryFailed, Malformed, UnsupportedMediaType
+from api.invoke.admit import refusal
 from api.invoke.request import read_body
 from api.schemas import functions as schemas
 from api.server.bodies import BoundedRoute, read_json
@@ -164,7 +165,10 @@ def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
 async def _canary(
     gateway: Gateway, project: str, key_id: str, function: str, revision: int, spec: FunctionSpec
 ) -> dict[str, Any]:
-    """The measurements of the first run. Raises CanaryFailed with the platform's or the function's message, QueueFull."""
+    """
+    The measurements of the first run. Raises CanaryFailed with the platform's or the function's message, QueueFull,
+    NoLeader.
+    """
     within_s = CANARY_S if spec.artifact is None else UPLOADED_CANARY_S
     wanted = Submission(
         id=new_id(),
@@ -178,10 +182,13 @@ async def _canary(
         key_id=key_id,
         max_pending=max(1, spec.max_pending),
         max_attempts=spec.max_attempts,
+        led=True,
     )
     waiter = gateway.waiters.expect(project, wanted.id, within_s + _CANARY_MARGIN_S, told=True)
     try:
         admission = await gateway.queue.enqueue(wanted)
+        if admission.status == "no_leader":
+            raise refusal(admission, wanted.slo_us)
         if admission.status != "ok":
             raise QueueFull(
                 "The queue is full, so the first run of the revision was refused; deploy it again later.",

@@ -4,6 +4,7 @@ metrics.
 """
 
 import os
+from typing import Literal
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -21,17 +22,27 @@ router = APIRouter(tags=["health"], route_class=BoundedRoute)
 _SUPERVISOR = os.getppid() if "SUPERVISOR_ENABLED" in os.environ else None
 
 
+class Alive(BaseModel):
+    status: Literal["ok"] = "ok"
+    #: Id of the installation: who asks for its own platform can tell it from a stranger on the same port.
+    instance: str = ""
+
+
 class Readiness(BaseModel):
     ready: bool
+    #: Id of the installation, as in `/healthz`.
+    instance: str = ""
+    #: The GPU instances that report.
+    gpus: list[str] = []
     checks: dict[str, readiness.Check]
     #: Problems that keep nothing from being served.
     warnings: list[str] = []
 
 
 @router.get("/healthz")
-async def healthz() -> dict[str, str]:
-    """Say that this process answers."""
-    return {"status": "ok"}
+async def healthz(gateway: TheGateway) -> Alive:
+    """Say that this process answers, and for which installation."""
+    return Alive(instance=gateway.instance)
 
 
 @router.get("/readyz", responses={503: {"model": Readiness}})
@@ -45,7 +56,14 @@ async def readyz(gateway: TheGateway, response: Response) -> Readiness:
     if not ready:
         response.status_code = 503
         response.headers["Retry-After"] = "1"
-    return Readiness(ready=ready, checks=checks, warnings=_warnings())
+    gpus = checks["gpus"]
+    return Readiness(
+        ready=ready,
+        instance=gateway.instance,
+        gpus=gpus.detail.split(", ") if gpus.ok else [],
+        checks=checks,
+        warnings=_warnings(),
+    )
 
 
 def _warnings() -> list[str]:

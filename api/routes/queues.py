@@ -11,14 +11,16 @@ from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Query
 
-from api.auth import require_operator
+from api.auth import is_operator, require_operator
 from api.dates import moment
 from api.deps import AdminKey, Gateway, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
 from api.pauses import set_pauses
 from api.schemas import queues as schemas
 from api.server.bodies import BoundedRoute
-from smore.domain.errors import FunctionNotFound
+from smore.domain.errors import Forbidden, FunctionNotFound, NotFound
 from smore.domain.override import Override
+from smore.domain.quote import quoted
+from smore.domain.spelling import did_you_mean
 from smore.redis.catalog import KeyEntry
 from smore.redis.queue import Queue
 
@@ -32,11 +34,14 @@ OfProject = Annotated[str | None, Query(max_length=128)]
 
 
 @router.get("")
-def list_queues(gateway: TheGateway, caller: ReadKey) -> schemas.Queues:
+def list_queues(gateway: TheGateway, caller: ReadKey, project: OfProject = None) -> schemas.Queues:
     """List the queues of the project's functions: what waits, for how long, and what people have decided about it."""
+    home = project or caller.project
+    if home != caller.project and not is_operator(caller):
+        raise Forbidden("Only operators see the queues of another project.")
     client, prefix = gateway.client(), gateway.settings.redis.prefix
     entries = sorted(
-        (e for e in list(gateway.catalog.functions.values()) if e.project == caller.project),
+        (e for e in list(gateway.catalog.functions.values()) if e.project == home),
         key=lambda entry: entry.name,
     )
     pipe = client.pipeline(transaction=False)
@@ -122,9 +127,13 @@ def resume(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str
 def _key(gateway: Gateway, caller: KeyEntry, function: str, project: str | None) -> str:
     if project not in (None, caller.project):
         require_operator(caller)
-    key = f"{project or caller.project}/{function}"
+    home = project or caller.project
+    key = f"{home}/{function}"
     if key not in gateway.catalog.functions:
-        raise FunctionNotFound
+        names = [entry.name for entry in list(gateway.catalog.functions.values()) if entry.key.startswith(f"{home}/")]
+        raise FunctionNotFound(
+            f"There is no function {quoted(function)} in this project{did_you_mean(function, names) or '.'}"
+        )
     return key
 
 
@@ -196,9 +205,13 @@ def pin(
     project: OfProject = None,
 ) -> None:
     """
-    Place a function on these GPU instances only, for a time or until the pin is ended. What runs elsewhere goes on.
+    Place a function on these GPU instances only, for a time or until the pin is ended. What runs elsewhere goes on. A
+    GPU instance that has never reported is refused.
     """
-    key = _key(gateway, caller, function, project)
+    key, known = _key(gateway, caller, function, project), gateway.fleet().known()
+    for name in body.gpus:
+        if name not in known:
+            raise NotFound(f"There is no GPU instance {quoted(name)}{did_you_mean(name, known) or '.'}", field="gpus")
     _override(gateway, trail, caller, key, gpus=tuple(sorted(set(body.gpus))), pin_until=_until(body.for_s))
 
 

@@ -12,7 +12,19 @@ from datetime import datetime
 from typing import Final
 
 from smore_client.transport import Call, Flow, Item, Stream, exchange, fetch, path_of, request
-from smore_client.types import Attached, AuditEntry, AuditPage, Job, Limits, Project, Purged, Trace, Traces
+from smore_client.types import (
+    Attached,
+    AuditEntry,
+    AuditPage,
+    Job,
+    Limits,
+    Project,
+    Purged,
+    Queue,
+    Queues,
+    Trace,
+    Traces,
+)
 
 #: Seconds that an import may take: the platform needs some to read the largest file.
 IMPORT_S: Final = 120.0
@@ -77,6 +89,25 @@ def drain(function: str | None, *, project: str | None = None) -> Flow[None]:
     >>> client.carry(admin.drain("echo"))
     """
     yield from exchange(request("POST", *_queue(function), "drain", body={}, query={"project": project}))
+
+
+def queues(*, project: str | None = None) -> Flow[list[Queue]]:
+    """
+    What waits, by function, of any project.
+
+    >>> [queue.depth for queue in client.carry(admin.queues(project="night"))]
+    [12]
+    """
+    return (yield from fetch(Queues, request("GET", "queues", query={"project": project}))).queues
+
+
+def pause_all() -> Flow[None]:
+    """
+    Stop dispatching everything, in all projects; :func:`resume` of None ends it.
+
+    >>> client.carry(admin.pause_all())
+    """
+    yield from exchange(request("POST", "queues", "pause", body={}))
 
 
 def resume(function: str | None, *, project: str | None = None) -> Flow[None]:

@@ -64,7 +64,8 @@ from smore.postgres.predictors import Predictor as Version
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import make_engine
 from smore.process import observability
-from smore.process.settings import Settings, settings
+from smore.process.environment import settings
+from smore.process.settings import Settings
 from smore.redis.connection import connect
 from smore.redis.tables import Tables
 

@@ -32,7 +32,8 @@ from scheduler.simulation.instances import Setup, Workload, score
 from smore.domain.function import FunctionSpec
 from smore.postgres.arrivals import MINUTE_S, FunctionAccount, Past, Prewarming
 from smore.postgres.rows import make_engine
-from smore.process.settings import Settings, settings
+from smore.process.environment import settings
+from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
 

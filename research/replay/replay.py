@@ -37,7 +37,8 @@ from smore.postgres.history.reader import Reader
 from smore.postgres.history.values import JobUse
 from smore.postgres.rows import make_engine
 from smore.process import observability
-from smore.process.settings import Settings, settings
+from smore.process.environment import settings
+from smore.process.settings import Settings
 from smore.redis.connection import connect
 from smore.redis.fleet import Fleet
 from smore.redis.tables import Tables

@@ -2,6 +2,7 @@
 
 from scheduler.policy.decisions import FinishBounds, PublishAdmission
 from smore.redis.queue import Queue
+from smore.redis.submission import NEVER_S
 
 
 class AdmissionBoard:
@@ -54,9 +55,9 @@ class AdmissionBoard:
 
 def _text(stamp: int, bounds: FinishBounds) -> str:
     times = (bounds.backlog_s, bounds.floor_s, bounds.each_s)
-    return ":".join(map(str, (stamp, *map(_microseconds, times), bounds.counted)))
+    return ":".join(map(str, (stamp, *map(_microseconds, times), bounds.counted, _microseconds(bounds.cold_s))))
 
 
 def _microseconds(seconds: float) -> int:
-    """Whole microseconds, whatever the estimate: digits are all that gateways read. What takes a year is never."""
-    return int(min(max(0.0, seconds), 365.25 * 86_400) * 1e6)
+    """Whole microseconds, whatever the estimate: digits are all that gateways read. From NEVER_S on it is never."""
+    return int(min(max(0.0, seconds), NEVER_S) * 1e6)

@@ -93,7 +93,8 @@ class Admission:
             # asked for ahead (Dispatching).
             load_s = demand.host_s if (cluster.host(demand.column) & usable).any() else demand.load_s
             cold = load_s + floor
-            return FinishBounds(cold if cold <= demand.spec.deadline_s else floor, floor, 0.0, waiting)
+            admits = cold if cold <= demand.spec.deadline_s else floor
+            return FinishBounds(admits, floor, 0.0, waiting, cold if usable.any() else inf)
         most = demand.spec.max_batch
         batch_s = demand.run_s(most) / instances
         wait, each = (waiting // most) * batch_s, batch_s / most

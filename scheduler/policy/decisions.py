@@ -235,12 +235,15 @@ class FinishBounds(NamedTuple):
     idle platform.
 
     ``each_s``: how much later for each further invocation of the function that waits beside the ``counted`` ones.
+    ``cold_s``: behind a cold start, where no instance stands ready (inf: no GPU instance could load it now; 0: one
+    stands ready). The gate does not admit by it, but a refusal promises nothing earlier.
     """
 
     backlog_s: float
     floor_s: float
     each_s: float
     counted: int
+    cold_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,8 @@ from smore.domain.function import FunctionSpec, Prewarming
 from smore.postgres.arrivals import Prewarming as History
 from smore.postgres.rows import make_engine
 from smore.process import observability
-from smore.process.settings import Settings, settings
+from smore.process.environment import settings
+from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
 from smore.redis.forecasts import Board

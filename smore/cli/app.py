@@ -29,6 +29,7 @@ from smore.cli import (
     projects,
     queues,
     secrets,
+    settings,
     slo,
     traces,
 )
@@ -74,6 +75,7 @@ for command in (
     queues.purge,
     audit.audit,
     machine.doctor,
+    settings.settings,
 ):
     app.command()(command)
 for name, group in {

@@ -5,7 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from smore.cli.terminal import EXIT_USAGE, Column, Output, OutputOption, connected, fail, moment, show, show_value
+from smore.cli.terminal import (
+    EXIT_USAGE,
+    Column,
+    Output,
+    OutputOption,
+    connected,
+    fail,
+    list_alone,
+    moment,
+    show,
+    show_value,
+)
 
 app = typer.Typer(help="Functions and their revisions; alone: list them.", invoke_without_command=True)
 
@@ -27,7 +38,8 @@ def deploy(
             print(f"{deployed.name} revision {deployed.revision}{'' if deployed.created else ' (as it was)'}")
 
 
-def _list(output: Output) -> None:
+@list_alone(app, "List functions.")
+def list_functions(output: Output) -> None:
     with connected() as client:
         functions = client.functions()
     columns: list[Column[Any]] = [
@@ -41,18 +53,6 @@ def _list(output: Output) -> None:
         ),
     ]
     show(functions, columns, output)
-
-
-@app.callback()
-def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    if context.invoked_subcommand is None:
-        _list(output)
-
-
-@app.command("ls")
-def ls(output: OutputOption = Output.TABLE) -> None:
-    """List functions."""
-    _list(output)
 
 
 @app.command("show")

@@ -4,15 +4,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from smore.cli.terminal import Column, Output, OutputOption, connected, percent, show
+from smore.cli.terminal import Column, GpuName, Output, connected, list_alone, percent, show
 
 if TYPE_CHECKING:
+    from smore_client import Client
     from smore_client.types import Gpu
 
 app = typer.Typer(help="GPU instances; alone: list them.", invoke_without_command=True)
 
 
-def _list(output: Output) -> None:
+@list_alone(app, "List GPU instances.")
+def list_gpus(output: Output) -> None:
     with connected() as client:
         gpus = client.gpus()
     columns: list[Column[Gpu]] = [
@@ -33,45 +35,55 @@ def _list(output: Output) -> None:
     show(gpus, columns, output)
 
 
-@app.callback()
-def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    if context.invoked_subcommand is None:
-        _list(output)
+def _in_force(gpu: "Gpu") -> str:
+    """What people have set for a GPU instance, in a line."""
+    unregistered = gpu.strangers or ()
+    words = [
+        *(["paused: nothing new is placed"] if gpu.paused else []),
+        *(["drained" if gpu.drained else "draining: nothing new is placed"] if gpu.draining else []),
+        *(f"process {one.pid} is {'allowed' if one.allowed else 'protected'}" for one in unregistered),
+    ]
+    return f"{gpu.id}: {'; '.join(words) or 'no pause or drain'}; {gpu.running} of {gpu.slots} slots run"
 
 
-@app.command("ls")
-def ls(output: OutputOption = Output.TABLE) -> None:
-    """List GPU instances."""
-    _list(output)
+def print_gpu(client: "Client", name: str) -> None:
+    """Print what is set now; nothing where the GPU instance does not report."""
+    for gpu in client.gpus():
+        if gpu.id == name:
+            print(_in_force(gpu))
 
 
 @app.command("pause")
-def pause(gpu: str) -> None:
+def pause(gpu: GpuName) -> None:
     """Place nothing new on a GPU instance."""
     with connected() as client:
         client.pause_gpu(gpu)
+        print_gpu(client, gpu)
 
 
 @app.command("resume")
-def resume(gpu: str) -> None:
+def resume(gpu: GpuName) -> None:
     """Place invocations on a GPU instance again."""
     with connected() as client:
         client.resume_gpu(gpu)
+        print_gpu(client, gpu)
 
 
 @app.command("allow")
-def allow(gpu: str, pid: int) -> None:
+def allow(gpu: GpuName, pid: int) -> None:
     """Let functions run beside a process that nobody registered, until it ends."""
     from smore_client import admin
 
     with connected() as client:
         client.carry(admin.allow(gpu, pid, True))
+        print_gpu(client, gpu)
 
 
 @app.command("protect")
-def protect(gpu: str, pid: int) -> None:
+def protect(gpu: GpuName, pid: int) -> None:
     """Keep functions away from such a process again."""
     from smore_client import admin
 
     with connected() as client:
         client.carry(admin.allow(gpu, pid, False))
+        print_gpu(client, gpu)

@@ -14,6 +14,7 @@ from smore.cli.terminal import (
     OutputOption,
     connected,
     fail,
+    list_alone,
     moment,
     ms,
     percent,
@@ -46,7 +47,8 @@ def _state(job: Any) -> str:
             return f"{job.state}: {job.outcome}"
 
 
-def _list(output: Output) -> None:
+@list_alone(app, "List serverful jobs.")
+def list_jobs(output: Output) -> None:
     with connected() as client:
         jobs = client.jobs()
     columns: list[Column[Any]] = [
@@ -64,18 +66,6 @@ def _list(output: Output) -> None:
         ("command", lambda j: j.argv),
     ]
     show(jobs, columns, output)
-
-
-@app.callback()
-def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    if context.invoked_subcommand is None:
-        _list(output)
-
-
-@app.command("ls")
-def ls(output: OutputOption = Output.TABLE) -> None:
-    """List serverful jobs."""
-    _list(output)
 
 
 @app.command("start", context_settings={"ignore_unknown_options": True})

@@ -4,12 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from smore.cli.terminal import Column, Id, Output, OutputOption, connected, moment, show
+from smore.cli.terminal import Column, Id, Output, connected, list_alone, moment, show
 
 app = typer.Typer(help="API keys; alone: list them.", invoke_without_command=True)
 
 
-def _list(output: Output) -> None:
+@list_alone(app, "List API keys.")
+def list_keys(output: Output) -> None:
     with connected() as client:
         keys = client.keys()
     columns: list[Column[Any]] = [
@@ -20,18 +21,6 @@ def _list(output: Output) -> None:
         ("created", lambda k: moment(k.created_at)),
     ]
     show(keys, columns, output)
-
-
-@app.callback()
-def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    if context.invoked_subcommand is None:
-        _list(output)
-
-
-@app.command("ls")
-def ls(output: OutputOption = Output.TABLE) -> None:
-    """List API keys."""
-    _list(output)
 
 
 @app.command("create")

@@ -4,8 +4,9 @@ import json
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,11 +15,13 @@ from smore.cli.terminal import (
     Column,
     Output,
     OutputOption,
+    configuration,
     connected,
     fail,
     platform_home,
     show,
     show_value,
+    warn_of_unknown_settings,
 )
 
 if TYPE_CHECKING:
@@ -30,21 +33,54 @@ def up(
         bool, typer.Option("--foreground", "-F", help="Stay, and stop everything on Ctrl-C.")
     ] = False,
 ) -> None:
-    """Start the whole platform on this machine; where it runs already, say where."""
+    """Start the whole platform on this machine, and return when it is ready; where it runs already, say where."""
     from smore import local
 
     home = platform_home()
+    warn_of_unknown_settings()
     try:
         if foreground:
-            local.run_foreground(home, started=lambda endpoints: print(greeting(endpoints, home), flush=True))
+            start = partial(local.up, progress=_progress)
+            local.run_foreground(home, start=start, started=lambda ends: print(greeting(ends, home), flush=True))
         else:
-            print(greeting(local.up(home), home))
+            print(greeting(local.up(home, progress=_progress), home))
     except (local.ServerMissing, local.StartFailed) as error:
         fail(str(error))
 
 
+def _progress(waits_for: str) -> None:
+    print(f"waiting: {waits_for}", file=sys.stderr, flush=True)
+
+
+def _leader(ready: dict[str, Any], home: Path) -> str:
+    """The process that decides: its name on this machine, else host and process number."""
+    from smore import local
+
+    process = str(ready.get("checks", {}).get("leader", {}).get("detail", ""))
+    pid = process.rpartition(":")[2]
+    name = next((one.name for one in local.status(home) if str(one.pid) == pid), None)
+    return f"{name} (process {pid})" if name is not None else process
+
+
+def _devices(endpoints: "Endpoints", key: str, home: Path) -> str:
+    """Who decides and what computes, a line each."""
+    from smore_client import Client, ClientError
+
+    try:
+        with Client(endpoints.gateway_url, key) as client:
+            ready, gpus = client.ready(), client.gpus()
+    except ClientError as error:
+        return f"Not ready:   {error}"
+    lines = [f"Leader:      {_leader(ready, home)}"]
+    for number, gpu in enumerate(gpus):
+        lines.append(f"{'Devices:' if not number else '':<12} {gpu.id}  {gpu.device}")
+    return "\n".join(lines)
+
+
 def greeting(endpoints: "Endpoints", home: Path) -> str:
-    """What ``up`` prints: the address of the platform, the API key, three commands to paste."""
+    """
+    What ``up`` prints: the address of the platform, the API key, who decides, what computes, three commands to paste.
+    """
     file = home / "key"
     try:
         key = file.read_text().strip()
@@ -61,6 +97,7 @@ def greeting(endpoints: "Endpoints", home: Path) -> str:
     return f"""\
 SMore is up: {endpoints.gateway_url}   (API document: {endpoints.gateway_url}/docs)
 API key:     {key}   (in {file})
+{_devices(endpoints, key, home)}
 
 Deploy a function:
   {call} -X PUT {functions_url} -d '{json.dumps(document)}'
@@ -120,7 +157,7 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     from smore.local import doctor as checks
     from smore.local.findings import Finding, Verdict
 
-    findings = checks.examine(checks.site())
+    findings = checks.examine(checks.site(configuration()))
     if output is not Output.TABLE:
         show_value(findings, output)
     else:

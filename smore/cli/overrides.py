@@ -5,33 +5,54 @@ from typing import Annotated
 
 import typer
 
-from smore.cli.terminal import EndOption, ForOption, FunctionName, ProjectOption, connected, span_s
+from smore.cli.gpus import print_gpu
+from smore.cli.names import functions, gpus
+from smore.cli.queues import print_in_force
+from smore.cli.terminal import (
+    EndOption,
+    ForOption,
+    FunctionName,
+    ProjectOption,
+    YesOption,
+    confirm,
+    connected,
+    span_s,
+)
 
 
 def drain(
     function: Annotated[
-        str | None, typer.Argument(metavar="FUNCTION", help="Take nothing new for it; what waits is served.")
+        str | None,
+        typer.Argument(
+            metavar="FUNCTION", autocompletion=functions, help="Take nothing new for it; what waits is served."
+        ),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="Place nothing more on this GPU instance, and unload what idles there.")
+        str | None,
+        typer.Option(autocompletion=gpus, help="Place nothing more on this GPU instance, and unload what idles there."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Take nothing new at all.")] = False,
     end: EndOption = False,
     project: ProjectOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Let a function, a GPU instance or the whole platform run empty."""
     from smore_client import admin
 
     if (function is not None) + (gpu is not None) + everything != 1:
         raise typer.BadParameter("one of FUNCTION, --gpu and --all is expected")
+    if everything and not end:
+        confirm("Take nothing new any more, in all projects?", yes)
     with connected() as client:
         if gpu is not None:
             if end:
                 client.resume_gpu(gpu)
             else:
                 client.carry(admin.drain_gpu(gpu))
+            print_gpu(client, gpu)
         else:
             client.carry((admin.resume if end else admin.drain)(function, project=project))
+            print_in_force(client, function, project)
 
 
 def boost(
@@ -49,11 +70,14 @@ def boost(
     for_s = span_s(for_) if for_ is not None else None
     with connected() as client:
         client.carry(admin.boost(function, factor, for_s=for_s, project=project))
+        print_in_force(client, function, project)
 
 
 def pin(
     function: FunctionName,
-    gpu: Annotated[list[str] | None, typer.Argument(help="The only GPU instances it may go to.")] = None,
+    gpu: Annotated[
+        list[str] | None, typer.Argument(autocompletion=gpus, help="The only GPU instances it may go to.")
+    ] = None,
     for_: ForOption = None,
     end: EndOption = False,
     project: ProjectOption = None,
@@ -66,6 +90,7 @@ def pin(
     for_s = span_s(for_) if for_ is not None else None
     with connected() as client:
         client.carry(admin.pin(function, gpu or [], for_s=for_s, project=project))
+        print_in_force(client, function, project)
         away = set(gpu or []) - {gpu_instance.id for gpu_instance in client.gpus()} if gpu else set()
     if away:
         print(f"smore: away now: {', '.join(sorted(away))}", file=sys.stderr)

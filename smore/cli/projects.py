@@ -4,12 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show, show_value
+from smore.cli.terminal import Column, Output, OutputOption, connected, list_alone, moment, show, show_value
 
 app = typer.Typer(help="Projects, what they may use and what they use; alone: list them.", invoke_without_command=True)
 
 
-def _list(output: Output) -> None:
+@list_alone(app, "List projects.")
+def list_projects(output: Output) -> None:
     with connected() as client:
         projects = client.projects()
 
@@ -30,18 +31,6 @@ def _list(output: Output) -> None:
         ("created", lambda p: moment(p.created_at)),
     ]
     show(projects, columns, output)
-
-
-@app.callback()
-def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    if context.invoked_subcommand is None:
-        _list(output)
-
-
-@app.command("ls")
-def ls(output: OutputOption = Output.TABLE) -> None:
-    """List projects."""
-    _list(output)
 
 
 @app.command("create")

@@ -1,15 +1,34 @@
 """``smore queues``: what waits, by function."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smore.cli.terminal import Column, FunctionName, Output, OutputOption, ProjectOption, connected, show
+from smore.cli.names import functions
+from smore.cli.terminal import (
+    Column,
+    FunctionName,
+    Output,
+    ProjectOption,
+    YesOption,
+    confirm,
+    connected,
+    list_alone,
+    moment,
+    show,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from smore_client import Client
+    from smore_client.types import Queue
 
 app = typer.Typer(help="What waits, by function; alone: list it.", invoke_without_command=True)
 
 
-def _list(output: Output) -> None:
+@list_alone(app, "List what waits.")
+def list_queues(output: Output) -> None:
     with connected() as client:
         queues = client.queues()
     columns: list[Column[Any]] = [
@@ -25,36 +44,72 @@ def _list(output: Output) -> None:
     show(queues, columns, output)
 
 
-@app.callback()
-def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    if context.invoked_subcommand is None:
-        _list(output)
+def in_force(queue: "Queue") -> str:
+    """What is set over the policy for a function, in a line."""
+    words = [
+        *(["paused: nothing is dispatched"] if queue.paused else []),
+        *(["draining: nothing new is taken"] if queue.draining else []),
+        *([f"boost {queue.boost:g}{_until(queue.boost_until)}"] if queue.boost != 1.0 else []),
+        *([f"pinned to {', '.join(queue.pinned_to)}{_until(queue.pinned_until)}"] if queue.pinned_to else []),
+    ]
+    return f"{queue.function}: {'; '.join(words) or 'no pause, drain, boost or pin'}; {queue.depth} waiting"
 
 
-@app.command("ls")
-def ls(output: OutputOption = Output.TABLE) -> None:
-    """List what waits."""
-    _list(output)
+def _until(at: "datetime | None") -> str:
+    return f" until {moment(at)}" if at is not None else ""
+
+
+def print_in_force(client: "Client", function: str | None, project: str | None = None) -> None:
+    """Print what is set now: of one function, or None = of all."""
+    from smore_client import admin
+
+    for queue in client.carry(admin.queues(project=project)):
+        if function in (None, queue.function):
+            print(in_force(queue))
 
 
 @app.command("pause")
-def pause(function: str) -> None:
+def pause(
+    function: Annotated[str | None, typer.Argument(metavar="FUNCTION", autocompletion=functions)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every function of every project.")] = False,
+    yes: YesOption = False,
+) -> None:
     """Stop dispatching; requests go on being accepted and their deadlines run."""
+    from smore_client import admin
+
+    _one_or_all(function, everything)
+    if everything:
+        confirm("Stop dispatching everything, in all projects?", yes)
     with connected() as client:
-        client.pause(function)
+        client.carry(admin.pause_all()) if function is None else client.pause(function)
+        print_in_force(client, function)
 
 
 @app.command("resume")
-def resume(function: str) -> None:
-    """Dispatch a function's requests again."""
+def resume(
+    function: Annotated[str | None, typer.Argument(metavar="FUNCTION", autocompletion=functions)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="End the pause and the drain of everything.")] = False,
+) -> None:
+    """Dispatch requests again, and take new ones."""
+    from smore_client import admin
+
+    _one_or_all(function, everything)
     with connected() as client:
-        client.resume(function)
+        client.carry(admin.resume(None)) if function is None else client.resume(function)
+        print_in_force(client, function)
+
+
+def _one_or_all(function: str | None, everything: bool) -> None:
+    if (function is None) != everything:
+        raise typer.BadParameter("either a FUNCTION or --all is expected")
 
 
 @app.command("purge")
-def purge(function: FunctionName, project: ProjectOption = None) -> None:
+def purge(function: FunctionName, project: ProjectOption = None, yes: YesOption = False) -> None:
     """Cancel all that waits for a function; what runs goes on."""
     from smore_client import admin
 
+    confirm(f"Cancel everything that waits for {function}?", yes)
     with connected() as client:
         print(f"{client.carry(admin.purge(function, project=project))} cancelled")
+        print_in_force(client, function, project)

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
 
 import typer
 
+from smore.cli import names
+
 if TYPE_CHECKING:
+    from smore.process.settings import Settings
     from smore_client import Client
 
 EXIT_FAILED: Final = 1
@@ -28,10 +31,13 @@ class Output(StrEnum):
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to show it.")]
 Id = Annotated[str, typer.Argument(metavar="ID")]
-FunctionName = Annotated[str, typer.Argument(metavar="FUNCTION")]
+FunctionName = Annotated[str, typer.Argument(metavar="FUNCTION", autocompletion=names.functions)]
+GpuName = Annotated[str, typer.Argument(metavar="GPU", autocompletion=names.gpus)]
+JobId = Annotated[str, typer.Argument(metavar="ID", autocompletion=names.jobs)]
 ForOption = Annotated[
     str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d; without it until --end.")
 ]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 EndOption = Annotated[bool, typer.Option("--end", help="Take it back.")]
 ProjectOption = Annotated[str | None, typer.Option(help="Of this project; without it that of your key.")]
 T = TypeVar("T")
@@ -68,6 +74,30 @@ def connected() -> Iterator["Client"]:
             if name not in ("type", "title", "status", "detail", "code")
         }
         fail(f"{error}{f' {json.dumps(details)}' if details else ''}")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask in a terminal, unless ``yes``; end the command with exit code 1 where the answer is no."""
+    if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
+        fail("nothing was changed")
+
+
+def list_alone(app: typer.Typer, help_: str) -> Callable[[Callable[[Output], None]], Callable[[Output], None]]:
+    """Make a function the list of its noun: what ``app`` does alone, and as ``ls`` with the help text ``help_``."""
+
+    def register(list_: Callable[[Output], None]) -> Callable[[Output], None]:
+        @app.callback()
+        def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+            if context.invoked_subcommand is None:
+                list_(output)
+
+        @app.command("ls", help=help_)
+        def ls(output: OutputOption = Output.TABLE) -> None:
+            list_(output)
+
+        return list_
+
+    return register
 
 
 def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> None:
@@ -156,11 +186,27 @@ def span_s(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 90s, 30m, 2h or 1d") from error
 
 
+def configuration() -> "Settings":
+    """The settings of this shell; the command ends with exit code 2 where a value cannot be used."""
+    from smore.process.environment import InvalidSetting, load
+
+    try:
+        return load()
+    except InvalidSetting as error:
+        fail(str(error), EXIT_USAGE)
+
+
+def warn_of_unknown_settings() -> None:
+    """Say on stderr which SMORE_ variables nobody reads."""
+    from smore.process.environment import warnings
+
+    for line in warnings(os.environ):
+        print(f"smore: {line}", file=sys.stderr)
+
+
 def platform_home() -> Path:
     """The folder of this machine's platform."""
-    from smore.process.settings import Settings
-
-    return Settings().home
+    return configuration().home
 
 
 def percent(value: float | None) -> str | None:

@@ -151,6 +151,12 @@ class Unavailable(PlatformError):
     code = "unavailable"
 
 
+class NoLeader(CallerError):
+    """No scheduler leads, so nothing would be dispatched; try again."""
+
+    code = "no_leader"
+
+
 class WritesRefused(Unavailable):
     """The platform cannot store anything now; try again."""
 

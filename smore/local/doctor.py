@@ -6,6 +6,7 @@ managed Redis hides its configuration, and another host's kernel is examined on 
 gpu_checks.py.
 """
 
+import os
 import re
 import resource
 import shutil
@@ -22,6 +23,7 @@ import redis
 from smore.local.findings import Finding, Site, Verdict, broken, ok, unknown, warning
 from smore.local.gpu_checks import nvml
 from smore.messages.reports import Report
+from smore.process.environment import PREFIX, warnings
 from smore.process.settings import PostgresSettings, Settings
 from smore.redis.fleet import Fleet
 
@@ -493,4 +495,12 @@ def _key(place: Site) -> Iterator[Finding]:
             yield ok("key file", f"mode {mode:o}")
 
 
-_OF_PLACE: Final = (_supervisor, _postgres, _versions, _descriptors, _kernel, _disk, _key, nvml)
+def _settings(_place: Site) -> Iterator[Finding]:
+    strange = warnings(os.environ)
+    if strange:
+        yield warning("settings", "; ".join(strange), "`smore settings` lists the names")
+    else:
+        yield ok("settings", f"{len([name for name in os.environ if name.startswith(PREFIX)])} from the environment")
+
+
+_OF_PLACE: Final = (_supervisor, _settings, _postgres, _versions, _descriptors, _kernel, _disk, _key, nvml)

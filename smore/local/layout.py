@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import pynvml
 
@@ -43,6 +43,8 @@ class Layout:
     #: Comma-separated core numbers for the platform's own processes ("" = any).
     platform_cores: str
     partitions: tuple[Partition, ...]
+    #: The first port of the processes' metrics; 0 = they serve none.
+    metrics_port: int = 0
     #: A folder in memory for large payloads (smore/redis/payloads.py); None = payloads go through Redis.
     payloads: Path | None = None
 
@@ -60,10 +62,12 @@ class Process:
     stop_wait_s: int = 10
     #: Run as this user of the machine (None = as the supervisor).
     user: str | None = None
-    #: Start it only after the schema exists and the platform accepts requests: no request needs it.
+    #: Start it only once the platform is ready: no request needs it.
     later: bool = False
     #: Host and port on which it must accept connections before the platform counts as started.
     listens: tuple[str, int] | None = None
+    #: The platform counts as started once this path there answers 200, as this platform ("" = at once).
+    ready: str = ""
 
 
 def plan_partitions(cores: Sequence[int], count: int | None = None) -> tuple[Partition, ...]:
@@ -200,7 +204,7 @@ def module(*words: str) -> tuple[str, ...]:
 def worker_processes(partitions: Sequence[Partition], metrics_port: int, nursery: Path) -> tuple[Process, ...]:
     """
     The nursery, with its socket at the path ``nursery``, and one GPU worker for each GPU instance. Worker i serves its
-    metrics on port ``metrics_port`` + i.
+    metrics on port ``metrics_port`` + i (0 = none).
     """
     # Tensor operations of a CPU partition use one thread; some libraries start their threads when they are imported.
     one_thread = all(part.kind == "cpu" for part in partitions)
@@ -216,7 +220,7 @@ def worker_processes(partitions: Sequence[Partition], metrics_port: int, nursery
                 name=f"worker-{part.gpu}",
                 command=module("worker.app"),
                 env=(
-                    ("SMORE_METRICS_PORT", str(metrics_port + number)),
+                    ("SMORE_METRICS_PORT", str(metrics_port + number if metrics_port else 0)),
                     ("SMORE_WORKER__GPU", part.gpu),
                     ("SMORE_WORKER__KIND", part.kind),
                     ("SMORE_WORKER__DEVICE", part.device),
@@ -240,31 +244,44 @@ def environment(layout: Layout) -> dict[str, str]:
         "SMORE_HOME": str(layout.home),
         "SMORE_REDIS__URL": layout.redis_url,
         "SMORE_POSTGRES__URL": layout.postgres_url,
+        "SMORE_API__HOST": layout.gateway_host,
+        "SMORE_API__PORT": str(layout.gateway_port),
         "SMORE_PLATFORM_CORES": layout.platform_cores,
         **({"SMORE_QUEUE__PAYLOADS": str(layout.payloads)} if layout.payloads is not None else {}),
     }
+
+
+#: Processes of :func:`processes` that serve metrics on a port of their own, beside the workers.
+METRICS_PORTS: Final = 4
 
 
 def processes(layout: Layout) -> tuple[Process, ...]:
     """The platform's processes in the order of their start; Redis and Postgres are not among them."""
 
     def metrics(number: int) -> tuple[tuple[str, str], ...]:
-        """The gateway serves metrics on its own port, the others on the ports after it."""
-        return (("SMORE_METRICS_PORT", str(layout.gateway_port + number)),)
+        """The gateway serves metrics on its own port, the workers and then the others on those of the setting."""
+        port = layout.metrics_port + len(layout.partitions) + number if layout.metrics_port else 0
+        return (("SMORE_METRICS_PORT", str(port)),)
 
     return (
         # resolve(): where the home's path is too long for a socket's name, `run` points to a folder with a shorter one.
-        *worker_processes(layout.partitions, layout.gateway_port + 10, (layout.home / "run").resolve() / NURSERY),
-        Process(name="gateway", command=module("api.app"), listens=(layout.gateway_host, layout.gateway_port)),
-        Process(name="scheduler-0", command=module("scheduler.worker", "scheduler", "scheduler-0"), env=metrics(1)),
+        *worker_processes(layout.partitions, layout.metrics_port, (layout.home / "run").resolve() / NURSERY),
+        Process(
+            name="gateway",
+            command=module("api.app"),
+            env=(("SMORE_METRICS_PORT", "0"),),
+            listens=(layout.gateway_host, layout.gateway_port),
+            ready="/readyz",
+        ),
+        Process(name="scheduler-0", command=module("scheduler.worker", "scheduler", "scheduler-0"), env=metrics(0)),
         # Two scheduler workers: one is the leader, the other waits for its lease.
         Process(
             name="scheduler-1",
             command=module("scheduler.worker", "scheduler", "scheduler-1"),
-            env=metrics(2),
+            env=metrics(1),
             later=True,
         ),
         Process(name="beat", command=module("scheduler.beat"), stop_wait_s=5, later=True),
-        Process(name="control", command=module("scheduler.worker", "control", "control"), env=metrics(3), later=True),
-        Process(name="learn", command=module("scheduler.worker", "learn", "learn"), env=metrics(4), later=True),
+        Process(name="control", command=module("scheduler.worker", "control", "control"), env=metrics(2), later=True),
+        Process(name="learn", command=module("scheduler.worker", "learn", "learn"), env=metrics(3), later=True),
     )

@@ -1,6 +1,8 @@
 """Start, examine and stop the platform of this machine."""
 
+import errno
 import fcntl
+import http.client
 import json
 import logging
 import os
@@ -14,12 +16,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from smore.local import embedded, supervision
-from smore.local.layout import Layout, Partition, Process, environment, gpu_partitions, plan_partitions
+from smore.local import embedded, ports, supervision
+from smore.local.layout import (
+    METRICS_PORTS,
+    Layout,
+    Partition,
+    Process,
+    environment,
+    gpu_partitions,
+    plan_partitions,
+)
 from smore.local.layout import processes as platform_processes
 from smore.local.supervision import ProcessStatus, Supervisor
 from smore.process.device_name import refused
+from smore.process.instance import instance_id
 from smore.process.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -28,6 +40,12 @@ logger = logging.getLogger(__name__)
 SERVERS_START_S = 60.0
 #: Seconds until every process that has a port accepts connections.
 PLATFORM_START_S = 30.0
+#: Seconds until the platform is ready: the first start of an installation compiles what the leader decides with.
+READY_S = 300.0
+#: Seconds for which a process may fail to start before the platform's start fails.
+_FAILING_S = 20.0
+#: Seconds between two questions whether the platform is ready.
+_ASK_S = 0.1
 #: Seconds for the supervisor's end: more than the longest stops of both groups together.
 STOP_S = 90.0
 _POLL_S = 0.01
@@ -57,6 +75,8 @@ class Endpoints:
     #: For SQLAlchemy; it contains the password.
     postgres_url: str
     supervisor_pid: int
+    #: The id that this platform's gateway answers with.
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +92,19 @@ def up(
     partitions: int | Sequence[Partition] | None = None,
     processes: Callable[[Layout], tuple[Process, ...]] = platform_processes,
     migration: Sequence[str] | None = None,
+    progress: Callable[[str], None] = logger.info,
 ) -> Endpoints:
     """
-    Start everything and return when the platform accepts requests; where it runs already, return its addresses.
+    Start everything and return when the platform is ready: a leader decides and every GPU instance reports. Where it
+    runs already, return its addresses. ``progress`` is called with what is waited for, whenever that changes.
 
     ``partitions``: the GPU instances themselves, or a number of CPU partitions; None = this machine's GPUs, or where it
     has none, CPU partitions (see plan_partitions). ``processes`` and ``migration`` (empty = none, None =
     migration_command) can be replaced for tests.
 
     Raises ServerMissing where a server is not installed; StartFailed, with the end of the log, where a process does not
-    start, or where the settings name a sharing mode in which no worker starts; ValueError for a home whose path the
+    start, where another program answers on the gateway's port, where the platform does not become ready, or where the
+    settings name a sharing mode in which no worker starts; ValueError for a home whose path the
     supervisor's configuration cannot hold. Nothing is left running then.
     """
     home, config = home.resolve(), config or Settings()
@@ -94,7 +117,7 @@ def up(
             _stop(home, run)  # an earlier `up` was interrupted before it had finished
         supervision.end_leftovers(home, run)
         try:
-            return _start(home, run, config, partitions, processes, migration)
+            return _start(home, run, config, partitions, processes, migration, progress)
         except BaseException:
             _stop(home, run)
             raise
@@ -251,6 +274,7 @@ def _start(
     partitions: int | Sequence[Partition] | None,
     processes: Callable[[Layout], tuple[Process, ...]],
     migration: Sequence[str] | None,
+    progress: Callable[[str], None],
 ) -> Endpoints:
     (run / "endpoints.json").unlink(missing_ok=True)  # left by a supervisor that was killed
     logs = embedded.private_folder(home / "logs")
@@ -302,6 +326,10 @@ def _start(
     _await_servers(redis_url, postgres_url, lambda name: _alive(supervisor, name), logs)
     _migrate(layout, migration_command(home) if migration is None else migration)
     _await_listening(table, supervisor, logs)
+    instance = instance_id(home)
+    for process in table:
+        if process.ready:
+            _await_ready(process, instance, {part.gpu for part in layout.partitions}, supervisor, logs, progress)
     for process in table:
         if process.later:
             supervisor.start(process.name)
@@ -311,6 +339,7 @@ def _start(
         redis_url=redis_url,
         postgres_url=postgres_url,
         supervisor_pid=supervisor.pid(),
+        instance=instance,
     )
     # Written last: the file means that all of the above is done.
     embedded.write_private(run / "endpoints.json", json.dumps(asdict(endpoints)))
@@ -353,6 +382,10 @@ def _layout(
     gpus = gpu_partitions() if partitions is None else ()
     if reason := refused(config.worker.sharing_mode):
         raise embedded.StartFailed(reason)
+    parts = named or gpus or plan_partitions(cores, count)
+    first = config.node.metrics_port
+    if first:
+        first = ports.free_block(config.metrics_host, first, len(parts) + METRICS_PORTS, {config.api.port})
     return Layout(
         home=home,
         root=ROOT,
@@ -364,7 +397,8 @@ def _layout(
         platform_cores=config.platform_cores or ("" if gpus else str(cores[0])),
         # A Redis that the settings name may have GPU workers on other machines, which cannot read this folder.
         payloads=config.queue.payloads or (embedded.memory_folder(home) if config.redis.url is None else None),
-        partitions=named or gpus or plan_partitions(cores, count),
+        partitions=parts,
+        metrics_port=first,
     )
 
 
@@ -455,12 +489,79 @@ def _accepts(address: tuple[str, int]) -> bool:
     return True
 
 
+def _await_ready(
+    process: Process,
+    instance: str,
+    gpus: set[str],
+    supervisor: Supervisor,
+    logs: Path,
+    progress: Callable[[str], None],
+) -> None:
+    """
+    Wait until the gateway says that a leader decides and that all ``gpus`` report. Raises StartFailed, also where a
+    process goes on failing, or where the answer comes from another platform.
+    """
+    assert process.listens is not None
+    host, port = process.listens
+    deadline, said = time.monotonic() + READY_S, ""
+    failing: dict[str, float] = {}
+    while True:
+        answer = _asked(host, port, process.ready)
+        if answer is not None and answer.get("instance") != instance:
+            raise embedded.StartFailed(
+                f"{host}:{port} is answered by {ports.owner(port)}, not by this platform: free the port, or name another"
+                " one in SMORE_API__PORT"
+            )
+        missing = _missing(answer, gpus)
+        if not missing:
+            return
+        now = time.monotonic()
+        bad = {status.name for status in supervisor.status() if status.state in ("BACKOFF", "FATAL")}
+        failing = {name: failing.get(name, now) for name in bad}
+        for name, since in failing.items():
+            if now - since > _FAILING_S:
+                raise embedded.StartFailed(f"{name} does not stay up:\n{_tail(logs / f'{name}.log')}")
+        if now > deadline:
+            raise embedded.StartFailed(f"the platform is not ready after {READY_S:g} s: {missing} (logs in {logs})")
+        if missing != said:
+            progress(missing)
+            said = missing
+        time.sleep(_ASK_S)
+
+
+def _asked(host: str, port: int, path: str) -> dict[str, Any] | None:
+    """The JSON of a GET; None where no answer came. Anything else than a JSON object is an empty one."""
+    connection = http.client.HTTPConnection(_connectable(host), port, timeout=5.0)
+    try:
+        connection.request("GET", path)
+        body = json.loads(connection.getresponse().read())
+    except (OSError, http.client.HTTPException):
+        return None
+    except ValueError:
+        return {}
+    finally:
+        connection.close()
+    return body if isinstance(body, dict) else {}
+
+
+def _missing(answer: dict[str, Any] | None, gpus: set[str]) -> str:
+    """What keeps the platform from being ready, in words; "" = nothing."""
+    if answer is None:
+        return "the gateway does not answer"
+    reasons = [
+        f"{name}: {check.get('detail') or 'not ready'}"
+        for name, check in answer.get("checks", {}).items()
+        if not check.get("ok") and name != "gpus"
+    ]
+    silent = sorted(gpus - set(answer.get("gpus", ())))
+    return "; ".join([*reasons, *([f"no report of {', '.join(silent)} yet"] if silent else [])])
+
+
 def _require_free(name: str, address: tuple[str, int]) -> None:
     """Raises StartFailed where another program has the port: it would answer in place of the platform."""
-    try:
-        socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET).close()
-    except OSError as error:
-        raise embedded.StartFailed(f"{name} cannot listen on {address[0]}:{address[1]}: {error}") from error
+    if (error := ports.refusal(*address)) is not None:
+        taken = f", {ports.owner(address[1])} has it" if error.errno == errno.EADDRINUSE else ""
+        raise embedded.StartFailed(f"{name} cannot listen on {address[0]}:{address[1]}: {error}{taken}")
 
 
 def _connectable(host: str) -> str:

@@ -6,13 +6,13 @@ ends in ``_FILE`` is not supported here: secrets arrive as environment variables
 owns.
 """
 
-from functools import cache
+import json
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from smore.domain.loss import PROBE_MAX_S, PROBE_SHARE
 
@@ -41,6 +41,20 @@ class PostgresSettings(BaseModel):
     minutes_days: float = Field(default=400.0, gt=0)
 
 
+def _items(given: object) -> object:
+    """``a,b`` or a JSON list, as a variable holds it."""
+    if not isinstance(given, str):
+        return given
+    text = given.strip()
+    if text == "null" or text.startswith("["):
+        return json.loads(text)
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+#: A list in a variable: with commas, or as JSON.
+Listed: Final = (NoDecode, BeforeValidator(_items))
+
+
 def _network(text: str) -> str:
     return str(ip_network(text))
 
@@ -67,8 +81,8 @@ class ApiSettings(BaseModel):
     max_connections: int = Field(default=8192, ge=16)
     #: The same of one sender: an IPv4 address or an IPv6 network of 64 bits. Not of ``proxies``, which stand for many.
     max_connections_per_sender: int = Field(default=1024, ge=4)
-    #: Addresses and networks of proxies in front of the gateway, as a JSON list: ``["10.0.0.7", "fd00::/64"]``.
-    proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
+    #: Addresses and networks of proxies in front of the gateway, with commas: ``10.0.0.7,fd00::/64``.
+    proxies: Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], *Listed] = ()
     #: How long a connection may wait for its next request, seconds: longer than clients keep theirs, so that they close
     #: first.
     keep_alive_s: float = Field(default=75.0, gt=0)
@@ -247,7 +261,7 @@ class WorkerSettings(BaseModel):
     #: Users of this machine, by name or number, whose processes a project's key may have watched as its training
     #: (docs/guides/security.md); "*" = anybody. The worker's own user is one of them unless it is root. An operator's
     #: key may name any process.
-    attach_users: tuple[str, ...] = ()
+    attach_users: Annotated[tuple[str, ...], *Listed] = ()
     #: Trainings are started by ``python -m worker.keeper`` of the same home, in a container of its own, so that they do
     #: not end with the worker's container. Both need one PID namespace.
     keeper: bool = False
@@ -257,12 +271,12 @@ class WorkerSettings(BaseModel):
     #: Shut runners in (docs/guides/security.md). Off, every function is the worker's equal.
     confine: bool = True
     #: What a function may read beside the installation: weights that lie elsewhere.
-    readable: tuple[Path, ...] = ()
+    readable: Annotated[tuple[Path, ...], *Listed] = ()
     #: What a function may write beside its scratch folder: a cache.
-    writable: tuple[Path, ...] = ()
+    writable: Annotated[tuple[Path, ...], *Listed] = ()
     #: TCP ports to which a function may connect; null = any. Not 80: there the clouds hand out their machines'
     #: credentials.
-    tcp_ports: tuple[int, ...] | None = (53, 443)
+    tcp_ports: Annotated[tuple[int, ...] | None, *Listed] = (53, 443)
     #: Processes and threads of one runner.
     processes: int = Field(default=256, ge=16)
     #: Size of a runner's scratch folder and of any file that it writes, MiB. The folder is in memory and counts as the
@@ -280,8 +294,9 @@ class NodeSettings(BaseModel):
     partitions: int | None = Field(default=None, ge=1, le=64)
     #: What the names of its CPU partitions begin with, "" = the machine's name: names are one for the whole platform.
     name: str = Field(default="", pattern=r"^[A-Za-z0-9-]{0,63}$")
-    #: Where the workers serve their metrics: this port of ``SMORE_METRICS_HOST`` and those behind it.
-    metrics_port: int = 8410
+    #: Where a machine's processes serve their metrics: this port of ``SMORE_METRICS_HOST`` and those behind it. 0 = off.
+    #: ``smore up`` takes the next block of ports that is free; ``smore metrics scrape-config`` names them.
+    metrics_port: int = Field(default=8410, ge=0, le=65_000)
 
 
 class Settings(BaseSettings):
@@ -303,7 +318,7 @@ class Settings(BaseSettings):
 
     #: What a serverful job may run: modules, started as ``python -m MODULE …``. The gateway refuses others, the workers
     #: too.
-    job_entrypoints: tuple[str, ...] = ("zoo.train",)
+    job_entrypoints: Annotated[tuple[str, ...], *Listed] = ("zoo.train",)
     #: Trainings that a project may have at once where its limits say nothing (docs/guides/administration.md).
     jobs_per_project: int = Field(default=64, ge=0)
 
@@ -324,9 +339,3 @@ class Settings(BaseSettings):
     @property
     def secrets_file(self) -> Path:
         return self.secrets_key or self.home / "secrets.key"
-
-
-@cache
-def settings() -> Settings:
-    """The process's settings, read once. Only composition roots (``*/app.py``, ``tasks.py``, ``cli.py``) call it."""
-    return Settings()

@@ -46,6 +46,10 @@ class Fleet:
         raw = cast("list[bytes | None]", self._redis.mget([f"{self._prefix}gpu:{name.decode()}" for name in names]))
         return [decode_report(report) for report in raw if report is not None]
 
+    def known(self) -> list[str]:
+        """Names of all GPU instances that have ever reported, those that are away now too."""
+        return sorted(name.decode() for name in cast("set[bytes]", self._redis.smembers(f"{self._prefix}gpus")))
+
     def send(self, gpu: str, command: AnyCommand) -> None:
         self._redis.xadd(f"{self._prefix}cmd:{gpu}", {"c": encode_command(command)}, maxlen=1000, approximate=True)
 

@@ -50,16 +50,19 @@ class AdmissionCheck:
     """
     The admission gate's answer to a :class:`Question`. Times in microseconds.
 
-    ``needed_us``: the earliest feasible finish from now, 0 = not known; ``full``: the bound of the queue that one more
-    invocation would exceed, '' = none; ``limited``: the project's limit that it would exceed, '' = none, ``bound`` its
-    value, ``after_us`` when to try again; ``paused``: '', ``function`` or ``platform``. ``leader``: ``asked`` (its answer
-    follows), ``many`` (too many questions in this second), ``alone`` (there is no leader), ``gate`` (it was not to be
-    asked).
+    ``needed_us``: the earliest feasible finish from now, by which the gate admits, 0 = not known; ``promised_us``: the
+    same with the cold start, where no instance stands ready: the earliest that a refusal may name.
+
+    ``full``: the bound of the queue that one more invocation would exceed, '' = none; ``limited``: the project's limit
+    that it would exceed, '' = none, ``bound`` its value, ``after_us`` when to try again; ``paused``: '', ``function`` or
+    ``platform``. ``leader``: ``asked`` (its answer follows), ``many`` (too many questions in this second), ``alone``
+    (there is no leader), ``gate`` (it was not to be asked).
     """
 
     now_us: int
     deadline_us: int
     needed_us: int
+    promised_us: int
     full: str
     paused: Literal["", "function", "platform"]
     leader: Literal["asked", "many", "alone", "gate"]
@@ -96,6 +99,7 @@ def _check(raw: Sequence[bytes]) -> AdmissionCheck:
         now_us=int(values["now_us"]),
         deadline_us=int(values["deadline_us"]),
         needed_us=int(values["needed_us"]),
+        promised_us=int(values["promised_us"]),
         full=values["full"],
         paused=cast("Literal['', 'function', 'platform']", values["paused"]),
         leader=cast("Literal['asked', 'many', 'alone', 'gate']", values["leader"]),

@@ -66,7 +66,7 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
             (
                 *("id", "function", "revision", "slo_us", "deadline_us", "channel", "encoding", "accept", "rows"),
                 *("shape", "sync", "trace", "key_id", "idempotency_key", "request_hash", "idempotency_ttl_s"),
-                *("max_attempts", "payload", "volatile", "size", *_BOUNDS, *_LIMITS),
+                *("max_attempts", "payload", "volatile", "size", "led", *_BOUNDS, *_LIMITS),
             )
         ),
         "ask": Shape(
@@ -101,7 +101,9 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
 ADMISSION: Final = (
     *("status", "arrival_us", "deadline_us", "known_id", "limit", "bound", "after_us", "earliest_us", "now_us"),
 )
-CHECK: Final = (*("now_us", "deadline_us", "needed_us", "full", "paused", "leader", "limited", "bound", "after_us"),)
+CHECK: Final = (
+    *("now_us", "deadline_us", "needed_us", "promised_us", "full", "paused", "leader", "limited", "bound", "after_us"),
+)
 STARTED: Final = ("payload", "encoding", "accept", "rows", "deadline_us", "trace", "alone", "payload_bytes")
 
 #: Lists that scripts make out of named values (``list.<name>`` in Lua).

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from smore.domain.invocation import Encoding
 from smore.domain.limits import NO_LIMITS, Limits
 from smore.process.settings import QueueSettings
 from smore.redis.scripts import ADMISSION, Arg, Call
+
+#: The latest finish that a leader publishes, seconds from now: it stands for never.
+NEVER_S: Final = 365.25 * 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,8 @@ class Submission:
     ``volatile``: the payload is not written to disk, because a caller waits who can send it again. If Redis is killed
     before a worker starts the invocation, it fails with ``payload_lost``. Such a payload may be stored beside Redis
     (smore/redis/payloads.py).
+
+    ``led``: it is refused while nobody leads, where it would wait for nothing but its deadline.
     """
 
     id: str
@@ -42,6 +47,7 @@ class Submission:
     max_attempts: int = 3
     limits: Limits = NO_LIMITS
     volatile: bool = False
+    led: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +58,10 @@ class Admission:
     ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with
     the same Idempotency-Key), ``full`` (``limit`` names the bound), ``limited`` (``limit`` names the limit of its
     project, ``bound`` is its value, ``after_us`` says when to try again), ``infeasible`` (``earliest_us``, the earliest
-    deadline that would be accepted, and ``now_us``), ``late``.
+    deadline that would be met, and ``now_us``), ``late``, ``no_leader``.
     """
 
-    status: Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "late"]
+    status: Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "late", "no_leader"]
     arrival_us: int = 0
     deadline_us: int = 0
     known_id: str = ""
@@ -111,6 +117,7 @@ def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool 
             "payload": b"" if beside else submission.payload,
             "volatile": int(submission.volatile and not beside),
             "size": len(submission.payload) if beside else "",
+            "led": int(submission.led),
             **gate_arguments(submission.max_pending, bounds, submission.limits),
         },
     )
@@ -119,7 +126,9 @@ def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool 
 def admission(raw: Sequence[bytes]) -> Admission:
     """The answer of ``enqueue``."""
     values = dict(zip(ADMISSION, (value.decode() for value in raw), strict=True))
-    status = cast("Literal['ok', 'replay', 'mismatch', 'full', 'limited', 'infeasible', 'late']", values["status"])
+    status = cast(
+        "Literal['ok', 'replay', 'mismatch', 'full', 'limited', 'infeasible', 'late', 'no_leader']", values["status"]
+    )
     return Admission(
         status=status,
         arrival_us=int(values["arrival_us"] or 0),

@@ -240,6 +240,12 @@ def test_requests_are_accepted_once_and_within_their_bounds(stage: Stage) -> Non
     assert queue.enqueue(first) == admission, "the same call again"
     assert queue.enqueue(replace(first, id="b")) == Admission(status="replay", known_id="a")
     assert queue.enqueue(replace(first, id="b", request_hash="other")) == Admission(status="mismatch", known_id="a")
+    assert queue.enqueue(replace(REQUEST, id="b", led=True)) == Admission(status="no_leader")
+    token = queue.lead("", LEADER_S)
+    assert queue.enqueue(replace(REQUEST, id="led", max_pending=1, led=True)) == Admission(
+        status="full", limit="function"
+    )
+    queue.resign(token)
     late = queue.enqueue(replace(REQUEST, id="b", slo_us=0, deadline_us=1))
     assert (late.status, late.now_us > 0) == ("late", True)
     stage.submit("b")

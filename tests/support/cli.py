@@ -48,9 +48,8 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
     def start() -> Platform:
         platform = Platform({})
-        monkeypatch.setattr(
-            smore_client, "Client", lambda: real("http://test", "sk", transport=httpx.MockTransport(platform.handle))
-        )
+        transport = httpx.MockTransport(platform.handle)
+        monkeypatch.setattr(smore_client, "Client", lambda *_: real("http://test", "sk", transport=transport))
         return platform
 
     return start

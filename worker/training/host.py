@@ -30,7 +30,7 @@ import msgspec
 
 from smore.local.embedded import private_folder, write_private
 from smore.process import observability
-from smore.process.settings import settings
+from smore.process.environment import settings
 from worker.device.device import pinned
 from worker.inherited import ROOT, scrubbed
 from worker.training import shim

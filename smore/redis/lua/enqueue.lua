@@ -1,7 +1,7 @@
 -- Accept one invocation, or say why not. Returns list.admission.
 -- arg.slo_us = deadline from now, 0 = arg.deadline_us is it; arg.sync '1' = its caller waits for the reply;
 -- arg.idempotency_key '' = none; arg.volatile '1' = the payload need not be on disk, its caller can send it again;
--- arg.size '' = the payload is here, else its size and it lies beside Redis.
+-- arg.size '' = the payload is here, else its size and it lies beside Redis; arg.led '1' = refused while nobody leads.
 local id, fk = arg.id, arg.fk
 local t = us()
 local key = record_key(fk, id)
@@ -18,13 +18,14 @@ if arg.idempotency_key ~= '' then
     return list.admission({ status = made[2] == arg.request_hash and 'replay' or 'mismatch', known_id = made[1] })
   end
 end
+if arg.led == '1' and redis.call('EXISTS', P .. 'leader') == 0 then return list.admission({ status = 'no_leader' }) end
 local deadline = tonumber(arg.deadline_us)
 if arg.slo_us ~= '0' then deadline = t + tonumber(arg.slo_us) end
 if deadline <= t then return list.admission({ status = 'late', now_us = int(t) }) end
 
-local need = needed(fk, t)
+local need, promised = needed(fk, t)
 if t + need > deadline then
-  return list.admission({ status = 'infeasible', earliest_us = int(t + need), now_us = int(t) })
+  return list.admission({ status = 'infeasible', earliest_us = int(t + promised), now_us = int(t) })
 end
 
 local size = tonumber(arg.size) or #arg.payload

@@ -173,7 +173,15 @@ def test_boosts_and_pins_are_kept_shown_and_taken_back(
     http: httpx.Client, other: httpx.Client, config: Settings, redis_client: "redis.Redis"
 ) -> None:
     ok(http.put("/v1/queues/echo/boost", json={"factor": 4, "for_s": 600}))
+    # One that is away has reported once.
+    redis_client.sadd(f"{config.redis.prefix}gpus", "a", "b", "cpu-night0")
+    misspelt = problem(http.put("/v1/queues/echo/pin", json={"gpus": ["a", "cpu-nigth0"]}), 404, "not_found")
+    assert (misspelt["field"], "did you mean cpu-night0?" in misspelt["detail"]) == ("gpus", True)
+    assert ok(http.get("/v1/queues"))["queues"][0]["pinned_to"] == []
+    assert "did you mean echo?" in problem(http.post("/v1/queues/ecko/drain"), 404, "function_not_found")["detail"]
     ok(http.put("/v1/queues/echo/pin", json={"gpus": ["b", "a", "a"]}))
+    assert ok(http.get("/v1/queues", params={"project": "other"}))["queues"][0]["pinned_to"] == []
+    problem(other.get("/v1/queues", params={"project": "default"}), 403, "forbidden")
     (queue,) = ok(http.get("/v1/queues"))["queues"]
     assert (queue["boost"], queue["pinned_to"], queue["pinned_until"]) == (4.0, ["a", "b"], None)
     assert queue["boost_until"] is not None

@@ -778,6 +778,11 @@ def test_redis_away_and_back() -> None:
             Served(create_app(config)) as served,
             httpx.Client(base_url=served.url, headers={"X-API-Key": token}, timeout=20) as http,
         ):
+            refused = http.post("/v1/functions/echo/invocations", json={"input": 1})
+            problem(refused, 503, "no_leader")
+            assert refused.headers["retry-after"] == "1"
+            queue = Queue(client, config.redis.prefix, config.queue)
+            leader = queue.lead("", 3600.0)
             served.app.state.gateway.queue.patience_s = 0.3
             assert (
                 http.post(
@@ -788,6 +793,7 @@ def test_redis_away_and_back() -> None:
             waiting = later(lambda: http.post("/v1/functions/echo/invocations", json={"input": 2}))
             # Queued, not only on its way there.
             eventually(lambda: [one["depth"] for one in http.get("/v1/queues").json()["queues"]] == [2])
+            queue.resign(leader)
             server.stop()
 
             response = http.post("/v1/functions/echo/invocations", json={"input": 3})

@@ -23,7 +23,7 @@ from smore.domain.invocation import TERMINAL, Cause, State
 from smore.messages.results import Result, encode_result, error_result
 from smore.redis.outage import is_outage
 from smore.redis.records import Reply
-from smore.redis.submission import Admission
+from smore.redis.submission import NEVER_S, Admission
 
 
 def document(error: Exception) -> tuple[int, dict[str, object], dict[str, str]]:
@@ -183,6 +183,18 @@ def reply(state: str, result: bytes, cause: str = "ok") -> Reply:
         schedule_us=500,
         result=result,
     )
+
+
+def test_nobody_leads_is_worth_another_try() -> None:
+    status, body, headers = document(refusal(Admission(status="no_leader"), 1000))
+    assert (status, body["code"], headers["retry-after"]) == (503, "no_leader", "1")
+
+
+def test_no_deadline_is_promised_where_nothing_could_load_it() -> None:
+    never = Admission(status="infeasible", earliest_us=int(NEVER_S * 1e6), now_us=0)
+    status, body, headers = document(refusal(never, 1000))
+    assert (status, body["code"], headers["retry-after"]) == (429, "slo_infeasible", "1")
+    assert "earliest_deadline_ms" not in body
 
 
 @given(st.floats() | st.integers(), st.floats() | st.integers())

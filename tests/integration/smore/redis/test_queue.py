@@ -610,6 +610,11 @@ def test_what_cannot_be_met_is_refused_with_what_could(queue: Queue, client: "re
     assert queue.enqueue(request(slo_us=20_000)).status == "ok"
     refused = queue.enqueue(request(slo_us=19_999))
     assert (refused.status, refused.earliest_us - refused.now_us) == ("infeasible", 20_000)
+    # Where nothing stands ready a refusal promises no less than a cold start.
+    for stamp, slo_us in ((now_us + 3_600_000_000, 29_999), (now_us - 1_000_001, 19_999)):
+        queue.publish_feasible({F: f"{stamp}:30000:20000:0:0:900000"}, {})
+        refused = queue.enqueue(request(slo_us=slo_us))
+        assert (refused.status, refused.earliest_us - refused.now_us) == ("infeasible", 900_000)
     late = queue.enqueue(request(slo_us=0, deadline_us=now_us))
     assert (late.status, late.now_us > now_us) == ("late", True)
     assert client.hget(f"{P}count", "waiting") == b"4"

@@ -470,6 +470,7 @@ def test_the_gate_is_told_when_an_account_can_pay() -> None:
         pytest.approx(0.1),
         pytest.approx(with_margin(cost / earns)),
         0,
+        0.0,
     )
     engine.cluster.spend(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, str(number)) for number in range(4)])

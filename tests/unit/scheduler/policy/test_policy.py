@@ -1,5 +1,6 @@
 """The spine's policy on hand-made scenarios: events in, decisions out, no clock and no I/O."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -349,6 +350,20 @@ def test_run_times_are_learned() -> None:
     told = policy.bounds(NOW + 100, "p/f", 1)
     assert told is not None
     assert (told.backlog_s, told.floor_s) == (pytest.approx(0.1, rel=0.05), told.backlog_s)
+
+
+def test_a_refusal_promises_no_less_than_a_cold_start() -> None:
+    """The gate lets in what has no time for a load, so that one is asked for; what it names as the earliest has it."""
+    policy = DrivenEngine()
+    run(known("p/f", run_s=0.01, load_s=10.0), gpu("a"), policy=policy)
+    told = policy.bounds(NOW, "p/f", 1)
+    assert told is not None
+    assert (told.backlog_s, told.cold_s) == (pytest.approx(0.01), pytest.approx(10.01))
+    policy.decide(NOW + 1, [gpu("a", warm={"p/f": 1})])
+    assert policy.bounds(NOW + 1, "p/f", 1).cold_s == 0.0  # type: ignore[union-attr]
+    alone = DrivenEngine()
+    run(known("p/f", run_s=0.01, load_s=1.0), policy=alone)
+    assert alone.bounds(NOW, "p/f", 1).cold_s == inf, "nothing could load it"  # type: ignore[union-attr]
 
 
 def test_gate_is_told_of_the_backlog() -> None:

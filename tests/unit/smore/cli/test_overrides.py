@@ -1,10 +1,12 @@
 """The commands of administrators: what they send, what they print."""
 
+import sys
 from typing import Any
 
 import pytest
+import typer
 
-from smore.cli.terminal import EXIT_USAGE
+from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
 from tests.support.cli import Serve, serve, smore
 
 __all__ = ["serve"]
@@ -26,6 +28,9 @@ Q = "/v1/queues"
         (("boost", "f", "--end"), f"DELETE {Q}/f/boost", {}),
         (("pin", "f", "--end", "--project", "p"), f"DELETE {Q}/f/pin", {"project": "p"}),
         (("purge", "f"), f"POST {Q}/f/purge", {}),
+        (("queues", "pause", "--all"), f"POST {Q}/pause", {}),
+        (("queues", "resume", "--all"), f"POST {Q}/resume", {}),
+        (("gpus", "pause", "g"), "POST /v1/gpus/g/pause", {}),
         (("gpus", "allow", "g", "7"), "POST /v1/gpus/g/allow", {"pid": 7}),
         (("gpus", "protect", "g", "7"), "POST /v1/gpus/g/protect", {"pid": 7}),
         (("slo", "job", "j", "0.05"), "PUT /v1/jobs/j/slo", {"budget": 0.05}),
@@ -53,14 +58,48 @@ def test_commands_ask_for_what_they_say(
 ) -> None:
     platform = serve()
     platform.answers[asked] = (200, {"id": "j", "name": "p", "cancelled": 3})
+    platform.answers[f"GET {Q}"] = (200, {"queues": []})
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": []})
     assert smore(*arguments) == 0
-    assert platform.asked == [(asked, body)]
+    assert platform.asked[0] == (asked, body)
+    assert all(question.startswith("GET") for question, _ in platform.asked[1:])
 
 
-def test_a_pin_to_what_is_not_there_is_set_and_said(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_change_prints_what_is_in_force_now(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers[f"PUT {Q}/f/boost"] = (204, {})
+    queue = {"function": "f", "depth": 3, "draining": True, "boost": 4.0, "pinned_to": ["cpu0"]}
+    platform.answers[f"GET {Q}"] = (200, {"queues": [{"function": "other"}, queue]})
+    assert smore("boost", "f", "4", "--project", "p") == 0
+    assert platform.asked[1] == (f"GET {Q}", {"project": "p"})
+    assert capsys.readouterr().out == "f: draining: nothing new is taken; boost 4; pinned to cpu0; 3 waiting\n"
+    platform.answers["POST /v1/gpus/g/pause"] = (204, {})
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": [{"id": "g", "slots": 8, "running": 2, "paused": True}]})
+    assert smore("gpus", "pause", "g") == 0
+    assert capsys.readouterr().out == "g: paused: nothing new is placed; 2 of 8 slots run\n"
+
+
+@pytest.mark.parametrize("arguments", [("drain", "--all"), ("queues", "pause", "--all"), ("purge", "f")])
+def test_what_concerns_everything_asks_in_a_terminal(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    platform = serve()
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
+    assert smore(*arguments) == EXIT_FAILED
+    assert platform.asked == []
+    for path in (f"{Q}/drain", f"{Q}/pause", f"{Q}/f/purge"):
+        platform.answers[f"POST {path}"] = (200, {"cancelled": 3})
+    platform.answers[f"GET {Q}"] = (200, {"queues": []})
+    assert smore(*arguments, "--yes") == 0
+    assert len(platform.asked) == 2
+
+
+def test_a_pin_to_what_is_away_is_said(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
     platform.answers[f"PUT {Q}/f/pin"] = (204, {})
     platform.answers["GET /v1/gpus"] = (200, {"gpus": []})
+    platform.answers[f"GET {Q}"] = (200, {"queues": []})
     assert smore("pin", "f", "a", "b") == 0
     assert platform.asked[0] == (f"PUT {Q}/f/pin", {"gpus": ["a", "b"], "for_s": None})
     assert "away now: a, b" in capsys.readouterr().err
@@ -74,6 +113,8 @@ def test_a_pin_to_what_is_not_there_is_set_and_said(serve: Serve, capsys: pytest
         ("boost", "f"),
         ("boost", "f", "2", "--end"),
         ("pin", "f"),
+        ("queues", "pause"),
+        ("queues", "pause", "f", "--all"),
         ("boost", "f", "2", "--for", "soon"),
     ],
 )

@@ -18,7 +18,7 @@ from smore.local import (
     processes,
     supervision,
 )
-from smore.local.layout import node_partitions
+from smore.local.layout import METRICS_PORTS, node_partitions
 from smore.local.machine import _layout
 from smore.process.settings import NodeSettings, Settings, WorkerSettings
 from smore.redis.url import celery_url, unix_url
@@ -141,6 +141,7 @@ LAYOUT = Layout(
     postgres_url="postgresql+psycopg://smore:p@/smore?host=/srv",
     gateway_host="127.0.0.1",
     gateway_port=8400,
+    metrics_port=8410,
     platform_cores="0",
     partitions=plan_partitions([0, 1]),
 )
@@ -160,6 +161,15 @@ def test_table_of_processes() -> None:
         "learn",
     ]
     assert table["nursery"].command[1:] == ("-m", "worker.runner.nursery", "/srv/smore home/run/nursery.sock")
+    ports = {
+        name: int(dict(process.env)["SMORE_METRICS_PORT"])
+        for name, process in table.items()
+        if "SMORE_METRICS_PORT" in dict(process.env)
+    }
+    assert ports.pop("gateway") == 0, "it serves its own at /metrics"
+    assert sorted(ports.values()) == list(range(8410, 8410 + 2 + METRICS_PORTS)), (
+        "one setting says where all of them are"
+    )
     assert dict(table["nursery"].env) == {"OMP_NUM_THREADS": "1"}
     assert table["gateway"].listens == ("127.0.0.1", 8400)
     assert table["scheduler-1"].command[1:] == ("-m", "scheduler.worker", "scheduler", "scheduler-1")

@@ -140,6 +140,7 @@ def gate(**fields: object) -> AdmissionCheck:
         "now_us": 1_000_000,
         "deadline_us": 1_500_000,
         "needed_us": 100_000,
+        "promised_us": fields.get("needed_us", 100_000),
         "full": "",
         "paused": "",
         "leader": "asked",

@@ -1,0 +1,112 @@
+"""``up`` waits until its own gateway is ready, and knows it from a stranger."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smore.local import ports
+from smore.local.embedded import StartFailed
+from smore.local.layout import Process
+from smore.local.machine import _await_ready
+from smore.local.supervision import ProcessStatus
+from smore.process.instance import instance_id
+
+
+class Supervised:
+    """A supervisor whose processes all have the same state."""
+
+    def __init__(self, state: str = "RUNNING") -> None:
+        self._status = ProcessStatus(name="scheduler-0", state=state, pid=None, uptime_s=0.0)
+
+    def status(self) -> tuple[ProcessStatus, ...]:
+        return (self._status,)
+
+
+class Answers(HTTPServer):
+    """One answer after the other, the last of them for ever."""
+
+    left: list[tuple[int, dict[str, Any]]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Answers
+
+    def do_GET(self) -> None:
+        status, body = self.server.left[0] if len(self.server.left) == 1 else self.server.left.pop(0)
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def gateway() -> Iterator[Answers]:
+    server = Answers(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def answer(instance: str, *gpus: str, leader: bool = True) -> tuple[int, dict[str, Any]]:
+    checks = {"leader": {"ok": leader, "detail": "" if leader else "no scheduler holds the lease"}}
+    return (200 if leader else 503), {"instance": instance, "gpus": gpus, "checks": checks}
+
+
+def wait(gateway: Answers, supervisor: object, logs: Path) -> list[str]:
+    said: list[str] = []
+    process = Process(name="gateway", command=(), listens=("127.0.0.1", gateway.server_port), ready="/readyz")
+    _await_ready(process, "mine", {"cpu0", "cpu1"}, supervisor, logs, said.append)  # type: ignore[arg-type]
+    return said
+
+
+def test_it_waits_for_the_leader_and_for_every_device(gateway: Answers, tmp_path: Path) -> None:
+    gateway.left = [
+        answer("mine", leader=False),
+        answer("mine", "cpu0"),
+        answer("mine", "cpu0"),
+        answer("mine", "cpu0", "cpu1"),
+    ]
+    assert wait(gateway, Supervised(), tmp_path) == [
+        "leader: no scheduler holds the lease; no report of cpu0, cpu1 yet",
+        "no report of cpu1 yet",
+    ]
+
+
+@pytest.mark.parametrize("body", [answer("another", "cpu0", "cpu1"), (404, {})])
+def test_a_stranger_on_the_port_is_named(gateway: Answers, tmp_path: Path, body: tuple[int, dict[str, Any]]) -> None:
+    gateway.left = [body]
+    with pytest.raises(StartFailed, match=r"answered by process \d+ .*, not by this platform.*SMORE_API__PORT"):
+        wait(gateway, Supervised(), tmp_path)
+
+
+def test_a_process_that_goes_on_failing_ends_the_start(
+    gateway: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smore.local.machine._FAILING_S", 0.0)
+    (tmp_path / "scheduler-0.log").write_text("no module named numba\n")
+    gateway.left = [answer("mine", leader=False)]
+    with pytest.raises(StartFailed, match=r"(?s)scheduler-0 does not stay up.*no module named numba"):
+        wait(gateway, Supervised("BACKOFF"), tmp_path)
+
+
+def test_the_id_of_an_installation_stays(tmp_path: Path) -> None:
+    assert instance_id(tmp_path) == instance_id(tmp_path) != instance_id(tmp_path / "missing")
+
+
+def test_a_block_of_ports_that_is_taken_is_passed_over(gateway: Answers) -> None:
+    taken = gateway.server_port
+    first = ports.free_block("127.0.0.1", taken - 1, 3, ())
+    assert first > taken and (first - taken + 1) % 3 == 0
+    assert ports.free_block("127.0.0.1", first, 3, {first + 1}) > first + 1, "the gateway's own port stays free"
