@@ -15,12 +15,17 @@ refused_us_<n>                 a sample in which none does (all of d are looked 
 numpy_us_<n>                   the peer: a plain numpy scan of four arrays, without updates and reasons
 event_us_8                     an arrival and its end through ``decide``: events in, decisions with reasons out, 8 GPU instances
 round100_us, single100_us      one round that places 100 waiting invocations; 100 rounds that place one each (8 GPU instances)
+job_round_ms_64                milliseconds: a job ends, one starts, one comes, and the queue with expected times and reasons is
+                               asked for; 64 GPU instances, 100 jobs wait, one of them first by patience
+job_round_ms_1024              the same with 1,024 GPU instances, where 500 jobs wait
+sim_jobs_per_s                 jobs a second in the simulator (preset jobs-muri, smore-jobs, mean over three windows)
 ============================== ==================================================================================================
 """
 
 import argparse
 import itertools
 import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -41,9 +46,26 @@ from scheduler.policy.events import (
     InvocationSettled,
     TableUpdated,
 )
+from scheduler.policy.jobs.core import JobPolicy
+from scheduler.policy.jobs.decisions import Start as JobStart
+from scheduler.policy.jobs.events import (
+    AttemptOver,
+    Ended,
+    GpuSeen,
+    JobSubmitted,
+    LimitsChanged,
+    ProjectLimit,
+    QueueAsked,
+)
+from scheduler.policy.jobs.knobs import job_setting
+from scheduler.policy.jobs.spec import JobSpec
 from scheduler.policy.knobs import Knobs, preset
+from scheduler.simulation.jobs.simulator import simulate_jobs
+from scheduler.simulation.jobs.traces import jobs
+from scheduler.simulation.jobs.world import load_job_preset
 from smore.domain.function import FunctionSpec, Profile
 from smore.messages.degradation import PlaceTable, Table
+from smore.traces import public
 
 SIZES = (8, 64, 1024, 16384)
 DEVICE, MODE = "a GPU", "time-slice"
@@ -215,6 +237,74 @@ def through(made: Engine, count: int) -> Callable[[], object]:
     return once
 
 
+def job_round(n: int, count: int) -> Callable[[], object]:
+    """
+    ``n`` GPU instances in nodes of 8 under as many jobs, ``count`` jobs wait: gangs of 1 to 8, of four projects of which
+    one is at its limit. Each call ends a job, which another one follows, and asks for the queue.
+    """
+    policy = JobPolicy(job_setting("smore-jobs"))
+    draw = np.random.default_rng(0)
+    numbers = itertools.count()
+
+    def submitted(size: int, seconds: float, at: float) -> JobSubmitted:
+        number = next(numbers)
+        spec = JobSpec(
+            id=f"j{number:06d}", project=f"p{number % 4}", name=f"n{number % 9}", count=size, duration_s=seconds
+        )
+        return JobSubmitted(spec=spec, submitted_at=at)
+
+    fleet = [
+        GpuSeen(gpu=f"n{row // 8:03d}g{row % 8}", node=f"n{row // 8:03d}", device=DEVICE, memory_mib=80_000.0)
+        for row in range(n)
+    ]
+    limits = {"p3": ProjectLimit(gpus=n // 4)}
+    placed = policy.decide(NOW, [*fleet, LimitsChanged(limits=limits), *(submitted(1, 7_200.0, NOW) for _ in range(n))])
+    running = [decision.id for decision in placed.decisions if isinstance(decision, JobStart)]
+    # One has waited for longer than its patience.
+    policy.decide(NOW + 1, [replace(submitted(8, 600.0, NOW + 1), waited_s=1e6)])
+    sizes = draw.choice([1, 1, 1, 2, 4, 8], count)
+    policy.decide(NOW + 2, [submitted(int(size), float(draw.uniform(600, 90_000)), NOW + 2) for size in sizes[1:]])
+    clock = itertools.count(NOW + 3)
+
+    def once() -> None:
+        ended, at = running.pop(0), next(clock)
+        over = AttemptOver(id=ended, attempt=1, ended=Ended.SUCCEEDED)
+        made = policy.decide(at, [over, submitted(1, 900.0, at), QueueAsked()])
+        running.extend(decision.id for decision in made.decisions if isinstance(decision, JobStart))
+
+    return once
+
+
+def milliseconds(make: Callable[[], Callable[[], object]], calls: int) -> float:
+    """
+    Of the processor, for one of the first ``calls`` calls of what is made: the smallest median of five rounds, each with
+    a new one.
+    """
+    medians = []
+    for _ in range(5):
+        action, spent = make(), []
+        for _ in range(calls):
+            began = time.process_time()
+            action()
+            spent.append(time.process_time() - began)
+        medians.append(statistics.median(spent))
+    return min(medians) * 1e3
+
+
+def simulated_jobs_per_s() -> float:
+    """By the processor's time, so that what runs beside it does not count."""
+    preset = load_job_preset("jobs-muri")
+    traces = [jobs(preset.trace, preset.world.size, seed, (public.BUNDLED,)) for seed in range(3)]
+    knobs = job_setting("smore-jobs")
+    best = 0.0
+    for _ in range(3):
+        began = time.process_time()
+        for seed, trace in enumerate(traces):
+            simulate_jobs(preset.world, trace, knobs, seed=seed)
+        best = max(best, sum(map(len, traces)) / (time.process_time() - began))
+    return best
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.decision", description="What a decision costs.")
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON line")
@@ -239,6 +329,10 @@ def main(arguments: Sequence[str]) -> int:
     figures["round100_us"] = microseconds(through(made, 100))
     one = through(made, 1)
     figures["single100_us"] = 100 * microseconds(one)
+    progress("trainings")
+    figures["job_round_ms_64"] = milliseconds(lambda: job_round(64, 100), 20)
+    figures["job_round_ms_1024"] = milliseconds(lambda: job_round(1024, 500), 20)
+    figures["sim_jobs_per_s"] = simulated_jobs_per_s()
     if options.json:
         emit("python -m bench.decision --json", figures)
     else:

@@ -18,11 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from research.compare import comparison, report, section
+from research.compare import comparison, report, section, trainings
 from research.compare.claims import JudgedClaim
 from research.compare.comparison import Plan, Progress, quiet
 from research.compare.measures import MEASURES, undefined_policies, why_undefined
 from scheduler.simulation import fit, metrics, policies, traces
+from scheduler.simulation.jobs.world import job_presets
 from scheduler.simulation.metrics import FIGURE_14
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import Inconsistent
@@ -70,7 +71,9 @@ def parser() -> argparse.ArgumentParser:
 
     def shared(command: argparse.ArgumentParser) -> None:
         command.add_argument(
-            "--preset", required=True, help=f"one of {', '.join(names())}, or a .yaml file of the same form"
+            "--preset",
+            required=True,
+            help=f"one of {', '.join((*names(), *job_presets()))}, or a .yaml file of the form of the former",
         )
         command.add_argument(
             "--data",
@@ -160,6 +163,13 @@ def parser() -> argparse.ArgumentParser:
             "--measured", type=Path, help="figures <metric>.<policy> of a live comparison, in a panel of its own"
         )
         command.add_argument("--open", action="store_true", help="open the page in the browser")
+    comparing.add_argument(
+        "--lengths",
+        type=float,
+        default=0.0,
+        metavar="SIGMA",
+        help="presets of trainings: owners are wrong by e to the power of N(0, SIGMA); default: lengths are exact",
+    )
     return main
 
 
@@ -454,10 +464,44 @@ def _advantage(claimed: JudgedClaim, undefined: int, seeds: int) -> str:
     return f"{100 * advantage.mean:+.2f} [{bounds}]"
 
 
+def _compare_trainings(options: argparse.Namespace, argv: Sequence[str]) -> None:
+    """Settings of the queue of trainings (scheduler/policy/jobs/knobs.py), where the preset is one of those."""
+    for name in ("predictor", "factors", "trace", "no_interference", "worlds", "decision", "measured", "open"):
+        if getattr(options, name):
+            raise bad(name, f"it is for functions; {options.preset} is a preset of trainings")
+    plan = trainings.plan(
+        options.preset, options.policies, options.seeds, options.truth, options.lengths, _folders(options)
+    )
+    began = time.monotonic()
+    by_policy = trainings.values(plan, options.workers, Progress("seeds", "jobs"))
+    compared = trainings.intervals(plan, by_policy)
+    if not options.json:
+        trainings.show(plan, compared)
+    if options.out is not None:
+        path = trainings.write(plan, by_policy, options.out)
+        if not options.json:
+            print(path)
+    if sys.stdout.isatty() and not options.json:
+        return  # all of it was shown
+    document = trainings.document(plan, compared)
+    _last(argv, document | {"revision": report.revision(), "seconds": time.monotonic() - began})
+
+
+def _compare_either(options: argparse.Namespace, argv: Sequence[str]) -> None:
+    if options.preset in job_presets():
+        _compare_trainings(options, argv)
+    elif options.lengths:
+        raise bad("lengths", f"it is for presets of trainings ({', '.join(job_presets())})")
+    else:
+        _compare(options, argv)
+
+
 def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     try:
-        {"fit": _fit, "trace": _trace, "run": _run, "compare": _compare, "report": _report}[options.do](options, argv)
+        {"fit": _fit, "trace": _trace, "run": _run, "compare": _compare_either, "report": _report}[options.do](
+            options, argv
+        )
     except (SmoreError, Inconsistent, OSError, ValueError) as error:
         print(f"{called_as()} {options.do}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -297,15 +297,16 @@ class Progress:
     for every tenth.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parts: str = "cells", simulated: str = "invocations") -> None:
+        self._parts, self._simulated = parts, simulated
         self._began = time.monotonic()
         self._shown = -1
 
-    def __call__(self, done: int, total: int, invocations: int) -> None:
+    def __call__(self, done: int, total: int, count: int) -> None:
         spent = time.monotonic() - self._began
         left = spent * (total - done) / done
         text = (
-            f"{done}/{total} cells, {invocations:,} invocations, {invocations / max(spent, 1e-9):,.0f}/s, {left:.0f} s"
+            f"{done}/{total} {self._parts}, {count:,} {self._simulated}, {count / max(spent, 1e-9):,.0f}/s, {left:.0f} s"
             " left"
         )
         if sys.stderr.isatty():

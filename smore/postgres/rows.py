@@ -1,5 +1,5 @@
 """
-Postgres: the tables, and how a process gets to them.
+Postgres: the tables, and how a process connects to them.
 
 Four parts. The **catalog** (projects, api_keys, functions, revisions, jobs) is the truth about what exists;
 ``catalog.py`` and ``jobs.py`` are its only writers. The **audit** says who changed what; ``audit.py`` writes each row once.
@@ -44,22 +44,22 @@ from smore.domain.invocation import State
 from smore.domain.job import JobState
 from smore.domain.predictor import PredictorState
 
-#: How long a connection is tried and tested, seconds.
+#: Timeout of a connection's start and test, seconds.
 _CONNECT_S: Final = 3
-#: How long a server may be silent beyond the time after which it would end a statement itself, seconds.
+#: Seconds that a server may stay silent after the time at which it would have ended a statement itself.
 _SILENCE_S: Final = 2.0
-#: How long a thread waits until another gives a connection back, seconds.
+#: Seconds for which a thread waits for a free connection of the pool.
 _POOL_S: Final = 5.0
 
 
 def make_engine(url: str, process: str, *, statement_timeout_s: float = 30.0) -> Engine:
     """
-    The way to Postgres of one process, which Postgres then knows as ``smore-<process>``.
+    The engine of one process, which Postgres lists as ``smore-<process>``.
 
-    A connection is tried for 3 s and tested before each use, so that a restarted server costs nobody an error; a dead
-    host is noticed after 10 s, and a server that is there and says nothing (stopped, its disk stuck) 2 s after
-    ``statement_timeout_s``, in which it would have ended the statement itself. All of it raises SQLAlchemy's
-    OperationalError; having waited 5 s for a connection, its TimeoutError.
+    A connection may take 3 s to start and is tested before each use, so that a restarted server causes no error. A dead
+    host is noticed after 10 s. A server that hangs (stopped, its disk stuck) is noticed 2 s after ``statement_timeout_s``,
+    the time after which it would have ended the statement itself. All of these raise SQLAlchemy's OperationalError;
+    waiting for more than 5 s for a free connection raises its TimeoutError.
     """
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
@@ -83,17 +83,17 @@ def make_engine(url: str, process: str, *, statement_timeout_s: float = 30.0) ->
 
 
 class _Bounded(psycopg.Connection[Any]):
-    """A connection that does not wait for ever: libpq knows no time limit but for connecting."""
+    """A connection with a time limit for answers: libpq has one for connecting only."""
 
     patience_s: float = _CONNECT_S
 
     def wait(self, gen: Generator[Any, Any, Any], interval: float = 0.1, timeout: float | None = None) -> Any:
-        # Nothing but the pool's test of a connection is asked outside a transaction.
+        # Only the pool's test of a connection runs outside a transaction.
         patience_s = _CONNECT_S if self.autocommit else self.patience_s
         try:
             return super().wait(gen, interval, patience_s if timeout is None else timeout)
         except psycopg.OperationalError:
-            # The answer is still to come: whoever used the connection next would take it for their own.
+            # The answer may still come, and the next user of the connection would take it for its own.
             if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
                 self.pgconn.finish()
             raise
@@ -155,8 +155,8 @@ class ApiKeyRow(Base):
 
 class FunctionRow(Base):
     """
-    ``revision`` takes the traffic, 0 = none yet. A deleted one keeps its row: revisions go on counting when its name
-    comes back.
+    ``revision`` takes the traffic, 0 = none yet. A deleted function keeps its row, so that its revisions continue to count
+    if the name is registered again.
     """
 
     __tablename__ = "functions"
@@ -172,8 +172,7 @@ class FunctionRow(Base):
 
 class RevisionRow(Base):
     """
-    ``declared`` is the spec as it was registered, ``spec`` the same with what the canary found; ``log`` says why it
-    failed.
+    ``declared``: the spec as it was registered; ``spec``: the same with what the canary measured; ``log``: why it failed.
     """
 
     __tablename__ = "revisions"
@@ -210,8 +209,7 @@ class JobRow(Base):
 
 class AuditRow(Base):
     """
-    One change that somebody made: written once, by ``smore/postgres/audit.py``. The database refuses to update or
-    delete it (migration 0006).
+    One change, written once by ``smore/postgres/audit.py``. The database refuses to update or delete it (migration 0006).
 
     ``project``: of what was changed, not of the key. ``before`` and ``after``: the part that changed, null = it was not
     there.
@@ -244,15 +242,15 @@ class SecretRow(Base):
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
-# What was learned
+# Measured rows, predictors, imported traces
 
 
 class ProfileRow(Base):
     """
-    A measured row (ml/measure/rows.py, ml/learn/live.py). ``id``: SHA-256 of its canonical JSON, so that the same row
-    is there once.
+    A measured row (ml/measure/rows.py, ml/learn/live.py). ``id``: SHA-256 of its canonical JSON, so that the same row is
+    stored once.
 
-    ``kind`` is the document's ``row``; ``at`` when it was measured, ``recorded_at`` when it came here.
+    ``kind``: the document's ``row``; ``at``: when it was measured; ``recorded_at``: when it was stored.
     """
 
     __tablename__ = "profile_rows"
@@ -272,9 +270,9 @@ class PredictorRow(Base):
     """
     A set of fitted predictors and the table made from them: one row for every attempt.
 
-    ``reason`` says in words why it is in its state; ``manifest``: counts, errors and calibration
-    (ml/learn/learning.py). ``table`` is the published blob (smore/messages/degradation.py), ``artifact`` a zip of the
-    saved predictors; both are missing where it came to nothing.
+    ``reason``: why it is in its state, in words; ``manifest``: counts, errors and calibration (ml/learn/learning.py);
+    ``table``: the published blob (smore/messages/degradation.py); ``artifact``: a zip of the saved predictors. Both blobs
+    are missing where it was not published.
     """
 
     __tablename__ = "predictors"
@@ -293,11 +291,8 @@ class PredictorRow(Base):
 
 class TraceRow(Base):
     """
-    Arrivals that were recorded elsewhere and imported, for forecasters alone (``smore/postgres/arrivals.py`` is the
-    only writer).
-
-    ``name``: of the file, for people; ``digest``: SHA-256 of its bytes. They count as having come in [from_at,
-    until_at).
+    Arrivals that were recorded elsewhere and imported, for forecasters alone (``smore/postgres/arrivals.py`` is the only
+    writer). ``name``: of the file; ``digest``: SHA-256 of its bytes. They count as arrivals in [from_at, until_at).
     """
 
     __tablename__ = "traces"
@@ -313,8 +308,7 @@ class TraceRow(Base):
 
 class TraceCountRow(Base):
     """
-    ``counts``: arrivals in each minute from the trace's ``from_at`` on, given to ``function``; ``source``: their name
-    in the file.
+    ``counts``: arrivals of ``function`` in each minute from the trace's ``from_at`` on; ``source``: its name in the file.
     """
 
     __tablename__ = "trace_counts"
@@ -327,22 +321,22 @@ class TraceCountRow(Base):
 
 # The history
 
-#: The big tables are vacuumed once a fiftieth has changed, not a fifth: what retention freed is soon written again.
+#: Vacuum a large table once a fiftieth of it has changed, not a fifth, so that space which retention freed is soon used.
 VACUUM: Final = {"autovacuum_vacuum_scale_factor": 0.02, "autovacuum_vacuum_insert_scale_factor": 0.02}
 
 
 class InvocationRow(Base):
     """
-    An id begins with the time of its making: the newest are last in every index. ``cause`` is open: a newer writer may
-    know more. ``gate_s``: what the gate held against the deadline when it arrived, seconds from then; null = nothing
-    was known.
+    An id begins with its time, so the newest rows are last in every index. A newer version may write other causes.
+    ``gate_s``: the earliest feasible finish that the admission gate compared with the deadline, seconds from arrival; null
+    = none was published.
     """
 
     __tablename__ = "invocations"
     __table_args__ = (
         Index(None, "project", "id"),
         Index(None, "project", "function", "id"),
-        # Lists of one state. Nearly all succeed, and of those any part of a list is full.
+        # For lists of one state. Nearly all invocations succeed, so a list of those needs no index of its own.
         Index("ix_invocations_unsuccessful", "project", "state", "id", postgresql_where=text("state <> 'succeeded'")),
         Index(
             "ix_invocations_unsuccessful_function",
@@ -352,7 +346,7 @@ class InvocationRow(Base):
             "id",
             postgresql_where=text("state <> 'succeeded'"),
         ),
-        # No BRIN: once retention has made room, new rows lie between old ones.
+        # No BRIN: once retention has freed space, new rows are stored between old ones.
         Index(None, "arrival_at"),
         {"postgresql_with": VACUUM},
     )
@@ -379,12 +373,12 @@ class InvocationRow(Base):
 
 class ExecutionRow(Base):
     """
-    One attempt on a GPU instance. ``state``: dispatched, running, how it ended, or queued = it was given back
+    One attempt on a GPU instance. ``state``: dispatched, running, a final state, or queued = it returned to the queue
     (``cause`` says why).
 
-    ``load_s``: seconds by phase of a cold start; ``batch``: invocations that ran together; ``co_runners``: functions,
-    ``jobs``: serverful jobs on the GPU instance meanwhile; ``predicted``: what the decision expected of this GPU
-    instance, without what is 0. ``unforeseen``: of a cold start, why no instance stood ready
+    ``load_s``: seconds by phase of a cold start; ``batch``: invocations that ran together; ``co_runners``: functions, and
+    ``jobs``: serverful jobs on the GPU instance meanwhile; ``predicted``: the decision's predictions for this GPU
+    instance, zeros left out; ``unforeseen``: why no instance stood ready, for a cold start
     (scheduler/policy/prewarm/status.py: ColdStartReason).
     """
 
@@ -420,8 +414,8 @@ class ExecutionRow(Base):
 
 class DecisionRow(Base):
     """
-    A dispatch and its reasons, packed (smore/messages/reasons.py). ``id``: its stream entry's, milliseconds << 20 |
-    sequence. Which attempts it dispatched the executions say.
+    A dispatch and its reasons, packed (smore/messages/reasons.py). ``id``: that of its stream entry, milliseconds << 20 |
+    sequence; the executions name it.
     """
 
     __tablename__ = "decisions"
@@ -461,10 +455,8 @@ class JobWindowRow(Base):
 
 class LossWindowRow(Base):
     """
-    A closed window of a serverful job and what lay beside it (smore/domain/loss.py): the counterfactual of what
-    functions cost it.
-
-    Times in seconds. It is kept for as long as the job runs, whatever the retention.
+    A closed window of a serverful job and the iterations beside it (smore/domain/loss.py), which show what functions cost
+    it. Times in seconds. A window is kept for as long as the job runs, whatever the retention.
     """
 
     __tablename__ = "loss_windows"
@@ -533,12 +525,12 @@ class ArrivalsMinuteRow(Base):
 
 class FunctionMinuteRow(Base):
     """
-    What ended in the minute from ``minute``, of a revision on a GPU instance ('' = it was never dispatched).
+    Invocations of a revision that ended in the minute from ``minute`` on a GPU instance ('' = never dispatched).
 
-    ``met``: of those that succeeded, within their deadlines; ``ran``: those whose run is known, ``cold`` of them with a
-    cold start of ``load_s`` seconds in all. ``rows`` of those that succeeded. Sums in seconds: ``total_s`` from arrival
-    to end of those that succeeded, ``wait_s`` of it until the start, ``failed_s`` of the others, ``run_s`` of the runs,
-    a batch counted once; ``worst_s``: the longest from arrival to end of those that succeeded.
+    ``met``: succeeded within their deadlines; ``ran``: those whose run is known, ``cold`` of them after a cold start, of
+    ``load_s`` seconds in all; ``rows``: of those that succeeded. Sums in seconds: ``total_s``: arrival to end of those
+    that succeeded, ``wait_s``: of that, until the start; ``failed_s``: arrival to end of the others; ``run_s``: of the
+    runs, a batch counted once. ``worst_s``: the longest arrival to end of those that succeeded.
     """
 
     __tablename__ = "function_minutes"
@@ -564,10 +556,9 @@ class FunctionMinuteRow(Base):
 
 class RunStartsRow(Base):
     """
-    How the runs began that ended in the ``span`` seconds (a minute, and again in its whole hour) from ``at``: ``n`` of
-    a kind.
+    Number ``n`` of runs of one kind that ended in the ``span`` seconds from ``at``: a minute, and again a whole hour.
 
-    ``kind``: ``warm``, or why a cold start was not foreseen (ExecutionRow.unforeseen; ``unknown`` where nobody said).
+    ``kind``: ``warm``, or why a cold start was not foreseen (ExecutionRow.unforeseen; ``unknown`` where that is null).
     """
 
     __tablename__ = "run_starts"
@@ -582,10 +573,9 @@ class RunStartsRow(Base):
 
 class FunctionTotalRow(Base):
     """
-    All that ever ended of a revision, in batches of ``batch_rows`` rows (0 = it did not run to the end); see
-    :class:`smore.postgres.history.values.Totals`.
-
-    ``batches`` of them ran for ``batch_s`` seconds; each member adds its part.
+    All ended invocations of a revision that ran in batches of ``batch_rows`` rows (0 = it did not run to the end); see
+    :class:`smore.postgres.history.values.Totals`. There were ``batches`` such batches, which ran for ``batch_s`` seconds;
+    each member of a batch adds its part.
     """
 
     __tablename__ = "function_totals"
@@ -608,8 +598,7 @@ class FunctionTotalRow(Base):
 
 class JobHarvestRow(Base):
     """
-    What functions have got beside a serverful job on a GPU instance: seconds of runs (a batch counts once),
-    invocations.
+    Runs of functions beside a serverful job on a GPU instance: seconds, a batch counted once, and invocations.
     """
 
     __tablename__ = "job_harvest"
@@ -622,10 +611,10 @@ class JobHarvestRow(Base):
 
 class CountedMinuteRow(Base):
     """
-    A minute in which the platform was up: bit s of ``seconds`` = something was on the stream in its second s.
+    A minute in which the platform was up. Bit s of ``seconds``: there was an entry on the stream in its second s.
 
-    A function without a row in ``arrivals_minute`` had no arrivals in a minute that stands here; of one that does not
-    nobody knows.
+    In a minute with a row here, a function without a row in ``arrivals_minute`` had no arrivals. In other minutes its
+    arrivals are not known.
     """
 
     __tablename__ = "counted_minutes"
@@ -636,12 +625,12 @@ class CountedMinuteRow(Base):
 
 class InstanceRow(Base):
     """
-    The life of a resident model (smore/messages/stream.py: Warmed). ``id``: its worker's boot and a number; times in
-    seconds.
+    A warm instance from its load to its end (smore/messages/stream.py: Warmed). ``id``: its worker's boot and a number;
+    times in seconds.
 
-    ``prewarmed``: loaded before a request asked for it; ``outcome``: open, hit, late, wasted or failed, and ``cold``
-    where a request waited for it from the beginning; ``why``: what ended it, '' = it lives. ``saved``: runs that found
-    it only because it was held; ``host``: it was loaded out of pinned host memory.
+    ``prewarmed``: loaded before a request asked for it; ``outcome``: open, hit, late, wasted or failed, and ``cold`` where
+    a request asked for the load; ``why``: what ended it, '' = it lives; ``saved``: runs that were warm only because it
+    was held; ``host``: it was loaded from pinned host memory.
     """
 
     __tablename__ = "instances"
@@ -671,7 +660,7 @@ class InstanceRow(Base):
 
 
 class ForecasterRow(Base):
-    """A fitted forecaster of arrivals. ``model``: its bytes; ``manifest``: what it was fitted on and how it fared."""
+    """A fitted forecaster of arrivals. ``model``: its bytes; ``manifest``: what it was fitted on, and its errors."""
 
     __tablename__ = "forecasters"
 
@@ -682,7 +671,7 @@ class ForecasterRow(Base):
 
 
 class StreamCursorRow(Base):
-    """How far the event stream has been written here; moves in the transaction that writes."""
+    """The last entry of the event stream that is in Postgres. It changes in the transaction that writes the rows."""
 
     __tablename__ = "stream_cursor"
 

@@ -66,6 +66,10 @@ class Ending(NamedTuple):
     project: str
 
 
+#: Jobs alike to a forecast: their pools, how many GPU instances they need, their project where that has a limit.
+Lane = tuple[tuple[PoolKey, ...], int, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A job that waits, as a forecast sees it: its ``length_s``, its pools, and from when on it may start."""
@@ -113,7 +117,9 @@ class _Forecast:
         ]
         heapify(self._heap)
         self._number = len(self._heap)
-        self._lanes: dict[tuple[object, ...], list[int]] = {}
+        self._lanes: dict[Lane, list[int]] = {}
+        #: Limits of projects that have one and jobs that wait.
+        self._most: dict[str, float] = {}
         self.starts: dict[str, float] = {}
 
     def play(
@@ -157,39 +163,32 @@ class _Forecast:
         heappush(self._heap, (at, self._number, end, place))
 
     def _join(self, place: int, job: Waiting) -> None:
-        limited = job.project if self._projects.most(job.project) < inf else ""
+        most = self._projects.most(job.project)
+        limited = job.project if most < inf else ""
+        self._most[limited] = most
         heappush(self._lanes.setdefault((job.keys, job.needs.size, limited), []), place)
 
     def _start(self, at: float, waiting: Sequence[Waiting]) -> None:
         """Start whatever fits, in order."""
-        while True:
-            best: tuple[int, PoolKey | None, tuple[object, ...]] | None = None
-            for name, lane in self._lanes.items():
-                if best is not None and lane[0] > best[0]:
+        while self._lanes:
+            best: tuple[int, PoolKey | None, Lane] | None = None
+            for lane, places in self._lanes.items():
+                if best is not None and places[0] > best[0]:
                     continue
-                job = waiting[lane[0]]
-                key = self._key(job)
-                if key is not None or (self._in_order and self._allowed(job)):
-                    best = lane[0], key, name
+                keys, size, limited = lane
+                if limited and self._held.get(limited, 0) + size > self._most[limited]:
+                    continue
+                key = next((key for key in keys if self._free.get(key, 0) >= size), None)
+                if key is not None or self._in_order:
+                    best = places[0], key, lane
             if best is None or best[1] is None:
                 return
-            place, key, name = best
-            assert key is not None
+            place, chosen, lane = best[0], best[1], best[2]
             job = waiting[place]
-            heappop(self._lanes[name])
-            if not self._lanes[name]:
-                del self._lanes[name]
-            self._free[key] -= job.needs.size
+            heappop(self._lanes[lane])
+            if not self._lanes[lane]:
+                del self._lanes[lane]
+            self._free[chosen] -= job.needs.size
             self._held[job.project] = self._held.get(job.project, 0) + job.needs.size
             self.starts[job.id] = at
-            self._push(at + job.length_s, Ending(at + job.length_s, key, job.needs.size, job.project))
-
-    def _key(self, job: Waiting) -> PoolKey | None:
-        """The pool in which it would start, None = it would not."""
-        if not self._allowed(job):
-            return None
-        return next((key for key in job.keys if self._free.get(key, 0) >= job.needs.size), None)
-
-    def _allowed(self, job: Waiting) -> bool:
-        """Whether its project's limit lets it start."""
-        return self._held.get(job.project, 0) + job.needs.size <= self._projects.most(job.project)
+            self._push(at + job.length_s, Ending(at + job.length_s, chosen, job.needs.size, job.project))

@@ -1,4 +1,4 @@
-"""A batch of stream entries folded into rows for the history, in memory."""
+"""Turns a batch of stream entries into rows for the history, in memory."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -39,7 +39,7 @@ from smore.process.observability import logger
 
 log = logger(__name__)
 
-#: What an execution keeps of the decision's prediction for its GPU instance, where it is not 0.
+#: Predictions of the decision for its GPU instance that an execution keeps where they are not 0.
 _EXPECTED: Final = (
     "run_s",
     "function_degradation",
@@ -63,7 +63,7 @@ def stream_number(entry: str) -> int:
 
 
 class Fold:
-    """Folds a batch of entries into rows: an invocation that arrived and ended in it is one row."""
+    """The rows of a batch of entries. An invocation that arrived and ended within the batch is one row."""
 
     def __init__(self) -> None:
         self.invocations: dict[str, StagedInvocation] = {}
@@ -117,7 +117,7 @@ class Fold:
         )
 
     def _counted(self, entry: str) -> None:
-        """The platform was up in the second of an entry: a minute without arrivals then counts as 0."""
+        """Mark the second of an entry as counted: the platform was up."""
         second = int(entry.partition("-")[0]) // 1000
         minute = second // 60
         row = self.minutes.get(minute)
@@ -224,7 +224,7 @@ class Fold:
 
     def _settled(self, event: stream.Settled) -> None:
         project, _, name = event.function.partition("/")
-        # The start of an earlier attempt stands in the record until the next one starts.
+        # The record keeps the start of an earlier attempt until the next one starts.
         started = event.started_us if event.started_us >= event.claimed_us else 0
         earlier = self.invocations.get(event.id)
         self.invocations[event.id] = ended = StagedInvocation(
@@ -331,7 +331,7 @@ class Fold:
 
 
 def _reasons(decision: str) -> dict[str, Any] | None:
-    """A decision's JSON, None where it has another form."""
+    """A decision's JSON; None where it has another form."""
     try:
         reasons = msgspec.json.decode(decision)
     except ValueError:
@@ -347,7 +347,7 @@ def _reasons(decision: str) -> dict[str, Any] | None:
 
 
 def _predicted(reasons: dict[str, Any], gpu: str) -> tuple[str, str]:
-    """What the decision predicted for the GPU instance, as JSON, and the reason of a cold start; '' = none."""
+    """The decision's predictions for the GPU instance, as JSON, and the reason of a cold start; '' = none."""
     chosen = next((candidate for candidate in reasons.get("candidates", ()) if candidate.get("gpu") == gpu), None)
     expected = "" if chosen is None else _json({name: chosen[name] for name in _EXPECTED if chosen.get(name)})
     return expected, str(reasons.get("unforeseen") or "")

@@ -60,10 +60,9 @@ _Value = TypeVar("_Value", BudgetStep, PastInvocation, Execution, JobWindow, Gpu
 
 class Reader:
     """
-    Reads the history, for the API and for people. Postgres away is SQLAlchemy's OperationalError.
+    Reads the history. Raises SQLAlchemy's OperationalError where Postgres is away.
 
-    Each method takes a connection of its own, which costs three round trips more: who calls several uses
-    :meth:`together`.
+    Each method takes a connection of its own, which costs three more round trips; use :meth:`together` for several calls.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -133,8 +132,8 @@ class Reader:
 
     def windows_around(self, job: str, gpu: str, start: float, end: float) -> list[JobWindow]:
         """
-        What a job's iterations on a GPU instance took as last reported while something ran there, epoch seconds; at
-        most one window.
+        The last window of a job's iterations on a GPU instance that was reported between ``start`` and ``end`` (epoch
+        seconds); empty where there was none.
         """
         row = JobWindowRow
         which = (row.job == job, row.gpu == gpu, row.at > _moment(start - JOB_WINDOW_S), row.at <= _moment(end))
@@ -174,7 +173,7 @@ class Reader:
         )
 
     def harvest(self, job: str, gpus: Sequence[str]) -> Harvest:
-        """What ran beside a job on its GPU instances, to the end or not, since it began."""
+        """All runs beside a job on its GPU instances since it began, those that failed included."""
         row = JobHarvestRow
         sums = (func.coalesce(func.sum(row.seconds), 0.0), func.coalesce(func.sum(row.invocations), 0))
         with self._connect() as connection:
@@ -182,7 +181,7 @@ class Reader:
         return Harvest(seconds=float(seconds), invocations=int(invocations))
 
     def totals(self, project: str, function: str | None = None) -> list[Totals]:
-        """By function and revision, of all that ever ended; all functions of the project where none is named."""
+        """Totals of all ended invocations by function and revision; of all functions of the project where none is named."""
         row = FunctionTotalRow
         query = select(row).where(row.project == project).order_by(row.function, row.revision, row.batch_rows)
         if function is not None:
@@ -216,10 +215,8 @@ class Reader:
 
     def served(self, since: float, until: float, most: int) -> tuple[list[Served], int]:
         """
-        Invocations that arrived in [since, until) and have ended, in order of arrival, and how many there were; the
-        newest ``most``.
-
-        Cancelled ones are left out, and counted with neither.
+        The newest ``most`` invocations that arrived in [since, until) and have ended, in order of arrival, and how many
+        there were in all. Cancelled invocations are in neither.
         """
         row, run = InvocationRow, ExecutionRow
         ended = (State.SUCCEEDED, State.FAILED, State.REJECTED, State.EXPIRED)
@@ -286,7 +283,7 @@ class Reader:
         """Of every job on every GPU instance in [since, until), those of most windows first."""
         row = JobWindowRow
 
-        # Numbers of iterations weigh: a window without any has 0 seconds.
+        # Weighted by the number of iterations: a window without any has 0 seconds.
         alone, beside = func.sum(row.solo_count), func.sum(row.shared_count)
         spent = func.sum(row.solo_s * row.solo_count), func.sum(row.shared_s * row.shared_count)
         columns = (
@@ -316,7 +313,7 @@ class Reader:
             return {str(policy): int(n) for policy, n in connection.execute(query.order_by(func.count().desc(), name))}
 
     def specs(self, revisions: Collection[tuple[str, int]]) -> dict[tuple[str, int], FunctionSpec]:
-        """The catalog's word on (``<project>/<name>``, revision), with what their canaries found; those it knows."""
+        """Specs of (``<project>/<name>``, revision), with what their canaries measured; missing revisions are left out."""
         wanted = [(*function.split("/", 1), number) for function, number in revisions]
         row = RevisionRow
         query = select(row.project, row.function, row.number, row.spec)
@@ -328,7 +325,7 @@ class Reader:
             }
 
     def job_tags(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
-        """What was said of jobs when they were started (``workload``, ``budget``), by id."""
+        """The tags of jobs (``workload``, ``budget``), by id."""
         with self._connect() as connection:
             return {
                 str(job): dict(tags)

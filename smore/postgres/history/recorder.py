@@ -1,8 +1,9 @@
 """
-The recorder: the event stream written into Postgres in bulk. It is the only writer of the history.
+The recorder writes the event stream into Postgres in bulk. It is the only writer of the history.
 
-A batch of entries is folded in memory, copied into temporary tables and merged from there; the cursor moves in the same
-transaction. Only then is the stream cut, and never ahead of the leader. While Postgres is away the stream waits.
+It turns a batch of entries into rows in memory, copies them into temporary tables, and merges those into the history; the
+cursor changes in the same transaction. Then it trims the stream, but never entries that the leader has not read. While
+Postgres is away the stream keeps its entries.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,17 +24,17 @@ log = logger(__name__)
 
 #: Name of the event stream's row in ``stream_cursor``.
 CURSOR: Final = "ev"
-#: Entries of one read. The nested lists of longer answers set off the garbage collector: six times the time an entry
-#: (measured).
+#: Entries of one read. A longer answer has so many nested lists that the garbage collector runs: six times the time for
+#: each entry (measured).
 _PAGE: Final = 1000
 
 
 class Recorder:
     """
-    Writes the event stream into Postgres. Any number may run: the cursor's row is locked while one of them works.
+    Writes the event stream into Postgres. Several may run: the one that works locks the cursor's row.
 
-    Redis away is redis-py's error, Postgres away SQLAlchemy's OperationalError; either way nothing is lost and the call
-    may be repeated.
+    Raises redis-py's errors where Redis is away, and SQLAlchemy's OperationalError where Postgres is. Nothing is lost, and
+    the call may be repeated.
     """
 
     def __init__(self, engine: Engine, client: "redis.Redis", prefix: str) -> None:
@@ -46,10 +47,9 @@ class Recorder:
 
     def drain(self, limit: int = 5000) -> int:
         """
-        Write at most ``limit`` entries and cut the stream behind them.
+        Write at most ``limit`` entries, and trim the stream up to them.
 
-        Returns how many there were. Fewer than ``limit``: the stream is at its end for now, or another recorder is at
-        work.
+        Returns how many were written. Fewer than ``limit``: the stream has no more entries, or another recorder works.
         """
         with driver(self._engine) as connection:
             count = self._drain(connection, limit)
@@ -59,7 +59,7 @@ class Recorder:
         return count
 
     def lag_s(self) -> float:
-        """Seconds since the oldest entry that is not in Postgres yet, 0 where there is none."""
+        """Age of the oldest entry that is not in Postgres yet, in seconds; 0 where there is none."""
         oldest = cast("list[tuple[bytes, object]]", self._redis.xrange(self._stream, min=f"({self._cursor}", count=1))
         if not oldest:
             return 0.0
@@ -80,7 +80,9 @@ class Recorder:
             cursor = row[0]
             entries = self._read(cursor, limit)
             if not entries and cursor != "0-0" and stream_number(self._last()) < stream_number(cursor):
-                log.warning("the event stream began anew, so does the history", cursor=cursor, last=self._last())
+                log.warning(
+                    "the event stream was reset; recording starts at its beginning", cursor=cursor, last=self._last()
+                )
                 cursor = "0-0"
                 entries = self._read(cursor, limit)
             if entries:
@@ -98,11 +100,11 @@ class Recorder:
     def _read(self, cursor: str, limit: int) -> list[tuple[str, bytes]]:
         entries: list[tuple[str, bytes]] = []
         while len(entries) < limit:
-            asked = min(_PAGE, limit - len(entries))
-            answer = self._redis.xread({self._stream: cursor}, count=asked)
+            size = min(_PAGE, limit - len(entries))
+            answer = self._redis.xread({self._stream: cursor}, count=size)
             page = [(entry, values[b"e"]) for entry, values in fleet.stream_entries(answer)]
             entries += page
-            if len(page) < asked:
+            if len(page) < size:
                 break
             cursor = page[-1][0]
         return entries
@@ -115,8 +117,8 @@ class Recorder:
 
     def _write(self, connection: Connection, entries: Sequence[tuple[str, bytes]]) -> None:
         """
-        An entry that Postgres refuses (a value that it cannot hold) is searched for by halving, and passed over: it
-        must not block the others.
+        Write rows. An entry that Postgres refuses (a value that it cannot hold) is found by bisection and skipped, so that
+        it does not block the others.
         """
         fold = Fold()
         for entry, raw in entries:
@@ -135,12 +137,12 @@ class Recorder:
                 return
             middle = len(entries) // 2
             for half in (entries[:middle], entries[middle:]):
-                # Rows of the half before would be merged again.
+                # Without the rows of the other half, which would be merged again.
                 connection.execute(EMPTY)
                 self._write(connection, half)
 
     def _trim(self) -> None:
-        """Cut the entries before the cursor, but none that the leader has not read."""
+        """Trim the entries before the cursor, but none that the leader has not read."""
         leader = cast("bytes | None", self._redis.get(self._leader))
         seen = min(self._cursor, leader.decode() if leader else self._cursor, key=stream_number)
         self._redis.xtrim(self._stream, minid=seen, approximate=False)
@@ -156,4 +158,4 @@ def _merge(connection: Connection, stage: Stage, rows: Collection[StagedRow]) ->
 
 def _skipped(entry: str, error: Exception) -> None:
     RECORD_SKIPPED.inc()
-    log.warning("stream entry passed over", entry=entry, error=str(error))
+    log.warning("stream entry skipped", entry=entry, error=str(error))

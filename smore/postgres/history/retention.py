@@ -1,4 +1,4 @@
-"""How much history is kept: deletion by age and by size, and what the history takes."""
+"""Retention of the history: deletion by age and by size, and the measured size."""
 
 # ruff: noqa: S608 - every SQL text is put together from names and expressions of this module
 
@@ -19,14 +19,14 @@ GIB: Final = 1 << 30
 DAY_S: Final = 86_400.0
 #: Rows that one transaction of :func:`retain` deletes.
 RETAIN_CHUNK: Final = 10_000
-#: The part of its bound to which a history that has become too large is cut.
+#: Part of the bound down to which a history that is too large is deleted.
 _ROOM: Final = 0.95
 #: Bytes that a row's line pointer, its header and the alignment of its columns take.
 _ROW_BYTES: Final = 36
 #: Minutes that must have passed since the first counted one for a day's growth to be stated.
 _LEAST_MINUTES: Final = 10.0
 
-#: A table, the statement that deletes a chunk of it, and the bound that it is given.
+#: A table, the statement that deletes a chunk of its rows, and the bound for the statement.
 _Retirement: TypeAlias = tuple[str, str, datetime | int]
 
 #: The tables with a row for every invocation, sample or report: what retention by size measures.
@@ -45,9 +45,9 @@ _ROWS = (
 def retain(engine: Engine, days: float, *, most_bytes: float = inf, minutes_days: float = 400.0) -> int:
     """
     Delete rows that are older than ``days``, then the oldest of those that take more than ``most_bytes``; minutes
-    when they are older than ``minutes_days``. A chunk a transaction, so that nobody waits for long.
+    when they are older than ``minutes_days``. Each transaction deletes one chunk, so that no other one waits for long.
 
-    Returns how many rows (executions, which go with their invocations, not counted).
+    Returns how many rows were deleted, without the executions of the invocations.
     """
     now = datetime.now(UTC)
     with driver(engine) as connection:
@@ -70,7 +70,7 @@ def retain(engine: Engine, days: float, *, most_bytes: float = inf, minutes_days
 
 
 def _retire(connection: Connection, retirements: Iterable[_Retirement], why: str) -> int:
-    """How many rows were deleted; the log and the metrics name the tables."""
+    """Delete rows and return how many; the log and the metrics name the tables."""
     deleted: dict[str, int] = {}
     for table, statement, bound in retirements:
         while True:
@@ -108,7 +108,7 @@ def rows_before(before: datetime) -> Iterator[_Retirement]:
     ):
         yield _retirement(table, column, before)
 
-    # The loss that is stated of a job that still runs rests on all of its windows.
+    # The statement of a job that still runs needs all of its windows.
     rows = (
         "SELECT w.ctid FROM loss_windows AS w LEFT JOIN jobs AS j ON j.id = w.job WHERE w.end_at < %(before)s"
         " AND (j.id IS NULL OR j.ended_at < %(before)s) LIMIT %(chunk)s"
@@ -140,11 +140,11 @@ def _deletion(table: str, rows: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """
-    What the rows of the history take, indices included, as of Postgres' last statistics of them.
+    The size of the history, indices included, as of Postgres' last statistics.
 
-    ``bytes`` hold rows; ``file_bytes`` are the files: what retention frees in them is written again, not given back.
-    ``bytes_per_day``: how fast it grows, by the invocations that ended in the last day (or since the first of them);
-    None = too few to tell. ``oldest_at`` in epoch seconds, None = there is no row.
+    ``bytes``: of the rows; ``file_bytes``: of the files, in which space that retention frees is used again but not given
+    back. ``bytes_per_day``: growth, from the invocations that ended in the last day (or since the first of them); None =
+    too few to tell. ``oldest_at``: epoch seconds, None = there is no row.
     """
 
     bytes: float
@@ -155,7 +155,7 @@ class Size:
 
 
 def measure(connection: Connection) -> Size:
-    """Reads catalogs and a day of minutes; no row of the big tables is counted."""
+    """Measure the size from Postgres' catalogs and a day of minutes, without counting rows of the large tables."""
     query = """
         SELECT c.relname, pg_total_relation_size(c.oid), pg_relation_size(c.oid), c.reltuples, coalesce(w.bytes, 0)
         FROM pg_class AS c LEFT JOIN (
@@ -167,7 +167,7 @@ def measure(connection: Connection) -> Size:
     with connection.transaction():
         for name, total, heap, rows, width in connection.execute(query, (list(_ROWS),)).fetchall():
             files += total
-            # Without statistics there were no deletions to speak of either.
+            # A table without statistics is new: hardly any row was deleted.
             used += total if rows < 0 else total * min(1.0, rows * (width + _ROW_BYTES) / max(heap, 1))
             if name == "invocations":
                 invocations = max(0, int(rows))

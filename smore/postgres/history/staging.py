@@ -1,10 +1,10 @@
 """
-The tables on the way into the history: rows as the fold makes them, a temporary table for each kind, and the SQL that
-merges it into the tables of smore/postgres/rows.py.
+Staging of the history: rows as smore/postgres/history/fold.py makes them, a temporary table for each kind, and the SQL
+that merges it into the tables of smore/postgres/rows.py.
 
-Merging never replaces a later state by an earlier one, and an arrival counts when its row first appears, so that
-reading entries again (a wiped Redis, a restored database) changes nothing. In rows 0 and '' stand for what is not known
-and times are microseconds. They are not tracked by the garbage collector, which would scan all of them.
+Merging never replaces a later state by an earlier one, and an arrival is counted when its row is inserted, so reading
+entries again (Redis was reset, the database restored) changes nothing. In staged rows 0 and '' stand for unknown values,
+and times are microseconds. The garbage collector does not track them; it would scan all of them.
 """
 
 # ruff: noqa: S608 - every SQL text is put together from names and expressions of this module
@@ -186,8 +186,8 @@ _TYPES = {str: "text", int: "bigint", float: "float8"}
 
 class Stage:
     """
-    A temporary table, emptied by every commit, with a column for each field of ``row``; ``merges`` carry it into the
-    history.
+    A temporary table that every commit empties, with a column for each field of ``row``. ``merges``: the SQL statements
+    that merge it into the history.
     """
 
     def __init__(self, row: type[StagedRow], *merges: str) -> None:
@@ -201,10 +201,10 @@ class Stage:
         self._form = "\t".join(["%s"] * len(row.__struct_fields__))
 
     def line(self, row: StagedRow) -> str:
-        """COPY's text form. Postgres' text cannot hold NUL: it is left out."""
+        """The row in COPY's text format, without NUL, which Postgres' text cannot hold."""
         cells = self._cells(row)
         line = self._form % cells
-        # Hardly any row needs an escape, so the row is looked at as a whole first.
+        # Hardly any row needs an escape, so the whole line is tested first.
         if line.count("\t") != self._tabs or "\\" in line or "\n" in line or "\r" in line or "\0" in line:
             line = "\t".join(_ESCAPED.sub(lambda match: _ESCAPES[match[0]], str(cell)) for cell in cells)
         return line
@@ -217,15 +217,15 @@ def _at(column: str) -> str:
 
 def _progress(table: str) -> str:
     """
-    Grows with every step of an invocation that has not ended: dispatched, running, and queued again, attempt by
-    attempt.
+    SQL for a number that grows with every step of an invocation that has not ended: dispatched, running, queued again,
+    attempt after attempt.
     """
     return f"{table}.attempt * 4 + CASE {table}.state WHEN 'dispatched' THEN 1 WHEN 'running' THEN 2 ELSE 3 END"
 
 
 INVOCATIONS = Stage(
     StagedInvocation,
-    # Invocations whose arrival is known, from whatever event.
+    # Invocations whose arrival is known, from any event.
     f"""
     WITH merged AS (
         INSERT INTO invocations AS i (id, project, function, revision, state, cause, attempt, starts, arrival_at, deadline_at, claimed_at,
@@ -291,12 +291,12 @@ INVOCATIONS = Stage(
     """,
 )
 
-#: The reason of a cold start that the leader took for a warm one: the instance was still loading.
+#: The reason of a cold start where the leader expected a warm one: the instance was still loading.
 LATE = "late"
 
 EXECUTIONS = Stage(
     StagedExecution,
-    # Alphabetically, too, running comes after dispatched.
+    # States are compared as text: running comes after dispatched in the alphabet, too.
     f"""
     WITH merged AS (
         INSERT INTO executions AS e (invocation, attempt, project, function, gpu, decision_id, state, cause, cold, load_s, run_s, batch,
@@ -400,7 +400,7 @@ INSTANCES = Stage(
     """,
 )
 
-#: An instance whose worker is gone ended when it last reported; where nothing had used it, its load was wasted.
+#: An instance whose worker is gone ended at its last report. If nothing used it, its load was wasted.
 _WORKER_LOST = """
     UPDATE instances AS i SET ended_at = greatest(i.told_at, i.asked_at), why = 'worker_lost',
         outcome = CASE WHEN i.outcome <> 'open' THEN i.outcome WHEN i.ready_at IS NULL THEN 'failed' ELSE 'wasted' END
@@ -408,7 +408,7 @@ _WORKER_LOST = """
 
 BOOTS = Stage(
     StagedBoot,
-    # A worker that has started anew has none of the instances of its former process.
+    # A restarted worker has none of the instances of its former process.
     f"{_WORKER_LOST} FROM STAGE AS s WHERE i.ended_at IS NULL AND i.gpu = s.gpu AND i.boot <> s.boot AND i.told_at <"
     f" {_at('s.at')}",
 )

@@ -1,4 +1,4 @@
-"""What the history tells: values that :class:`smore.postgres.history.reader.Reader` gives. Times in epoch seconds."""
+"""Values that :class:`smore.postgres.history.reader.Reader` returns. Times in epoch seconds."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,8 +13,8 @@ JOB_WINDOW_S: Final = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastInvocation:
     """
-    An invocation as the event stream had it, finished or not. ``gate_s``: what the gate held against its deadline, from
-    arrival.
+    An invocation in the history, finished or not. ``gate_s``: the earliest feasible finish that the admission gate
+    compared with its deadline, seconds from arrival.
     """
 
     id: str
@@ -61,8 +61,8 @@ class Execution:
     @property
     def degradation(self) -> float | None:
         """
-        Measured: its run time over what the decision expected of it alone, minus one. None where it was cold, or not
-        run to the end.
+        The measured degradation: the run time over the time that the decision expected for it alone, minus one. None
+        where the run was cold or did not end.
         """
         alone_s = (self.predicted or {}).get("run_s")
         return self.run_s / alone_s - 1 if self.run_s is not None and alone_s and not self.cold else None
@@ -97,8 +97,8 @@ class JobWindow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
     """
-    The closed windows of a job on a GPU instance; ``first_at``, ``last_at``: when the first and the last began, epoch
-    seconds.
+    Sums over the closed windows of a job on a GPU instance. ``first_at``, ``last_at``: when the first and the last window
+    began, epoch seconds.
     """
 
     first_at: float
@@ -120,8 +120,7 @@ class BudgetStep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harvest:
     """
-    What functions were given beside a job: seconds of device time (a batch counts once) and the invocations that they
-    served.
+    Runs of functions beside a job: seconds, a batch counted once, and the number of invocations.
     """
 
     seconds: float
@@ -143,12 +142,11 @@ class GpuSample:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """
-    An invocation that has ended, with its last attempt: what a replay needs. ``function`` is ``<project>/<name>``;
-    epoch seconds.
+    An ended invocation with its last attempt, for replays. ``function`` is ``<project>/<name>``; times in epoch seconds.
 
-    ``attempt`` 0 = never dispatched. ``run_s`` is that of the whole batch of ``batch`` invocations with ``batch_rows``
-    rows (None: not run to the end), ``slowdown`` the degradation that the decision expected of it; ``load_s`` a cold
-    start, all phases. ``wait_s``: from the dispatch to the start.
+    ``attempt``: 0 = never dispatched; ``run_s``: of the whole batch, of ``batch`` invocations with ``batch_rows`` rows
+    (None = it did not run to the end); ``slowdown``: the degradation that the decision expected; ``load_s``: a cold
+    start, all phases; ``wait_s``: from the dispatch to the start.
     """
 
     id: str
@@ -176,7 +174,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """A GPU instance over a span: means of its samples, and what it was at the last one."""
+    """A GPU instance over a span: means of its samples, and its device as of the last one."""
 
     gpu: str
     device: str
@@ -190,8 +188,8 @@ class GpuUse:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUse:
     """
-    A serverful job on a GPU instance over a span: mean seconds of an iteration alone, and of any (None: there was
-    none).
+    A serverful job on a GPU instance over a span: mean seconds of an iteration alone, and of any iteration; None = there
+    was none.
     """
 
     job: str
@@ -213,11 +211,11 @@ class BatchTotal:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """
-    What became of a revision's invocations, all that ever ended; seconds are sums over them.
+    All ended invocations of a revision; seconds are sums over them.
 
-    ``total_s``: arrival to end of those that succeeded, of which ``wait_s`` until they were started and ``run_s`` in
-    their batch's run; ``failed_s``: arrival to end of the others. ``rows``: of those that succeeded. ``last_at``: the
-    newest end, epoch seconds.
+    ``total_s``: arrival to end of those that succeeded, of which ``wait_s`` until the start and ``run_s`` in the run of
+    their batch; ``failed_s``: arrival to end of the others; ``rows``: of those that succeeded; ``last_at``: the latest
+    end, epoch seconds.
     """
 
     function: str

@@ -1,0 +1,187 @@
+"""
+Settings of the queue of trainings compared: ``python -m scheduler.simulation compare --preset jobs-muri``.
+
+Every setting meets the same jobs, errors and failures of a seed. Differences are paired by seed, with 95 % intervals
+(Student): ``advantage.<metric>.<other>`` is by how much the first setting is better, in the metric's unit;
+``reduction.<metric>.<a>.<b>`` the part by which a's is below b's. Each stands in the figures with ``.low`` and ``.high``.
+"""
+
+import csv
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from research.compare.claims import TIE, ClaimVerdict
+from scheduler.policy.jobs.knobs import job_setting
+from scheduler.policy.setting import parse
+from scheduler.simulation.jobs.metrics import MEANINGS, MORE, figures
+from scheduler.simulation.jobs.simulator import simulate_jobs
+from scheduler.simulation.jobs.traces import jobs
+from scheduler.simulation.jobs.world import load_job_preset
+from scheduler.simulation.metrics import Interval, interval
+from scheduler.simulation.world import bad
+
+#: Metrics of which reductions are said for every two settings.
+REDUCED: Final = ("jct", "wait")
+#: Columns of the table.
+SHOWN: Final = ("jct", "jct_median", "jct_p99", "wait", "makespan", "slowdown_max", "gpu_share", "preemptions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """``lengths``: deviation of the logarithm of what owners say; ``truth``: another one, '' = the preset's."""
+
+    preset: str
+    policies: tuple[str, ...]
+    seeds: int
+    truth: str
+    lengths: float
+    among: tuple[Path, ...]
+
+
+#: Setting → metric → one value for each seed.
+Values = Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def plan(preset: str, named: str, seeds: int, truth: str, lengths: float, among: Sequence[Path]) -> JobPlan:
+    """Of a command's options; ``named``: settings with commas between. Raises UnknownPolicy or BadWorld."""
+    policies = tuple(filter(None, named.split(","))) or load_job_preset(preset).policies
+    for policy in policies:
+        setting, knobs = parse(policy)
+        job_setting(setting, **knobs)
+    if len(set(policies)) < len(policies):
+        raise bad("policies", "each once is expected")
+    if not 0 <= lengths < 10:
+        raise bad("lengths", f"a number in 0..10 is expected, not {lengths:g}")
+    return JobPlan(preset=preset, policies=policies, seeds=seeds, truth=truth, lengths=lengths, among=tuple(among))
+
+
+def run_seed(plan: JobPlan, seed: int) -> tuple[int, dict[str, dict[str, float]], int]:
+    """(seed, figures by setting, jobs simulated)."""
+    preset = load_job_preset(plan.preset, truth=plan.truth, lengths=plan.lengths)
+    trace = jobs(preset.trace, preset.world.size, seed, plan.among)
+    by_policy = {}
+    for policy in plan.policies:
+        setting, knobs = parse(policy)
+        by_policy[policy] = figures(simulate_jobs(preset.world, trace, job_setting(setting, **knobs), seed=seed))
+    return seed, by_policy, len(trace) * len(plan.policies)
+
+
+def values(plan: JobPlan, workers: int, progress: Callable[[int, int, int], None]) -> Values:
+    """All runs. ``progress(done, total, jobs)`` is called after each seed."""
+    rows: dict[int, dict[str, dict[str, float]]] = {}
+    simulated = 0
+    for seed, by_policy, count in _each(plan, min(workers, plan.seeds)):
+        rows[seed] = by_policy
+        simulated += count
+        progress(len(rows), plan.seeds, simulated)
+    names = list(rows[0][plan.policies[0]])
+    return {
+        policy: {name: [rows[seed][policy][name] for seed in range(plan.seeds)] for name in names}
+        for policy in plan.policies
+    }
+
+
+def _each(plan: JobPlan, workers: int) -> Iterator[tuple[int, dict[str, dict[str, float]], int]]:
+    if workers <= 1:
+        yield from map(partial(run_seed, plan), range(plan.seeds))
+        return
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap_unordered(partial(run_seed, plan), range(plan.seeds))
+
+
+def intervals(plan: JobPlan, by: Values) -> dict[str, Interval]:
+    """Means by setting, advantages of the first over the others, and reductions between every two."""
+    found = {f"{name}.{policy}": interval(series) for policy, of in by.items() for name, series in of.items()}
+    first, *others = plan.policies
+    for other in others:
+        for name, series in by[other].items():
+            sign = -1.0 if name in MORE else 1.0
+            differences = [sign * (theirs - ours) for ours, theirs in zip(by[first][name], series, strict=True)]
+            found[f"advantage.{name}.{other}"] = interval(differences)
+    for name in REDUCED:
+        for ours in plan.policies:
+            for theirs in plan.policies:
+                if ours != theirs:
+                    parts = [
+                        1.0 - mine / other if other > 0 else 0.0
+                        for mine, other in zip(by[ours][name], by[theirs][name], strict=True)
+                    ]
+                    found[f"reduction.{name}.{ours}.{theirs}"] = interval(parts)
+    return found
+
+
+def judged(plan: JobPlan, found: Mapping[str, Interval]) -> dict[str, tuple[str, ClaimVerdict]]:
+    """Of each other setting: the claim that the first one's mean completion is lower, and whether it held."""
+    first, *others = plan.policies
+    claims = {}
+    for other in others:
+        advantage = found[f"advantage.jct.{other}"]
+        verdict = ClaimVerdict.UNKNOWN
+        if advantage.low > TIE:
+            verdict = ClaimVerdict.HELD
+        elif advantage.high < -TIE:
+            verdict = ClaimVerdict.FAILED
+        claims[f"jct.{other}"] = f"mean completion of {first} lower than {other}'s", verdict
+    return claims
+
+
+def document(plan: JobPlan, found: Mapping[str, Interval]) -> dict[str, Any]:
+    """What the JSON line says."""
+    named: dict[str, float] = {}
+    for name, one in found.items():
+        named[name] = one.mean
+        if name.startswith(("advantage.", "reduction.")):
+            named |= {f"{name}.low": one.low, f"{name}.high": one.high}
+    claims = judged(plan, found)
+    holds = {ClaimVerdict.HELD: 1.0, ClaimVerdict.FAILED: 0.0, ClaimVerdict.UNKNOWN: float("nan")}
+    named |= {f"holds.{name}": holds[verdict] for name, (_, verdict) in claims.items()}
+    return {
+        "figures": named,
+        "intervals": {name: {"low": one.low, "high": one.high} for name, one in found.items()},
+        "claims": {name: f"{words}: {verdict}" for name, (words, verdict) in claims.items()},
+        "seeds": plan.seeds,
+        "device": "simulated",
+    }
+
+
+def show(plan: JobPlan, found: Mapping[str, Interval]) -> None:
+    """The table and the claims, for people."""
+    print(f"{plan.preset}: {plan.seeds} seeds, +- half a 95 % interval over seeds")
+    for name in SHOWN:
+        print(f"  {name:13} {MEANINGS[name]}")
+    wide = max(14, *(len(policy) + 2 for policy in plan.policies))
+    print(f"{'':{wide}}" + "".join(f"{name:>17}" for name in SHOWN))
+    for policy in plan.policies:
+        print(f"{policy:{wide}}" + "".join(_cell(found[f"{name}.{policy}"]) for name in SHOWN))
+    if len(plan.policies) > 1:
+        print(f"{plan.policies[0]} against the others, hours of mean completion, paired by seed:")
+    for name, (words, verdict) in judged(plan, found).items():
+        one = found[f"advantage.{name}"]
+        part = found[f"reduction.jct.{plan.policies[0]}.{name.removeprefix('jct.')}"]
+        print(
+            f"  {verdict:15} {words}: {one.mean:+.2f} [{one.low:+.2f}, {one.high:+.2f}], {100 * part.mean:.0f} %"
+            f" [{100 * part.low:.0f}, {100 * part.high:.0f}]"
+        )
+
+
+def _cell(one: Interval) -> str:
+    half = (one.high - one.low) / 2
+    return f"{one.mean:10.2f}" + (f" ±{half:5.2f}" if half == half else " " * 7)
+
+
+def write(plan: JobPlan, by: Values, folder: Path) -> Path:
+    """``rows.csv``: a line for each run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        names = list(by[plan.policies[0]])
+        writer.writerow(["seed", "policy", *names])
+        for seed in range(plan.seeds):
+            for policy in plan.policies:
+                writer.writerow([seed, policy, *(repr(by[policy][name][seed]) for name in names)])
+    return path

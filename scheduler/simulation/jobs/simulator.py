@@ -1,0 +1,318 @@
+"""
+A run: jobs of a trace under a rule on one simulated clock.
+
+What happens stands in one heap. All that happens at one time reaches the rule in one call, and what it decides happens at
+that time; a stop, which frees GPU instances at once here, comes back to it in another call at the same time. A decision
+that contradicts the world (a GPU instance taken twice, a part of a gang) raises
+:class:`~scheduler.simulation.result.Inconsistent`. The same world, jobs, seed and rule give the same result.
+
+Simulated: gangs, nodes that fail and come back, attempts that fail, restarts from checkpoints, wrong lengths. Not: what
+functions cost trainings, how long a start takes, networks, checkpoints that are on one node alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from heapq import heappop, heappush
+from math import exp, inf
+from random import Random
+from time import process_time
+from typing import Final, assert_never
+
+from scheduler.policy.jobs.core import JobPolicy
+from scheduler.policy.jobs.decisions import Decision, Finish, PublishQueue, Requeue, Start, Stop, TrialAnswered
+from scheduler.policy.jobs.events import AttemptOver, Ended, Event, GpuLost, GpuSeen, JobProgressed, JobSubmitted
+from scheduler.policy.jobs.knobs import JobKnobs
+from scheduler.policy.jobs.spec import JobSpec
+from scheduler.simulation.jobs.traces import HOUR_S, SimulatedJob
+from scheduler.simulation.jobs.world import DAY_S, JobWorld
+from scheduler.simulation.result import Inconsistent
+
+#: A run that goes on so many times longer than all work on one GPU would take never ends.
+ENDLESS: Final = 100
+
+
+class Happening(IntEnum):
+    """What an entry of the heap brings about, and its payload."""
+
+    #: A job comes: its place in the trace.
+    SUBMIT = 0
+    #: An attempt is through, or fails: (job, attempt).
+    OVER = 1
+    #: An attempt goes on from its checkpoint: (job, attempt).
+    RESUMED = 2
+    #: A node fails; is known to have failed; comes back: its place.
+    NODE_FAILS = 3
+    NODE_LOST = 4
+    NODE_BACK = 5
+    #: The rule wanted to be woken.
+    WAKE = 6
+
+
+@dataclass(slots=True)
+class _State:
+    """
+    A job in the run: ``done_s`` of its seconds are in its last checkpoint, ``on_s`` it has held GPU instances;
+    ``attempt`` runs on ``gpus`` since ``since``, goes on from ``resumed`` and is over at ``over_at`` as ``ended``.
+    """
+
+    job: SimulatedJob
+    spec: JobSpec
+    done_s: float = 0.0
+    on_s: float = 0.0
+    attempt: int = 0
+    gpus: tuple[str, ...] = ()
+    since: float = 0.0
+    resumed: float = 0.0
+    over_at: float = inf
+    ended: Ended = Ended.SUCCEEDED
+    first_start: float = inf
+    end: float = inf
+    outcome: Ended | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """
+    Of each job, in order of arrival: when it came, first started and ended (seconds from the first arrival), the time that
+    it held GPU instances, its length alone, its GPUs, whether it succeeded, and its attempts. ``size``: GPU instances of
+    the cluster; ``preempted`` stops in all; ``policy_s`` of the processor in the rule.
+    """
+
+    submit_s: list[float] = field(default_factory=list)
+    start_s: list[float] = field(default_factory=list)
+    end_s: list[float] = field(default_factory=list)
+    on_s: list[float] = field(default_factory=list)
+    alone_s: list[float] = field(default_factory=list)
+    gpus: list[int] = field(default_factory=list)
+    succeeded: list[bool] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    size: int = 0
+    preempted: int = 0
+    policy_s: float = 0.0
+
+
+def simulate_jobs(world: JobWorld, jobs: Sequence[SimulatedJob], knobs: JobKnobs, *, seed: int) -> JobResult:
+    """Run a setting over jobs. Raises Inconsistent."""
+    return _Run(world, jobs, JobPolicy(knobs), seed).run()
+
+
+class _Run:
+    def __init__(self, world: JobWorld, jobs: Sequence[SimulatedJob], policy: JobPolicy, seed: int) -> None:
+        self._world, self._policy = world, policy
+        # Draws of their own for each purpose and job, so that all rules meet the same ones.
+        self._seed = seed
+        errors = Random(f"lengths {seed}")
+        self._states = [_State(job, self._spec(job, errors)) for job in jobs]
+        self._by_id = {state.job.id: state for state in self._states}
+        if len(self._by_id) < len(jobs):
+            raise Inconsistent("two jobs of the trace have the same name")
+        self._reports = {
+            f"n{node}g{place}": GpuSeen(
+                gpu=f"n{node}g{place}", node=f"n{node}", device=world.device, memory_mib=world.memory_mib
+            )
+            for node in range(world.nodes)
+            for place in range(world.gpus)
+        }
+        #: GPU instances that have failed, and of these the ones that the rule knows of.
+        self._down: set[str] = set()
+        self._lost: set[str] = set()
+        self._holder: dict[str, str] = {}
+        self._nodes = [Random(f"node {seed} {node}") for node in range(world.nodes)]
+        self._heap: list[tuple[float, int, Happening, tuple[str, int]]] = []
+        self._number = 0
+        self._woken_at = inf
+        self._preempted = 0
+        self._policy_s = 0.0
+        self._left = len(self._states)
+
+    def _spec(self, job: SimulatedJob, errors: Random) -> JobSpec:
+        """What its owner says of it: iterations of a profiled workload, or a duration that may be wrong."""
+        error = errors.gauss(0.0, 1.0)
+        common = {"id": job.id, "project": job.project, "name": job.model, "count": job.gpus}
+        if self._world.lengths:
+            seconds = job.seconds * exp(self._world.lengths * error)
+            return JobSpec(**common, restarts=self._world.restarts, duration_s=seconds)  # type: ignore[arg-type]
+        iterations = max(1, round(job.seconds / job.iteration_s))
+        return JobSpec(
+            **common,  # type: ignore[arg-type]
+            restarts=self._world.restarts,
+            iterations=iterations,
+            iteration_s={self._world.device: job.seconds / iterations},
+        )
+
+    def run(self) -> JobResult:
+        for place, state in enumerate(self._states):
+            self._push(state.job.submit_s, Happening.SUBMIT, ("", place))
+        if self._world.node_days:
+            for node, draw in enumerate(self._nodes):
+                self._push(draw.expovariate(1 / (self._world.node_days * DAY_S)), Happening.NODE_FAILS, ("", node))
+        self._tell(0.0, list(self._reports.values()))
+        latest = ENDLESS * sum(state.job.seconds for state in self._states) + self._states[-1].job.submit_s
+        while self._left:
+            now = self._heap[0][0] if self._heap else inf
+            if now > latest:
+                raise Inconsistent(f"{self._left} jobs never end")
+            events: list[Event] = []
+            while self._heap and self._heap[0][0] <= now:
+                _, _, what, payload = heappop(self._heap)
+                self._happen(now, what, payload, events)
+            self._tell(now, events)
+        return self._result()
+
+    def _push(self, at: float, what: Happening, payload: tuple[str, int]) -> None:
+        self._number += 1
+        heappush(self._heap, (at, self._number, what, payload))
+
+    def _tell(self, now: float, events: list[Event]) -> None:
+        """Give the rule what has happened, and perform what it decides until nothing follows from it."""
+        again = True
+        while again:
+            began = process_time()
+            decisions, wake_at = self._policy.decide(now, events)
+            self._policy_s += process_time() - began
+            events = []
+            for decision in decisions:
+                self._perform(now, decision, events)
+            again = bool(events)
+        if wake_at < inf and wake_at != self._woken_at:
+            self._woken_at = wake_at
+            self._push(max(now, wake_at), Happening.WAKE, ("", 0))
+
+    # ---- what happens ------------------------------------------------------------------------------------------------
+
+    def _happen(self, now: float, what: Happening, payload: tuple[str, int], events: list[Event]) -> None:
+        id_, number = payload
+        match what:
+            case Happening.SUBMIT:
+                events.append(JobSubmitted(spec=self._states[number].spec, submitted_at=now))
+            case Happening.OVER:
+                state = self._by_id[id_]
+                if state.attempt == number and state.gpus and state.over_at <= now:
+                    self._end_attempt(state, now, state.ended, events)
+            case Happening.RESUMED:
+                state = self._by_id[id_]
+                if state.attempt == number and state.gpus and state.spec.iterations:
+                    events.append(self._progress(state, state.done_s))
+            case Happening.NODE_FAILS:
+                self._node_fails(now, number)
+            case Happening.NODE_LOST:
+                self._lost |= set(self._of_node(number))
+                events += [GpuLost(gpu=gpu) for gpu in self._of_node(number)]
+            case Happening.NODE_BACK:
+                self._down -= set(self._of_node(number))
+                self._lost -= set(self._of_node(number))
+                events += [self._reports[gpu] for gpu in self._of_node(number)]
+                mean_s = self._world.node_days * DAY_S
+                self._push(now + self._nodes[number].expovariate(1 / mean_s), Happening.NODE_FAILS, ("", number))
+            case Happening.WAKE:
+                if now >= self._woken_at:
+                    self._woken_at = inf
+            case _:
+                assert_never(what)
+
+    def _of_node(self, node: int) -> list[str]:
+        return [f"n{node}g{place}" for place in range(self._world.gpus)]
+
+    def _node_fails(self, now: float, node: int) -> None:
+        """Whoever runs there stands still until the rule hears of it; it is back after that at the earliest."""
+        world = self._world
+        self._down |= set(self._of_node(node))
+        for id_ in {self._holder[gpu] for gpu in self._of_node(node) if gpu in self._holder}:
+            state = self._by_id[id_]
+            state.done_s, state.over_at = self._kept(state, now), inf
+            state.resumed = inf
+        self._push(now + world.silent_s, Happening.NODE_LOST, ("", node))
+        self._push(now + max(2 * world.silent_s, world.repair_h * HOUR_S), Happening.NODE_BACK, ("", node))
+
+    def _progress(self, state: _State, done_s: float) -> JobProgressed:
+        iteration_s = state.spec.iteration_s[self._world.device]
+        return JobProgressed(
+            id=state.job.id, attempt=state.attempt, iterations=int(done_s / iteration_s), iteration_s=iteration_s
+        )
+
+    def _rate(self, state: _State) -> float:
+        """Times longer than alone; nobody shares a GPU instance with it."""
+        return self._world.interference.slowdown(state.job, ())
+
+    def _done(self, state: _State, now: float) -> float:
+        """Seconds of its length that an attempt has behind it."""
+        return min(state.job.seconds, state.done_s + max(0.0, now - state.resumed) / self._rate(state))
+
+    def _kept(self, state: _State, now: float) -> float:
+        """What of it is in a checkpoint."""
+        done, every = self._done(state, now), self._world.checkpoint_s
+        return max(state.done_s, done - done % every) if every else done
+
+    def _end_attempt(self, state: _State, now: float, ended: Ended, events: list[Event]) -> None:
+        if ended is Ended.PREEMPTED:
+            state.done_s = self._done(state, now)
+        elif ended is not Ended.SUCCEEDED:
+            state.done_s = self._kept(state, now)
+        for gpu in state.gpus:
+            del self._holder[gpu]
+        state.on_s += now - state.since
+        state.gpus, state.over_at = (), inf
+        iteration_s = state.spec.iteration_s.get(self._world.device, 0.0)
+        iterations = int(state.done_s / iteration_s) if iteration_s else 0
+        events.append(AttemptOver(id=state.job.id, attempt=state.attempt, ended=ended, iterations=iterations))
+
+    # ---- what the rule decided ---------------------------------------------------------------------------------------
+
+    def _perform(self, now: float, decision: Decision, events: list[Event]) -> None:
+        match decision:
+            case Start():
+                self._start(now, decision, events)
+            case Stop():
+                state = self._by_id[decision.id]
+                self._preempted += decision.ended is Ended.PREEMPTED
+                self._end_attempt(state, now, decision.ended, events)
+            case Finish():
+                state = self._by_id[decision.id]
+                state.end, state.outcome = now, decision.ended
+                self._left -= 1
+            case Requeue() | PublishQueue() | TrialAnswered():
+                pass
+            case _:
+                assert_never(decision)
+
+    def _start(self, now: float, start: Start, events: list[Event]) -> None:
+        state, world = self._by_id[start.id], self._world
+        taken = [gpu for gpu in start.gpus if gpu in self._holder or gpu in self._lost]
+        if taken or state.gpus or len(set(start.gpus)) != state.job.gpus or start.attempt != state.attempt + 1:
+            raise Inconsistent(
+                f"{start.id} cannot start on {', '.join(start.gpus)}: {', '.join(taken) or 'no whole gang'}"
+            )
+        self._holder |= dict.fromkeys(start.gpus, start.id)
+        state.attempt, state.gpus, state.since = start.attempt, start.gpus, now
+        state.first_start = min(state.first_start, now)
+        state.resumed = now + (world.resume_s if start.attempt > 1 else 0.0)
+        draw = Random(f"attempt {self._seed} {start.id} {start.attempt}")
+        left_s = (state.job.seconds - state.done_s) * self._rate(state)
+        state.ended = Ended.FAILED if draw.random() < world.attempts else Ended.SUCCEEDED
+        if any(gpu in self._down for gpu in start.gpus):
+            # The node has failed and nobody knows yet.
+            state.resumed = state.over_at = inf
+            return
+        state.over_at = state.resumed + left_s * (draw.random() if state.ended is Ended.FAILED else 1.0)
+        self._push(state.over_at, Happening.OVER, (start.id, start.attempt))
+        if state.resumed > now:
+            self._push(state.resumed, Happening.RESUMED, (start.id, start.attempt))
+        elif state.spec.iterations:
+            events.append(self._progress(state, state.done_s))
+
+    def _result(self) -> JobResult:
+        states = self._states
+        return JobResult(
+            submit_s=[state.job.submit_s for state in states],
+            start_s=[state.first_start for state in states],
+            end_s=[state.end for state in states],
+            on_s=[state.on_s for state in states],
+            alone_s=[state.job.seconds for state in states],
+            gpus=[state.job.gpus for state in states],
+            succeeded=[state.outcome is Ended.SUCCEEDED for state in states],
+            attempts=[state.attempt for state in states],
+            size=self._world.size,
+            preempted=self._preempted,
+            policy_s=self._policy_s,
+        )

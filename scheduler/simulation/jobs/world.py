@@ -1,0 +1,92 @@
+"""A simulated cluster for trainings, and the presets that describe one with its jobs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from scheduler.simulation.jobs.interference import InterferenceModel, interference_of
+from scheduler.simulation.world import Reader, bad
+
+PRESETS: Final = Path(__file__).parent / "presets"
+DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWorld:
+    """
+    ``nodes`` of ``gpus`` GPU instances each, all of one kind. ``resume_s``: from the start of an attempt after the first
+    until it goes on from its checkpoint. ``checkpoint_s``: an attempt that fails goes on from its last whole multiple of
+    it (0: from where it was; one that is stopped for another job always does). ``restarts`` that owners allow.
+
+    A node fails after an exponential time of mean ``node_days`` (0 = never) for ``repair_h``; its GPU instances count as
+    lost after ``silent_s``. An attempt fails of itself with the probability ``attempts``. ``lengths``: owners say a
+    length times e to the power of a normal error with this deviation; 0 = lengths are known exactly.
+    """
+
+    name: str
+    nodes: int
+    gpus: int
+    device: str
+    memory_mib: float
+    interference: InterferenceModel
+    resume_s: float = 0.0
+    checkpoint_s: float = 0.0
+    restarts: int = 0
+    node_days: float = 0.0
+    repair_h: float = 1.0
+    attempts: float = 0.0
+    silent_s: float = 60.0
+    lengths: float = 0.0
+
+    @property
+    def size(self) -> int:
+        return self.nodes * self.gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPreset:
+    """A world, its trace as a document (traces.py), and the policies that are compared by default, the first judged."""
+
+    about: str
+    world: JobWorld
+    trace: Mapping[str, Any]
+    policies: tuple[str, ...]
+
+
+def job_presets() -> list[str]:
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def load_job_preset(name: str, *, truth: str = "", lengths: float = 0.0) -> JobPreset:
+    """A preset of trainings by its name, with another interference model or with wrong lengths. Raises BadWorld."""
+    path = PRESETS / f"{name}.yaml"
+    if name not in job_presets():
+        raise bad("preset", f"there is no {name!r}; there are {', '.join(job_presets())}")
+    reader = Reader(yaml.safe_load(path.read_text()), "")
+    about = reader.word("about", "")
+    cluster = Reader(reader.take("cluster", {}), "cluster")
+    failures = Reader(reader.take("failures", {}), "failures")
+    world = JobWorld(
+        name=name,
+        nodes=cluster.whole("nodes", 8, 1, 10_000),
+        gpus=cluster.whole("gpus", 8, 1, 10_000),
+        device=cluster.word("device", "V100"),
+        memory_mib=cluster.number("memory_mib", 32_768, 1, 1e9),
+        interference=interference_of(truth or reader.word("truth", "constant=1")),
+        resume_s=reader.number("resume_s", 0, 0, 1e6),
+        checkpoint_s=reader.number("checkpoint_s", 0, 0, 1e9),
+        restarts=reader.whole("restarts", 0, 0, 1000),
+        node_days=failures.number("node_days", 0, 0, 1e6),
+        repair_h=failures.number("repair_h", 1, 0, 1e6),
+        attempts=failures.number("attempts", 0, 0, 0.99),
+        lengths=lengths,
+    )
+    trace, policies = reader.take("trace", {}), reader.take("policies", [])
+    if truth:
+        reader.take("truth")
+    for part in (reader, cluster, failures):
+        part.end()
+    return JobPreset(about=about, world=world, trace=trace, policies=tuple(map(str, policies)))

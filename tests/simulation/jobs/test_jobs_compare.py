@@ -1,0 +1,70 @@
+"""``python -m scheduler.simulation compare`` for presets of trainings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from research.compare import trainings
+from research.compare.__main__ import main
+from research.compare.claims import ClaimVerdict
+from smore.traces.public import BUNDLED
+
+COMPARE = ["compare", "--preset", "jobs-small", "--workers", "1"]
+
+
+def test_the_last_line_has_figures_intervals_and_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main([*COMPARE, "--policies", "sjf,fifo-backfill,srsf", "--seeds", "4", "--json", "--out", str(out)]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    document = json.loads(line)
+    figures = document["figures"]
+
+    advantage = figures["advantage.jct.fifo_backfill"]
+    assert advantage == pytest.approx(figures["jct.fifo_backfill"] - figures["jct.sjf"], abs=1e-4)
+    assert figures["advantage.jct.fifo_backfill.low"] < advantage < figures["advantage.jct.fifo_backfill.high"]
+    assert document["intervals"]["advantage.jct.fifo_backfill"]["low"] == figures["advantage.jct.fifo_backfill.low"]
+    # A share of the GPU time is better where it is larger.
+    assert figures["advantage.gpu_share.srsf"] == pytest.approx(
+        figures["gpu_share.sjf"] - figures["gpu_share.srsf"], abs=1e-4
+    )
+    assert 0 < figures["reduction.jct.srsf.fifo_backfill"] < 1
+    assert document["claims"]["jct.srsf"].startswith("mean completion of sjf lower than srsf's:")
+    assert len((out / "rows.csv").read_text().splitlines()) == 1 + 4 * 3
+
+
+def test_without_json_a_table_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMPARE, "--policies", "smore-jobs,fifo", "--seeds", "1", "--lengths", "0.5"]) == 0
+    shown = capsys.readouterr().out
+    assert "mean completion of smore-jobs lower than fifo's" in shown
+    assert ClaimVerdict.UNKNOWN in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policies", "lifo"], "'lifo' is not a policy"),
+        (["--policies", "sjf:patience_s=-1"], "patience_s"),
+        (["--policies", "sjf,sjf"], "each once"),
+        (["--worlds", "3"], "worlds: it is for functions"),
+        (["--lengths", "-1"], "lengths"),
+        (["--truth", "digest"], "truth"),
+        (["--preset", "jobs-philly", "--data", "/nowhere"], "no jobs/philly.csv in /nowhere"),
+        (["--preset", "jobs-muri", "--data", "/nowhere"], "no jobs/muri_traces.csv in /nowhere"),
+        (["--preset", "fig14", "--lengths", "1"], "presets of trainings"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_and_exit_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*COMPARE, "--seeds", "1", *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_the_number_of_processes_changes_nothing() -> None:
+    plan = trainings.plan("jobs-small", "smore-jobs,tiresias", 3, "", 0.0, (BUNDLED,))
+    one, two = (trainings.values(plan, workers, lambda *_: None) for workers in (1, 2))
+    assert one == two

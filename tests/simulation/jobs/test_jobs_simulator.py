@@ -1,0 +1,127 @@
+"""The simulator of trainings: gangs, failures, restarts, wrong lengths, preemption; equal runs for equal inputs."""
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler.policy.jobs.knobs import SETTINGS, job_setting
+from scheduler.simulation.jobs.interference import Constant, Muri, interference_of
+from scheduler.simulation.jobs.metrics import figures
+from scheduler.simulation.jobs.simulator import simulate_jobs
+from scheduler.simulation.jobs.traces import SimulatedJob, jobs
+from scheduler.simulation.jobs.world import JobWorld, job_presets, load_job_preset
+from scheduler.simulation.world import BadWorld
+
+WORLD = JobWorld(
+    name="test", nodes=1, gpus=2, device="V100", memory_mib=1000.0, interference=Constant(1.0), resume_s=62.0
+)
+
+
+def job(id_: str, submit_s: float, seconds: float, gpus: int = 1) -> SimulatedJob:
+    return SimulatedJob(id=id_, submit_s=submit_s, gpus=gpus, seconds=seconds)
+
+
+def test_a_run_by_hand() -> None:
+    """Two GPUs: a and b run, the gang waits for both, c passes it because it fits."""
+    run = [job("a", 0, 100), job("b", 0, 300), job("gang", 10, 50, gpus=2), job("c", 20, 400)]
+    result = simulate_jobs(WORLD, run, job_setting("sjf"), seed=0)
+
+    assert result.start_s == [0, 0, 500, 100]
+    assert result.end_s == [100, 300, 550, 500]
+    assert result.succeeded == [True] * 4
+    found = figures(result)
+    assert found["jct"] == pytest.approx((100 + 300 + 540 + 480) / 4 / 3600)
+    assert found["makespan"] == pytest.approx(550 / 3600)
+    assert found["gpu_share"] == pytest.approx((100 + 300 + 100 + 400) / 1100)
+    assert found["slowdown_max"] == pytest.approx(540 / 50)
+
+
+def test_a_job_that_is_stopped_for_another_goes_on_where_it_was() -> None:
+    run = [job("long", 0, 10_000, gpus=2), job("short", 1000, 100, gpus=2)]
+    result = simulate_jobs(WORLD, run, job_setting("srsf"), seed=0)
+
+    assert result.end_s == [10_000 + 100 + 62, 1100]
+    assert (result.preempted, result.attempts) == (1, [2, 1])
+
+
+def test_two_queues_give_newcomers_a_turn() -> None:
+    run = [job("first", 0, 20 * 3600, gpus=2), job("second", 60, 3600, gpus=2)]
+    result = simulate_jobs(WORLD, run, job_setting("tiresias"), seed=0)
+
+    # After eight GPU hours, which are four of its own, at a whole look.
+    assert result.start_s == [0, 4 * 3600]
+    assert result.end_s[1] == 5 * 3600
+    assert result.end_s[0] == 21 * 3600 + 62
+
+
+def test_attempts_that_fail_start_again_from_their_checkpoint() -> None:
+    world = replace(WORLD, attempts=0.5, restarts=20, checkpoint_s=100.0)
+    run = [job(f"j{number}", 0, 1000) for number in range(30)]
+    result = simulate_jobs(world, run, job_setting("smore-jobs"), seed=1)
+
+    assert all(result.succeeded)
+    assert max(result.attempts) > 2
+    # What was done since the last checkpoint is done again, and each attempt after the first resumes for a minute.
+    for on_s, attempts in zip(result.on_s, result.attempts, strict=True):
+        assert 1000 + 62 * (attempts - 1) - 1e-6 <= on_s <= 1000 + (62 + 100) * (attempts - 1) + 1e-6
+    none = simulate_jobs(replace(world, restarts=0), run, job_setting("smore-jobs"), seed=1)
+    assert 0.2 < figures(none)["failed"] < 0.8
+
+
+def test_nodes_that_fail_lose_gangs_and_nobody_for_ever() -> None:
+    world = replace(WORLD, nodes=2, node_days=0.5, repair_h=2.0, restarts=100, checkpoint_s=600.0)
+    run = [job(f"j{number}", number * 3600, 7200, gpus=1 + number % 4) for number in range(20)]
+    result = simulate_jobs(world, run, job_setting("smore-jobs"), seed=3)
+
+    assert all(result.succeeded)
+    assert max(result.attempts) > 1
+    assert sum(result.on_s) > sum(result.alone_s)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_equal_inputs_make_equal_runs_and_everything_ends(setting: str) -> None:
+    for lengths in (0.0, 1.0):
+        preset = load_job_preset("jobs-small", lengths=lengths)
+        trace = jobs(preset.trace, preset.world.size, 4, ())
+        first, second = (simulate_jobs(preset.world, trace, job_setting(setting), seed=4) for _ in range(2))
+        assert replace(first, policy_s=0.0) == replace(second, policy_s=0.0)
+        assert all(
+            end > start >= submitted
+            for submitted, start, end in zip(first.submit_s, first.start_s, first.end_s, strict=True)
+        )
+
+
+def test_lengths_that_are_wrong_cost_the_shortest_first() -> None:
+    """Over some seeds: with lengths wrong by e^N(0, 1.5), shortest first is worse than with exact ones."""
+    means = []
+    for lengths in (0.0, 1.5):
+        preset = load_job_preset("jobs-small", lengths=lengths)
+        runs = [
+            simulate_jobs(preset.world, jobs(preset.trace, preset.world.size, seed, ()), job_setting("sjf"), seed=seed)
+            for seed in range(6)
+        ]
+        means.append(sum(figures(run)["jct"] for run in runs))
+    assert means[0] < means[1]
+
+
+def test_alone_nobody_is_slower_and_muri_adds_up_what_a_pair_asks_for() -> None:
+    first = SimulatedJob(id="a", submit_s=0, gpus=1, seconds=1, iteration_s=1.0, busy_s=(0.8, 0.5, 0.0))
+    second = SimulatedJob(id="b", submit_s=0, gpus=1, seconds=1, iteration_s=2.0, busy_s=(0.8, 1.6, 0.0))
+
+    assert Muri().slowdown(first, ()) == 1.0
+    # CPU 0.8 + 0.4, GPU 0.5 + 0.8: the GPU is asked for 1.3 times.
+    assert Muri().slowdown(first, [second]) == pytest.approx(1.02 * 1.3**1.1)
+    assert interference_of("constant=1.25").slowdown(first, [second]) == 1.25
+
+
+@pytest.mark.parametrize("name", ["constant", "constant=0.5", "constant=x", "nothing", "muri=2"])
+def test_unknown_interference_models_are_refused(name: str) -> None:
+    with pytest.raises(BadWorld, match="truth"):
+        interference_of(name)
+
+
+@pytest.mark.parametrize("name", job_presets())
+def test_presets_are_whole(name: str) -> None:
+    preset = load_job_preset(name)
+    assert preset.about
+    assert set(preset.policies) <= set(SETTINGS)
