@@ -1,20 +1,21 @@
 """
 The first hour of a newcomer: ``python -m bench.first_hour --json``.
 
-A copy of the checkout, installed, is a newcomer's (``bench/walk.py``). First its platform is started ``--starts`` times
-with ``make up``, and a function is called at once: every other time in an empty home, where the function is deployed
-before, else in the home of the start before. Then every marked block of README.md and of ``docs/`` is run, each document
-in a copy of its own. At last the client's distribution is installed into an empty folder, for which pip needs an index.
+1. The client's distribution is installed into an empty folder; pip needs an index for that.
+2. Every marked block of README.md and of ``docs/`` is run (``bench/walk.py`` explains the marks), each document in a copy
+   of the checkout of its own.
+3. A platform is started ``--starts`` times with ``make up``, and a function is called at once: every other time in an
+   empty home, where the function is deployed before, else in the home of the start before.
 
 Figures:
 
 * ``commands_to_own_function``: commands in the README's quick blocks up to the first answer of one's own function;
   ``seconds_to_own_function``: what these blocks took together, in a copy of their own.
-* ``first_call_failures``: calls that were not answered with their result, of ``first_calls``; ``up_s``: median of the
-  starts.
+* ``first_call_failures``: calls that were not answered with their result, and starts that failed, of ``first_calls``;
+  ``up_s``: median of the starts.
 * ``explain_gap``: the largest difference between the phases that ``explain`` shows of such a call, added up, and its
   time from arrival to finish, over that time.
-* ``client_install_mb``: megabytes of ``smore-client`` and what it needs.
+* ``client_install_mb``: megabytes of ``smore-client`` and what it needs; left out where pip fails.
 * ``blocks``, ``blocks_failed``: marked blocks; those that failed, or came after one that did.
 """
 
@@ -29,15 +30,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from bench import report, walk
 from bench.walk import Block, Newcomer, Walked
 from smore_client import Client, ClientError
-from smore_client.types import Explanation
+from smore_client.types import Attempt, Explanation
 
 README = "README.md"
 UP = "make up"
 #: The call of one's own function, which ends the way to it.
 CALL = "smore invoke"
+#: The function of the first calls.
 FUNCTION = {
     "apiVersion": "smore/v1",
     "kind": "Function",
@@ -70,10 +74,7 @@ def newcomer() -> Iterator[Newcomer]:
 
 
 def first_calls(person: Newcomer, starts: int) -> FirstCalls:
-    """
-    Start the platform so many times and call at once, every other time in an empty home. The last platform goes on.
-    RuntimeError where a start fails.
-    """
+    """Start the platform so many times and call at once, every other time in an empty home. The last platform goes on."""
     calls = FirstCalls()
     for number in range(starts):
         if number:
@@ -81,37 +82,38 @@ def first_calls(person: Newcomer, starts: int) -> FirstCalls:
         fresh = number % 2 == 0
         if fresh:
             person.remove_home()
+        calls.calls += 1
         began = time.monotonic()
-        person.shell(UP)
-        calls.up_s.append(time.monotonic() - began)
-        call(person, fresh, calls)
-        report.progress(f"start {number + 1} of {starts}: {calls.up_s[-1]:.1f} s, failures {calls.failures}")
+        try:
+            person.shell(UP)
+            calls.up_s.append(time.monotonic() - began)
+            calls.gaps.append(gap(call(person, fresh)))
+        except (RuntimeError, ClientError) as error:
+            calls.failures.append(f"start {number + 1}: {error}")
+        report.progress(f"start {number + 1} of {starts}: {time.monotonic() - began:.1f} s, {calls.failures}")
     return calls
 
 
-def call(person: Newcomer, fresh: bool, calls: FirstCalls) -> None:
-    """Call the function, which is deployed before where the home is ``fresh``, and read where the time went."""
-    calls.calls += 1
+def call(person: Newcomer, fresh: bool) -> Explanation:
+    """
+    Call the function, which is deployed before where the home is ``fresh``; why the call went as it did. Raises
+    ClientError, and RuntimeError for another answer.
+    """
     with Client(person.url, person.key) as client:
-        try:
-            if fresh:
-                client.deploy(FUNCTION)
-            invocation = client.invoke("first", 1)
-            if invocation.output != 1:
-                calls.failures.append(f"answered {invocation.output!r}")
-                return
-        except ClientError as error:
-            calls.failures.append(str(error))
-            return
-        calls.gaps.append(gap(explained(client, invocation.id)))
+        if fresh:
+            client.deploy(FUNCTION)
+        invocation = client.invoke("first", 1)
+        if invocation.output != 1:
+            raise RuntimeError(f"answered {invocation.output!r}")
+        return explained(client, invocation.id)
 
 
 def explained(client: Client, invocation: str) -> Explanation:
-    """What ``explain`` says of an invocation once the history has all of it. TimeoutError where that takes too long."""
+    """What ``explain`` says of an invocation once the history has all of it. RuntimeError where that takes too long."""
     until = time.monotonic() + PATIENCE_S
     while not (explanation := client.explain(invocation)).complete:
         if time.monotonic() > until:
-            raise TimeoutError(f"the history of {invocation} is not complete: {explanation}")
+            raise RuntimeError(f"the history of {invocation} is not complete: {explanation}")
         time.sleep(0.1)
     return explanation
 
@@ -124,10 +126,9 @@ def gap(explanation: Explanation) -> float:
     return abs(sum(map(phases_ms, explanation.attempts)) - total_ms) / total_ms
 
 
-def phases_ms(attempt: object) -> float:
-    """Milliseconds of all phases of an attempt; the parts of a load are within it."""
-    phases = attempt.phases_ms  # type: ignore[attr-defined]
-    values = (getattr(phases, name) for name in phases.__struct_fields__)
+def phases_ms(attempt: Attempt) -> float:
+    """Milliseconds of all phases of an attempt; ``loading``, the parts of a load, is within ``load``."""
+    values = msgspec.structs.asdict(attempt.phases_ms).values()
     return sum(float(value) for value in values if isinstance(value, int | float))
 
 
@@ -191,7 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--starts", type=int, default=20, help="starts of the platform, each with a call at once")
     options = parser.parse_args(arguments)
     marked = walk.documents()
-    figures: dict[str, float] = {"client_install_mb": client_install_mb()}
+    figures: dict[str, float] = {}
+    with contextlib.suppress(subprocess.CalledProcessError):
+        figures["client_install_mb"] = client_install_mb()
     way, commands = to_own_function(marked)
     figures["seconds_to_own_function"] = sum(step.seconds for step in walk_documents({README: way}))
     walked = walk_documents(marked)
@@ -204,8 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "blocks_failed": len(problems),
         "first_calls": calls.calls,
         "first_call_failures": len(calls.failures),
-        "up_s": statistics.median(calls.up_s),
     }
+    if calls.up_s:
+        figures["up_s"] = statistics.median(calls.up_s)
     if calls.gaps:
         figures["explain_gap"] = max(calls.gaps)
     if options.json:

@@ -136,20 +136,21 @@ class Sampler:
         with self._engine.connect() as connection:
             return {str(name): int(size) for name, size in connection.execute(text(query))}
 
-    def recorded(self, invocations: int) -> None:
+    def recorded(self, invocations: int, since: float) -> None:
         """
-        Wait until the recorder has written so many invocations. RuntimeError where it has not within PATIENCE_S.
+        Wait until the recorder has written so many invocations that arrived after ``since`` (epoch seconds) and have
+        ended. RuntimeError where it has not within PATIENCE_S.
         """
         until = time.monotonic() + PATIENCE_S
-        while (written := self._written()) < invocations:
+        while (written := self._written(since)) < invocations:
             if time.monotonic() > until:
                 raise RuntimeError(f"the history has {written} of {invocations} invocations")
             time.sleep(0.2)
 
-    def _written(self) -> int:
-        query = "SELECT count(*) FROM invocations WHERE function LIKE 'soak-%' AND finished_at IS NOT NULL"
+    def _written(self, since: float) -> int:
+        query = "SELECT count(*) FROM invocations WHERE finished_at IS NOT NULL AND arrival_at >= to_timestamp(:since)"
         with self._engine.connect() as connection:
-            return int(connection.execute(text(query)).scalar_one())
+            return int(connection.execute(text(query), {"since": since}).scalar_one())
 
     def _processes(self) -> dict[str, psutil.Process]:
         """
@@ -361,7 +362,7 @@ class Soaked:
 async def _soak(load: Load, sampler: Sampler, minutes: float) -> Soaked:
     await load.deploy()
     job = await load.train("cpu0")
-    tables, begin = await asyncio.to_thread(sampler.tables), time.monotonic()
+    tables, begin, since = await asyncio.to_thread(sampler.tables), time.monotonic(), time.time()
     await asyncio.to_thread(sampler.sample)
     working = asyncio.create_task(load.run(minutes * 60))
     reported = begin
@@ -380,7 +381,7 @@ async def _soak(load: Load, sampler: Sampler, minutes: float) -> Soaked:
     half = begin + (end - begin) / 2
     await working
     await load.stop(job)
-    await asyncio.to_thread(sampler.recorded, load.account.accepted)
+    await asyncio.to_thread(sampler.recorded, load.account.accepted, since)
     await asyncio.to_thread(sampler.sample)
     return _figures(load.account, sampler, tables, half, end)
 

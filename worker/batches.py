@@ -516,6 +516,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
     """A canary's result: the tensors as the runner describes them, and times by the worker's own clock."""
     described = answers.describe(description)
     load_ms = sum(ms for phase, ms in _load_ms(seat).items() if phase not in PREPARING)
+    schemas = {"input_schema": described.input_schema, "output_schema": described.output_schema}
     return encode_execution(
         {
             "inputs": described.inputs,
@@ -523,6 +524,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
             "load_ms": round(load_ms, 3),
             "run_ms": round(ran.run_s * 1e3, 3),
             "memory_mib": round(described.memory_mib, 1),
+            **{name: schema for name, schema in schemas.items() if schema is not None},
         }
     )
 

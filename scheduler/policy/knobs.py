@@ -92,7 +92,7 @@ class Knobs:
     impact                weights of training, function, functions there                              >= 0         A27
     ageing_per_s          added to the normalised P per second of waiting, where P is the order       >= 0         A20
     recorded              candidates that are kept with a decision                                    >= 1         none
-    rule                  orders and chooses in place of ``order`` and ``choice``; None = they do     of one's own none
+    rule                  a placement rule of one's own in place of ``order`` and ``choice``         None, object none
     seed                  of the sample and of random choice                                          int          none
     ====================  ==========================================================================  ===========  ============
     """

@@ -66,10 +66,10 @@ def fit(path: Path, *, name: str, seed: int = 0) -> Fit:
     From the rows of a file, under a name. Raises BadRow for a file of several places or with too few co-locations,
     OSError where there is none.
     """
-    found = profiles(read(path))
-    if len(found) != 1:
-        raise BadRow(f"{path.name}: rows of {len(found)} places, one is expected")
-    profile = found[0]
+    profiles_read = profiles(read(path))
+    if len(profiles_read) != 1:
+        raise BadRow(f"{path.name}: rows of {len(profiles_read)} places, one is expected")
+    profile = profiles_read[0]
     usable = [row for row in profile.colocations if all(member.workload in profile.solo for member in row.members)]
     sets = sorted({_key(row) for row in usable})
     if len(sets) < 8:
@@ -105,16 +105,16 @@ def fit(path: Path, *, name: str, seed: int = 0) -> Fit:
     )
 
 
-def document(found: Fit, *, command: str) -> str:
+def document(fit: Fit, *, command: str) -> str:
     """The file that ``truth.load`` reads: the command, the errors, the parameters."""
     fields = {
         "command": command,
-        "rows": found.rows,
-        "device": found.place[0],
-        "sharing_mode": found.place[1],
-        "colocations": {"fitted": found.pairs, "held_out": found.held},
-        "errors": {name: round(value, 4) for name, value in found.errors.items()},
-        "truth": _rounded(encode(found.interference_model)),
+        "rows": fit.rows,
+        "device": fit.place[0],
+        "sharing_mode": fit.place[1],
+        "colocations": {"fitted": fit.pairs, "held_out": fit.held},
+        "errors": {name: round(value, 4) for name, value in fit.errors.items()},
+        "truth": _rounded(encode(fit.interference_model)),
     }
     return _lines(fields) + "\n"
 
@@ -226,20 +226,20 @@ def _maker(base: InterferenceModel) -> Callable[[Floats], InterferenceModel]:
 
 def _observed(rows: Sequence[Colocation]) -> Floats:
     """ln(1 + degradation of the mean) of every member of every row."""
-    found = [degradation(member, "mean") for row in rows for member in row.members]
-    return np.log1p(np.maximum(found, 0.0))
+    slowdowns = [degradation(member, "mean") for row in rows for member in row.members]
+    return np.log1p(np.maximum(slowdowns, 0.0))
 
 
 def _predicted(interference_model: InterferenceModel, rows: Sequence[Colocation]) -> Floats:
-    found: list[float] = []
+    slowdowns: list[float] = []
     for row in rows:
         first = row.members[0].workload
         training = (first.model, first.batch) if first.role == "training" else None
         place = interference_model.on(7, training)
         functions = [member.workload for member in row.members if member.workload.role == "function"]
         slow, each = place.slowdowns([place.kind(w.model, w.batch) for w in functions])
-        found += [slow, *each] if training is not None else each
-    return np.log(found)
+        slowdowns += [slow, *each] if training is not None else each
+    return np.log(slowdowns)
 
 
 def _errors(interference_model: InterferenceModel, rows: Sequence[Colocation], constant: float) -> dict[str, float]:
@@ -252,7 +252,7 @@ def _errors(interference_model: InterferenceModel, rows: Sequence[Colocation], c
             for member in row.members
         ]
     )
-    found = {
+    errors = {
         "rmsle": float(np.sqrt(np.mean((predicted - observed) ** 2))),
         "mae": float(np.mean(np.abs(np.expm1(predicted) - np.expm1(observed)))),
         "mae_constant": float(np.mean(np.abs(math.expm1(constant) - np.expm1(observed)))),
@@ -260,9 +260,9 @@ def _errors(interference_model: InterferenceModel, rows: Sequence[Colocation], c
     }
     for kind in sorted(set(kinds.tolist())):
         here = kinds == kind
-        found[f"rmsle.{kind}"] = float(np.sqrt(np.mean((predicted[here] - observed[here]) ** 2)))
-        found[f"mae.{kind}"] = float(np.mean(np.abs(np.expm1(predicted[here]) - np.expm1(observed[here]))))
-    return found
+        errors[f"rmsle.{kind}"] = float(np.sqrt(np.mean((predicted[here] - observed[here]) ** 2)))
+        errors[f"mae.{kind}"] = float(np.mean(np.abs(np.expm1(predicted[here]) - np.expm1(observed[here]))))
+    return errors
 
 
 def _noise(rows: Sequence[Colocation]) -> float | None:

@@ -142,13 +142,13 @@ class PastWorld(World):
 
     def noise(self, n: int, seed: int) -> Floats:
         """As measured; of what did not run, drawn from what did."""
-        found = self.ratios.copy()
-        known = found[~np.isnan(found)]
-        missing = np.isnan(found)
+        ratios = self.ratios.copy()
+        known = ratios[~np.isnan(ratios)]
+        missing = np.isnan(ratios)
         drawn = np.random.default_rng([seed, 1])
-        found[missing] = drawn.choice(known, int(missing.sum())) if len(known) else 1.0
+        ratios[missing] = drawn.choice(known, int(missing.sum())) if len(known) else 1.0
         # A trace without arrivals has none.
-        return found[:n]
+        return ratios[:n]
 
     def use(self, function: Function, rows: int) -> Use:
         profile = self.specs[function.name].profile
@@ -214,9 +214,9 @@ class _TableContention(Contention):
         self._declared: list[float] = []
 
     def kind(self, model: str, rows: int) -> int:
-        found = self._kinds.get((model, rows))
-        if found is None:
-            found = self._kinds[model, rows] = len(self._uses)
+        number = self._kinds.get((model, rows))
+        if number is None:
+            number = self._kinds[model, rows] = len(self._uses)
             function = self._functions[model]
             profile = self._world.spec(function).profile
             self._uses.append(self._world.use(function, rows))
@@ -224,7 +224,7 @@ class _TableContention(Contention):
                 self._table.index(profile.model, rows) if self._table is not None and profile.model else -1
             )
             self._declared.append(profile.degradation)
-        return found
+        return number
 
     def slowdowns(self, active: Sequence[int], loads: int = 0) -> tuple[float, list[float]]:  # noqa: ARG002 - no table knows loads
         has, table, row = self.training is not None, self._table, self._row
@@ -370,7 +370,7 @@ def _times(served: Sequence[Served]) -> tuple[dict[str, dict[int, float]], dict[
             runs[name_of(one)][one.batch_rows or one.rows or 1].append(alone)
         if one.cold and one.load_s:
             loads[name_of(one)].append(one.load_s)
-    return {name: {rows: median(found) for rows, found in sizes.items()} for name, sizes in runs.items()}, loads
+    return {name: {rows: median(times) for rows, times in sizes.items()} for name, sizes in runs.items()}, loads
 
 
 def _share(past: Past) -> float:

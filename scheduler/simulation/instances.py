@@ -83,10 +83,10 @@ class Workload:
     drawn: Drawn = field(default_factory=dict, repr=False)
 
     def arrivals(self, seed: int, row: int) -> Floats:
-        found = self.drawn.get((seed, row))
-        if found is None:
-            found = self.drawn[seed, row] = arrivals(self.counts[row], seed, row)
-        return found
+        moments = self.drawn.get((seed, row))
+        if moments is None:
+            moments = self.drawn[seed, row] = arrivals(self.counts[row], seed, row)
+        return moments
 
     def cut(self, minutes: int) -> "Workload":
         """Its first ``minutes``."""
@@ -107,13 +107,13 @@ def score(
     [F, FIELDS] of all functions (``only``: of those) from that minute to the end; what lies before is lived through,
     not scored.
     """
-    found = np.zeros((len(work.names), FIELDS))
+    facts = np.zeros((len(work.names), FIELDS))
     rows = np.zeros((BUFFER, COLUMNS))
     for function in range(len(work.names)):
         if only is None or only[function]:
-            used = _run(work, setup, function, seed, from_minute, rows, found[function])
-            kernel.reduce(rows, used, found[function], 60.0 * from_minute, 60.0 * work.counts.shape[1])
-    return found
+            used = _run(work, setup, function, seed, from_minute, rows, facts[function])
+            kernel.reduce(rows, used, facts[function], 60.0 * from_minute, 60.0 * work.counts.shape[1])
+    return facts
 
 
 def lives(work: Workload, setup: Setup, function: int, seed: int) -> Floats:

@@ -211,9 +211,9 @@ class InterferenceModel:
 
     def use(self, model: str, role: str, batch: int) -> Use:
         """Raises BadInterferenceModel for a model that this truth does not know."""
-        found = self.measured.get(f"{model}/{self.preset}/{role}/{batch}")
-        if found is not None:
-            return found
+        use = self.measured.get(f"{model}/{self.preset}/{role}/{batch}")
+        if use is not None:
+            return use
         sizes = self._measured_batches(model, role)
         if sizes:
             return self._between(model, role, sizes, batch)
@@ -342,10 +342,10 @@ def slice_slowdown(model: str, slice_: int) -> float:
     if slice_ == 7:
         return 1.0
     curve = SLICE_CURVE_OF.get(model)
-    found = SLICE_CURVES[curve].get(slice_) if curve is not None else None
-    if found is None:
+    slowdown = SLICE_CURVES[curve].get(slice_) if curve is not None else None
+    if slowdown is None:
         raise _bad("slice", f"no measured curve of {model} on {slice_}/7 of a device: it does not fit there")
-    return found
+    return slowdown
 
 
 class Contention:
@@ -382,11 +382,11 @@ class Contention:
         return replace(use, u=min(1.0, u), b=min(1.0, use.b / self._share), seconds=seconds)
 
     def kind(self, model: str, rows: int) -> int:
-        found = self._kinds.get((model, rows))
-        if found is None:
-            found = self._kinds[model, rows] = len(self._uses)
+        number = self._kinds.get((model, rows))
+        if number is None:
+            number = self._kinds[model, rows] = len(self._uses)
             self._uses.append(self._sliced(self._truth.use(model, "function", rows)))
-        return found
+        return number
 
     def alone(self, kind: int) -> Use:
         """The function on this GPU instance without anything beside it."""
@@ -398,12 +398,12 @@ class Contention:
         return 1 << (Contention.LOAD_BITS + Contention.KIND_BITS * kind)
 
     def state(self, code: int) -> tuple[float, float, float, dict[int, float]]:
-        found = self._states.get(code)
-        if found is None:
+        state = self._states.get(code)
+        if state is None:
             if len(self._states) >= self.REMEMBERED:
                 self._states.clear()
-            found = self._states[code] = self._compute(code)
-        return found
+            state = self._states[code] = self._compute(code)
+        return state
 
     def _compute(self, code: int) -> tuple[float, float, float, dict[int, float]]:
         mask = (1 << self.KIND_BITS) - 1
@@ -432,8 +432,8 @@ class Contention:
             return 1.0, [1.0] * len(active)
         uses = [self._uses[kind] for kind in active]
         if interference_model.turns:
-            found = _turns([use.u for use in (*uses, *([training] if training is not None else []))])
-            return (found[-1] if training is not None else 1.0), found[: len(uses)]
+            slowdowns = _turns([use.u for use in (*uses, *([training] if training is not None else []))])
+            return (slowdowns[-1] if training is not None else 1.0), slowdowns[: len(uses)]
         n = len(uses) + (training is not None)
         b = (
             sum(use.b for use in uses)
@@ -445,15 +445,15 @@ class Contention:
         if training is not None:
             law = interference_model.training
             of_training = _slow(law, training.b * (b - training.b), training.u + law.by_function * u, n)
-        found = []
+        of_functions = []
         law = interference_model.function
         for use in uses:
             beside = law.by_training * training.u if training is not None else 0.0
             one = _slow(law, use.b * (b - use.b), use.u + beside + law.by_function * (u - use.u), n)
             if training is not None and interference_model.time_sharing:
                 one += law.short * min(1.0, law.short_s / use.seconds) * training.u
-            found.append(one)
-        return of_training, found
+            of_functions.append(one)
+        return of_training, of_functions
 
 
 def _slow(law: Law, bandwidth: float, demand: float, n: int) -> float:

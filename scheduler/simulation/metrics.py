@@ -41,7 +41,7 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     done = result.status == SUCCEEDED
     met = done & (result.end_s <= result.deadline_s)
     sent = result.attempts > 0
-    found = {
+    values = {
         "dsr": _share(met, n),
         "dsr_admitted": _share(met, int(sent.sum())),
         "dsr_accepted": _share(met, int((result.status != REFUSED).sum())),
@@ -54,31 +54,31 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
         "utilisation": _mean(result.gpus, _BUSY),
     }
     alone = _mean(exclusive.gpus, _BUSY)
-    found["gui"] = found["utilisation"] - alone
-    found["gui_relative"] = found["gui"] / alone if alone > 0 else math.nan
+    values["gui"] = values["utilisation"] - alone
+    values["gui_relative"] = values["gui"] / alone if alone > 0 else math.nan
     training = (result.gpus[:, _SOLO] > 0) & (result.gpus[:, _ALIVE] > 0)
-    found["sfd"] = (
+    values["sfd"] = (
         float((result.gpus[training, _SLOW] / result.gpus[training, _ALIVE] - 1.0).mean())
         if training.any()
         else math.nan
     )
-    found["train_loss"] = (
+    values["train_loss"] = (
         float((1.0 - result.gpus[training, _WORK] / result.gpus[training, _ALIVE]).mean())
         if training.any()
         else math.nan
     )
     slow = result.run_s[done] / result.alone_s[done]
-    found["sld"] = float((slow / mean_over_alone(result.p99) - 1.0).mean()) if done.any() else math.nan
-    found["sld_p99"] = float((slow / result.p99 - 1.0).mean()) if done.any() else math.nan
+    values["sld"] = float((slow / mean_over_alone(result.p99) - 1.0).mean()) if done.any() else math.nan
+    values["sld_p99"] = float((slow / result.p99 - 1.0).mean()) if done.any() else math.nan
     loaded = float(result.gpus[:, _LOADED].sum())
-    found["waste"] = 1.0 - float(result.gpus[:, _EXECUTING].sum()) / loaded if loaded else math.nan
-    found["harvest"] = float(result.alone_s[met].sum()) / float(result.meta["duration_s"]) / len(result.gpus)
-    found["loaded"] = _mean(result.gpus, _LOADED)
-    found["loaded_at_start"] = sum(map(sum, result.meta["warm_at_start"])) / len(result.gpus)
+    values["waste"] = 1.0 - float(result.gpus[:, _EXECUTING].sum()) / loaded if loaded else math.nan
+    values["harvest"] = float(result.alone_s[met].sum()) / float(result.meta["duration_s"]) / len(result.gpus)
+    values["loaded"] = _mean(result.gpus, _LOADED)
+    values["loaded_at_start"] = sum(map(sum, result.meta["warm_at_start"])) / len(result.gpus)
     for index, name in enumerate(result.functions):
         of = result.function == index
-        found[f"admission.{name}"] = _share(sent & of, int(of.sum()))
-    return found
+        values[f"admission.{name}"] = _share(sent & of, int(of.sum()))
+    return values
 
 
 def _share(which: NDArray[np.bool_], total: int) -> float:
@@ -130,7 +130,7 @@ def advantage(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> In
 TOLERANCE: Final = 0.01
 
 
-def not_worse(found: Interval) -> bool:
+def not_worse(interval: Interval) -> bool:
     """The deficit's upper bound is at most one point. A single value has no bound: then by itself."""
-    low = found.mean if math.isnan(found.low) else found.low
+    low = interval.mean if math.isnan(interval.low) else interval.low
     return low >= -TOLERANCE

@@ -69,7 +69,7 @@ class Belief:
     def of(cls, document: Mapping[str, Any]) -> "Belief":
         """From a preset. Raises BadWorld, which names the field."""
         reader = Reader(document, "predictor")
-        found = cls(
+        belief = cls(
             kind=reader.word("kind", "sampled", get_args(Kind)),  # type: ignore[arg-type]
             fraction=reader.number("fraction", 0.2, 0.01, 1.0),
             recipe=reader.word("recipe", "ours", tuple(pairwise.RECIPES)),
@@ -77,7 +77,7 @@ class Belief:
             bias=reader.number("bias", 1.0, 0.01, 100.0),
         )
         reader.end()
-        return found
+        return belief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,9 +102,11 @@ def table(world: World, belief: Belief, seed: int) -> Table | None:
     errors: dict[str, float] = {}
     for sevenths in sorted({gpu.sevenths for gpu in world.gpus}):
         gpu = next(gpu for gpu in world.gpus if gpu.sevenths == sevenths)
-        found, rmsle = _place(world, sevenths, belief, seed)
+        degradation, rmsle = _place(world, sevenths, belief, seed)
         places[world.device(gpu), world.interference_model.sharing_mode] = replace(
-            found, training=found.training * belief.bias, training_upper=found.training_upper * belief.bias
+            degradation,
+            training=degradation.training * belief.bias,
+            training_upper=degradation.training_upper * belief.bias,
         )
         errors |= {f"{direction}.{sevenths}": value for direction, value in rmsle.items()}
     return Tables(version=1, places=places, rmsle=errors)
@@ -248,7 +250,7 @@ def _pair_table(
         )
     random = np.random.default_rng([seed, 4])
     masks = _sampled(trainings, functions, fraction, random)
-    found: dict[Direction, tuple[Floats, Floats]] = {}
+    bounded: dict[Direction, tuple[Floats, Floats]] = {}
     errors: dict[str, float] = {}
     for direction, matrix in matrices.items():
         mask = masks["functions" if direction == "functions" else "pairs"]
@@ -258,8 +260,8 @@ def _pair_table(
         errors[direction] = _rmsle(expected[~mask], matrix[~mask])
         # The next measurement differs by its own noise and that of the one that is known.
         bound = np.expm1(np.log1p(measured) + _Z90 * math.sqrt(2.0) * noise)
-        found[direction] = np.where(mask, measured, expected), np.where(mask, bound, np.maximum(upper, expected))
-    return _PairTable(trainings, functions, found, _gain(trainings, functions, masks["pairs"]), errors)
+        bounded[direction] = np.where(mask, measured, expected), np.where(mask, bound, np.maximum(upper, expected))
+    return _PairTable(trainings, functions, bounded, _gain(trainings, functions, masks["pairs"]), errors)
 
 
 def _place(world: World, sevenths: int, belief: Belief, seed: int) -> tuple[Degradation, Mapping[str, float]]:
@@ -279,7 +281,7 @@ def _place(world: World, sevenths: int, belief: Belief, seed: int) -> tuple[Degr
             f"{model}/{interference_model.preset}/training/{batch}": index
             for index, (model, batch) in enumerate(trainings.names)
         },
-        batches={name: sorted(found) for name, found in batches.items()},
+        batches={name: sorted(sizes) for name, sizes in batches.items()},
         training_model=trainings.model,
         function_model=functions.model,
         training=cells["training"][0],

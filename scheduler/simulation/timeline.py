@@ -99,12 +99,12 @@ class GpuFigures:
 
 
 def by_gpu(result: Result) -> list[GpuFigures]:
-    found = []
+    rows = []
     for index, row in enumerate(result.gpus):
         there = (result.gpu == index) & (result.status == SUCCEEDED)
         slow = result.run_s[there] / (result.alone_s[there] * mean_over_alone(result.p99)) - 1.0
         alive = float(row[_ALIVE])
-        found.append(
+        rows.append(
             GpuFigures(
                 exclusive=min(1.0, float(row[_SOLO])),
                 shared=float(row[_BUSY]) / alive if alive else np.nan,
@@ -113,7 +113,7 @@ def by_gpu(result: Result) -> list[GpuFigures]:
                 admitted=float(((result.gpu == index) & (result.attempts > 0)).mean()),
             )
         )
-    return found
+    return rows
 
 
 def _edges(result: Result, step_s: float) -> Floats:

@@ -197,21 +197,21 @@ def azure(invocations: Path, durations: Path) -> Azure:
     joined on ``HashFunction``. Functions without a duration are left out.
     """
     known = by_function(durations, "Average")
-    found = invocations_of(invocations)
-    kept = [row for row, name in enumerate(found.names) if name in known]
+    table = invocations_of(invocations)
+    kept = [row for row, name in enumerate(table.names) if name in known]
     if not kept:
         raise refuse(invocations, 0, "HashFunction", "no function has a duration")
-    seconds = np.array([known[found.names[row]] / 1000.0 for row in kept])
-    return Azure(counts=found.counts[kept], duration_s=seconds, minutes=found.minutes)
+    seconds = np.array([known[table.names[row]] / 1000.0 for row in kept])
+    return Azure(counts=table.counts[kept], duration_s=seconds, minutes=table.minutes)
 
 
 def classes(duration_s: Floats, amount: int) -> Ints:
     """A50: class 0..amount-1 of each function by mean duration, slowest last, of equal count as nearly as can be."""
     order = np.argsort(duration_s, kind="stable")
-    found = np.empty(len(duration_s), np.int64)
+    numbers = np.empty(len(duration_s), np.int64)
     for number, part in enumerate(np.array_split(order, amount)):
-        found[part] = number
-    return found
+        numbers[part] = number
+    return numbers
 
 
 def scaled(
@@ -348,13 +348,13 @@ def _poisson(
 def _gamma(random: np.random.Generator, rate: float, seconds: float, _count: int, options: dict[str, float]) -> Floats:
     cv = _option(options, "cv", 4.0, 0.01, 100.0)
     shape = 1.0 / cv**2
-    found: list[Floats] = []
+    all_gaps: list[Floats] = []
     at, size = 0.0, max(16, int(1.5 * rate * seconds))
     while at < seconds:
         gaps = at + np.cumsum(random.gamma(shape, 1.0 / (rate * shape), size))
-        found.append(gaps)
+        all_gaps.append(gaps)
         at = float(gaps[-1])
-    every = np.concatenate(found)
+    every = np.concatenate(all_gaps)
     return np.asarray(every[every < seconds])
 
 
@@ -403,7 +403,7 @@ def history(path: Path, models: Sequence[str] | None = None) -> Trace:
     ``models``: the functions that may be named; None: any.
     """
     names: dict[str, int] = {}
-    found: list[tuple[float, int, int, float]] = []
+    rows_read: list[tuple[float, int, int, float]] = []
     for line, row in _json_lines(path) if path.suffix in (".jsonl", ".ndjson") else read_rows(path, HISTORY):
         for field in HISTORY:
             if field not in row:
@@ -419,11 +419,11 @@ def history(path: Path, models: Sequence[str] | None = None) -> Trace:
             value = read_number(path, line, field, row[field], 1)
             if value != int(value):
                 raise refuse(path, line, field, f"a whole number is expected, not {row[field]!r}")
-        found.append((arrival, names.setdefault(name, len(names)), int(float(row["rows"])), deadline - arrival))
-    if not found:
+        rows_read.append((arrival, names.setdefault(name, len(names)), int(float(row["rows"])), deadline - arrival))
+    if not rows_read:
         raise refuse(path, 0, "file", "no row")
-    found.sort()
-    columns = np.array(found, float)
+    rows_read.sort()
+    columns = np.array(rows_read, float)
     arrival_s = columns[:, 0] - columns[0, 0]
     return Trace(
         name=f"history {path.name}",
@@ -432,7 +432,7 @@ def history(path: Path, models: Sequence[str] | None = None) -> Trace:
         arrival_s=arrival_s,
         function=columns[:, 1].astype(np.int64),
         rows=columns[:, 2].astype(np.int64),
-        factor=np.full(len(found), np.nan),
+        factor=np.full(len(rows_read), np.nan),
         deadline_s=columns[:, 3],
     )
 

@@ -275,8 +275,8 @@ def known(interference_model: InterferenceModel, model: str, role: str, path: st
 @cache
 def workloads() -> Mapping[str, Any]:
     """Table III of the eight models by role: FLOPs and memory are affine in the batch (``data/README.md``)."""
-    found: dict[str, Any] = json.loads((models.DATA / "workloads.json").read_text())["models"]
-    return found
+    models_read: dict[str, Any] = json.loads((models.DATA / "workloads.json").read_text())["models"]
+    return models_read
 
 
 #: An inference keeps so much of all that its layers put out at a time: each output is freed when the next layer has
@@ -357,7 +357,7 @@ def training(raw: object, path: str) -> Training | None:
 
 def _gpus(reader: Reader) -> list[Gpu]:
     """Each entry makes ``count`` GPU instances; trainings are dealt out in turn."""
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     for path, raw in reader.items("gpus"):
         entry = Reader(raw, path)
         count = entry.whole("count", 1, 1, 100_000)
@@ -371,9 +371,9 @@ def _gpus(reader: Reader) -> list[Gpu]:
         trainings = [training(one, f"{path}.trainings[{position}]") for position, one in enumerate(given)] or [None]
         for number in range(count):
             one = trainings[number % len(trainings)]
-            found.append(
+            gpus.append(
                 Gpu(
-                    name=f"{name}{len(found)}",
+                    name=f"{name}{len(gpus)}",
                     memory_mib=memory,
                     slots=slots,
                     training=one,
@@ -381,18 +381,18 @@ def _gpus(reader: Reader) -> list[Gpu]:
                     budget=budget,
                 )
             )
-    return found
+    return gpus
 
 
 def _functions(reader: Reader) -> list[Function]:
-    found = []
+    functions = []
     for path, raw in reader.items("functions"):
         entry = Reader(raw, path)
         model = entry.word("model", "")
         name = entry.word("name", model)
         if _NAME.fullmatch(name) is None:
             raise bad(f"{path}.name", f"{name!r} is not a name (a-z, 0-9, inner '-' and '.')")
-        found.append(
+        functions.append(
             Function(
                 name=name,
                 model=model,
@@ -404,7 +404,7 @@ def _functions(reader: Reader) -> list[Function]:
             )
         )
         entry.end()
-    return found
+    return functions
 
 
 def parse(raw: object, path: str = "", *, base: InterferenceModel | None = None) -> World:

@@ -25,9 +25,9 @@ def test_the_history_is_waited_for_as_long_as_it_has_too_few(monkeypatch: pytest
     monkeypatch.setattr(soak.time, "monotonic", lambda: clock[0])  # type: ignore[attr-defined]
     monkeypatch.setattr(soak.time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))  # type: ignore[attr-defined]
     counts = iter((3, 4, 5))
-    sampler: Any = SimpleNamespace(_written=lambda: next(counts))
-    soak.Sampler.recorded(sampler, 5)
-    sampler._written = lambda: 4
+    sampler: Any = SimpleNamespace(_written=lambda since: next(counts))
+    soak.Sampler.recorded(sampler, 5, 1.0)
+    sampler._written = lambda since: 4
     with pytest.raises(RuntimeError, match="4 of 5 invocations"):
-        soak.Sampler.recorded(sampler, 5)
+        soak.Sampler.recorded(sampler, 5, 1.0)
     assert clock[0] > soak.PATIENCE_S

@@ -3,14 +3,14 @@
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from bench import first_hour, walk
 from bench.report import ROOT
 from bench.walk import Block, Newcomer
+from smore_client import ApiError
+from smore_client.types import Attempt, Explanation, Phases
 
 DOCUMENT = """\
 # A title
@@ -139,10 +139,35 @@ def test_the_copy_has_what_git_knows_and_is_installed(tmp_path: Path) -> None:
 
 def test_the_gap_is_what_the_phases_leave_of_the_time() -> None:
     began = datetime(2026, 1, 1, tzinfo=UTC)
-    phases = SimpleNamespace(__struct_fields__=("queue", "run", "loading"), queue=40.0, run=50.0, loading={"import": 9})
-    explanation: Any = SimpleNamespace(
+    phases = Phases(queue=40.0, run=50.0, loading={"import": 9.0})
+    explanation = Explanation(
+        id="a",
         arrival_at=began,
         finished_at=began + timedelta(milliseconds=100),
-        attempts=[SimpleNamespace(phases_ms=phases)],
+        attempts=[Attempt(attempt=1, phases_ms=phases)],
     )
     assert first_hour.gap(explanation) == pytest.approx(0.1)
+
+
+def test_a_start_and_a_call_that_fail_are_counted_and_every_other_home_is_empty(
+    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    explanation = Explanation(id="a", arrival_at=began, finished_at=began + timedelta(seconds=1))
+    fresh: list[bool] = []
+
+    def call(person: Newcomer, is_fresh: bool) -> Explanation:
+        fresh.append(is_fresh)
+        if len(fresh) == 2:
+            raise ApiError(504, "would_miss_deadline", "No GPU instance could finish it", {})
+        return explanation
+
+    monkeypatch.setattr(first_hour, "call", call)
+    monkeypatch.setattr(first_hour, "UP", "[ ! -e .smore/broken ] && mkdir -p .smore")
+    monkeypatch.setattr(Newcomer, "close", lambda person: None)
+    calls = first_hour.first_calls(newcomer, 3)
+    assert fresh == [True, False, True]
+    assert (calls.calls, len(calls.failures), calls.gaps) == (3, 1, [1.0, 1.0])
+    (newcomer.home / "broken").touch()
+    monkeypatch.setattr(Newcomer, "remove_home", lambda person: None)
+    assert "status 1" in first_hour.first_calls(newcomer, 1).failures[0]
