@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 from asyncio import CancelledError
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,7 +20,8 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.types import Message, Receive, Scope, Send
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.deps import Gateway
 from api.errors import explain, hybrid
@@ -58,6 +59,9 @@ log = logger("api")
 #: kills it after 10 s.
 SHUTDOWN_S = 8
 
+#: Seconds for which a browser may keep the answer to a preflight request.
+CORS_S = 600
+
 _PREFIX, _SUFFIX = "/v1/functions/", "/invocations"
 _BLOBS = "/v1/blobs/"
 _OIP = "/v2"
@@ -68,10 +72,27 @@ _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 class Application(FastAPI):
     """FastAPI with a request id on every answer, one way for errors to be told, and the short way to the hot path."""
 
+    def __init__(self, cors_origins: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(**options)
+        #: What answers a request; outermost, because an invocation goes past the middlewares of FastAPI.
+        self._outermost: ASGIApp = self._answer
+        if cors_origins:
+            self._outermost = CORSMiddleware(
+                self._answer,
+                allow_origins=cors_origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["*"],
+                max_age=CORS_S,
+            )
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
+        await self._outermost(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
         request_id = scope["request_id"] = _request_id(scope)
         path: str = scope["path"]
@@ -179,6 +200,7 @@ def create_app(config: Settings) -> Application:
         "default": {"model": Problem, "description": "RFC 9457: what went wrong, under a stable `code`"}
     }
     app = Application(
+        cors_origins=config.api.cors_origins,
         title="SMore",
         summary="Functions in the idle part of GPUs that are busy training",
         version="1",

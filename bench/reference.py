@@ -27,6 +27,7 @@ from pydantic_core import PydanticUndefined
 from api import errors as api_errors
 from api.app import create_app
 from api.errors import FAILURE, STATUS, Ended
+from api.server.description import EXAMPLE
 from bench.report import ROOT
 from smore.cli.app import app as cli
 from smore.domain import errors as domain_errors
@@ -378,7 +379,7 @@ def rest() -> str:
             query = ", ".join(
                 f"`{parameter['name']}`" for parameter in operation.get("parameters", []) if parameter["in"] == "query"
             )
-            text = _prose(operation.get("description")) or operation["summary"]
+            text = _prose(operation["description"].partition(EXAMPLE)[0])
             groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, text))
     parts = [
         "A running gateway documents every body and answer under `/docs` and `/openapi.json`; this page is the list. Any operation may "

@@ -12,7 +12,11 @@ There are two kinds of input; ``example`` says which:
   number of rows in the same order. An axis may be 0 long. Text and other bytes are arrays of objects: ``bytes`` come
   in, ``bytes`` or ``str`` go out.
 * **JSON**: ``example`` is any other JSON value. ``predict`` receives a list of such values, one for each invocation,
-  and returns a list of the same length.
+  and returns a list of the same length. Annotations may name records: with ``predict(self, inputs: list[Question]) ->
+  list[Answer]``, where both are pydantic models, dataclasses, msgspec Structs or TypedDicts, every input is checked and
+  converted before ``predict`` gets it, and ``/v1/functions/NAME/openapi.json`` describes both.
+
+``predict`` may be ``async def``. One batch runs at a time, and all batches on the same event loop.
 """
 
 from abc import ABC, abstractmethod
@@ -35,7 +39,8 @@ class Handler(ABC):
     @abstractmethod
     def predict(self, inputs: Any) -> Any:
         """
-        Answer one batch (see the module's docstring for shapes). An exception fails every invocation of the batch.
+        Answer one batch, or be ``async def`` and do so (see the module's docstring for shapes). An exception fails every
+        invocation of the batch.
         """
 
     def modules(self) -> Sequence[Any]:

@@ -316,7 +316,7 @@ class Executor:
             Execution(
                 boot=self._boot,
                 cold=seat.cold,
-                load_ms=_load_ms(seat),
+                load_ms=seat.instance.phases if seat.cold else {},
                 run_ms=ran.run_s * 1e3,
                 batch=len(members),
                 rows=_rows(items, ran.answers),
@@ -501,21 +501,11 @@ def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat) -> list[RunOutcom
     return outcomes
 
 
-def _load_ms(seat: Seat) -> dict[str, float]:
-    """
-    Milliseconds of a cold start by phase, ``process`` the rest: room in memory and a process to load in. Empty where it
-    was warm; of a load that was under way already, all of it.
-    """
-    if not seat.cold:
-        return {}
-    phases = seat.instance.phases
-    return {"process": max(0.0, seat.load_us / 1e3 - sum(phases.values())), **phases}
-
-
 def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
     """A canary's result: the tensors as the runner describes them, and times by the worker's own clock."""
     described = answers.describe(description)
-    load_ms = sum(ms for phase, ms in _load_ms(seat).items() if phase not in PREPARING)
+    load_ms = sum(ms for phase, ms in seat.instance.phases.items() if phase not in PREPARING)
+    schemas = {"input_schema": described.input_schema, "output_schema": described.output_schema}
     return encode_execution(
         {
             "inputs": described.inputs,
@@ -523,6 +513,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
             "load_ms": round(load_ms, 3),
             "run_ms": round(ran.run_s * 1e3, 3),
             "memory_mib": round(described.memory_mib, 1),
+            **{name: schema for name, schema in schemas.items() if schema is not None},
         }
     )
 

@@ -16,7 +16,7 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -38,6 +38,9 @@ _MOST_PHASES: Final = 8
 #: The longest error text of one invocation in a batch, characters (of up to four bytes), and of a whole batch or load.
 ITEM_TEXT: Final = 1000
 TEXT: Final = 4000
+#: The largest JSON Schema of an input or output, and how deep it may be.
+SCHEMA_BYTES: Final = 64 << 10
+SCHEMA_DEPTH: Final = 64
 #: The longest description of one invocation's tensors; it becomes a header of the answer.
 SHAPES_BYTES: Final = 4096
 
@@ -180,11 +183,16 @@ FromRunner = Prepared | Loaded | Parked | Predicted | Failed
 
 
 class Description(msgspec.Struct, frozen=True):
-    """The inputs and outputs of a canary, None = JSON values; ``memory_mib``: what the runner holds then."""
+    """
+    The inputs and outputs of a canary, None = JSON values; ``memory_mib``: what the runner holds then. ``*_schema``: the
+    JSON Schema of one input and of one output, None = the handler declares none (worker/runner/declared.py).
+    """
 
     inputs: list[TensorSpec] | None
     outputs: list[TensorSpec] | None
     memory_mib: float
+    input_schema: dict[str, Any] | None = None
+    output_schema: dict[str, Any] | None = None
 
 
 # ---- to and from the zygote ------------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from pydantic import ValidationError
 from api import placing
 from api.dates import moment
 from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
-from api.errors import CanaryFailed, Malformed, UnsupportedMediaType
+from api.errors import CanaryFailed, Malformed, NotReady, UnsupportedMediaType
 from api.invoke.admit import refusal
 from api.invoke.request import read_body
 from api.schemas import functions as schemas
 from api.server.bodies import BoundedRoute, read_json
+from api.server.function_description import describe_function
 from smore.blobs import archive
 from smore.definition.requirements import check_requirements
 from smore.domain.artifact import Artifact
@@ -253,6 +254,21 @@ async def list_functions(gateway: TheGateway, caller: ReadKey) -> schemas.Functi
 async def get_function(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Function:
     """Read one function: the revision that takes its traffic, its tensors, deadline and scaling."""
     return await _read(gateway, _entry(gateway, caller.project, function))
+
+
+@router.get("/{function}/openapi.json", response_model=None)
+def get_openapi(gateway: TheGateway, caller: ReadKey, function: str) -> dict[str, Any]:
+    """
+    Describe one function as an OpenAPI document: its input and output, as far as its tensors or the types of its handler
+    say them. 409 where no revision of it takes traffic yet.
+    """
+    _entry(gateway, caller.project, function)
+    now = gateway.store().get_function(caller.project, function)
+    if now.spec is None:
+        raise NotReady
+    revisions = gateway.store().revisions(caller.project, function)
+    measured = next((each.measured for each in revisions if each.number == now.revision), None)
+    return describe_function(function, now.revision, now.spec, measured or {})
 
 
 @router.get("/{function}/revisions")

@@ -11,7 +11,7 @@ anything twice.
 
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -19,9 +19,20 @@ from typing import Any, Final
 import msgspec
 
 from smore_client import upload
+from smore_client.many import (
+    INPUTS_PER_SUBMIT,
+    POLL_S,
+    InvocationList,
+    completed,
+    each_invocation,
+    each_job,
+    portions,
+    send_portion,
+    with_function,
+)
 from smore_client.operation import iteration, operation
 from smore_client.pack import pack
-from smore_client.tensors import decode_raw, encode_json, encode_raw, is_arrays
+from smore_client.tensors import decode_raw, encode_raw, is_arrays
 from smore_client.transport import (
     DEFAULT_WAIT_S,
     MARGIN_S,
@@ -30,8 +41,6 @@ from smore_client.transport import (
     ApiError,
     Call,
     Flow,
-    Item,
-    Pause,
     Stream,
     exchange,
     fetch,
@@ -77,22 +86,12 @@ from smore_client.types import (
     TensorSpec,
 )
 
-#: Seconds of one long poll while ``invoke`` follows an invocation.
-POLL_S: Final = 20.0
 #: Seconds that a deploy may take: its answer comes when the canary has loaded and run the handler.
 CANARY_S: Final = 135.0
 #: The same for an uploaded folder, which is fetched, and its environment built, before that.
 UPLOADED_CANARY_S: Final = 615.0
 #: Inputs in one request of ``map``.
 INPUTS_PER_CALL: Final = 64
-#: Inputs, and bytes of them, in one request of ``submit_all``; a larger input is sent alone.
-INPUTS_PER_SUBMIT: Final = 1000
-BYTES_PER_SUBMIT: Final = 4 << 20
-#: Invocations that one request of ``as_completed`` waits for, and seconds between two rounds of several requests.
-IDS_PER_WAIT: Final = 1000
-ROUND_S: Final = 0.2
-#: Invocations or jobs of one page of an iteration.
-PAGE: Final = 200
 
 
 class Requests:
@@ -176,8 +175,8 @@ class Requests:
         [1, 2, 3]
         """
         invocations: list[Invocation] = []
-        for portion in _portions(inputs, INPUTS_PER_CALL):
-            for invocation in (yield from _send_portion(function, portion, deadline_ms, {})):
+        for portion in portions(inputs, INPUTS_PER_CALL):
+            for invocation in (yield from send_portion(function, portion, deadline_ms, {})):
                 invocations.append(invocation if invocation.done else (yield from _finished(invocation.id)))
         return invocations
 
@@ -194,8 +193,8 @@ class Requests:
         <State.QUEUED: 'queued'>
         """
         invocations: list[Invocation] = []
-        for portion in _portions(inputs, INPUTS_PER_SUBMIT):
-            invocations += yield from _send_portion(function, portion, deadline_ms, {"Prefer": "respond-async"})
+        for portion in portions(inputs, INPUTS_PER_SUBMIT):
+            invocations += yield from send_portion(function, portion, deadline_ms, {"Prefer": "respond-async"})
         return invocations
 
     @iteration
@@ -207,21 +206,7 @@ class Requests:
         >>> sorted(done.output for done in client.as_completed(each.id for each in submitted))
         [1, 2, 3]
         """
-        left = dict.fromkeys(id_ for id_ in ids if id_)
-        while left:
-            waiting = list(left)
-            rounds = range(0, len(waiting), IDS_PER_WAIT)
-            ended = 0
-            for start in rounds:
-                wait_s = POLL_S if len(rounds) == 1 else 0.0
-                body = {"ids": waiting[start : start + IDS_PER_WAIT], "wait_s": wait_s}
-                call = request("POST", "invocations:wait", body=body, timeout_s=wait_s + MARGIN_S, reads=True)
-                for invocation in (yield from fetch(_Invocations, call)).invocations:
-                    left.pop(invocation.id, None)
-                    ended += 1
-                    yield Item(invocation)
-            if not ended and len(rounds) > 1:
-                yield Pause(seconds=ROUND_S)
+        yield from completed(ids)
 
     @operation
     def invocation(self, id_: str, *, wait_s: float | None = None) -> Flow[Invocation]:
@@ -271,7 +256,7 @@ class Requests:
         [('0193d7...', 'handler_error')]
         """
         query = {"function": function, "state": state, "limit": limit, "cursor": cursor}
-        page = yield from fetch(_Invocations, request("GET", "invocations", query=query))
+        page = yield from fetch(InvocationList, request("GET", "invocations", query=query))
         return InvocationPage(items=page.invocations, cursor=page.next_cursor)
 
     @iteration
@@ -282,14 +267,7 @@ class Requests:
         >>> sum(invocation.attempt > 1 for invocation in client.each_invocation(function="echo"))
         0
         """
-        query: dict[str, object | None] = {"function": function, "state": state, "limit": PAGE}
-        while True:
-            page = yield from fetch(_Invocations, request("GET", "invocations", query=query))
-            for invocation in page.invocations:
-                yield Item(invocation)
-            if page.next_cursor is None:
-                return
-            query["cursor"] = page.next_cursor
+        yield from each_invocation(function, state)
 
     @operation
     def executions(self, id_: str) -> Flow[list[Execution]]:
@@ -324,14 +302,7 @@ class Requests:
         >>> client.dry_run("echo", rows=8, deadline_ms=100).outcome
         'placed'
         """
-        body: dict[str, object] = {"input": value}
-        if is_arrays(value):
-            assert isinstance(value, Mapping)
-            body = {"rows": len(next(iter(value.values())))}
-        elif rows is not None or value is None:
-            body = {"rows": rows or 1}
-        if deadline_ms is not None:
-            body["deadline_ms"] = deadline_ms
+        body = _question(value, rows, deadline_ms)
         return (yield from fetch(DryRun, request("POST", "functions", function, "invocations:dryRun", body=body)))
 
     # ---- functions ---------------------------------------------------------------------------------------------------
@@ -572,14 +543,7 @@ class Requests:
         >>> sum(job.state == "running" for job in client.each_job())
         1
         """
-        query: dict[str, object | None] = {"limit": PAGE}
-        while True:
-            page = yield from fetch(Jobs, request("GET", "jobs", query=query))
-            for job in page.jobs:
-                yield Item(job)
-            if page.next_cursor is None:
-                return
-            query["cursor"] = page.next_cursor
+        yield from each_job()
 
     @operation
     def job(self, id_: str) -> Flow[Job]:
@@ -838,51 +802,6 @@ class Requests:
         return (yield from fetch(Deployed, request("PUT", "functions", name, body=document, timeout_s=canary_s)))
 
 
-class _Invocations(msgspec.Struct):
-    invocations: list[Invocation]
-    next_cursor: str | None = None
-
-
-def _portions(inputs: Iterable[object], most: int) -> Iterator[list[msgspec.Raw]]:
-    """The inputs as JSON, at most ``most`` and :data:`BYTES_PER_SUBMIT` together."""
-    portion: list[msgspec.Raw] = []
-    size = 0
-    for value in inputs:
-        encoded = encode_json(value)
-        if portion and (len(portion) == most or size + len(encoded) > BYTES_PER_SUBMIT):
-            yield portion
-            portion, size = [], 0
-        portion.append(msgspec.Raw(encoded))
-        size += len(encoded) + 1
-    if portion:
-        yield portion
-
-
-def _send_portion(
-    function: str, portion: list[msgspec.Raw], deadline_ms: float | None, headers: Mapping[str, str]
-) -> Flow[list[Invocation]]:
-    """Several inputs in one request. Where the platform refuses all of them each one's invocation says so."""
-    body: dict[str, object] = {"inputs": portion}
-    if deadline_ms is not None:
-        body["deadline_ms"] = deadline_ms
-    sent = {"Idempotency-Key": uuid.uuid4().hex, **headers}
-    try:
-        page = yield from fetch(
-            _Invocations, request("POST", "functions", function, "invocations", body=body, headers=sent)
-        )
-    except ApiError as error:
-        if error.status != 429:
-            raise
-        refused = Invocation(id="", function=function, state=State.REJECTED, cause=error.code, detail=error.detail)
-        return [refused] * len(portion)
-    return [_of(invocation, function) for invocation in page.invocations]
-
-
-def _of(invocation: Invocation, function: str) -> Invocation:
-    """The invocation with its function's name, which an older platform leaves out."""
-    return invocation if invocation.function else msgspec.structs.replace(invocation, function=function)
-
-
 def _invocation(answer: Answer, function: str = "") -> Invocation:
     """The invocation of an answer; ``function``: the one that was called, where that is known."""
     timings = parse_timings(answer.headers.get("server-timing", ""))
@@ -896,7 +815,7 @@ def _invocation(answer: Answer, function: str = "") -> Invocation:
             late_ms=float(answer.headers.get("smore-late-ms", 0)),
             timings_ms=timings,
         )
-    invocation = _of(read_answer(answer, Invocation), function)
+    invocation = with_function(read_answer(answer, Invocation), function)
     return msgspec.structs.replace(invocation, timings_ms=timings) if timings else invocation
 
 
@@ -918,6 +837,19 @@ def _result(id_: str, *, raw: bool) -> Flow[Invocation]:
     headers = {"Accept": f"{RAW}, application/json"} if raw else {}
     invocation = _invocation((yield from exchange(request("GET", "invocations", id_, "result", headers=headers))))
     return invocation if invocation.id else msgspec.structs.replace(invocation, id=id_)
+
+
+def _question(value: object, rows: int | None, deadline_ms: float | None) -> dict[str, object]:
+    """The body of a dry run: the value, or how many rows it has."""
+    body: dict[str, object] = {"input": value}
+    if is_arrays(value):
+        assert isinstance(value, Mapping)
+        body = {"rows": len(next(iter(value.values())))}
+    elif rows is not None or value is None:
+        body = {"rows": rows or 1}
+    if deadline_ms is not None:
+        body["deadline_ms"] = deadline_ms
+    return body
 
 
 def _function_name(document: Mapping[str, Any]) -> str:

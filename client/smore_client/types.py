@@ -8,17 +8,21 @@ from typing import Final
 import msgspec
 
 from smore_client import generated
-from smore_client.generated import *  # noqa: F403
-from smore_client.generated import InvocationRecord, State
 
-__all__ = ["Invocation", "InvocationPage"]
-__all__ += generated.__all__
+# The star re-exports the generated names; beside an `__all__` that is put together pyright would not follow it.
+from smore_client.generated import *  # noqa: F403
 
 #: States that do not change any more.
-_TERMINAL: Final = (State.SUCCEEDED, State.FAILED, State.REJECTED, State.EXPIRED, State.CANCELLED)
+_TERMINAL: Final = (
+    generated.State.SUCCEEDED,
+    generated.State.FAILED,
+    generated.State.REJECTED,
+    generated.State.EXPIRED,
+    generated.State.CANCELLED,
+)
 
 
-class Invocation(InvocationRecord, frozen=True, kw_only=True):
+class Invocation(generated.InvocationRecord, frozen=True, kw_only=True):
     """
     One invocation, as far as the platform has told.
 
@@ -32,7 +36,7 @@ class Invocation(InvocationRecord, frozen=True, kw_only=True):
     (<State.SUCCEEDED: 'succeeded'>, {'x': [1, 2]}, 0.4)
     """
 
-    state: State
+    state: generated.State
     id: str = ""
     durability: str = ""
     timings_ms: dict[str, float] = msgspec.field(default_factory=dict)

@@ -224,6 +224,11 @@ def progress(done: int, total: int, seconds: float, left_s: float) -> str:
     )
 
 
+def time_left(runs_s: float, minutes: float | None, used_s: float) -> float:
+    """Seconds until the end: ``runs_s`` of what is planned, or what is left of ``minutes`` where that is less."""
+    return runs_s if minutes is None else max(0.0, min(runs_s, minutes * 60 - used_s))
+
+
 def _cores(text: str) -> list[int]:
     cores = [int(core) for core in text.split(",")]
     missing = set(cores) - set(range(os.cpu_count() or 1))
@@ -344,8 +349,9 @@ def main(arguments: Sequence[str]) -> int:
             each = seconds / measured if measured else options.window + 6
             if options.minutes is not None and seconds + each > options.minutes * 60:
                 break
+            left_s = time_left(each * (len(todo) - measured), options.minutes, seconds)
             print(
-                "\r" + progress(len(campaign.done), len(runs), seconds, each * (len(todo) - measured)),
+                "\r" + progress(len(campaign.done), len(runs), seconds, left_s),
                 end="",
                 file=sys.stderr,
                 flush=True,

@@ -175,14 +175,15 @@ def _page(outcome: LiveComparison, document: Mapping[str, Any], pictures: "Seque
             + (_losses(outcome) if kind == "measured" else "")
             + "</section>"
         )
-    parts.append(_agreement(outcome.agreements()))
+    parts += [_agreement(outcome.agreements()), _measures()]
     parts.append(f'<p class="soft">Made by <code>{escape(str(document["command"]))}</code></p>')
     about = (
         "Policies on the devices at hand, and the same arrivals, deadlines, functions and trainings in the simulator."
         " What was measured and what was simulated stand in parts of their own; how far they agree is said at the end."
         " Fractions are in per cent."
     )
-    links = "".join(f'<a href="#{name}">{name}</a>' for name in ("conditions", "measured", "simulated", "agreement"))
+    names = ("conditions", "measured", "simulated", "agreement", "measures")
+    links = "".join(f'<a href="#{name}">{name}</a>' for name in names)
     return page.document("SMore: policies compared live", "Policies compared live", about, links, "".join(parts))
 
 
@@ -274,6 +275,13 @@ def _agreement(agreements: Sequence[Agreement]) -> str:
         f'<section id="agreement"><h2>Agreement</h2>{page.table("By metric", columns, rows)}'
         f'<p class="soft">{note}</p></section>'
     )
+
+
+def _measures() -> str:
+    """What each measure is."""
+    columns = [Column(heading="measure", number=False), Column(heading="what it is", number=False)]
+    rows = [[escape(column.heading), escape(column.meaning)] for column in (COLUMNS | MEASURED_ONLY).values()]
+    return f'<section id="measures"><h2>Measures</h2>{page.table("", columns, rows)}</section>'
 
 
 def _rank(value: float) -> str:

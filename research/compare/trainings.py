@@ -17,7 +17,7 @@ from typing import Any, Final
 from research.compare.claims import TIE, ClaimVerdict
 from scheduler.policy.jobs.knobs import job_setting
 from scheduler.policy.setting import parse
-from scheduler.simulation.jobs.metrics import LESS, MEANINGS, figures
+from scheduler.simulation.jobs.metrics import MEANINGS, MORE, figures
 from scheduler.simulation.jobs.simulator import simulate_jobs
 from scheduler.simulation.jobs.traces import jobs
 from scheduler.simulation.jobs.world import load_job_preset
@@ -99,7 +99,7 @@ def intervals(plan: JobPlan, by: Values) -> dict[str, Interval]:
     first, *others = plan.policies
     for other in others:
         for name, series in by[other].items():
-            sign = 1.0 if name in LESS else -1.0
+            sign = -1.0 if name in MORE else 1.0
             differences = [sign * (theirs - ours) for ours, theirs in zip(by[first][name], series, strict=True)]
             found[f"advantage.{name}.{other}"] = interval(differences)
     for name in REDUCED:

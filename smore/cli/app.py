@@ -6,7 +6,7 @@ settings.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
@@ -31,6 +31,7 @@ from smore.cli import (
     secrets,
     settings,
     slo,
+    terminal,
     traces,
 )
 
@@ -49,6 +50,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+@app.callback()
+def options(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show all that the platform said of an error.")
+    ] = False,
+) -> None:
+    terminal.verbose.set(verbose)
+
+
 # The order is that of `smore --help`.
 command: Callable[..., None]
 for command in (
@@ -63,6 +74,7 @@ for command in (
     app.command()(command)
 for command in (policies.compare, policies.replay):
     app.command(context_settings=launch.PASSED_ON)(command)
+app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(predictor.profile)
 for command in (
     machine.up,
     machine.down,

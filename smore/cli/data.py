@@ -23,10 +23,9 @@ def list_(context: typer.Context) -> None:
         print(f"  {file.relative_to(public.BUNDLED)}  {file.stat().st_size / 1e3:,.0f} kB")
     print("to fetch:")
     for name, data_set in public.DATA_SETS.items():
-        days = sorted((public.fetched(platform_home()) / name).glob("d*"))
-        state = (
-            f"{len(days)} days in {public.fetched(platform_home()) / name}" if days else f"`smore data fetch {name}`"
-        )
+        folder = public.fetched(platform_home()) / name
+        days = sorted(folder.glob("d*"))
+        state = f"in {folder}, {days[0].name} to {days[-1].name}" if days else f"`smore data fetch {name}`"
         print(f"  {name}  {data_set.bytes / 1e6:,.0f} MB  {data_set.about} ({data_set.licence}): {state}")
 
 

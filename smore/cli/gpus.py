@@ -1,6 +1,8 @@
 """``smore gpus``: GPU instances."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -8,15 +10,41 @@ from smore.cli.terminal import Column, GpuName, Output, connected, list_alone, p
 
 if TYPE_CHECKING:
     from smore_client import Client
-    from smore_client.types import Gpu
+    from smore_client.types import Gpu, Job, PredictorPlace
 
 app = typer.Typer(help="GPU instances; alone: list them.", invoke_without_command=True)
 
 
+#: Columns that a narrow screen does without, the first of them first.
+OPTIONAL: Final = ("sharing", "kind", "device", "strangers", "draining", "paused", "by functions")
+
+
+def unmeasured(gpus: "Sequence[Gpu]", places: "Sequence[PredictorPlace]") -> str:
+    """Which GPU instances have no measured rows, and what to do; "" = all have some."""
+    measured = {(place.device, place.sharing_mode) for place in places if place.measured}
+    names = [gpu.id for gpu in gpus if (gpu.device, gpu.sharing_mode) not in measured]
+    if not names:
+        return ""
+    return (
+        f"No measured rows: {', '.join(names)}. Predictions there are guesses until `smore profile --minutes 20` has"
+        " measured the device."
+    )
+
+
 @list_alone(app, "List GPU instances.")
 def list_gpus(output: Output) -> None:
+    from smore_client import ApiError
+
     with connected() as client:
-        gpus = client.gpus()
+        gpus, line = client.gpus(), ""
+        jobs: list[Job] = []
+        if output is Output.TABLE:
+            # Both need Postgres, and the list does not.
+            with suppress(ApiError):
+                jobs, line = client.jobs(), unmeasured(gpus, client.predictor().places)
+    trainings = {
+        gpu.id: [job.name for job in jobs if gpu.id in job.gpus and job.state not in ("ended", "lost")] for gpu in gpus
+    }
     columns: list[Column[Gpu]] = [
         ("gpu", lambda g: g.id),
         ("kind", lambda g: g.kind),
@@ -26,13 +54,16 @@ def list_gpus(output: Output) -> None:
         ("by functions", lambda g: percent(g.function_utilisation)),
         ("memory MiB", lambda g: f"{g.memory_used_mib:.0f}/{g.memory_total_mib:.0f}"),
         ("running", lambda g: f"{g.running}/{g.slots}"),
+        ("trainings", lambda g: trainings[g.id]),
         ("warm", lambda g: [f"{w.function}:{w.state}" for w in g.warm]),
         ("paused", lambda g: g.paused),
         ("draining", lambda g: "drained" if g.drained else g.draining),
         ("health", lambda g: g.health or "ok"),
         ("strangers", lambda g: [f"{s.pid}:{'allowed' if s.allowed else 'protected'}" for s in g.strangers or ()]),
     ]
-    show(gpus, columns, output)
+    show(gpus, columns, output, optional=OPTIONAL)
+    if line:
+        print(line)
 
 
 def _in_force(gpu: "Gpu") -> str:

@@ -2,15 +2,39 @@
 
 import json
 import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from smore.cli.terminal import Column, Id, Output, OutputOption, connected, fail, moment, ms, percent, show, show_value
+from smore.cli.names import functions
+from smore.cli.terminal import (
+    Column,
+    Id,
+    Output,
+    OutputOption,
+    connected,
+    fail,
+    moment,
+    ms,
+    percent,
+    show,
+    show_value,
+    span_s,
+)
 
 if TYPE_CHECKING:
     from smore_client.types import Attempt, Decision, DryRun, Explanation, Invocation
+
+#: What makes a terminal empty and begins at its top.
+CLEAR: Final = "\x1b[2J\x1b[H"
+#: Seconds between two lists of ``ps --watch``.
+WATCH_S: Final = 2.0
 
 
 def read_input(text: str) -> Any:
@@ -25,11 +49,36 @@ def read_input(text: str) -> Any:
         raise typer.BadParameter(f"{text[:60]!r} is not JSON: {error}", param_hint="--input") from error
 
 
+def read_inputs(path: str) -> list[Any]:
+    """The values of ``--inputs``: a JSON list, or a JSON value on each line, in a file or on standard input (``-``)."""
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text()
+        try:
+            document = json.loads(text)
+        except ValueError:
+            document = None
+        if isinstance(document, list):
+            return document
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(
+            f"{path!r} is neither a JSON list nor JSON values line by line: {error}", param_hint="--inputs"
+        ) from error
+
+
 def invoke(
     function: str,
     input_text: Annotated[
         str, typer.Option("--input", "-i", help="JSON, @file with JSON, or - for standard input.")
     ] = "{}",
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Many inputs in place of one: a file with a JSON list, or with a JSON value on each line; - for standard"
+            " input. Prints an output for each, in their order; with --async the ids.",
+        ),
+    ] = None,
     deadline_ms: Annotated[float | None, typer.Option(min=0, help="From now; instead of the function's own.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where it ended after its deadline.")] = False,
     asynchronous: Annotated[bool, typer.Option("--async", help="Print the invocation's id and do not wait.")] = False,
@@ -42,6 +91,11 @@ def invoke(
     ] = Output.TABLE,
 ) -> None:
     """Run a function."""
+    if inputs is not None:
+        if dry_run:
+            raise typer.BadParameter("it asks about one invocation: use --input", param_hint="--dry-run")
+        _invoke_all(function, read_inputs(inputs), deadline_ms, asynchronous, strict, output)
+        return
     value = read_input(input_text)
     with connected() as client:
         if dry_run:
@@ -62,6 +116,52 @@ def invoke(
         print(f"It ended {duration(invocation.late_ms / 1e3)} after its deadline.", file=sys.stderr)
         if strict:
             raise typer.Exit(1)
+
+
+def _invoke_all(
+    function: str, values: list[Any], deadline_ms: float | None, asynchronous: bool, strict: bool, output: Output
+) -> None:
+    """
+    Run a function on each value and print the results in the order of the values, each as soon as those before it have
+    ended. Exits with 1 where one was refused or failed, or with ``--strict`` ended after its deadline.
+    """
+    with connected() as client:
+        submitted = client.submit_all(function, values, deadline_ms=deadline_ms)
+        if asynchronous:
+            for each in submitted:
+                print(each.id or "-")
+            refused = [each for each in submitted if not each.id]
+            if refused:
+                print(f"{len(refused)} of {len(submitted)} were refused: {refused[0].detail}", file=sys.stderr)
+                raise typer.Exit(1)
+            return
+        ended = {position: each for position, each in enumerate(submitted) if not each.id}
+        positions = {each.id: position for position, each in enumerate(submitted)}
+        results = _in_order(ended, output)
+        for each in client.as_completed(each.id for each in submitted):
+            ended[positions[each.id]] = each
+            results += _in_order(ended, output, len(results))
+    if output is not Output.TABLE:
+        show_value(results, output)
+    failed = [each for each in results if each.state != "succeeded"]
+    late = [each for each in results if each.late_ms]
+    if failed:
+        first = failed[0]
+        print(f"{len(failed)} of {len(results)} failed, the first: {first.cause} {first.detail}", file=sys.stderr)
+    if late:
+        print(f"{len(late)} of {len(results)} ended after their deadlines.", file=sys.stderr)
+    if failed or (strict and late):
+        raise typer.Exit(1)
+
+
+def _in_order(ended: "dict[int, Invocation]", output: Output, first: int = 0) -> "list[Invocation]":
+    """Take the invocations at ``first`` and behind it as far as they have ended; in a table print their outputs."""
+    results: list[Invocation] = []
+    while first + len(results) in ended:
+        results.append(ended.pop(first + len(results)))
+        if output is Output.TABLE:
+            print(json.dumps(results[-1].output, ensure_ascii=False))
+    return results
 
 
 def _show_output(invocation: "Invocation", output: Output) -> None:
@@ -223,22 +323,57 @@ def _show_dry_run(answer: "DryRun", output: Output) -> None:
 
 
 def ps(
-    function: Annotated[str | None, typer.Option(help="Of this function only.")] = None,
+    function: Annotated[str | None, typer.Option(autocompletion=functions, help="Of this function only.")] = None,
     state: Annotated[str | None, typer.Option(help="In this state only: queued, running, succeeded…")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="That came so long ago at most: 30m, 2h.")] = None,
+    slow: Annotated[str | None, typer.Option(metavar="TIME", help="That took so long at least: 500ms, 5s.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="As many at most.")] = 20,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every 2 s, until Ctrl-C.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Recent invocations, the newest first."""
-    with connected() as client:
-        invocations = client.invocations(function=function, state=state, limit=limit).items
-    columns: list[Column[Any]] = [
+    since_s = span_s(since) if since is not None else None
+    slow_s = span_s(slow) if slow is not None else 0.0
+    columns: list[Column[Invocation]] = [
         ("id", lambda i: i.id),
         ("function", lambda i: i.function),
         ("revision", lambda i: i.revision or None),
         ("state", lambda i: i.state),
+        ("took", lambda i: ms(_took_s(i))),
+        ("late", lambda i: f"{i.late_ms:.0f} ms" if i.late_ms else None),
         ("cause", lambda i: i.cause),
         ("gpu", lambda i: i.gpu),
         ("attempt", lambda i: i.attempt or None),
         ("arrival", lambda i: moment(i.arrival_at)),
     ]
-    show(invocations, columns, output)
+    with connected() as client, suppress(KeyboardInterrupt):
+        while True:
+            if since is None and slow is None:
+                rows = client.invocations(function=function, state=state, limit=limit).items
+            else:
+                every = client.each_invocation(function=function, state=state)
+                rows = list(islice(_recent(every, since_s, slow_s), limit))
+            if watch and sys.stdout.isatty():
+                print(CLEAR, end="")
+            show(rows, columns, output, optional=("revision", "attempt", "cause", "gpu"))
+            if not watch:
+                return
+            sys.stdout.flush()
+            time.sleep(WATCH_S)
+
+
+def _took_s(invocation: "Invocation") -> float | None:
+    """Seconds from arrival to end, None while it has not ended."""
+    if invocation.arrival_at is None or invocation.finished_at is None:
+        return None
+    return (invocation.finished_at - invocation.arrival_at).total_seconds()
+
+
+def _recent(invocations: "Iterable[Invocation]", since_s: float | None, slow_s: float) -> "Iterator[Invocation]":
+    """Those of the newest that came within ``since_s`` seconds and took ``slow_s`` at least."""
+    earliest = datetime.now(UTC) - timedelta(seconds=since_s) if since_s is not None else None
+    for invocation in invocations:
+        if earliest is not None and invocation.arrival_at is not None and invocation.arrival_at < earliest:
+            return
+        if (_took_s(invocation) or 0.0) >= slow_s:
+            yield invocation

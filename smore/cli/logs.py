@@ -8,7 +8,7 @@ from typing import IO, Annotated, Final
 
 import typer
 
-from smore.cli.terminal import fail, platform_home
+from smore.cli.terminal import fail, platform_home, searched
 
 #: Seconds between two reads of a log that is followed.
 FOLLOW_S: Final = 0.2
@@ -22,6 +22,8 @@ def logs(
     """The logs of this machine's processes."""
     folder = platform_home() / "logs"
     files = sorted(folder.glob("*.log"))
+    if not files:
+        fail(f"there are no logs. {searched()}")
     if process is not None:
         files = [file for file in files if file.stem == process]
         if not files:

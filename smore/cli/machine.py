@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from smore.cli.gpus import unmeasured
 from smore.cli.terminal import (
     EXIT_FAILED,
     Column,
@@ -19,6 +20,7 @@ from smore.cli.terminal import (
     connected,
     fail,
     platform_home,
+    searched,
     show,
     show_value,
     warn_of_unknown_settings,
@@ -68,13 +70,13 @@ def _devices(endpoints: "Endpoints", key: str, home: Path) -> str:
 
     try:
         with Client(endpoints.gateway_url, key) as client:
-            ready, gpus = client.ready(), client.gpus()
+            ready, gpus, places = client.ready(), client.gpus(), client.predictor().places
     except ClientError as error:
         return f"Not ready:   {error}"
     lines = [f"Leader:      {_leader(ready, home)}"]
     for number, gpu in enumerate(gpus):
         lines.append(f"{'Devices:' if not number else '':<12} {gpu.id}  {gpu.device}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *filter(None, [unmeasured(gpus, places)])])
 
 
 def greeting(endpoints: "Endpoints", home: Path) -> str:
@@ -154,9 +156,12 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     Look at the running installation for what is known to go wrong, with a remedy for each. Exit code 1 where something
     is broken.
     """
+    from smore import local
     from smore.local import doctor as checks
     from smore.local.findings import Finding, Verdict
 
+    if configuration().redis.url is None and local.endpoints(platform_home()) is None:
+        print(f"smore: {searched()}", file=sys.stderr)
     findings = checks.examine(checks.site(configuration()))
     if output is not Output.TABLE:
         show_value(findings, output)

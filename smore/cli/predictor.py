@@ -26,6 +26,21 @@ def _report(kind: str, data: list[Path] | None, out: Path) -> None:
     launch.start("report", kind, *(["--data", *map(str, data)] if data else []), "--out", str(out))
 
 
+def profile(
+    context: typer.Context,
+    minutes: Annotated[float, typer.Option(min=1, help="How long it measures, at most.")] = 20.0,
+    out: Annotated[Path, typer.Option(help="File of rows; an existing one is continued.")] = Path("profile.jsonl"),
+) -> None:
+    """
+    Measure this machine's device and import the rows: smore profile --minutes 20.
+
+    It measures trainings and functions of its own beside each other; let nothing else run there meanwhile. Further
+    options are those of `python -m ml.profile`.
+    """
+    launch.start("profile", "--out", str(out), "--minutes", f"{minutes:g}", *context.args)
+    launch.start("learning", "import", str(out))
+
+
 @profiles.command("import")
 def profiles_import(files: Files) -> None:
     """Take measured rows in; the same row twice counts once. The next retraining uses them."""

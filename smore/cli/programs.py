@@ -12,6 +12,7 @@ STARTED: Final = {
     "compare": "research.compare",
     "learning": "ml.learn.learning",
     "live": "bench.live",
+    "profile": "ml.measure.profile",
     "prewarm": "research.prewarm.served",
     "replay": "research.replay.replay",
     "report": "research.predictor.report",

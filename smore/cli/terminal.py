@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +18,9 @@ from smore.cli import names
 if TYPE_CHECKING:
     from smore.process.settings import Settings
     from smore_client import Client
+
+#: Whether errors show all that the platform said (``smore -v``).
+verbose: Final = ContextVar("verbose", default=False)
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -45,6 +49,13 @@ T = TypeVar("T")
 PIPE_WIDTH: Final = 200
 #: Columns of a line that is laid out only to measure its width.
 MOST_WIDTH: Final = 10_000
+#: A state, health or verdict, and its colour.
+STYLES: Final = {
+    **dict.fromkeys(("succeeded", "ok", "active"), "green"),
+    **dict.fromkeys(("running", "dispatched", "starting"), "cyan"),
+    **dict.fromkeys(("expired", "rejected", "cancelled", "warning", "stopping"), "yellow"),
+    **dict.fromkeys(("failed", "lost", "broken"), "red"),
+}
 #: A table's column: its header, and a row's cell.
 Column = tuple[str, Callable[[T], object]]
 
@@ -65,15 +76,14 @@ def connected() -> Iterator["Client"]:
             yield client
     except Unreachable as error:
         url = os.environ.get("SMORE_URL")
-        hint = f"SMORE_URL is {url}." if url else "Is the platform up? `smore up` starts it on this machine."
-        fail(f"{error}\n{hint}", EXIT_UNREACHABLE)
+        fail(f"{error}\n{f'SMORE_URL is {url}.' if url else searched()}", EXIT_UNREACHABLE)
     except ApiError as error:
-        details = {
-            name: value
-            for name, value in error.body.items()
-            if name not in ("type", "title", "status", "detail", "code")
-        }
-        fail(f"{error}{f' {json.dumps(details)}' if details else ''}")
+        lines = [str(error)]
+        if (earliest_ms := error.body.get("earliest_deadline_ms")) is not None:
+            lines.append(f"the earliest deadline that would be met: {earliest_ms} ms")
+        if verbose.get():
+            lines.append(json.dumps(error.body, indent=2))
+        fail("\n".join(lines))
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -100,11 +110,12 @@ def list_alone(app: typer.Typer, help_: str) -> Callable[[Callable[[Output], Non
     return register
 
 
-def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> None:
+def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output, *, optional: Sequence[str] = ()) -> None:
     """
-    Print ``rows`` as a table, or whole as JSON or YAML.
+    Print ``rows`` as a table, or whole as JSON or YAML. ``optional``: headers that a screen which is too narrow does
+    without, the first of them first.
 
-    A screen that is too narrow for the table gets one paragraph a row.
+    A screen that is too narrow for the rest gets one paragraph a row.
     """
     if output is not Output.TABLE:
         show_value(list(rows), output)
@@ -114,16 +125,31 @@ def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output) -> Non
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(*(header for header, _ in columns), box=box.SIMPLE_HEAD, pad_edge=False)
-    cells = [[cell(get(row)) for _, get in columns] for row in rows]
-    for line in cells:
-        table.add_row(*(escape(text) for text in line))
     # A pipe has no screen to fit: lines are not wrapped.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    if console.measure(table, options=console.options.update(width=MOST_WIDTH)).maximum > console.width:
-        print("\n\n".join(_paragraphs([header for header, _ in columns], cells, console.width)))
-    else:
-        console.print(table)
+
+    def table(kept: Sequence[Column[T]]) -> Table:
+        made = Table(*(header for header, _ in kept), box=box.SIMPLE_HEAD, pad_edge=False)
+        for row in rows:
+            made.add_row(*(_styled(header, escape(cell(get(row)))) for header, get in kept))
+        return made
+
+    def fits(made: Table) -> bool:
+        return console.measure(made, options=console.options.update(width=MOST_WIDTH)).maximum <= console.width
+
+    for count in range(len(optional) + 1):
+        made = table([column for column in columns if column[0] not in optional[:count]])
+        if fits(made):
+            console.print(made)
+            return
+    cells = [[cell(get(row)) for _, get in columns] for row in rows]
+    print("\n\n".join(_paragraphs([header for header, _ in columns], cells, console.width)))
+
+
+def _styled(header: str, text: str) -> str:
+    """A state in its colour, which rich leaves out of a pipe and where NO_COLOR is set."""
+    style = STYLES.get(text.partition(":")[0]) if header in ("state", "health", "") else None
+    return f"[{style}]{text}[/{style}]" if style is not None else text
 
 
 def _paragraphs(headers: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
@@ -202,6 +228,22 @@ def warn_of_unknown_settings() -> None:
 
     for line in warnings(os.environ):
         print(f"smore: {line}", file=sys.stderr)
+
+
+def searched() -> str:
+    """Which folder was looked into for this machine's platform, and what is there."""
+    from smore import local
+
+    home = platform_home().resolve()
+    if not home.exists():
+        state = "it does not exist"
+    elif local.endpoints(home) is not None:
+        state = "its platform runs"
+    elif (home / "supervisord.conf").exists():
+        state = "its platform does not run; `smore up` starts it"
+    else:
+        state = "no platform was started there"
+    return f"Looked into {home} (SMORE_HOME names another folder): {state}."
 
 
 def platform_home() -> Path:

@@ -83,6 +83,9 @@ class ApiSettings(BaseModel):
     max_connections_per_sender: int = Field(default=1024, ge=4)
     #: Addresses and networks of proxies in front of the gateway, with commas: ``10.0.0.7,fd00::/64``.
     proxies: Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], *Listed] = ()
+    #: Origins whose pages may call the API from a browser, with commas: ``https://app.example.org``; ``*`` = any. Pages
+    #: send an API key in a header; cookies are not used.
+    cors_origins: Annotated[tuple[str, ...], *Listed] = ()
     #: How long a connection may wait for its next request, seconds: longer than clients keep theirs, so that they close
     #: first.
     keep_alive_s: float = Field(default=75.0, gt=0)

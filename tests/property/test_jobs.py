@@ -252,5 +252,5 @@ def test_whoever_is_first_by_patience_starts_when_those_that_ran_have_ended(
         first = next(iter(policy.queue), None)
         if first is not None and policy.queue.patience_at(first) <= at:
             bound.setdefault(first.spec.id, max(ends.values(), default=at))
-        if policy.kept is not None:
-            bound[policy.kept.id] = max(bound[policy.kept.id], policy.kept.at)
+        if policy.places.kept is not None:
+            bound[policy.places.kept.id] = max(bound[policy.places.kept.id], policy.places.kept.at)

@@ -1,5 +1,6 @@
 """Functions for the tests of the worker."""
 
+import asyncio
 import os
 import signal
 import stat
@@ -56,6 +57,28 @@ class Notes(Handler):
 
     def unload(self) -> None:
         print("unloaded", os.getpid())
+
+
+class Awaits(Handler):
+    """JSON: waits ``after_s`` seconds for each value, for all of a batch at once; says how many waited together."""
+
+    example: ClassVar = {"after_s": 0}
+
+    def load(self, device: str) -> None:
+        self._loops: set[int] = set()
+
+    async def predict(self, inputs: list[Any]) -> list[Any]:
+        self._loops.add(id(asyncio.get_running_loop()))
+        assert len(self._loops) == 1
+        started = 0
+
+        async def wait(after_s: float) -> None:
+            nonlocal started
+            started += 1
+            await asyncio.sleep(after_s)
+
+        await asyncio.gather(*(wait(item["after_s"]) for item in inputs))
+        return [{"together": started} for _ in inputs]
 
 
 class Broken(Handler):

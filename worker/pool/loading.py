@@ -173,13 +173,13 @@ class Loader:
 
     def _ready(self, instance: Instance, runner: Runner, loaded: Loaded, then: WarmState) -> None:
         phases = {**instance.runtime.phases, **loaded.phases} if instance.runtime is not None else loaded.phases
-        for phase, ms in phases.items():
-            observability.LOAD_SECONDS.labels(instance.function, phase).observe(ms / 1e3)
         residents = self._residents
         with residents.lock:
-            instance.phases = phases
             instance.memory_mib = max(loaded.memory_mib, instance.memory_mib)
             instance.used_at = instance.loaded_at = residents.clock()
+            whole_ms = (instance.loaded_at - instance.lifecycle.asked_at) * 1e3
+            # The rest of it: room in memory and a process to load in.
+            instance.phases = {"process": max(0.0, whole_ms - sum(phases.values())), **phases}
             died = runner.ended.is_set()
             # A runner may have died the moment it was ready: then nobody gets it.
             if then is WarmState.IDLE and died:
@@ -189,6 +189,8 @@ class Loader:
             residents.loading -= 1
             residents.announce()
             residents.upkeep.notify()
+        for phase, ms in instance.phases.items():
+            observability.LOAD_SECONDS.labels(instance.function, phase).observe(ms / 1e3)
         if instance.leaving and then is WarmState.IDLE:
             # Dead, or offloaded while it was loading.
             if not died:

@@ -15,7 +15,7 @@ import msgspec
 
 from smore.domain import tensors
 from smore.domain.invocation import Cause, Encoding
-from worker.frames import SHAPES_BYTES, Answer, BadFrame, Description, Failed, Item
+from worker.frames import SCHEMA_BYTES, SCHEMA_DEPTH, SHAPES_BYTES, Answer, BadFrame, Description, Failed, Item
 
 #: Causes for which a runner is ended, and with it its whole batch.
 _ENDS: Final = frozenset({Cause.OUT_OF_MEMORY, Cause.DEVICE_FULL, Cause.CONTEXT_LOST})
@@ -100,7 +100,24 @@ def describe(body: bytes) -> Description:
         if not named or tensor.datatype not in tensors.DATATYPES or not sizes:
             raise BadFrame("its description is of no tensors that there are")
     amount(description.memory_mib)
+    for schema in (description.input_schema, description.output_schema):
+        if schema is not None and (len(msgspec.json.encode(schema)) > SCHEMA_BYTES or not _is_flat(schema)):
+            raise BadFrame("its description has a schema that is too large")
     return description
+
+
+def _is_flat(value: object) -> bool:
+    """Whether a JSON value is at most SCHEMA_DEPTH deep."""
+    level = [value]
+    for _ in range(SCHEMA_DEPTH):
+        level = [
+            each
+            for part in level
+            for each in (part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())
+        ]
+        if not level:
+            return True
+    return False
 
 
 def cause_of(failed: Failed) -> Cause:

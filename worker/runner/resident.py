@@ -5,6 +5,8 @@ Used by :mod:`worker.runner.runner`. What must stay true: each invocation of a b
 error, and no answer is larger than the bounds of its load.
 """
 
+import asyncio
+import inspect
 import os
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -32,6 +34,7 @@ from worker.runner.arrays import (
     specs,
     write_raw,
 )
+from worker.runner.declared import Declared
 from worker.runner.encoding import ResultTooLarge
 from worker.runner.weights import Weights
 
@@ -46,13 +49,16 @@ class Resident:
         self._example: Any = handler.example
         self.tensors = is_tensors(self._example)
         self._weights = Weights(handler.modules())
+        self._declared = Declared(handler)
+        #: The event loop of an asynchronous ``predict``, the same for all batches.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def first_run(self) -> Any:
         """One run on the example; its output, checked."""
         if self.tensors:
             rows = next(iter(self._example.values())).shape[0]
             return checked_outputs(self._predict(dict(self._example)), rows)
-        return self._values([self._example])
+        return self._values([self._declared.read(self._example)])
 
     def warm_up(self, batch: int) -> None:
         """
@@ -74,6 +80,11 @@ class Resident:
         known.
         """
         output = self._handler.predict(inputs)
+        if inspect.isawaitable(output):
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                asyncio.set_event_loop(self._loop)
+            output = self._loop.run_until_complete(output)
         cuda.settle()
         return output
 
@@ -81,7 +92,7 @@ class Resident:
         output = self._predict(values)
         if not isinstance(output, list) or len(output) != len(values):
             raise BadOutput(f"predict returned {type(output).__name__}, a list of {len(values)} is expected")
-        return output
+        return [self._declared.plain(each) for each in output]
 
     def memory_mib(self) -> float:
         """What it holds of the device; on a CPU, of the machine."""
@@ -104,11 +115,14 @@ class Resident:
     def canary(self) -> tuple[Answer, list[Chunk]]:
         """Run the example once more, warm, and describe what went in and came out."""
         output = self.first_run()
+        input_schema, output_schema = (None, None) if self.tensors else self._declared.schemas()
         body = msgspec.json.encode(
             frames.Description(
                 inputs=specs(self._example) if self.tensors else None,
                 outputs=specs(output) if self.tensors else None,
                 memory_mib=self.memory_mib(),
+                input_schema=input_schema,
+                output_schema=output_schema,
             )
         )
         return Answer(form="json", length=len(body)), [body]
@@ -153,7 +167,7 @@ class Resident:
         if not self.tensors:
             if item.encoding == Encoding.RAW:
                 raise InvalidInput("this function takes JSON values")
-            return orjson.loads(payload)
+            return self._declared.read(orjson.loads(payload))
         if item.encoding == Encoding.RAW:
             return read_raw(payload, self._example)
         return read_json(payload, self._example)

@@ -6,6 +6,7 @@ Forked from the zygote, it answers the frames on its socket until it gets Unload
 (worker/sandbox/) before any code of a function is imported, and a lost device context ends it.
 """
 
+import asyncio
 import gc
 import importlib
 import io
@@ -36,6 +37,10 @@ from worker.runner.resident import Resident
 _STAYING: Final = frozenset(("torch", "torchgen", "functorch", "numpy", "msgspec", "orjson", "_distutils_hack"))
 
 
+#: Frames of the event loop, between the runner's own and those of an asynchronous ``predict``.
+_ASYNCIO: Final = str(Path(asyncio.__file__).parent)
+
+
 def _failure(error: BaseException, device: str, memory_mib: float) -> Failed:
     """
     An error as its answer. Want of memory has a cause of its own, for which torch's allocators raise errors of their
@@ -60,7 +65,7 @@ def _own_frames(error: BaseException) -> TracebackType | None:
     """
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(
-        (__file__, resident.__file__, arrays.__file__, importlib.__file__, "<frozen importlib")
+        (__file__, resident.__file__, arrays.__file__, importlib.__file__, "<frozen importlib", _ASYNCIO)
     ):
         frame = frame.tb_next
     return frame if frame is not None else error.__traceback__

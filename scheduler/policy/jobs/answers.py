@@ -39,6 +39,7 @@ class Outlook:
         lefts = {job.spec.id: job.left(self._lengths, at) for job in (*running, *held)}
         starts = [self._starts(at, running, waiting, lefts, most=most) for most in (False, True)]
         counted: Refused = {}
+        in_order = self._knobs.passing is Passing.NONE
         entries = [self._of_running(job, at, set_back, lefts[job.spec.id]) for job in running]
         for place, job in enumerate((*waiting, *held), 1):
             expected_at, late_at = (start.get(job.spec.id) for start in starts)
@@ -48,7 +49,6 @@ class Outlook:
                 # Where lengths are longer the order may be another one, and this job earlier.
                 start_at = expected_at - set_back, max(expected_at, late_at) - set_back
                 end_at = start_at[0] + length.expected_s, start_at[1] + length.most_s
-            in_order = self._knobs.passing is Passing.NONE
             cause, message = why(self._fleet, self._projects, self._kept, job, at, counted, in_order=in_order)
             entries.append(
                 Expected(
@@ -148,7 +148,8 @@ class Outlook:
             if seen is not None and fleet.gpus[name].refusal() is None:
                 free[seen.device, seen.mig] -= 1
         ends: list[Ending] = []
-        pins = {name: at for name, gpu in fleet.gpus.items() if gpu.refusal() is None}
+        pinned = {name for job in waiting for name in job.needs.pins}
+        pins = {name: at for name in pinned if name in fleet.gpus and fleet.gpus[name].refusal() is None}
         for job in running:
             end_at = at if job.phase is Phase.STOPPING else at + seconds(lefts[job.spec.id])
             groups: dict[PoolKey | None, int] = {}
@@ -157,7 +158,7 @@ class Outlook:
                 usable = gpu.open and gpu.seen is not None and name not in kept_gpus
                 key = (gpu.seen.device, gpu.seen.mig) if usable and gpu.seen is not None else None
                 groups[key] = groups.get(key, 0) + 1
-                if gpu.open:
+                if name in pinned and gpu.open:
                     pins[name] = max(pins.get(name, at), end_at)
             ends += [Ending(end_at, key, size, job.spec.project) for key, size in groups.items()]
         fixed: dict[str, tuple[float, PoolKey | None]] = {}

@@ -22,7 +22,6 @@ from scheduler.policy.jobs.decisions import (
     Start,
     Stop,
     TrialAnswered,
-    Turn,
 )
 from scheduler.policy.jobs.events import (
     AttemptOver,
@@ -44,12 +43,12 @@ from scheduler.policy.jobs.events import (
     StartRefused,
     TrialAsked,
 )
-from scheduler.policy.jobs.fleet import Fleet, Gpu, PoolKey
-from scheduler.policy.jobs.job import Job, Phase, end_at
-from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs, Passing
+from scheduler.policy.jobs.fleet import Fleet
+from scheduler.policy.jobs.job import Job, Phase
+from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs
 from scheduler.policy.jobs.lengths import Lengths
 from scheduler.policy.jobs.order import Queue
-from scheduler.policy.jobs.plan import Reservation, reserve
+from scheduler.policy.jobs.places import Places
 from scheduler.policy.jobs.preemption import crosses_at, losers
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.restarts import after
@@ -65,7 +64,7 @@ class JobPolicy:
         self.projects = Projects()
         self.queue = Queue(knobs, self.lengths)
         self.jobs: dict[str, Job] = {}
-        self.kept: Reservation | None = None
+        self.places = Places(knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths)
         #: Jobs in their back-off, by its end.
         self._resting: list[tuple[float, str]] = []
         #: Time that never goes back: the clock's, and what it was set back by so far.
@@ -122,7 +121,7 @@ class JobPolicy:
             case LimitsChanged():
                 self.projects.limits = event.limits
                 self.queue.weigh(event.limits, at)
-                self.kept, self._unlooked = None, True
+                self.places.kept, self._unlooked = None, True
             case RunsKnown():
                 for run in event.runs:
                     self.lengths.learn(run)
@@ -161,7 +160,7 @@ class JobPolicy:
         self.fleet.take(job.spec.id, gpus)
         self.projects.held[job.spec.project] += len(gpus)
         seen = self.fleet.gpus[gpus[0]].seen
-        job.phase, job.gpus, job.since_at = Phase.PLACED, gpus, since_at
+        job.phase, job.gpus, job.since_at, job.ended_as = Phase.PLACED, gpus, since_at, None
         job.device = seen.device if seen is not None else ""
 
     def _vacate(self, job: Job) -> None:
@@ -235,7 +234,10 @@ class JobPolicy:
         lasted_s = max(0.0, at - job.since_at)
         job.ran_s += lasted_s
         self._vacate(job)
-        ended = Ended.STOPPED if job.withdrawn and event.ended is not Ended.SUCCEEDED else event.ended
+        ended = event.ended
+        if ended is not Ended.SUCCEEDED:
+            # Ranks that were ended for another rank's sake report a failure.
+            ended = Ended.STOPPED if job.withdrawn else job.ended_as or ended
         self._unlooked |= ended is not Ended.PREEMPTED
         verdict = after(self._knobs, ended, lasted_s, job.spec.restarts, job.restarts, job.short_ends)
         job.restarts, job.short_ends = verdict.restarts, verdict.short_ends
@@ -265,7 +267,7 @@ class JobPolicy:
         for id_ in self.fleet.lose(event.gpu):
             job = self.jobs[id_]
             if job.phase is Phase.PLACED:
-                job.phase = Phase.STOPPING
+                job.phase, job.ended_as = Phase.STOPPING, Ended.LOST
                 message = f"{event.gpu} is silent; the attempt is over, its other ranks must end."
                 decisions.append(Stop(id=id_, attempt=job.attempt, ended=Ended.LOST, message=message))
         self._unlooked = True
@@ -281,111 +283,25 @@ class JobPolicy:
         self._unlooked |= at >= self._crosses_at
         if self._knobs.preemptive and self._unlooked and self._look_at(at) <= at:
             self._unlooked = False
-            for job in losers(self._knobs, self.fleet, self.queue, self.jobs, self.lengths, self._keys, at):
-                job.phase = Phase.STOPPING
+            for job in losers(self._knobs, self.fleet, self.queue, self.jobs, self.lengths, self.places.keys, at):
+                job.phase, job.ended_as = Phase.STOPPING, Ended.PREEMPTED
                 message = "Jobs before it in the order need its GPU instances."
                 decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
-        self._check_kept()
+        self.places.check()
         for place, job in enumerate(self.queue, 1):
             if not self.fleet.free:
                 break
-            gpus = self._gpus_for(job, at)
+            gpus = self.places.gpus_for(job, at)
             if gpus is not None:
                 self._start(job, gpus, at, place, decisions)
-            elif not self._passable(job, at):
+            elif not self.places.passable(job, at):
                 break
-
-    def _gpus_for(self, job: Job, at: float) -> tuple[str, ...] | None:
-        """Where a job would start now, None = nowhere: what is kept for another one is its own until then."""
-        kept, project = self.kept, job.spec.project
-        room = self.projects.room(project)
-        if room < job.needs.size:
-            return None
-        keys = self._keys(job)
-        if kept is None or kept.id == job.spec.id:
-            return self.fleet.choose(job.needs, keys)
-        first = self.jobs[kept.id]
-        in_time = at + job.length.most_s <= kept.at
-        if first.spec.project == project and room < job.needs.size + first.needs.size and not in_time:
-            return None
-        gpus = self.fleet.choose(job.needs, keys, kept.gpus)
-        if gpus is None and in_time:
-            gpus = self.fleet.choose(job.needs, keys)
-            # Its length was that on the fastest device that it may have.
-            if gpus is not None and at + self._left_on(job, gpus, at) > kept.at:
-                gpus = None
-        return gpus
-
-    def _left_on(self, job: Job, gpus: tuple[str, ...], at: float) -> float:
-        """The 90 % length of a job that waits, on ``gpus``."""
-        seen = self.fleet.gpus[gpus[0]].seen
-        return job.left(self.lengths, at, seen.device if seen is not None else "").most_s
-
-    def _keys(self, job: Job) -> list[PoolKey]:
-        """The pools that a job may have, the one where it would end first first."""
-        keys = [key for key, _ in self.fleet.pools_for(job.needs)]
-        if len(keys) > 1:
-            keys.sort(key=lambda key: (job.left(self.lengths, job.queued_at, key[0]).expected_s, key))
-        return keys
-
-    def _passable(self, job: Job, at: float) -> bool:
-        """
-        Whether those after a job that does not fit may be tried. GPU instances are kept for it where it is to have
-        them. Whoever could not start even if all others ended holds nobody up.
-        """
-        knobs = self._knobs
-        if self.kept is not None:
-            return self.kept.id != job.spec.id or knobs.passing is not Passing.NONE
-        if knobs.passing is Passing.ANY and self.queue.turn(job) is Turn.ORDER:
-            return True
-        reservation = reserve(self.fleet, self._keys(job), job, _ReadyAt(self, at), self._allowed_at(job, at))
-        if reservation is None:
-            return True
-        self.kept = reservation
-        return knobs.passing is not Passing.NONE
-
-    def _check_kept(self) -> None:
-        """A reservation holds while its job is first of those that can be reserved for, and its GPU instances are there."""
-        kept = self.kept
-        if kept is None:
-            return
-        if kept.id not in self.queue or not all(self.fleet.gpus[name].open for name in kept.gpus):
-            self.kept = None
-            return
-        for job in self.queue:
-            if job.spec.id == kept.id:
-                return
-            # Somebody came before it; whether that one can be reserved for is found out in the round.
-            if self._reservable(job):
-                self.kept = None
-                return
-
-    def _reservable(self, job: Job) -> bool:
-        return self.projects.most(job.spec.project) >= job.needs.size and any(
-            len(self.fleet.eligible(job.needs, key)) >= job.needs.size
-            for key in (self._keys(job) if not job.needs.pins else [None])
-        )
-
-    def _allowed_at(self, job: Job, at: float) -> float:
-        """When a project's limit lets one of its jobs start, by the expected ends of those that run; inf = never."""
-        room = self.projects.room(job.spec.project)
-        if room >= job.needs.size:
-            return at
-        for freed_at, size in sorted(
-            (end_at(other, self.lengths, at), len(other.gpus))
-            for other in self.jobs.values()
-            if other.gpus and other.spec.project == job.spec.project
-        ):
-            room += size
-            if room >= job.needs.size:
-                return freed_at
-        return inf
 
     def _start(self, job: Job, gpus: tuple[str, ...], at: float, place: int, decisions: list[Decision]) -> None:
         turn, waited_s = self.queue.turn(job), job.waiting_s(at)
-        kept_for = self.kept.id if self.kept is not None and self.kept.id != job.spec.id else ""
-        if self.kept is not None and self.kept.id == job.spec.id:
-            self.kept = None
+        kept_for = self.places.kept.id if self.places.kept is not None and self.places.kept.id != job.spec.id else ""
+        if self.places.kept is not None and self.places.kept.id == job.spec.id:
+            self.places.kept = None
         passed = place - 1 - sum(isinstance(decision, Start) for decision in decisions)
         length = job.left(self.lengths, at, self._device(gpus))
         self._leave_queue(job, at)
@@ -424,7 +340,7 @@ class JobPolicy:
         return min(resting, self.queue.next_due(), look_at)
 
     def _answer(self, at: float, question: Question) -> Decision:
-        outlook = Outlook(self._knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.kept)
+        outlook = Outlook(self._knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.places.kept)
         if isinstance(question, QueueAsked):
             return outlook.publish(at, self._set_back)
         misfit = outlook.misfit(question.spec)
@@ -434,7 +350,7 @@ class JobPolicy:
         self.queue.add(job, at)
         expected = next(job for job in outlook.publish(at, self._set_back).jobs if job.id == question.spec.id)
         at_once = expected.start_at is not None and expected.start_at[0] <= at - self._set_back
-        gpus = (self._gpus_for(job, at) or ()) if at_once else ()
+        gpus = (self.places.gpus_for(job, at) or ()) if at_once else ()
         self.queue.remove(job)
         del self.jobs[question.spec.id]
         return TrialAnswered(id=question.spec.id, gpus=gpus, expected=expected, misfit=None)
@@ -451,17 +367,3 @@ class JobPolicy:
             + (+held != +self.projects.held)
             + (waiting != {job.spec.id for job in self.queue})
         )
-
-
-class _ReadyAt:
-    """When a GPU instance is expected to be free, at one moment; each job is asked once."""
-
-    def __init__(self, policy: JobPolicy, at: float) -> None:
-        self._policy, self._at = policy, at
-        self._ends: dict[str, float] = {}
-
-    def __call__(self, gpu: Gpu) -> float:
-        for id_ in gpu.jobs:
-            if id_ not in self._ends:
-                self._ends[id_] = end_at(self._policy.jobs[id_], self._policy.lengths, self._at)
-        return max((self._ends[id_] for id_ in gpu.jobs), default=self._at)

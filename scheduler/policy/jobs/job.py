@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from scheduler.policy.jobs.events import JobSubmitted
+from scheduler.policy.jobs.events import Ended, JobSubmitted
 from scheduler.policy.jobs.fleet import Needs
 from scheduler.policy.jobs.lengths import Length, Lengths, Source
 from scheduler.policy.jobs.spec import JobSpec
@@ -31,6 +31,7 @@ class Job:
     __slots__ = (
         "attempt",
         "device",
+        "ended_as",
         "gpus",
         "home",
         "iteration_s",
@@ -67,6 +68,8 @@ class Job:
         self.iterations, self.iteration_s, self.progressed_s = event.iterations, 0.0, event.ran_s
         self.told: dict[Source, tuple[float, float]] = {}
         self.withdrawn = False
+        #: How its attempt is over by a decision of the rule; None = as it is reported.
+        self.ended_as: Ended | None = None
         self.needs = self._needs()
         #: What is left of it as it waits; kept by whoever orders the queue.
         self.length = Length(0.0, 0.0, Source.ASSUMED)

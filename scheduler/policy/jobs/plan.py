@@ -118,6 +118,8 @@ class _Forecast:
         heapify(self._heap)
         self._number = len(self._heap)
         self._lanes: dict[Lane, list[int]] = {}
+        #: Limits of projects that have one and jobs that wait.
+        self._most: dict[str, float] = {}
         self.starts: dict[str, float] = {}
 
     def play(
@@ -161,7 +163,9 @@ class _Forecast:
         heappush(self._heap, (at, self._number, end, place))
 
     def _join(self, place: int, job: Waiting) -> None:
-        limited = job.project if self._projects.most(job.project) < inf else ""
+        most = self._projects.most(job.project)
+        limited = job.project if most < inf else ""
+        self._most[limited] = most
         heappush(self._lanes.setdefault((job.keys, job.needs.size, limited), []), place)
 
     def _start(self, at: float, waiting: Sequence[Waiting]) -> None:
@@ -172,7 +176,7 @@ class _Forecast:
                 if best is not None and places[0] > best[0]:
                     continue
                 keys, size, limited = lane
-                if limited and self._held.get(limited, 0) + size > self._projects.most(limited):
+                if limited and self._held.get(limited, 0) + size > self._most[limited]:
                     continue
                 key = next((key for key in keys if self._free.get(key, 0) >= size), None)
                 if key is not None or self._in_order:

@@ -7,12 +7,6 @@ import numpy as np
 
 from scheduler.simulation.jobs.simulator import JobResult
 
-#: Metrics of which less is better, and those of which more is.
-LESS: Final = (
-    "jct", "jct_median", "jct_p99", "wait", "wait_median", "wait_p99", "makespan", "slowdown_max", "failed", "restarts",
-    "preemptions",
-)  # fmt: skip
-MORE: Final = ("gpu_share",)
 #: What each means, for tables.
 MEANINGS: Final[Mapping[str, str]] = {
     "jct": "mean completion (submitted to ended), h",
@@ -28,6 +22,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "restarts": "attempts after the first for each job, those after a preemption included",
     "preemptions": "jobs stopped for others, for each job",
 }
+
+
+#: Of these more is better, of all others less.
+MORE: Final = ("gpu_share",)
 
 
 def figures(result: JobResult) -> dict[str, float]:

@@ -289,9 +289,16 @@ def test_what_it_says_in_the_platforms_place_is_not_believed(stage: Platform) ->
     stage.deploy(function, ENTRYPOINT, **SPEC)
     answer = stage.client.invoke(function, {"do": "say", "frame": forged(["json", 1], body=b"7")}, deadline_ms=60_000)
     assert answer.output == 7, "its own answer is its own affair"
-    with pytest.raises(ApiError) as failed:
-        attempt(stage, "who", function=function)
-    assert failed.value.code == "crashed" and "before it was asked" in failed.value.detail
+
+    def caught() -> ApiError | None:
+        try:
+            attempt(stage, "who", function=function)
+        except ApiError as error:
+            return error
+        return None  # on a busy machine it may not be a step ahead yet: then it is behind this answer
+
+    refused = eventually(caught, what="the end of a runner that is a step ahead")
+    assert refused.code == "crashed" and "before it was asked" in refused.detail
     assert attempt(stage, "who", function=function)["got"]
     assert stage.client.dry_run(function, {"do": "who"}).feasible
     trains_on(stage)

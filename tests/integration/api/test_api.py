@@ -1536,3 +1536,26 @@ def test_history_serves_what_redis_has_dropped(
     assert ([one["id"] for one in page["invocations"]], page.get("next_cursor")) == ([id_], None)
     problem(http.get("/v1/invocations", params={"state": "odd"}), 422, "invalid_input")
     problem(http.get("/v1/invocations", params={"cursor": "'; drop table"}), 422, "invalid_input")
+
+
+def test_pages_of_named_origins_alone_may_read_answers(
+    config: Settings, functions: None, platform: FakePlatform
+) -> None:
+    api = config.api.model_copy(update={"cors_origins": ("https://app.example.org",)})
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    with (
+        Served(create_app(config.model_copy(update={"api": api}))) as served,
+        httpx.Client(base_url=served.url) as http,
+    ):
+        for origin, named in (("https://app.example.org", True), ("https://other.example.org", False)):
+            for path in ("/v1/functions/echo/invocations", "/healthz"):
+                preflight = http.options(path, headers={"Origin": origin, **asks})
+                assert (preflight.status_code == 200) == named, path
+                answer = http.post(path, headers={"Origin": origin}, json={"input": 1})
+                assert answer.status_code in (401, 405), path
+                assert (answer.headers.get("access-control-allow-origin") == origin) == named, path
+
+
+def test_no_page_may_read_answers_by_default(http: httpx.Client) -> None:
+    answer = http.get("/healthz", headers={"Origin": "https://app.example.org"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]

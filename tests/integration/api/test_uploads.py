@@ -5,6 +5,7 @@ what goes.
 
 import hashlib
 import io
+import json
 import os
 import zipfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from smore.domain.access import Scope
 from smore.domain.errors import BlobNotFound
 from smore.domain.invocation import Cause
 from smore.messages.commands import Fetch
+from smore.messages.results import Result
 from smore.postgres.catalog import Store
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
@@ -101,6 +103,30 @@ def test_a_failed_canary_keeps_the_traffic_where_it_was(client: Client, platform
     assert client.function("own").revision == 1
     platform.handlers["default/own"] = echo
     assert client.deploy(tmp_path / "f").revision == 3, "what failed once may be tried again"
+
+
+def test_a_functions_document_says_what_its_handler_declares(
+    gateway: Served, client: Client, platform: FakePlatform, tmp_path: Path
+) -> None:
+    schema = {"$ref": "#/$defs/Question", "$defs": {"Question": {"type": "object", "required": ["text"]}}}
+    measured = {
+        "inputs": None,
+        "outputs": None,
+        "load_ms": 1.0,
+        "run_ms": 1.0,
+        "memory_mib": 1.0,
+        "input_schema": schema,
+    }
+    platform.handlers["default/own"] = lambda begun: Result(form="json", body=json.dumps(measured).encode())
+    assert client.deploy(folder(tmp_path / "f", "one")).measured == measured
+    with httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {client.key}"}, timeout=30) as http:
+        document = http.get("/v1/functions/own/openapi.json").json()
+        assert document["components"]["schemas"] == {
+            "input": {"$ref": "#/components/schemas/input.Question"},
+            "input.Question": {"type": "object", "required": ["text"]},
+            "output": {},
+        }
+        assert http.get("/v1/functions/none/openapi.json").status_code == 404
 
 
 @pytest.mark.parametrize("evil", ["../../x", "/etc/x"])

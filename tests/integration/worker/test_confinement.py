@@ -45,7 +45,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def shut_in(
-    home: Path, name: str, tcp_ports: list[int] | None, *, near: Sequence[int] = (), **shut: Any
+    home: Path,
+    name: str,
+    tcp_ports: list[int] | None,
+    *,
+    near: Sequence[int] = (),
+    entrypoint: str = "tests.acceptance.hostile.functions:Hostile",
+    **shut: Any,
 ) -> Iterator[Runner]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DATABASE_PASSWORD", "not for functions either")
@@ -71,7 +77,7 @@ def shut_in(
         results = Results(one=1 << 20, together=1 << 20)
         runner.load(
             Load(
-                entrypoint="tests.acceptance.hostile.functions:Hostile",
+                entrypoint=entrypoint,
                 device="cpu",
                 memory_mib=64.0,
                 label="f",
@@ -96,6 +102,15 @@ def attempt(runner: Runner, do: str, **item: object) -> dict[str, Any]:
     ran = runner.predict([Item(encoding="json", accept="json", rows=1, length=len(body))], [body], "", 30)
     assert ran.answers[0].form == "json", ran.answers
     return dict(json.loads(ran.results[0]))
+
+
+def test_an_asynchronous_function_runs_in_its_cell(home: Path) -> None:
+    with shut_in(home, "awaits", [443], entrypoint="tests.support.handlers:Awaits") as runner:
+        for _ in range(2):
+            body = b'{"after_s": 0.01}'
+            items = [Item(encoding="json", accept="json", rows=1, length=len(body))] * 2
+            ran = runner.predict(items, [body] * 2, "", 30)
+            assert [json.loads(result)["together"] for result in ran.results] == [2, 2], ran.answers
 
 
 def test_it_holds_no_capabilities_and_can_gain_none(runner: Runner) -> None:

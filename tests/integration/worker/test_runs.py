@@ -80,7 +80,7 @@ def test_first_cold_then_warm(stage: Bench) -> None:
     record, result = stage.call(function, 7)
     assert (json.loads(result.body), result.cold, result.load_us) == (7, False, 0)
     cold, warm = metas(stage)[-2:]
-    assert cold["cold"] is True and set(cold["load_ms"]) == {"import", "weights", "first_run"}
+    assert cold["cold"] is True and set(cold["load_ms"]) == {"process", "import", "weights", "first_run"}
     assert warm["cold"] is False and (warm["batch"], warm["rows"], warm["co"], warm["jobs"]) == (1, 1, [], [])
     assert cold["boot"] == stage.report().boot and cold["pid"] == warm["pid"]
     eventually(lambda: [one.pid for one in stage.report().warm] == [warm["pid"]], what="it is reported")
@@ -117,7 +117,7 @@ def test_an_uploaded_function_is_fetched_through_the_gateway(stage: Bench, gatew
     function = stage.function("handler:Own", artifact=Artifact(code=packed.code, files=packed.files))
     record, result = stage.call(function, 7)
     assert (record.state, result.body) == ("succeeded", str(7 + (2 << 20)).encode()), result
-    assert set(metas(stage)[-1]["load_ms"]) == {"fetch", "import", "weights", "first_run"}
+    assert set(metas(stage)[-1]["load_ms"]) == {"process", "fetch", "import", "weights", "first_run"}
     assert not (stage.home / "blobs").exists(), "they share no folder"
 
     missing = stage.function("handler:Gone", artifact=Artifact(code="0" * 64))

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from api.app import create_app
+from api.server.description import EXAMPLE
 from smore.process.settings import RedisSettings, Settings
 
 
@@ -38,3 +40,35 @@ def test_who_is_told_to_come_back_is_told_when(document: dict[str, Any]) -> None
 def test_frameworks_own_errors_are_not_ours(document: dict[str, Any]) -> None:
     assert "ValidationError" not in str(document)
     assert all("422" not in operation["responses"] for _, operation in operations(document))
+
+
+def test_every_operation_has_a_sentence_and_an_example(document: dict[str, Any]) -> None:
+    assert "Authorization:" in document["info"]["description"]
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            sentence, _, example = operation["description"].partition(f"\n\n{EXAMPLE}\n")
+            assert sentence.rstrip("`").endswith((".", ")")), path
+            assert example.startswith("curl ") and "$SMORE_URL/" in example, path
+            assert ("$SMORE_API_KEY" in example) == ("security" in operation), path
+            assert (f"-X {method.upper()} " in example) == (method != "get"), path
+            assert all("example" in each for each in operation.get("parameters", []) if each["in"] == "path"), path
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            assert body is None or "example" in body, path
+
+
+def test_examples_are_what_their_schemas_say(document: dict[str, Any]) -> None:
+    """Every answer with a schema of its own under /v1 has one."""
+    checked = 0
+    for path, operation in operations(document):
+        answers = [answer for status, answer in operation["responses"].items() if status.startswith("2")]
+        for content in (operation.get("requestBody", {}), *answers):
+            described = content.get("content", {}).get("application/json", {})
+            schema = described.get("schema", {})
+            if path.startswith("/v1/") and "$ref" in schema:
+                assert "example" in described, f"{path}: {schema}"
+            if "example" in described and schema:
+                whole = {**schema, "components": document["components"]}
+                errors = [str(error) for error in jsonschema_rs.validator_for(whole).iter_errors(described["example"])]
+                assert not errors, f"{path}: {errors[:1]}"
+                checked += 1
+    assert checked >= 50

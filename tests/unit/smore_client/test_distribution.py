@@ -1,6 +1,7 @@
 """The client needs httpx and msgspec alone: it calls a server from an interpreter that has nothing else."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -114,5 +115,6 @@ def test_a_script_beside_a_clone_imports_the_package(tmp_path: Path, project: Pa
         archive.extractall(installed)
     script = tmp_path / "script.py"
     script.write_text(f"import site; site.addsitedir({str(installed)!r})\nimport {package}\nprint({package}.HERE)\n")
-    done = subprocess.run([sys.executable, "-S", str(script)], capture_output=True, text=True, check=False)
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-S", str(script)], capture_output=True, text=True, env=plain, check=False)
     assert done.stdout == "True\n", done.stderr

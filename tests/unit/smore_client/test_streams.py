@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from smore_client import AsyncClient, Client, admin
-from smore_client.requests import IDS_PER_WAIT, INPUTS_PER_SUBMIT
+from smore_client.many import IDS_PER_WAIT, INPUTS_PER_SUBMIT
 from smore_client.types import Invocation, State
 
 

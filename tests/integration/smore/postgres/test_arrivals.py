@@ -439,9 +439,9 @@ def test_what_a_worker_has_parked_is_known_and_how_long_its_return_takes(led: Le
         assert cluster.fact(kernel.MEMORY_FREE)[0] == pytest.approx(REPORT.memory_total_mib)
         assert metrics.PARKED._value.get() == 2
         # A request has waited for one of them.
-        led.fleet.record_instances(
-            [msgspec.structs.replace(warmed("a", time.time(), outcome="cold", ready=T, used=T, load=0.2), host=1)]
-        )
+        now = time.time()
+        returned = warmed("a", now, outcome="cold", ready=now, used=now, load=0.2)
+        led.fleet.record_instances([msgspec.structs.replace(returned, host=1)])
         eventually(lambda: cluster.demands[0].host_s == 0.2, what="the time of its return")
         assert cluster.demands[0].load_s == 1.0
     finally:

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -330,11 +331,12 @@ def test_the_page_keeps_what_was_measured_apart(served: tuple[Fake, LiveComparis
 
     page = here.publish(tmp_path, found, told).read_text()
 
-    _, conditions, measured, simulated, agreement = page.split("<section id=")
+    _, conditions, measured, simulated, agreement, measures = page.split("<section id=")
     assert "100 % at 10/s, 50 % at 40/s" in conditions and "The capacity is 20.0 in time a second" in conditions
     assert "measured-panel" in measured and "kind simulated" not in measured
     assert "kind measured" not in simulated and "measured-panel" not in simulated
     assert "Spearman" in agreement and "<img" not in agreement
+    assert "deadlines met by the platform's clock" in unescape(measures)
     assert {path.name for path in tmp_path.glob("*.svg")} == {"live-measured.svg", "live-simulated.svg"}
     assert json.loads((tmp_path / "live.json").read_text())["figures"] == told["figures"]
     with (tmp_path / "rows.csv").open() as file:

@@ -100,3 +100,9 @@ def test_the_words_of_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (["--input-wait", "1"], ["--positions", "5"], ["--order", "first"], ["--solo", "0"]):
         with pytest.raises(SystemExit):
             profile.parse([*given, *wrong])
+
+
+def test_the_countdown_keeps_its_budget() -> None:
+    assert profile.time_left(runs_s=3276.0, minutes=1.0, used_s=15.0) == 45.0
+    assert profile.time_left(runs_s=20.0, minutes=1.0, used_s=15.0) == 20.0
+    assert profile.time_left(runs_s=3276.0, minutes=None, used_s=15.0) == 3276.0

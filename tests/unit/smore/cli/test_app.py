@@ -34,7 +34,10 @@ class TestExitCodes:
         said = capsys.readouterr()
         assert said.out == ""
         assert "Too late. (slo_infeasible, 429)" in said.err
-        assert '"earliest_deadline_ms": 70' in said.err
+        assert "the earliest deadline that would be met: 70 ms" in said.err
+        assert "{" not in said.err
+        assert smore("-v", "invoke", "f", "--deadline-ms", "1") == EXIT_FAILED
+        assert '"earliest_deadline_ms": 70' in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         "arguments", [("invoke", "f", "--input", "{"), ("invoke",), ("gpus", "-o", "xml"), ("nothing",)]

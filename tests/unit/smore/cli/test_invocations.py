@@ -51,6 +51,44 @@ class TestInvocations:
         assert smore("invoke", "f", "--async") == 0
         assert capsys.readouterr().out == "i1\n"
 
+    def test_many_inputs_print_their_outputs_in_order(
+        self, serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        platform = serve()
+        queued = [{"id": f"i{number}", "state": "queued"} for number in range(3)]
+        platform.answers["POST /v1/functions/f/invocations"] = (202, {"invocations": queued})
+        ended = [{"id": f"i{number}", "state": "succeeded", "output": number} for number in (2, 0, 1)]
+        platform.answers["POST /v1/invocations:wait"] = (200, {"invocations": ended})
+        (tmp_path / "lines").write_text('0\n{"x": 1}\n\n[2]\n')
+        (tmp_path / "list").write_text('[0, {"x": 1}, [2]]')
+        for name in ("lines", "list"):
+            assert smore("invoke", "f", "--inputs", str(tmp_path / name)) == 0
+            assert capsys.readouterr().out == "0\n1\n2\n"
+        sent = [body for path, body in platform.asked if path.endswith("f/invocations")]
+        assert sent == [{"inputs": [0, {"x": 1}, [2]]}] * 2
+        assert smore("invoke", "f", "--inputs", str(tmp_path / "list"), "-o", "json") == 0
+        assert [each["output"] for each in json.loads(capsys.readouterr().out)] == [0, 1, 2]
+
+    def test_of_many_inputs_some_fail(self, serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        platform = serve()
+        answers = [
+            {"id": "", "state": "rejected", "cause": "queue_full", "detail": "Full."},
+            {"id": "i1", "state": "queued"},
+        ]
+        platform.answers["POST /v1/functions/f/invocations"] = (202, {"invocations": answers})
+        ended = [{"id": "i1", "state": "succeeded", "output": 5, "late_ms": 3.0}]
+        platform.answers["POST /v1/invocations:wait"] = (200, {"invocations": ended})
+        (tmp_path / "list").write_text("[1, 2]")
+        assert smore("invoke", "f", "--inputs", str(tmp_path / "list")) == EXIT_FAILED
+        printed = capsys.readouterr()
+        assert printed.out == "null\n5\n"
+        assert "1 of 2 failed, the first: queue_full Full." in printed.err
+        assert "1 of 2 ended after their deadlines." in printed.err
+        assert smore("invoke", "f", "--inputs", str(tmp_path / "list"), "--async") == EXIT_FAILED
+        assert capsys.readouterr().out == "-\ni1\n"
+        (tmp_path / "list").write_text("{nothing")
+        assert smore("invoke", "f", "--inputs", str(tmp_path / "list")) == 2
+
     def test_a_result_that_is_not_there_yet_is_a_failure(self, serve: Serve) -> None:
         serve().answers["GET /v1/invocations/i1/result"] = (202, {"id": "i1", "state": "running"})
         assert smore("result", "i1") == EXIT_FAILED
@@ -64,6 +102,34 @@ class TestInvocations:
         assert smore("ps", "--function", "f", "--state", "failed") == 0
         assert platform.asked == [("GET /v1/invocations", {"function": "f", "state": "failed", "limit": "20"})]
         assert "crashed" in capsys.readouterr().out
+
+    def test_ps_shows_how_long_and_how_late_and_what_was_slow(
+        self, serve: Serve, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def ended(id_: str, day: int, took_s: int) -> dict[str, object]:
+            return {
+                "id": id_,
+                "state": "succeeded",
+                "arrival_at": f"2999-01-0{day}T00:00:00Z",
+                "finished_at": f"2999-01-0{day}T00:00:0{took_s}Z",
+                "late_ms": 250 if took_s > 1 else 0,
+            }
+
+        platform = serve()
+        platform.answers["GET /v1/invocations"] = (
+            200,
+            {
+                "invocations": [
+                    ended("slow", 2, 3),
+                    ended("quick", 1, 1),
+                    {**ended("old", 1, 4), "arrival_at": "2020-01-01T00:00:00Z"},
+                ]
+            },
+        )
+        assert smore("ps", "--since", "1d", "--slow", "2s") == 0
+        said = capsys.readouterr().out
+        assert "slow" in said and "3000.0 ms" in said and "250 ms" in said
+        assert "quick" not in said and "old" not in said
 
 
 DECISION = {

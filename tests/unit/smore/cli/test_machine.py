@@ -36,6 +36,7 @@ class TestMachine:
         platform = serve()
         platform.answers["GET /readyz"] = (200, {"checks": {"leader": {"ok": True, "detail": "host:17"}}})
         platform.answers["GET /v1/gpus"] = (200, {"gpus": [{"id": "cpu0", "device": "CPU partition: 1 core"}]})
+        platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": []})
         (home / "key").write_text("sk_1_s\n")
         assert smore("up") == 0
         said, progress = capsys.readouterr()
@@ -43,6 +44,7 @@ class TestMachine:
         assert "sk_1_s" in said
         assert "scheduler-0 (process 17)" in said
         assert "cpu0  CPU partition: 1 core" in said
+        assert "No measured rows: cpu0." in said
         assert said.count("curl") == 2
         assert "-X PUT http://127.0.0.1:8400/v1/functions/echo -d" in said
         assert "smore gpus" in said
@@ -66,6 +68,16 @@ class TestMachine:
         assert capsys.readouterr().out == "beat | z\ngateway | a\ngateway | b\ngateway | c\n"
         assert smore("logs", "nobody") == EXIT_FAILED
         assert "beat, gateway" in capsys.readouterr().err
+
+    def test_logs_away_from_the_platform_say_which_folder_was_searched(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("SMORE_HOME", str(home / "elsewhere"))
+        assert smore("logs") == EXIT_FAILED
+        assert (
+            f"Looked into {home / 'elsewhere'} (SMORE_HOME names another folder): it does not exist."
+            in capsys.readouterr().err
+        )
 
     def test_a_followed_log_may_grow_be_cut_and_be_replaced(self, home: Path) -> None:
         file = home / "logs" / "gateway.log"

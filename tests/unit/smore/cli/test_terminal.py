@@ -33,17 +33,28 @@ class TestLists:
             assert smore("gpus", "-o", output) == 0
             (shown,) = read(capsys.readouterr().out)
             assert (shown["id"], shown["utilisation"], shown["warm"][0]["state"]) == ("cpu0", 0.5, "idle")
-        serve().answers["GET /v1/gpus"] = (200, {"gpus": [GPU]})
+        platform = serve()
+        platform.answers["GET /v1/gpus"] = (200, {"gpus": [GPU, {"id": "cpu1", "device": "measured"}]})
+        job = {"id": "j", "name": "night", "state": "running", "gpus": ["cpu0"]}
+        platform.answers["GET /v1/jobs"] = (200, {"jobs": [job]})
+        places = [{"device": "measured", "measured": 3}]
+        platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": places})
         assert smore("gpus", "ls") == 0
         table = capsys.readouterr().out
+        assert "No measured rows: cpu0. " in table
+        assert "night" in table
         assert all(text in table for text in ("cpu0", "50.0 %", "100/2048", "1/8", "default/echo:idle"))
 
     def test_every_noun_lists_when_it_stands_alone(self, serve: Serve) -> None:
         for noun in ("functions", "gpus", "jobs", "queues", "keys"):
             platform = serve()
-            platform.answers[f"GET /v1/{noun}"] = (200, {noun: []})
+            platform.answers |= {
+                "GET /v1/jobs": (200, {"jobs": []}),
+                "GET /v1/predictor": (200, {"version": 0}),
+                f"GET /v1/{noun}": (200, {noun: []}),
+            }
             assert smore(noun) == 0
-            assert [name for name, _ in platform.asked] == [f"GET /v1/{noun}"]
+            assert platform.asked[0][0] == f"GET /v1/{noun}"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +77,10 @@ def test_a_table_too_wide_for_the_screen_becomes_paragraphs(
         == "0123456789abcdef0123456789abcdef\n  name [bracketed]   device a device with a long name\n\nshort\n  name x "
         "  count 3\n"
     )
+    monkeypatch.setenv("COLUMNS", "60")
+    show(rows, columns, Output.TABLE, optional=("device",))
+    table = capsys.readouterr().out
+    assert "[bracketed]" in table and "device" not in table
     monkeypatch.setenv("COLUMNS", "120")
     show(rows, columns, Output.TABLE)
     assert "[bracketed]" in capsys.readouterr().out.splitlines()[3]

@@ -120,7 +120,7 @@ def test_the_command_fetches_lists_and_refuses(tmp_path: Path, server: str, monk
     assert "--trace folder=azure2019/d03" in good.output
     listed = run(["data"]).output
     assert "azure2019/invocations.csv.gz" in listed
-    assert "1 days in" in listed
+    assert "data/azure2019, d03 to d03" in listed
     bad = run(["data", "fetch", "azure2019", "--url", f"{server}/nothing"])
     assert bad.exit_code == 1
     assert "File not found" in bad.output

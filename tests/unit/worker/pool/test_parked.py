@@ -36,7 +36,7 @@ def test_what_is_let_go_of_is_parked_and_comes_back_by_its_next_load() -> None:
     assert (stage.said, seat.cold, seat.instance.phases, len(stage.made)) == (
         ["park 1", "restore 1"],
         True,
-        {"host": 3.0},
+        {"process": 0.0, "host": 3.0},
         1,
     )
     assert (stage.warm(), stage.pool.status.memory_used_mib()) == (["a"], 100.0)
@@ -100,7 +100,11 @@ def test_what_cannot_be_restored_is_loaded_anew() -> None:
     stage.offload("a")
     stage.broken = True
     seat = stage.run("a")
-    assert (seat.instance.phases, len(stage.made), stage.pool.status.runners()) == ({"import": 1.0}, 2, [2])
+    assert (seat.instance.phases, len(stage.made), stage.pool.status.runners()) == (
+        {"process": 0.0, "import": 1.0},
+        2,
+        [2],
+    )
 
 
 def test_a_parked_process_gives_way_to_loads_and_to_training() -> None:

@@ -28,7 +28,7 @@ UPLOADED = Artifact(code="a" * 64)
 def test_an_uploaded_function_is_supplied_once_and_let_go_of_with_its_instance() -> None:
     stage = Stage()
     first = stage.run("a", artifact=UPLOADED)
-    assert first.instance.phases == {"fetch": 2.0, "import": 1.0}
+    assert first.instance.phases == {"process": 0.0, "fetch": 2.0, "import": 1.0}
     stage.run("a", artifact=UPLOADED)
     assert stage.supplied == ["+a"]
     stage.pool.offload("p/a", 1)
@@ -43,7 +43,7 @@ def test_what_a_cold_start_needs_is_fetched_before_the_gate_is_asked() -> None:
     prepared = stage.pool.prepare("p/a", 1, spec)
     assert (stage.supplied, prepared) == (["+a", "-a"], {"fetch": 2.0})
     seat = stage.pool.acquire("p/a", 1, spec, until=stage.now, wanted=lambda: True, prepared=prepared)
-    assert seat.instance.phases == {"fetch": 4.0, "import": 1.0}, "it is told as a part of the load"
+    assert seat.instance.phases == {"process": 0.0, "fetch": 4.0, "import": 1.0}, "it is told as a part of the load"
     assert seat.load_us == 2000
     stage.pool.release(seat)
     stage.pool.prepare("p/a", 1, spec)

@@ -9,6 +9,7 @@ from scheduler.policy.jobs.events import (
     AttemptOver,
     Ended,
     Event,
+    GpuLost,
     JobSubmitted,
     JobUnderWay,
     JobWithdrawn,
@@ -90,6 +91,17 @@ def test_a_job_that_its_owner_stopped_does_not_start_again(ended: Ended) -> None
     decisions = jobs.end("job", ended, later=1)
     assert outcome(decisions) is Ended.STOPPED
     assert started(decisions) == ["next"]
+
+
+def test_an_attempt_that_was_ended_for_a_lost_gpu_instance_is_lost_whatever_its_ranks_report() -> None:
+    jobs = DrivenJobs(fleet=gpus(1, 1))
+    jobs.submit("gang", count=2, restarts=9)
+    jobs.tell(GpuLost(gpu="n1g0"), later=1)
+    [requeue] = jobs.end("gang", Ended.FAILED, later=1)
+
+    assert isinstance(requeue, Requeue)
+    assert "lost" in requeue.message
+    assert jobs.policy.jobs["gang"].short_ends == 0
 
 
 def test_a_job_that_waits_or_rests_is_withdrawn_at_once() -> None:

@@ -1,0 +1,98 @@
+"""One function as an OpenAPI document: what ``GET /v1/functions/{function}/openapi.json`` answers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from smore.domain.function import FunctionSpec, TensorSpec
+
+#: JSON types of the elements of tensors.
+_ELEMENTS: Final[Mapping[str, str]] = {
+    "BOOL": "boolean",
+    "BYTES": "string",
+    "FP16": "number",
+    "FP32": "number",
+    "FP64": "number",
+}
+_DEFINITIONS: Final = "#/$defs/"
+
+
+def describe_function(name: str, revision: int, spec: FunctionSpec, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The document of the revision that takes the traffic. ``measured``: of its canary, with ``input_schema`` and
+    ``output_schema`` where the handler declares them.
+    """
+    schemas: dict[str, Any] = {}
+    if spec.inputs is not None:
+        given, returned = _tensors(spec.inputs), _tensors(spec.outputs or ())
+    else:
+        given = _hoisted(measured.get("input_schema") or {}, "input", schemas)
+        returned = _hoisted(measured.get("output_schema") or {}, "output", schemas)
+    schemas |= {"input": given, "output": returned}
+    refs = {each: {"$ref": f"#/components/schemas/{each}"} for each in ("input", "output")}
+    call = {
+        "type": "object",
+        "required": ["input"],
+        "properties": {"input": refs["input"], "deadline_ms": {"type": "number", "exclusiveMinimum": 0}},
+    }
+    answer = {
+        "type": "object",
+        "required": ["id", "state", "output"],
+        "properties": {"id": {"type": "string"}, "state": {"const": "succeeded"}, "output": refs["output"]},
+    }
+    operation = {
+        "operationId": name,
+        "summary": f"Run {name}",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": call}}},
+        "responses": {
+            "200": {"description": "The result", "content": {"application/json": {"schema": answer}}},
+            "default": {
+                "description": "A problem document (RFC 9457)",
+                "content": {"application/problem+json": {"schema": {"type": "object"}}},
+            },
+        },
+        "security": [{"key": []}],
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": name, "version": str(revision)},
+        "paths": {f"/v1/functions/{name}/invocations": {"post": operation}},
+        "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _tensors(declared: Sequence[TensorSpec]) -> dict[str, Any]:
+    """Tensors by name, as nested lists."""
+    return {
+        "type": "object",
+        "required": [tensor.name for tensor in declared],
+        "properties": {tensor.name: _nested(tensor) for tensor in declared},
+    }
+
+
+def _nested(tensor: TensorSpec) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": _ELEMENTS.get(tensor.datatype, "integer")}
+    for size in reversed(tensor.shape):
+        bounds = {} if size < 0 else {"minItems": size, "maxItems": size}
+        schema = {"type": "array", "items": schema, **bounds}
+    return {**schema, "description": f"{tensor.datatype}, axis 0 is the rows"}
+
+
+def _hoisted(schema: Mapping[str, Any], side: str, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schema with its definitions among those of the document, as ``input.NAME`` or ``output.NAME``."""
+
+    def moved(value: Any) -> Any:
+        match value:
+            case {"$ref": str(target)} if target.startswith(_DEFINITIONS):
+                return {**value, "$ref": f"#/components/schemas/{side}.{target.removeprefix(_DEFINITIONS)}"}
+            case dict():
+                return {name: moved(part) for name, part in value.items()}
+            case list():
+                return [moved(part) for part in value]
+            case _:
+                return value
+
+    definitions = schema.get("$defs")
+    for name, definition in (definitions if isinstance(definitions, Mapping) else {}).items():
+        schemas[f"{side}.{name}"] = moved(definition)
+    root: dict[str, Any] = moved({name: part for name, part in schema.items() if name != "$defs"})
+    return root

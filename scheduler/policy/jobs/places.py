@@ -1,0 +1,126 @@
+"""Where each job that is tried would start, and which GPU instances are kept for whoever is first."""
+
+from collections.abc import Mapping
+from math import inf
+
+from scheduler.policy.jobs.decisions import Turn
+from scheduler.policy.jobs.fleet import Fleet, Gpu, PoolKey
+from scheduler.policy.jobs.job import Job, end_at
+from scheduler.policy.jobs.knobs import JobKnobs, Passing
+from scheduler.policy.jobs.lengths import Lengths
+from scheduler.policy.jobs.order import Queue
+from scheduler.policy.jobs.plan import Reservation, reserve
+from scheduler.policy.jobs.projects import Projects
+
+
+class Places:
+    """The state of a rule, to choose from. ``kept``: what is reserved, None = nothing."""
+
+    def __init__(
+        self, knobs: JobKnobs, fleet: Fleet, projects: Projects, queue: Queue, jobs: Mapping[str, Job], lengths: Lengths
+    ) -> None:
+        self._knobs, self._fleet, self._projects, self._queue = knobs, fleet, projects, queue
+        self._jobs, self._lengths = jobs, lengths
+        self.kept: Reservation | None = None
+
+    def gpus_for(self, job: Job, at: float) -> tuple[str, ...] | None:
+        """Where a job would start now, None = nowhere: what is kept for another one is its own until then."""
+        kept, project = self.kept, job.spec.project
+        room = self._projects.room(project)
+        if room < job.needs.size:
+            return None
+        keys = self.keys(job)
+        if kept is None or kept.id == job.spec.id:
+            return self._fleet.choose(job.needs, keys)
+        first = self._jobs[kept.id]
+        in_time = at + job.length.most_s <= kept.at
+        if first.spec.project == project and room < job.needs.size + first.needs.size and not in_time:
+            return None
+        gpus = self._fleet.choose(job.needs, keys, kept.gpus)
+        if gpus is None and in_time:
+            gpus = self._fleet.choose(job.needs, keys)
+            # Its length was that on the fastest device that it may have.
+            if gpus is not None and at + self._left_on(job, gpus, at) > kept.at:
+                gpus = None
+        return gpus
+
+    def _left_on(self, job: Job, gpus: tuple[str, ...], at: float) -> float:
+        """The 90 % length of a job that waits, on ``gpus``."""
+        seen = self._fleet.gpus[gpus[0]].seen
+        return job.left(self._lengths, at, seen.device if seen is not None else "").most_s
+
+    def keys(self, job: Job) -> list[PoolKey]:
+        """The pools that a job may have, the one where it would end first first."""
+        keys = [key for key, _ in self._fleet.pools_for(job.needs)]
+        if len(keys) > 1:
+            keys.sort(key=lambda key: (job.left(self._lengths, job.queued_at, key[0]).expected_s, key))
+        return keys
+
+    def passable(self, job: Job, at: float) -> bool:
+        """
+        Whether those after a job that does not fit may be tried. GPU instances are kept for it where it is to have
+        them. Whoever could not start even if all others ended holds nobody up.
+        """
+        knobs = self._knobs
+        if self.kept is not None:
+            return self.kept.id != job.spec.id or knobs.passing is not Passing.NONE
+        if knobs.passing is Passing.ANY and self._queue.turn(job) is Turn.ORDER:
+            return True
+        reservation = reserve(
+            self._fleet, self.keys(job), job, _ReadyAt(self._jobs, self._lengths, at), self._allowed_at(job, at)
+        )
+        if reservation is None:
+            return True
+        self.kept = reservation
+        return knobs.passing is not Passing.NONE
+
+    def check(self) -> None:
+        """A reservation holds while its job is first of those that can be reserved for, and its GPU instances are there."""
+        kept = self.kept
+        if kept is None:
+            return
+        if kept.id not in self._queue or not all(self._fleet.gpus[name].open for name in kept.gpus):
+            self.kept = None
+            return
+        for job in self._queue:
+            if job.spec.id == kept.id:
+                return
+            # Somebody came before it; whether that one can be reserved for is found out in the round.
+            if self._reservable(job):
+                self.kept = None
+                return
+
+    def _reservable(self, job: Job) -> bool:
+        return self._projects.most(job.spec.project) >= job.needs.size and any(
+            len(self._fleet.eligible(job.needs, key)) >= job.needs.size
+            for key in (self.keys(job) if not job.needs.pins else [None])
+        )
+
+    def _allowed_at(self, job: Job, at: float) -> float:
+        """When a project's limit lets one of its jobs start, by the expected ends of those that run; inf = never."""
+        room = self._projects.room(job.spec.project)
+        if room >= job.needs.size:
+            return at
+        for freed_at, size in sorted(
+            (end_at(other, self._lengths, at), len(other.gpus))
+            for other in self._jobs.values()
+            if other.gpus and other.spec.project == job.spec.project
+        ):
+            room += size
+            if room >= job.needs.size:
+                return freed_at
+        return inf
+
+
+class _ReadyAt:
+    """When a GPU instance is expected to be free, at one moment; each job is asked once."""
+
+    def __init__(self, jobs: Mapping[str, Job], lengths: Lengths, at: float) -> None:
+        self._jobs, self._lengths, self._at = jobs, lengths, at
+        self._ends: dict[str, float] = {}
+
+    def __call__(self, gpu: Gpu) -> float:
+        for id_ in gpu.jobs:
+            if id_ not in self._ends:
+                self._ends[id_] = end_at(self._jobs[id_], self._lengths, self._at)
+        return max((self._ends[id_] for id_ in gpu.jobs), default=self._at)
