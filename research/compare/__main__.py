@@ -30,7 +30,6 @@ from scheduler.simulation.result import Inconsistent
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import World, bad, load, names
 from smore.domain.errors import SmoreError
-from smore.process.environment import settings
 from smore.traces import public
 
 
@@ -175,6 +174,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _folders(options: argparse.Namespace) -> tuple[Path, ...]:
     """Where public traces are looked for."""
+    # Only here: a comparison needs no platform, and so none of its settings.
+    from smore.process.environment import settings
+
     return public.folders(settings().home, options.data)
 
 

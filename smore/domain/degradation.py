@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
+from smore.domain.quote import quoted
+
 #: Whose weight it is: of a training (gamma), of a function beside a training (alpha), of a function beside another (beta).
 Kind: TypeAlias = Literal["training", "function", "functions"]
 
@@ -99,7 +101,7 @@ class UpdateRule:
 
     def __post_init__(self) -> None:
         if self.update not in get_args(Update):
-            raise ValueError(f"update is {self.update!r}, expected one of {', '.join(get_args(Update))}")
+            raise ValueError(f"update is {quoted(self.update)}, expected one of {', '.join(get_args(Update))}")
         if not 0 < self.eta < 2:
             raise ValueError(f"eta is {self.eta}: the normalised update is stable only between 0 and 2")
         if not self.eps > 0:

@@ -365,7 +365,7 @@ def test_kserves_client(platform: Platform, headers: dict[str, str]) -> None:
         assert found[form]["sum"] == ["float32", [[1.0]]]
         for name in set(NAMES) - {"BYTES"}:
             assert found[form][name] == [str(Mirror.example[name].dtype), [[1.0, 0.0]]], name
-    assert found["error"].startswith("There is no such function") and "404" in found["error"]
+    assert found["error"].startswith("There is no function 'nobody'") and "404" in found["error"]
     assert found["key"].startswith("A valid API key") and "401" in found["key"]
 
 

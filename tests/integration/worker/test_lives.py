@@ -287,7 +287,7 @@ def test_a_throttle_holds_back_what_has_not_started(guarded: Bench) -> None:
     throttle(guarded, 0.0)
     assert guarded.call(function, {"s": 0})[0].state == "succeeded", "without a job nothing is held back"
     start_job(guarded, *TRAIN)
-    eventually(lambda: (one := job(guarded)) is not None and one.solo_count > 5, what="the job runs")
+    eventually(lambda: (one := find_job(guarded)) is not None and one.solo_count > 5, what="the job runs")
     id_ = guarded.enqueue(function, b'{"s": 0}')
     guarded.dispatch(function, [id_])
     guarded.state(id_, "running")
@@ -309,7 +309,7 @@ def test_closed_windows_come_and_are_reported(guarded: Bench) -> None:
     start_job(guarded, *TRAIN)
     closed, waiting = 0, ""
     until = time.monotonic() + 60
-    while (one := job(guarded)) is None or not one.windows:
+    while (one := find_job(guarded)) is None or not one.windows:
         assert time.monotonic() < until, guarded.log()
         report = guarded.report()
         closed += report is not None and report.closed and report.closed_until > report.at

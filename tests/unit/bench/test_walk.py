@@ -68,8 +68,8 @@ def test_the_marked_blocks_of_a_document() -> None:
     ],
 )
 def test_a_wrong_mark_is_told_with_its_line(document: str, why: str) -> None:
-    with pytest.raises(ValueError, match=rf"^a\.md:1: .*{why}"):
-        walk.blocks(document, "a.md")
+    with pytest.raises(ValueError, match=rf"^page:1: .*{why}"):
+        walk.blocks(document, "page")
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def newcomer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Newcomer:
 
 
 def sh(text: str, output: str = "") -> Block:
-    return Block(document="a.md", line=1, kind="quick", language="sh", text=text, output=output)
+    return Block(document="page", line=1, kind="quick", language="sh", text=text, output=output)
 
 
 def test_blocks_go_on_in_the_shell_of_those_before_and_one_that_fails_ends_the_document(newcomer: Newcomer) -> None:
-    file = Block(document="a.md", line=9, kind="quick", language="python", text="# made/by.py\nprint(1)\n")
+    file = Block(document="page", line=9, kind="quick", language="python", text="# made/by.py\nprint(1)\n")
     blocks = [
         sh("mkdir sub; cd sub\nexport WORD=kept"),
         file,
