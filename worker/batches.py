@@ -38,7 +38,8 @@ from worker.training.run_gate import RunGate
 
 log = observability.logger(__name__)
 
-#: Seconds for which a result is held while Redis is away; then the lease ends and returns the invocation to the queue.
+#: Seconds for which a result is held while Redis is away. The lease has ended long before: what the leader has returned
+#: to the queue by then runs again, and this result is refused.
 PATIENCE_S: Final = 30.0
 #: Seconds that a batch waits for a seat that others hold, beyond its own deadline too: deadlines are decided in Redis,
 #: not here.

@@ -38,7 +38,7 @@ class Offer(NamedTuple):
     ``finish_at``: epoch seconds. ``function_degradation``: of the batch, ``training_degradation``: of the training by
     all functions there then (0 without a training), fractions, with the bounds that hold for 90 %; ``known``: they come
     from the degradation table, not from declarations. ``impact``: what the training, the batch and the other functions
-    lose together. ``trains``: a training runs there. ``free_mib``: memory that is neither used nor reserved;
+    lose together. ``trains``: a training runs there. ``free_mib``: memory that is free or held by idle instances, less the reserve;
     ``utilisation``: of the device, 0..1, as last reported.
     """
 

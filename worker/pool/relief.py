@@ -1,5 +1,6 @@
 """
-Gives training the memory that is reserved for it, by killing instances of functions. Called with every heartbeat.
+Kills instances of functions for their memory: those that take more than they declare, and those whose memory is
+reserved for training. Called with every heartbeat.
 
 What goes is killed, not unloaded: unloading takes time that training may not have.
 """

@@ -1,6 +1,6 @@
 """
 The rule for trainings that wait: events in, decisions out, as the policy of functions beside it.
 
-Pure, and of the standard library alone: the process that runs it live must not grow by numpy. Both shells, the live one
-and the simulator, feed the same :class:`~scheduler.policy.jobs.core.JobPolicy`.
+The simulator alone runs it (scheduler/simulation/jobs): live, a training starts at once or is refused (api/trainings.py).
+Pure, and of the standard library alone, so that a process can run it without numpy.
 """
