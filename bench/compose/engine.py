@@ -108,6 +108,11 @@ class Project:
         """The container's id."""
         return self.run("ps", "-q", service).strip()
 
+    def address(self, service: str) -> str:
+        """The container's address in the network ``inside``."""
+        form = f'{{{{(index .NetworkSettings.Networks "{self.name}_inside").IPAddress}}}}'
+        return command("docker", "inspect", "-f", form, self.container(service)).strip()
+
     def kill(self, service: str) -> None:
         """
         ``kill -9`` of the container's first process. ``docker kill`` would count as the operator's wish, after which
