@@ -31,6 +31,7 @@ QUERIES: Final[Mapping[str, str]] = {
     "PATCH /v1/blobs/{digest}": "offset=0&size=1048576",
     "GET /v1/predictions": "job=resnet50/cpu/training/8&function=bert/cpu",
     "POST /v1/traces": "deal=echo",
+    "GET /v1/functions/{function}/logs": "follow=true",
     "GET /v1/invocations": "function=echo&state=failed",
     "GET /v1/invocations/{invocation}": "wait=10",
 }
@@ -207,6 +208,20 @@ ANSWERS: Final[Mapping[str, Any]] = {
                 "entrypoint": "zoo.echo:Function",
                 "created_at": _AT,
                 "measured": _MEASURED,
+            }
+        ]
+    },
+    "LogLines": {
+        "lines": [
+            {
+                "id": "1769860800000-0.0",
+                "at": _AT,
+                "stream": "stdout",
+                "text": "hello",
+                "revision": 1,
+                "invocations": [_ID],
+                "gpu": "cpu0",
+                "node": "gpu-host-1",
             }
         ]
     },

@@ -35,6 +35,9 @@ __all__ = [
     "Keys",
     "Lifted",
     "Limits",
+    "LogLine",
+    "LogLines",
+    "LogStream",
     "Outcome",
     "Phases",
     "PlacePrediction",
@@ -578,6 +581,37 @@ class Lifted(msgspec.Struct, frozen=True, kw_only=True):
 
     function: str
     revisions: list[int] = []
+
+
+class LogStream(OpenEnum):
+    """Where a line was written; ``smore``: it is the platform's own word, such as that a runner has crashed."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    SMORE = "smore"
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One line that a function printed. ``id``: its position in the log, which ``Last-Event-ID`` takes; ``at``: by the
+    clock of ``node``, the machine of the GPU instance ``gpu``; ``invocations``: of the batch that ran then, none = it
+    was not running one: it was loaded, for instance. ``stream`` smore: the platform's own word.
+    """
+
+    id: str
+    at: datetime | None = None
+    stream: LogStream = LogStream("")
+    text: str = ""
+    revision: int = 0
+    invocations: list[str] = []
+    gpu: str = ""
+    node: str = ""
+
+
+class LogLines(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest lines of a log, the oldest of them first."""
+
+    lines: list[LogLine]
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
