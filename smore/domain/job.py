@@ -9,6 +9,8 @@ from typing import Final
 RESERVE: Final = 0.05
 #: Exit code of a job that the platform refused to start, as of a command that a shell cannot execute.
 REFUSED: Final = 126
+#: Seconds from SIGTERM to SIGKILL where a job's owner says nothing.
+GRACE_S: Final = 10.0
 
 
 class JobState(StrEnum):
