@@ -19,6 +19,8 @@ RESERVE: Final = 0.05
 STARTED: Final = "started"
 #: Exit code of a job that the platform refused to start, as of a command that a shell cannot execute.
 REFUSED: Final = 126
+#: Seconds from SIGTERM to SIGKILL where a job's owner says nothing.
+GRACE_S: Final = 10.0
 
 
 class JobState(StrEnum):

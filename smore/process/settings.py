@@ -234,6 +234,12 @@ class WorkerSettings(BaseModel):
     threads: int = Field(default=4, ge=0)
     #: GPU: what a function may hold of the machine's memory, MiB, beside twice what it declares of the GPU's.
     host_memory_mib: float = Field(default=8192.0, ge=0)
+    #: Name of the machine, "" = its own (``hostname``). GPU instances of one name are one machine: they share its memory
+    #: and the folder of trainings' checkpoints.
+    node: str = Field(default="", max_length=253)
+    #: Where a training on another machine reaches one that trains here, a name or an address; "" = the address from
+    #: which this worker reaches Redis.
+    address: str = Field(default="", max_length=253)
     #: Concurrent batches (assumption A58, docs/paper.md).
     slots: int = Field(default=8, ge=1, le=64)
     #: How often a GPU worker reports and renews the leases of what it runs, seconds.
