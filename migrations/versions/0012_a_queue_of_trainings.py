@@ -1,5 +1,7 @@
 """a queue of trainings: what was in a job's tags becomes columns, attempts, decisions"""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
@@ -8,7 +10,7 @@ revision = "0012"
 down_revision = "0011"
 
 #: Columns with a default that is right for the jobs that there are.
-PLAIN = (
+PLAIN: tuple[tuple[str, Any, Any], ...] = (
     ("source", sa.Text(), "started"),
     ("workload", sa.Text(), ""),
     ("rank_group", sa.Text(), ""),
@@ -26,7 +28,7 @@ PLAIN = (
     ("iterations", sa.BigInteger(), sa.text("0")),
     *((name, sa.Integer(), sa.text("0")) for name in ("attempt", "restarts", "short_ends", "seed_attempt")),
 )
-EMPTY = (
+EMPTY: tuple[tuple[str, Any], ...] = (
     ("env", sa.LargeBinary()),
     ("outcome", sa.String(16)),
     ("queued_at", sa.DateTime(timezone=True)),

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from smore.domain.loss import DEFAULT_BUDGET
 
@@ -17,6 +17,7 @@ from smore.domain.loss import DEFAULT_BUDGET
 RESERVE: Final = 0.05
 #: Where a job is from that the platform started; others are tracked or attached (JobStore.attach).
 STARTED: Final = "started"
+JobSource = Literal["started", "tracked", "attached"]
 #: Exit code of a job that the platform refused to start, as of a command that a shell cannot execute.
 REFUSED: Final = 126
 #: Seconds from SIGTERM to SIGKILL where a job's owner says nothing.

@@ -24,6 +24,7 @@ from smore.domain.job import (
     WAITING,
     Action,
     JobRequest,
+    JobSource,
     JobState,
     Outcome,
     outcome_of,
@@ -49,7 +50,7 @@ class Job:
     ended_at: float | None = None
     exit_code: int | None = None
     request: JobRequest = field(default_factory=JobRequest)
-    source: str = STARTED
+    source: JobSource = STARTED
     workload: str = ""
     budget: float = DEFAULT_BUDGET
     memory_mib: float = 0.0
@@ -173,7 +174,7 @@ class JobStore:
         name: str,
         gpu: str,
         *,
-        source: str,
+        source: JobSource,
         group: str,
         rank: str,
         workload: str = "",
@@ -478,6 +479,12 @@ def job_of(row: JobRow) -> Job:
 
 
 def attempt_of(row: JobAttemptRow) -> Attempt:
-    times = {name: epoch_s(getattr(row, name)) for name in ("up_at", "ended_at")}
-    same = {name: getattr(row, name) for name in Attempt.__dataclass_fields__ if not name.endswith("_at")}
-    return Attempt(**same, **times, started_at=row.started_at.timestamp())
+    same: dict[str, Any] = {
+        name: getattr(row, name) for name in Attempt.__dataclass_fields__ if not name.endswith("_at")
+    }
+    return Attempt(
+        **same,
+        started_at=row.started_at.timestamp(),
+        up_at=epoch_s(row.up_at),
+        ended_at=epoch_s(row.ended_at),
+    )

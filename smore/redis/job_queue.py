@@ -123,4 +123,4 @@ class JobQueue:
 
     def note_heard(self, heard: Mapping[str, float]) -> None:
         if heard:
-            self._redis.hset(self._heard, mapping=dict(heard))
+            self._redis.hset(self._heard, mapping=cast("dict[str | bytes, float]", dict(heard)))
