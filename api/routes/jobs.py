@@ -4,8 +4,7 @@ Serverful jobs. A job is a row in Postgres; commands to GPU workers start and st
 """
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import redis
@@ -19,12 +18,13 @@ from api.errors import LetGo
 from api.schemas import jobs as schemas
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
+from api.statements import stated
 from smore.domain import loss
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import parse_name, size_bytes
 from smore.domain.job import OVER, STARTED, Action, JobRequest, JobState, exit_of, outcome_of, signal_of, state_of
 from smore.domain.limits import NO_LIMITS
-from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss
+from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET
 from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
 from smore.messages.commands import AttachJob, SetBudget, StartJob, StopJob
@@ -32,7 +32,6 @@ from smore.messages.reports import JobReport, Report, StepChunk
 from smore.process.vault import seal_env
 
 if TYPE_CHECKING:
-    from smore.postgres.history.values import BudgetStep, Closed, Harvest
     from smore.postgres.jobs import Admit, Job
 
 #: Most steps of the budget's control loop in a statement.
@@ -282,8 +281,13 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Sta
     record = gateway.store().jobs.get(caller.project, job)
     began = record.started_at or record.created_at
     with gateway.reader().together() as reader:
-        return _stated(
-            record, reader.closed(job), reader.harvest(job, record.gpus), began, reader.budget_steps(job, STEPS)
+        return stated(
+            record,
+            reader.closed(job),
+            reader.harvest(job, record.gpus),
+            began,
+            reader.budget_steps(job, STEPS),
+            measured=record.source != "attached" and gateway.settings.worker.probe_share > 0,
         )
 
 
@@ -371,56 +375,4 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
         outcome=outcome_of(state, exit_code, asked=job.asked, reason=reason),
         source=job.source,
         measured=job.source != "attached",
-    )
-
-
-def _stated(
-    job: "Job", closed: Mapping[str, "Closed"], harvest: "Harvest", since: float, steps: Sequence["BudgetStep"]
-) -> schemas.Statement:
-    budget = job.budget
-    by_gpu = [closed.get(gpu) for gpu in job.gpus]
-    fewest = min(by_gpu, key=lambda of: of.sums.windows if of is not None else 0)
-    windows = fewest.sums.windows if fewest is not None else 0
-    losses = [loss.estimate_of(closed.sums) if closed is not None else None for closed in by_gpu]
-    known = [estimate for estimate in losses if estimate is not None]
-    # A job is as fast as its slowest rank: while the loss of one rank is unknown, that of the job is.
-    worst = max(known, key=lambda estimate: estimate.high) if len(known) == len(losses) else None
-    missing = loss.missing(windows)
-    pace_s = (fewest.last_at - fewest.first_at) / (windows - 1) if fewest is not None and windows > 1 else None
-    missing_s = missing * pace_s if missing and pace_s is not None else None
-    return schemas.Statement(
-        id=job.id,
-        name=job.name,
-        state=job.state.value,
-        budget=budget,
-        since=moment(job.started_at) if job.started_at is not None else None,
-        until=moment(job.ended_at if job.ended_at is not None else time.time()),
-        harvested_s=round(harvest.seconds, 6),
-        harvested_since=moment(since),
-        invocations=harvest.invocations,
-        windows=windows,
-        loss=worst.mean if worst else None,
-        loss_low=worst.low if worst else None,
-        loss_high=worst.high if worst else None,
-        kept=worst.high <= budget if worst else None,
-        missing_windows=missing,
-        missing_s=missing_s,
-        steps=[
-            schemas.BudgetStep(at=moment(step.at), gpu=step.gpu, step=step.step, duty=step.duty, factor=step.factor)
-            for step in steps
-        ],
-        summary=_summary(harvest.seconds, worst, budget, missing, missing_s),
-    )
-
-
-def _summary(harvested_s: float, worst: Loss | None, budget: float, missing: int, missing_s: float | None) -> str:
-    harvested = f"{harvested_s:.1f} function-seconds harvested; "
-    if worst is not None:
-        # Rounded up: a bound that is rounded down is none.
-        bound = math.ceil(max(0.0, worst.high) * 1000) / 10
-        return f"{harvested}training lost <= {bound:.1f} % with 95 % confidence (budget {budget * 100:.3g} %)"
-    soon = f", about {missing_s:.0f} s" if missing_s is not None else ""
-    return (
-        f"{harvested}what training lost: not enough data ({missing} of {loss.LEAST_WINDOWS} closed windows"
-        f" missing{soon})"
     )

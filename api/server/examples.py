@@ -265,7 +265,9 @@ ANSWERS: Final[Mapping[str, Any]] = {
         "loss_low": 0.012,
         "loss_high": 0.031,
         "kept": True,
-        "summary": "810.2 function-seconds harvested; training lost <= 3.1 % with 95 % confidence (budget 10 %)",
+        "verdict": "kept",
+        "windows_to_go": 0,
+        "summary": "810.2 function-seconds harvested; training lost <= 3.1 % with 95 % confidence (budget 10 %): kept",
     },
     "Predictor": {"version": 3, "source": "learned", "created_at": _AT, "reason": "smaller errors than version 2"},
     "Predictions": {

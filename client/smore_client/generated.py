@@ -70,6 +70,7 @@ __all__ = [
     "TraceRemoved",
     "Traces",
     "Use",
+    "Verdict",
     "Waits",
     "Warm",
 ]
@@ -840,6 +841,15 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     secrets: list[Secret]
 
 
+class Verdict(OpenEnum):
+    """Whether a budget was kept, with 95 % confidence; ``unmeasured``: the job's iterations are not compared."""
+
+    KEPT = "kept"
+    NOT_KEPT = "not_kept"
+    NOT_PROVEN = "not_proven"
+    UNMEASURED = "unmeasured"
+
+
 class BudgetStep(msgspec.Struct, frozen=True, kw_only=True):
     """
     One step of the closed loop that keeps a job's budget: from ``at`` on, functions may work for ``duty`` of the time
@@ -864,7 +874,11 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     ``invocations`` of them. ``loss`` with its 95 % interval rests on ``windows`` closed windows, None = not enough
     data: then ``missing_windows`` more are needed, which takes about ``missing_s`` (None = cannot be told yet). Of
     several GPU instances the one with the highest bound counts. ``kept``: whether the bound is within ``budget``.
-    ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it in words.
+
+    ``verdict``: ``kept`` or ``not_kept``, with 95 % confidence; ``not_proven``: ``windows_to_go`` more closed windows
+    are needed, which takes about ``to_go_s`` (None = cannot be told, or the job is over); ``unmeasured``: its
+    iterations are not compared. ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it
+    in words.
     """
 
     id: str
@@ -881,8 +895,11 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     loss_low: float | None = None
     loss_high: float | None = None
     kept: bool | None = None
+    verdict: Verdict = Verdict("")
     missing_windows: int = 0
     missing_s: float | None = None
+    windows_to_go: int | None = None
+    to_go_s: float | None = None
     steps: list[BudgetStep] = []
     summary: str = ""
 

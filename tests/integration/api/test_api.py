@@ -1154,7 +1154,8 @@ def test_the_statement_of_a_job(
     at = datetime.now(UTC)
     early = http.get(f"/v1/jobs/{job.id}/statement").json()
     assert (early["loss"], early["kept"], early["missing_windows"], early["missing_s"]) == (None, None, 8, None)
-    assert "not enough data (8 of 8 closed windows missing)" in early["summary"]
+    assert (early["verdict"], early["windows_to_go"], early["to_go_s"]) == ("not_proven", 8, None)
+    assert early["summary"].endswith("budget 10 % not proven: 8 closed windows to go")
 
     def window(number: int, open_s: float = 0.104) -> LossWindowRow:
         return LossWindowRow(
@@ -1181,9 +1182,7 @@ def test_the_statement_of_a_job(
     assert (some["windows"], some["missing_windows"], some["missing_s"]) == (5, 3, pytest.approx(90.0))
     assert (some["harvested_s"], some["invocations"]) == (3.0, 3)
     assert (
-        some["summary"]
-        == "3.0 function-seconds harvested; what training lost: not enough data (3 of 8 closed windows missing, about"
-        " 90 s)"
+        some["summary"] == "3.0 function-seconds harvested; budget 10 % not proven: 3 closed windows to go, about 90 s"
     )
 
     with Session(engine) as session:
@@ -1194,7 +1193,8 @@ def test_the_statement_of_a_job(
     assert full["loss"] == pytest.approx(0.04, abs=0.005)
     assert full["loss_low"] < full["loss"] < full["loss_high"] < 0.05
     assert full["summary"].startswith("3.0 function-seconds harvested; training lost <= 4.")
-    assert full["summary"].endswith("% with 95 % confidence (budget 10 %)")
+    assert full["summary"].endswith("% with 95 % confidence (budget 10 %): kept")
+    assert (full["verdict"], full["windows_to_go"]) == ("kept", 0)
 
     # Of two GPU instances both must be known, and the slower one counts.
     pair = placed(store, "pair", [GPU, "gpu1"], budget=0.02)
@@ -1208,6 +1208,7 @@ def test_the_statement_of_a_job(
             found = http.get(f"/v1/jobs/{pair.id}/statement").json()
             assert (found["loss"] is None) == (gpu == GPU)
     assert (found["kept"], found["loss"]) == (False, pytest.approx(0.05, abs=0.005))
+    assert found["verdict"] == "not_kept"
     problem(foreign.get(f"/v1/jobs/{job.id}/statement"), 404, "not_found")
     problem(http.get("/v1/jobs/none/statement"), 404, "not_found")
 
