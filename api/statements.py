@@ -9,7 +9,7 @@ from api.dates import moment
 from api.schemas import jobs as schemas
 from smore.domain import loss
 from smore.domain.job import OVER
-from smore.domain.loss import DEFAULT_BUDGET, Loss, Verdict
+from smore.domain.loss import Loss, Verdict
 
 if TYPE_CHECKING:
     from smore.postgres.history.values import BudgetStep, Closed, Harvest
@@ -29,7 +29,7 @@ def stated(
     The statement of a job. ``closed``: its closed windows by GPU instance; ``since``: epoch seconds from which its
     harvest counts; ``measured``: False = no window is ever closed for it.
     """
-    budget = job.tags.get("budget", DEFAULT_BUDGET)
+    budget = job.budget
     by_gpu = [closed.get(gpu) for gpu in job.gpus]
     fewest = min(by_gpu, key=lambda of: of.sums.windows if of is not None else 0, default=None)
     windows = fewest.sums.windows if fewest is not None else 0

@@ -22,13 +22,14 @@ from api.statements import stated
 from smore.domain import loss
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import parse_name, size_bytes
-from smore.domain.job import OVER, JobState, exit_of, outcome_of, signal_of, state_of
+from smore.domain.job import OVER, STARTED, Action, JobRequest, JobState, exit_of, outcome_of, signal_of, state_of
 from smore.domain.limits import NO_LIMITS
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET
 from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
 from smore.messages.commands import AttachJob, SetBudget, StartJob, StopJob
 from smore.messages.reports import JobReport, Report, StepChunk
+from smore.process.vault import seal_env
 
 if TYPE_CHECKING:
     from smore.postgres.jobs import Admit, Job
@@ -45,6 +46,8 @@ _LEAST_TIMED = 8
 @router.post("", status_code=201)
 def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.JobBody) -> schemas.Job:
     """Start a training process on the named GPU instances, or on the least loaded one."""
+    from smore.postgres.jobs import Change
+
     parse_name(body.name)
     allowed = gateway.settings.job_entrypoints
     if body.argv[0] not in allowed:
@@ -77,11 +80,12 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
         places = {(report.device, report.sharing_mode) for report in reports if report.gpu in gpus}
         _check_budget(gateway, body.budget, workload, sorted(places))
     budget = body.budget if body.budget is not None else DEFAULT_BUDGET
-    tags: dict[str, object] = {"budget": budget} | ({"workload": workload} if workload else {})
-    tags |= {"memory_mib": memory_mib} if memory_mib else {}
+    request = JobRequest(argv=body.argv, gpus=gpus, memory_mib=memory_mib, workload=workload, budget=budget)
+    env = seal_env(gateway.vault(), caller.project, body.name, body.env) if body.env else None
     admit = _admission(gateway, caller.project, reports, memory_mib * len(gpus))
     with trail.change(caller, f"job/{body.name}") as change:
-        job = store.jobs.create(caller.project, body.name, body.argv, gpus, tags, admit=admit)
+        job = store.jobs.submit(caller.project, body.name, request, env, admit=admit)
+        job = store.jobs.move(job.id, Action.START, Change(gpus=gpus)) or job
         command = StartJob(
             version=1,
             id=job.id,
@@ -98,7 +102,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
                 fleet.send(gpu, command)
         except redis.ResponseError:
             # The command was refused: no worker will ever learn of the job.
-            gateway.store().jobs.update(caller.project, job.id, JobState.LOST)
+            gateway.store().jobs.move(job.id, Action.LOSE)
             raise
         change.target, change.after = (
             f"job/{job.id}",
@@ -145,15 +149,15 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
             [(report.device, report.sharing_mode) for report in reports if report.gpu == gpu],
         )
     budget = body.budget if body.budget is not None else DEFAULT_BUDGET
-    tags: dict[str, object] = {"budget": budget, "source": "tracked" if body.tracked else "attached"}
-    tags |= {"workload": workload} if workload else {}
     with trail.change(caller, f"job/{body.name}") as change:
         rank = f"{body.boot}:{body.pid}:{body.start}"
         job = gateway.store().jobs.attach(
             caller.project,
             body.name,
             gpu,
-            tags,
+            source="tracked" if body.tracked else "attached",
+            workload=workload,
+            budget=budget,
             group=body.group or rank,
             rank=rank,
             former=body.former,
@@ -283,7 +287,7 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Sta
             reader.harvest(job, record.gpus),
             began,
             reader.budget_steps(job, STEPS),
-            measured=record.tags.get("source") != "attached" and gateway.settings.worker.probe_share > 0,
+            measured=record.source != "attached" and gateway.settings.worker.probe_share > 0,
         )
 
 
@@ -298,11 +302,11 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) ->
     if record.state in OVER:
         return _shown(record, [])
     with trail.change(caller, f"job/{job}", {"state": record.state.value}) as change:
-        if record.tags.get("source") in ("tracked", "attached"):
+        if record.source != STARTED:
             gateway.fleet().detach(job)
         for gpu in record.gpus:
             gateway.fleet().send(gpu, StopJob(version=1, id=job))
-        stopping = store.jobs.update(caller.project, job, JobState.STOPPING)
+        stopping = store.jobs.stop(caller.project, job)
         change.after = {"state": stopping.state.value}
     return _shown(stopping, [])
 
@@ -316,8 +320,8 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, bo
     store = gateway.store()
     record = store.jobs.get(caller.project, job)
     places = {(report.device, report.sharing_mode) for report in gateway.fleet().reports() if report.gpu in record.gpus}
-    _check_budget(gateway, body.budget, record.tags.get("workload", ""), sorted(places))
-    with trail.change(caller, f"job/{job}", {"budget": record.tags.get("budget", DEFAULT_BUDGET)}) as change:
+    _check_budget(gateway, body.budget, record.workload, sorted(places))
+    with trail.change(caller, f"job/{job}", {"budget": record.budget}) as change:
         changed = store.jobs.set_budget(caller.project, job, body.budget)
         for gpu in record.gpus:
             gateway.fleet().send(gpu, SetBudget(version=1, id=job, budget=body.budget))
@@ -338,7 +342,7 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
     state = state_of(job.state, {report.state for report in reports})
     # Of a job that is over and not yet recorded, its workers know the exit code.
     exit_code = job.exit_code if job.state in OVER else exit_of([report.exit_code for report in reports])
-    reason = job.tags.get("reason") or next((report.reason for report in reports if report.reason), "")
+    reason = job.reason or next((report.reason for report in reports if report.reason), "")
     # A job is as fast as its slowest rank.
     solo_s = max((report.solo_s for report in reports if report.solo_count), default=None)
     shared_s = max((report.shared_s for report in reports if report.shared_count), default=None)
@@ -350,7 +354,7 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
         state=state.value,
         argv=list(job.argv),
         gpus=list(job.gpus),
-        workload=job.tags.get("workload"),
+        workload=job.workload or None,
         created_at=moment(job.created_at),
         started_at=moment(job.started_at) if job.started_at is not None else None,
         ended_at=moment(job.ended_at) if job.ended_at is not None else None,
@@ -358,7 +362,7 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
         solo_s=solo_s,
         shared_s=shared_s,
         degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
-        budget=job.tags.get("budget", DEFAULT_BUDGET),
+        budget=job.budget,
         loss=worst.loss if worst else None,
         loss_low=worst.loss_low if worst else None,
         loss_high=worst.loss_high if worst else None,
@@ -368,7 +372,7 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
         suspended=any(report.suspended for report in reports),
         signal=signal_of(exit_code),
         reason=reason or None,
-        outcome=outcome_of(state, exit_code, asked=job.tags.get("asked", False), reason=reason),
-        source=job.tags.get("source", "started"),
-        measured=job.tags.get("source") != "attached",
+        outcome=outcome_of(state, exit_code, asked=job.asked, reason=reason),
+        source=job.source,
+        measured=job.source != "attached",
     )

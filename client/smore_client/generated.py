@@ -755,8 +755,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     ``rate_per_s``: invocations accepted a second, over time; ``burst``: how many of them at once (None = 1); ``depth``:
     invocations that wait; ``concurrency``: invocations that wait or run; ``warm_memory_mib``: memory of all warm
-    instances together, MiB; ``jobs``: trainings at once (None = as the platform's settings say); ``job_memory_mib``:
-    what is kept for them on all GPU instances together, MiB.
+    instances together, MiB; ``jobs``: trainings that wait or run (None = as the platform's settings say);
+    ``job_memory_mib``: what is kept for them on all GPU instances together, MiB; ``gpus``: GPU instances that they hold
+    at a time; ``weight``: of two trainings that wait, the expected time left is divided by their projects' weights
+    (None = 1).
     """
 
     rate_per_s: float | None = None
@@ -766,6 +768,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     warm_memory_mib: float | None = None
     jobs: int | None = None
     job_memory_mib: float | None = None
+    gpus: int | None = None
+    weight: float | None = None
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
