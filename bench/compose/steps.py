@@ -34,6 +34,13 @@ class Reveal(Handler):
     def predict(self, inputs):
         return [{"secret": os.environ["TOKEN"]} for _ in inputs]
 """
+#: Fails where one of the addresses serves no metrics.
+SCRAPE: Final = """
+import sys
+from urllib.request import urlopen
+for target in sys.argv[1:]:
+    assert b"# TYPE" in urlopen(f"http://{target}/metrics", timeout=10).read(), target
+"""
 INSTALLED: Final = """
 import tinywheel
 from smore import Handler
@@ -59,6 +66,7 @@ class Steps:
         return {
             "function": self.function,
             "environment": self.environment,
+            "observe": self.observe,
             "spy": self.spy,
             "kill": self.kill,
             "restart": self.restart,
@@ -143,6 +151,21 @@ class Steps:
         if output != {"module": "tinywheel"}:
             raise Failed(f"the function with a wheel answered {output}")
 
+    async def observe(self) -> None:
+        """What docs/guides/gpu-host-with-compose.md says under Observe; every target of the scraper answers."""
+        first = self._platform.first
+        listed = await asyncio.to_thread(first.inside, "gateway", "smore", "gpus", "-o", "json")
+        workers = len(json.loads(listed))
+        words = ("smore", "metrics", "scrape-config", "--compose", "--workers", str(workers))
+        printed = await asyncio.to_thread(first.inside, "gateway", *words)
+        # The gateway's metrics want a key.
+        targets = [
+            target for target in re.findall(r"- ([\w-]+:\d+)$", printed, re.MULTILINE) if "gateway" not in target
+        ]
+        if len(targets) < 5 + workers:
+            raise Failed(f"the scraper's targets are {targets}")
+        await asyncio.to_thread(first.inside, "gateway", "python", "-c", SCRAPE, *targets)
+
     async def spy(self) -> None:
         """A function looks for the passwords while Redis is restarted, and tries what it must not do."""
         platform, figures = self._platform, self._figures
@@ -195,8 +218,8 @@ class Steps:
         await asyncio.to_thread(second.run, "up", "-d", "--build")
         await self._checks.healthy("second host")
         await platform.cli("secrets", "set", "TOKEN", stdin=REVEALED)
-        key = platform.first.run("exec", "-T", "gateway", "cat", "/data/secrets.key")
-        second.run("exec", "-T", "node", "sh", "-c", "umask 077; cat > /data/secrets.key", stdin=key)
+        key = platform.first.inside("gateway", "cat", "/data/secrets.key")
+        second.inside("node", "sh", "-c", "umask 077; cat > /data/secrets.key", stdin=key)
         await platform.deploy("reveal", REVEAL, "entrypoint: handler:Reveal, slo: {deadline: 30s}, secrets: [TOKEN]")
         await platform.cli("pin", "reveal", SECOND_GPU)
         output = json.loads(await platform.cli("invoke", "reveal"))
