@@ -50,6 +50,10 @@ class Launcher:
         self._logs = home / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
 
+    def log(self, record: Record) -> Path:
+        """The file of a rank's output."""
+        return self._logs / f"job-{record.key}.log"
+
     def refusal(self, command: StartJob) -> str:
         """Why this command may not be obeyed, '' = it may."""
         argv = command.argv
@@ -85,7 +89,7 @@ class Launcher:
             env={**threads, **own, **allocator, **self._environment, **given, **platform},
             cores=self._cores or self._born_on,
             status=str(self._records.status(record.key)),
-            log=str(self._logs / f"job-{record.key}.log"),
+            log=str(self.log(record)),
         )
         if self._hosted:
             return None, host.ask(self._home, training)

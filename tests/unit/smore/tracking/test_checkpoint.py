@@ -20,9 +20,14 @@ def test_a_checkpoint_counts_from_its_last_name_on(folder: Path) -> None:
     with smore.checkpoint(5) as path:
         path.write_text("5")
         assert smore.last_checkpoint() is None
-    with pytest.raises(RuntimeError), smore.checkpoint(6) as path:
-        path.write_text("half")
-        raise RuntimeError
+
+    def fail() -> None:
+        with smore.checkpoint(6) as path:
+            path.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     last = smore.last_checkpoint()
     assert last is not None and (last.iterations, last.path.read_text()) == (5, "5")
     for iterations in (100, 20, 9):
