@@ -681,7 +681,9 @@ def test_a_foreign_projects_key_sees_nothing(
             elif path.startswith("/v1/blobs/"):
                 # Any digest may be asked for and sent, into one's own project (test_uploads.py).
                 assert response.status_code in (404, 422) or not response.json()["complete"], what
-            elif (names and path.startswith(("/v1/gpus/", "/v1/projects/"))) or path.endswith(("/boost", "/pin", "/move")):
+            elif (names and path.startswith(("/v1/gpus/", "/v1/projects/"))) or path.endswith(
+                ("/boost", "/pin", "/move")
+            ):
                 assert response.status_code == 403, what  # the operators' alone
             elif names:
                 assert response.status_code == 404, what
