@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from api import trainings
 from api.job_views import shown as view
 from api.routes import health
-from api.schemas.jobs import JobBody
+from api.schemas.jobs import JobBody, SecretOf
 from smore.domain.errors import LimitReached
 from smore.domain.job import REFUSED, JobState, exit_of, outcome_of, state_of
 from smore.domain.limits import Limits
@@ -160,7 +160,7 @@ def test_a_training_reserves_what_was_declared_or_what_it_holds() -> None:
 
 
 @pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"=": "x"}, {"A\0": "x"}, {"A": "\0"}, {"A\n=": "x"}])
-def test_a_variable_that_no_process_can_have_is_refused(env: dict[str, str]) -> None:
+def test_a_variable_that_no_process_can_have_is_refused(env: dict[str, str | SecretOf]) -> None:
     with pytest.raises(ValidationError) as refused:
         JobBody(name="a", argv=["zoo.train"], env=env)
     assert {error["loc"][0] for error in refused.value.errors()} == {"env"}
