@@ -25,8 +25,7 @@ from api.waiters import Waiters
 from smore.domain.access import Scope
 from smore.domain.errors import Forbidden, FunctionNotFound, Unavailable
 from smore.domain.function import FunctionSpec
-from smore.domain.quote import quoted
-from smore.domain.spelling import did_you_mean
+from smore.domain.spelling import nothing_named
 from smore.process.instance import instance_id
 from smore.process.observability import logger
 from smore.process.settings import Settings
@@ -146,9 +145,7 @@ class Gateway:
         entry = self.catalog.functions.get(f"{project}/{name}")
         if entry is None:
             names = [one.name for one in list(self.catalog.functions.values()) if one.project == project]
-            raise FunctionNotFound(
-                f"There is no function {quoted(name)} in this project{did_you_mean(name, names) or '.'}"
-            )
+            raise FunctionNotFound(nothing_named("function", name, names, "in this project"))
         spec = await self.catalog.revision(entry.key, entry.revision) if entry.revision else None
         if spec is None:
             raise NotReady

@@ -22,6 +22,7 @@ from smore.domain.errors import FunctionNotFound, InvalidSpec, PayloadTooLarge, 
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding, State
+from smore.domain.spelling import nothing_named
 from smore.messages.commands import Fetch, Respecify
 from smore.messages.results import decode_result
 from smore.process.observability import logger
@@ -225,7 +226,8 @@ async def _now(gateway: Gateway, entry: FunctionEntry) -> schemas.Function:
 def _entry(gateway: Gateway, project: str, name: str) -> FunctionEntry:
     entry = gateway.catalog.functions.get(f"{project}/{name}")
     if entry is None:
-        raise FunctionNotFound
+        names = [one.name for one in list(gateway.catalog.functions.values()) if one.project == project]
+        raise FunctionNotFound(nothing_named("function", name, names, "in this project"))
     return entry
 
 

@@ -26,6 +26,7 @@ from smore.domain.job import OVER, JobState, exit_of, outcome_of, signal_of, sta
 from smore.domain.limits import NO_LIMITS
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss
 from smore.domain.quote import quoted
+from smore.domain.spelling import nothing_named
 from smore.domain.workload import parse_training
 from smore.messages.commands import AttachJob, SetBudget, StartJob, StopJob
 from smore.messages.reports import JobReport, Report, StepChunk
@@ -67,11 +68,11 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
         enough, fitting = trainings.places(reports, others, memory_mib)
         gpus = [min(fitting or enough or [max(reports, key=lambda report: report.memory_total_mib)], key=_load).gpu]
     for position, gpu in enumerate(gpus):
-        if gpu not in reporting or gpu in gpus[:position]:
-            raise InvalidInput(
-                f"gpus[{position}]: {quoted(gpu)} is not the name of a GPU instance, or is named twice",
-                field=f"gpus[{position}]",
-            )
+        field = f"gpus[{position}]"
+        if gpu not in reporting:
+            raise InvalidInput(f"{field}: {nothing_named('GPU instance', gpu, sorted(reporting))}", field=field)
+        if gpu in gpus[:position]:
+            raise InvalidInput(f"{field}: {quoted(gpu)} is named twice", field=field)
     trainings.check_fits([report for report in reports if report.gpu in gpus], others, memory_mib)
     workload = parse_training(body.workload, "workload") if body.workload is not None else ""
     if body.budget is not None:
