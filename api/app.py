@@ -27,6 +27,7 @@ from api.deps import Gateway
 from api.errors import explain, hybrid
 from api.openinference import routes
 from api.routes import (
+    attached,
     audit,
     blobs,
     functions,
@@ -35,6 +36,7 @@ from api.routes import (
     invocations,
     jobs,
     keys,
+    logs,
     predictor,
     prewarm,
     projects,
@@ -219,10 +221,12 @@ def create_app(config: Settings) -> Application:
         blobs,
         queues,
         gpus,
+        attached,
         jobs,
         predictor,
         prewarm,
         keys,
+        logs,
         projects,
         secrets,
         quarantine,

@@ -18,11 +18,10 @@ from api.server.function_description import describe_function
 from smore.blobs import archive
 from smore.definition.document import read_document
 from smore.domain.artifact import Artifact
-from smore.domain.errors import FunctionNotFound, InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
+from smore.domain.errors import InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding, State
-from smore.domain.spelling import nothing_named
 from smore.messages.commands import Fetch, Respecify
 from smore.messages.results import decode_result
 from smore.process.observability import logger
@@ -226,8 +225,7 @@ async def _now(gateway: Gateway, entry: FunctionEntry) -> schemas.Function:
 def _entry(gateway: Gateway, project: str, name: str) -> FunctionEntry:
     entry = gateway.catalog.functions.get(f"{project}/{name}")
     if entry is None:
-        names = [one.name for one in list(gateway.catalog.functions.values()) if one.project == project]
-        raise FunctionNotFound(nothing_named("function", name, names, "in this project"))
+        raise gateway.unknown_function(project, name)
     return entry
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "DryRun",
     "Execution",
     "Executions",
+    "Expected",
     "Explanation",
     "Function",
     "Functions",
@@ -30,11 +31,20 @@ __all__ = [
     "Gpus",
     "InvocationRecord",
     "Job",
+    "JobAttempt",
+    "JobAttempts",
+    "JobDecision",
+    "JobExplanation",
+    "JobQueue",
+    "JobTrial",
     "Jobs",
     "Key",
     "Keys",
     "Lifted",
     "Limits",
+    "LogLine",
+    "LogLines",
+    "LogStream",
     "Outcome",
     "Phases",
     "PlacePrediction",
@@ -52,6 +62,7 @@ __all__ = [
     "Quarantine",
     "Quarantined",
     "Queue",
+    "QueuedJob",
     "Queues",
     "Revision",
     "Revisions",
@@ -70,6 +81,7 @@ __all__ = [
     "TraceRemoved",
     "Traces",
     "Use",
+    "Verdict",
     "Waits",
     "Warm",
 ]
@@ -475,6 +487,34 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = None
 
 
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What the job scheduler expects of a job that is not over. ``place`` in the queue, from 1; 0 = it is on ``gpus``.
+
+    It starts at ``start_at`` and ends at ``end_at``; in one case of ten later than ``start_late_at`` and
+    ``end_late_at``; None = nobody can say. ``length_s`` is left of it, in one case of ten more than ``length_90_s``.
+    ``source`` of that: ``measured`` (iterations left and their time now), ``profile`` (iterations and the profile's
+    time), ``declared`` (the duration that its owner said), ``name``, ``project`` or ``platform`` (the median of their
+    last runs), ``assumed`` (nothing is known).
+
+    ``waited_s``: so far. ``why`` it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``,
+    ``busy``, ``kept``, ``order``, ``stopping``, ``none``), and in words ``message``.
+    """
+
+    place: int = 0
+    gpus: list[str] = []
+    start_at: datetime | None = None
+    start_late_at: datetime | None = None
+    end_at: datetime | None = None
+    end_late_at: datetime | None = None
+    length_s: float = 0.0
+    length_90_s: float = 0.0
+    source: str = ""
+    waited_s: float = 0.0
+    why: str = ""
+    message: str = ""
+
+
 class Outcome(OpenEnum):
     """
     How a job ended: ``succeeded`` with exit code 0, ``failed`` with another one, ``killed`` by a signal, ``stopped`` by
@@ -493,9 +533,14 @@ class Outcome(OpenEnum):
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A serverful job. Iteration times are means in seconds over the last window: ``solo_s`` while no function ran beside
-    it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation`` = shared / solo - 1,
-    None = not known yet.
+    A serverful job. ``state``: ``queued``, ``held`` (waits until it is released), ``starting``, ``running``,
+    ``stopping``, ``ended``, ``lost``. ``count``, ``device``, ``iterations_wanted``, ``duration_s``, ``restarts`` and
+    ``grace_s`` are what was asked for. ``attempt``: its starts so far, of which ``restarted`` after failures;
+    ``expected``: what the job scheduler said of it last, None = nothing, or it is over.
+
+    ``iterations``: done, over all attempts. Iteration times are means in seconds over the last window: ``solo_s`` while
+    no function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation``
+    = shared / solo - 1, None = not known yet.
 
     ``loss`` is what functions cost it by the last ``loss_windows`` closed windows, with its 95 % interval: a fraction
     like ``budget``, None = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.
@@ -516,11 +561,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     argv: list[str] = []
     gpus: list[str] = []
+    count: int = 1
+    device: str | None = None
     workload: str | None = None
     created_at: datetime | None = None
+    queued_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     iterations: int = 0
+    iterations_wanted: int | None = None
+    duration_s: float | None = None
+    restarts: int = 0
+    restarted: int = 0
+    grace_s: float = 10.0
+    attempt: int = 0
+    expected: Expected | None = None
     solo_s: float | None = None
     shared_s: float | None = None
     degradation: float | None = None
@@ -537,6 +592,114 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     source: str = "started"
     measured: bool = True
+
+
+class JobAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One start of all ranks of a job, on ``gpus`` (the rank of each is its place there) of the machines ``nodes``.
+
+    ``up_at``: all ranks ran; ``ended_at``: none of them does any more, None = it goes on. ``why`` it ended, and in
+    words ``message``. ``iterations_from`` and ``iterations``: of the job, when it began and at its end.
+    ``seed_attempt``: whose checkpoint it began with, 0 = none.
+    """
+
+    attempt: int
+    gpus: list[str] = []
+    nodes: list[str] = []
+    started_at: datetime | None = None
+    up_at: datetime | None = None
+    ended_at: datetime | None = None
+    why: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    seed_attempt: int = 0
+    iterations_from: int = 0
+    iterations: int = 0
+
+
+class JobAttempts(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempts of a job, the first one first."""
+
+    id: str
+    name: str = ""
+    attempts: list[JobAttempt] = []
+
+
+class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What the job scheduler decided of a job: ``kind`` start, stop, requeue or finish, and why. ``reasons`` of a start:
+    its place in the order of that round, how many before it did not fit (``passed``), and why other GPU instances were
+    refused.
+    """
+
+    at: datetime
+    attempt: int = 0
+    kind: str = ""
+    gpus: list[str] = []
+    message: str = ""
+    reasons: dict[str, Any] | None = None
+
+
+class JobExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Why a job is where it is: in words ``summary``, what is ``expected``, and the last ``decisions``, newest first.
+    """
+
+    id: str
+    name: str = ""
+    state: str = ""
+    summary: str = ""
+    expected: Expected | None = None
+    decisions: list[JobDecision] = []
+
+
+class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is not over, where it stands. ``count``: GPU instances that it asks for."""
+
+    place: int
+    gpus: list[str] = []
+    start_at: datetime | None = None
+    start_late_at: datetime | None = None
+    end_at: datetime | None = None
+    end_late_at: datetime | None = None
+    length_s: float = 0.0
+    length_90_s: float = 0.0
+    source: str = ""
+    waited_s: float = 0.0
+    why: str = ""
+    message: str = ""
+    id: str = ""
+    name: str = ""
+    project: str = ""
+    state: str = ""
+    count: int = 0
+    device: str | None = None
+
+
+class JobQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The jobs that are on GPU instances, then those that wait, in their order. A project's key sees its own ones, with
+    their places in the whole queue; an operator's key those of all projects.
+
+    ``at``: when the job scheduler published it, None = never; ``leading``: whether one leads now; ``setting``: the
+    named setting by which it decides. ``kept`` GPU instances are free and kept for the job ``kept_for``. ``waiting``:
+    jobs of all projects that wait.
+    """
+
+    at: datetime | None = None
+    leading: bool
+    setting: str = ""
+    kept: int = 0
+    kept_for: str | None = None
+    waiting: int = 0
+    jobs: list[QueuedJob] = []
+
+
+class JobTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """What would become of a job that came now. ``gpus``: it would start there at once; none = it would wait."""
+
+    gpus: list[str]
+    expected: Expected = msgspec.field(default_factory=Expected)
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -580,6 +743,37 @@ class Lifted(msgspec.Struct, frozen=True, kw_only=True):
 
     function: str
     revisions: list[int] = []
+
+
+class LogStream(OpenEnum):
+    """Where a line was written; ``smore``: it is the platform's own word, such as that a runner has crashed."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    SMORE = "smore"
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One line that a function printed. ``id``: its position in the log, which ``Last-Event-ID`` takes; ``at``: by the
+    clock of ``node``, the machine of the GPU instance ``gpu``; ``invocations``: of the batch that ran then, none = it
+    was not running one: it was loaded, for instance. ``stream`` smore: the platform's own word.
+    """
+
+    id: str
+    at: datetime | None = None
+    stream: LogStream = LogStream("")
+    text: str = ""
+    revision: int = 0
+    invocations: list[str] = []
+    gpu: str = ""
+    node: str = ""
+
+
+class LogLines(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest lines of a log, the oldest of them first."""
+
+    lines: list[LogLine]
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -722,8 +916,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     ``rate_per_s``: invocations accepted a second, over time; ``burst``: how many of them at once (None = 1); ``depth``:
     invocations that wait; ``concurrency``: invocations that wait or run; ``warm_memory_mib``: memory of all warm
-    instances together, MiB; ``jobs``: trainings at once (None = as the platform's settings say); ``job_memory_mib``:
-    what is kept for them on all GPU instances together, MiB.
+    instances together, MiB; ``jobs``: trainings that wait or run (None = as the platform's settings say);
+    ``job_memory_mib``: what is kept for them on all GPU instances together, MiB; ``gpus``: GPU instances that they hold
+    at a time; ``weight``: of two trainings that wait, the expected time left is divided by their projects' weights
+    (None = 1).
     """
 
     rate_per_s: float | None = None
@@ -733,13 +929,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     warm_memory_mib: float | None = None
     jobs: int | None = None
     job_memory_mib: float | None = None
+    gpus: int | None = None
+    weight: float | None = None
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a project uses now. ``depth``: invocations that wait; ``concurrency``: invocations that wait or run;
-    ``warm_memory_mib``: memory of its warm instances; ``jobs``: trainings; ``job_memory_mib``: memory reserved for
-    them.
+    ``warm_memory_mib``: memory of its warm instances; ``jobs``: trainings that wait or run; ``job_memory_mib``: memory
+    reserved for them; ``gpus``: GPU instances that they hold.
     """
 
     depth: int
@@ -747,6 +945,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     warm_memory_mib: float = 0.0
     jobs: int = 0
     job_memory_mib: float = 0.0
+    gpus: int = 0
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
@@ -838,6 +1037,15 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     secrets: list[Secret]
 
 
+class Verdict(OpenEnum):
+    """Whether a budget was kept, with 95 % confidence; ``unmeasured``: the job's iterations are not compared."""
+
+    KEPT = "kept"
+    NOT_KEPT = "not_kept"
+    NOT_PROVEN = "not_proven"
+    UNMEASURED = "unmeasured"
+
+
 class BudgetStep(msgspec.Struct, frozen=True, kw_only=True):
     """
     One step of the closed loop that keeps a job's budget: from ``at`` on, functions may work for ``duty`` of the time
@@ -862,7 +1070,11 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     ``invocations`` of them. ``loss`` with its 95 % interval rests on ``windows`` closed windows, None = not enough
     data: then ``missing_windows`` more are needed, which takes about ``missing_s`` (None = cannot be told yet). Of
     several GPU instances the one with the highest bound counts. ``kept``: whether the bound is within ``budget``.
-    ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it in words.
+
+    ``verdict``: ``kept`` or ``not_kept``, with 95 % confidence; ``not_proven``: ``windows_to_go`` more closed windows
+    are needed, which takes about ``to_go_s`` (None = cannot be told, or the job is over); ``unmeasured``: its
+    iterations are not compared. ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it
+    in words.
     """
 
     id: str
@@ -879,8 +1091,11 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     loss_low: float | None = None
     loss_high: float | None = None
     kept: bool | None = None
+    verdict: Verdict = Verdict("")
     missing_windows: int = 0
     missing_s: float | None = None
+    windows_to_go: int | None = None
+    to_go_s: float | None = None
     steps: list[BudgetStep] = []
     summary: str = ""
 

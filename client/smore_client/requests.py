@@ -12,6 +12,7 @@ anything twice.
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -19,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from smore_client import upload
+from smore_client.logs import read_log
 from smore_client.many import (
     INPUTS_PER_SUBMIT,
     POLL_S,
@@ -65,6 +67,7 @@ from smore_client.types import (
     Key,
     Keys,
     Lifted,
+    LogLine,
     Placed,
     PlacePrediction,
     Predictions,
@@ -436,6 +439,28 @@ class Requests:
         2
         """
         return (yield from fetch(Prewarm, request("GET", "prewarm", query={"since_s": since_s})))
+
+    @iteration
+    def logs(
+        self,
+        name: str,
+        *,
+        invocation: str | None = None,
+        since: datetime | None = None,
+        lines: int | None = None,
+        follow: bool = False,
+    ) -> Stream[LogLine]:
+        """
+        Iterate over the newest ``lines`` lines (by default 100) that a function's handler has printed, the oldest of
+        them first; ``follow``: then over those that come, without an end, for which a lost connection is made again.
+
+        ``invocation``: only lines of a batch that it was in; ``since``: only lines that came then or later.
+
+        >>> [(line.stream, line.text) for line in client.logs("echo", lines=1)]
+        [(<LogStream.STDOUT: 'stdout'>, 'hello')]
+        """
+        query = {"invocation": invocation, "since": since.astimezone().isoformat() if since is not None else None}
+        yield from read_log("functions", name, "logs", query={**query, "lines": lines}, follow=follow)
 
     # ---- queues and GPU instances ------------------------------------------------------------------------------------
 

@@ -150,6 +150,22 @@ class QueueSettings(BaseModel):
     max_lost: int = 5
 
 
+class LogSettings(BaseModel):
+    """What functions print (docs/guides/own-model.md): bounds for each function's log, which is in Redis."""
+
+    #: Pieces that are kept; a piece is what a function prints on one stream within some 20 ms, up to 8 KiB.
+    pieces: int = Field(default=1000, ge=1)
+    #: How long a log is kept after its last line, seconds.
+    keep_s: float = Field(default=259_200.0, gt=0)
+    #: Bytes of one line; the rest is cut off, and the line says how much.
+    line_bytes: int = Field(default=4096, ge=80, le=8192)
+    #: Bytes a second that a GPU worker takes of one function's output, each line counting 64 more; sixteen times as
+    #: many may come at once. What is more is dropped, and a line says how much.
+    bytes_per_s: int = Field(default=64 << 10, ge=1024)
+    #: Readers that a gateway lets follow logs at a time; each keeps a connection.
+    followers: int = Field(default=64, ge=0)
+
+
 class PolicySettings(BaseModel):
     """Which rule decides (scheduler/policy/knobs.py)."""
 
@@ -339,6 +355,7 @@ class Settings(BaseSettings):
     api: ApiSettings = ApiSettings()
     blobs: BlobSettings = BlobSettings()
     queue: QueueSettings = QueueSettings()
+    logs: LogSettings = LogSettings()
     policy: PolicySettings = PolicySettings()
     prewarm: PrewarmSettings = PrewarmSettings()
     scheduler: SchedulerSettings = SchedulerSettings()

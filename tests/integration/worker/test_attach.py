@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,11 @@ from smore.redis.queue import Queue
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, report
 from tests.support.gateway import Served, add_key, problem
+from tests.support.trainings import jobs as own_jobs
 from worker import proc
-from worker.activity import Activity
 from worker.training import jobs as worker_jobs
 from worker.training import remote_steps as feeds
-from worker.training.jobs import Jobs
 from worker.training.remote_steps import RemoteSteps
-from worker.training.run_gate import RunGate
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -60,28 +59,16 @@ class Worker:
         self._queue = Queue(client, prefix, config.queue)
         self._fleet = fleet.Fleet(client, prefix)
         self._cursor = "0-0"
-        activity = Activity()
         self.moved: list[int] = []
         #: What the device says of who computes on it.
         self.computing: dict[int, float] | None = None
-        self.jobs = Jobs(
+        self.jobs = own_jobs(
+            home,
             gpu=GPU,
-            home=home,
-            entrypoints=(),
-            cores=(),
-            environment={},
-            activity=activity,
-            gate=RunGate(activity),
-            seed="s",
-            probe_share=0.0,
-            probe_max_s=1.0,
-            memory_of=lambda _pid: 1.0,
-            quick_memory_of=lambda _pid: None,
             computing=lambda: self.computing,
             users=frozenset({os.geteuid()}),
             steps_of=lambda id_: RemoteSteps(client, prefix, id_, GPU),
             started=self.moved.append,
-            changed=lambda: None,
         )
         self.jobs.adopt()
 
@@ -92,7 +79,7 @@ class Worker:
                 case AttachJob():
                     self.jobs.attach(command)
                 case StopJob():
-                    self.jobs.stop(command.id)
+                    self.jobs.stop(command)
         self.jobs.tick()
         document = encode_report(Report(**{**_fields(report()), "jobs": self.jobs.reports()}))
         self._queue.report(GPU, document, ttl_s=60, lease_s=2, cursor="", running=[])
@@ -294,7 +281,7 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(
             worker.jobs.attach(AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
             worker.jobs.tick()
             (one,) = [one for one in worker.jobs.reports() if one.id == id_]
-            worker.jobs.stop(id_)
+            worker.jobs.stop(StopJob(1, id_))
             return one.pid, one.memory_mib, one.reason
 
         itself: dict[str, Any] = {"start": start, "boot": boot}
@@ -367,14 +354,14 @@ def test_what_a_project_may_reserve(http: httpx.Client, worker: Worker) -> None:
 
 
 def test_ranks_of_one_training_make_one_job(store: Store) -> None:
-    tags = {"budget": 0.1, "source": "tracked"}
-    first = store.jobs.attach("default", "big", "a", tags, group="g", rank="1")
-    assert store.jobs.attach("default", "big", "a", tags, group="g", rank="1").id == first.id, "the same process twice"
-    both = store.jobs.attach("default", "big", "b", tags, group="g", rank="2")
+    attach = partial(store.jobs.attach, "default", "big", source="tracked", group="g")
+    first = attach("a", rank="1")
+    assert attach("a", rank="1").id == first.id, "the same process twice"
+    both = attach("b", rank="2")
     assert (both.id, both.gpus) == (first.id, ["a", "b"])
     with pytest.raises(Exception, match="Another rank"):
-        store.jobs.attach("default", "big", "a", tags, group="g", rank="3")
-    anew = store.jobs.attach("default", "big", "a", tags, group="g", rank="1", former=first.id)
+        attach("a", rank="3")
+    anew = attach("a", rank="1", former=first.id)
     assert anew.id != first.id
     assert store.jobs.get("default", first.id).state == "lost"
 

@@ -53,10 +53,9 @@ SILENT: Final = {
     *("init", "up", "down", "compare", "replay", "profile", "prewarm report", "data fetch", "metrics scrape-config"),
     *("profiles import", "profiles report", "predictor report", "predictor retrain", "predictor rollback"),
     *("functions scale", "functions delete", "keys revoke", "secrets set", "secrets rm", "slo function", "slo job"),
-    *("logs",),
 }
 #: Commands that other tests start, for they need more than a gateway: files, or a platform of this machine.
-ELSEWHERE: Final = {"run", "deploy", "invoke", "traces import", "doctor"}
+ELSEWHERE: Final = {"run", "deploy", "invoke", "logs", "traces import", "doctor"}
 #: Commands that show a value whole, however long its lines are.
 WHOLE: Final = {"functions show", "jobs show", "status", "invoke", "result", "projects limit", "settings"}
 #: Commands that ask in a terminal.
