@@ -8,6 +8,8 @@ PIP := $(PY) -m pip install --disable-pip-version-check -c constraints.txt
 # kserve's client wants an older psutil than the platform: a test's environment, beside the platform's.
 KSERVE := $(VENV)/kserve/.installed
 export PYTHONPATH := $(CURDIR)
+# Compiled code is kept, whatever the caller says: the platform and its tests start hundreds of processes, and each would compile it again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev demo up down test numeric search check fmt bench migrate clean
 

@@ -84,6 +84,8 @@ class Gateway:
         self.waiters = Waiters(pool, self.queue, self.catalog.channel, self._changed, self._connected)
         #: What a 202 promises: ``standard`` (on disk within a second), ``strict`` (on disk), ``none``.
         self.durability = "none"
+        #: One for each caller who follows something (api/server/sse.py).
+        self.followers: set[asyncio.Event] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None
@@ -145,14 +147,18 @@ class Gateway:
         """A function and the spec of the revision that takes its traffic. Raises FunctionNotFound, NotReady."""
         entry = self.catalog.functions.get(f"{project}/{name}")
         if entry is None:
-            names = [one.name for one in list(self.catalog.functions.values()) if one.project == project]
-            raise FunctionNotFound(
-                f"There is no function {quoted(name)} in this project{did_you_mean(name, names) or '.'}"
-            )
+            raise self.unknown_function(project, name)
         spec = await self.catalog.revision(entry.key, entry.revision) if entry.revision else None
         if spec is None:
             raise NotReady
         return entry, spec
+
+    def unknown_function(self, project: str, name: str) -> FunctionNotFound:
+        """The error that there is no such function, with the name that may have been meant."""
+        names = [entry.name for entry in list(self.catalog.functions.values()) if entry.project == project]
+        return FunctionNotFound(
+            f"There is no function {quoted(name)} in this project{did_you_mean(name, names) or '.'}"
+        )
 
     # ---- blocking connections, for worker threads ------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ def going_on(jobs: Sequence["Job"], reports: Sequence[Report]) -> list["Job"]:
 
 def reserves(jobs: Sequence["Job"], reports: Sequence[Report]) -> dict[tuple[str, str], float]:
     """MiB by job and GPU instance: what was declared and the margin, or what the worker reports where that is more."""
-    reserved = {(job.id, gpu): _reserve(job.tags.get("memory_mib", 0.0)) for job in jobs for gpu in job.gpus}
+    reserved = {(job.id, gpu): _reserve(job.memory_mib) for job in jobs for gpu in job.gpus}
     for report in reports:
         for job in report.jobs:
             key = (job.id, report.gpu)

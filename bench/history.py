@@ -43,12 +43,13 @@ from smore import local
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
-from smore.domain.job import JobState
+from smore.domain.job import Action, JobRequest
 from smore.local import ServerUrls
 from smore.messages import stream
 from smore.postgres.catalog import Store
 from smore.postgres.history import retention
 from smore.postgres.history.recorder import Recorder
+from smore.postgres.jobs import Change
 from smore.postgres.rows import make_engine
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
@@ -446,8 +447,9 @@ def _catalog(store: Store, job_gpus: Sequence[str]) -> tuple[str, str]:
         project = max((first, name) for name, first in PROJECTS if number >= first)[1]
         revision, _ = store.register(project, f"function-{number:02d}", FunctionSpec(entrypoint="bench.functions:Echo"))
         store.activate(project, f"function-{number:02d}", revision, {})
-    job = store.jobs.create("default", "training", ["zoo.train"], list(job_gpus)).id
-    store.jobs.update("default", job, JobState.RUNNING)
+    job = store.jobs.submit("default", "training", JobRequest(argv=["zoo.train"], gpus=job_gpus)).id
+    store.jobs.move(job, Action.START, Change(gpus=job_gpus))
+    store.jobs.move(job, Action.RUN)
     return job, store.create_key("small", "bench", [Scope.READ])[1]
 
 

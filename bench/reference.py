@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,7 @@ from api.server.description import EXAMPLE
 from bench.report import ROOT
 from smore.cli.app import app as cli
 from smore.domain import errors as domain_errors
-from smore.domain import function, invocation
+from smore.domain import function, invocation, job
 from smore.domain.errors import CallerError, SmoreError
 from smore.messages import stream
 from smore.process import observability, vault
@@ -445,17 +445,26 @@ def events() -> str:
     return page("Events of the stream", *parts)
 
 
-def states() -> str:
+def _drawing(transitions: Mapping[Any, Mapping[Any, Any]], over: Collection[Any]) -> str:
+    """The states of a table of transitions, as a diagram."""
     lines = ["stateDiagram-v2", "  [*] --> queued"]
-    for action, steps in invocation.TRANSITIONS.items():
+    for action, steps in transitions.items():
         lines += [f"  {before.value} --> {after.value}: {action}" for before, after in steps.items()]
-    lines += [f"  {state.value} --> [*]" for state in invocation.State if state in invocation.TERMINAL]
+    lines += [f"  {state.value} --> [*]" for state in type(next(iter(over))) if state in over]
+    return "```mermaid\n" + "\n".join(lines) + "\n```"
+
+
+def states() -> str:
     return page(
-        "States of an invocation",
+        "States of an invocation, states of a training",
         "Drawn from `smore/domain/invocation.py: TRANSITIONS`. The Lua scripts that change an invocation get their legal source states "
         "from the same table. The leader claims; the worker starts, succeeds and fails; the worker and the leader's reaper requeue. "
         "Loading happens in `running`.",
-        "```mermaid\n" + "\n".join(lines) + "\n```",
+        _drawing(invocation.TRANSITIONS, invocation.TERMINAL),
+        "## States of a training\n\nDrawn from `smore/domain/job.py: TRANSITIONS`. `Store.jobs.move` is the only writer. The job scheduler "
+        "starts and requeues; runs, ends and losses follow from what GPU workers report; the owner holds, releases, stops and restarts. "
+        "A training that was attached begins in `starting`.",
+        _drawing(job.TRANSITIONS, job.OVER),
     )
 
 

@@ -512,6 +512,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
             "inputs": described.inputs,
             "outputs": described.outputs,
             "load_ms": round(load_ms, 3),
+            "phases_ms": {phase: round(ms, 3) for phase, ms in seat.instance.phases.items()},
             "run_ms": round(ran.run_s * 1e3, 3),
             "memory_mib": round(described.memory_mib, 1),
             **{name: schema for name, schema in schemas.items() if schema is not None},

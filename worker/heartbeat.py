@@ -19,6 +19,7 @@ from smore.messages.commands import (
     AttachJob,
     Cancel,
     Fetch,
+    ForgetJob,
     Offload,
     Prewarm,
     Respecify,
@@ -318,6 +319,8 @@ class Heartbeat:
                 self._jobs.start(command)
             case AttachJob():
                 self._jobs.attach(command)
+            case ForgetJob():
+                self._jobs.forget(command)
             case StopJob():
                 self._jobs.stop(command.id)
             case SetBudget():

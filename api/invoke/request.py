@@ -15,8 +15,8 @@ from starlette.types import Scope
 from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
 from api.invoke.admit import admit
-from api.invoke.inputs import Payload, from_json, from_raw
 from api.server.bodies import refuse_coding
+from smore.definition.inputs import Payload, from_json, from_raw
 from smore.domain.errors import InvalidInput, InvocationNotFound, PayloadTooLarge
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id

@@ -21,7 +21,7 @@ from typing import Final
 import orjson
 
 from api.errors import Malformed, Unsupported
-from api.invoke.inputs import Payload, batching_key, check_elements, check_size, from_json, raw_payload, rows_of
+from smore.definition.inputs import Payload, batching_key, check_elements, check_size, from_json, raw_payload, rows_of
 from smore.domain import tensors
 from smore.domain.errors import InvalidInput, PayloadTooLarge
 from smore.domain.function import FunctionSpec, TensorSpec

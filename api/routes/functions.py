@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import ValidationError
 
 from api import placing
 from api.dates import moment
@@ -17,10 +16,10 @@ from api.schemas import functions as schemas
 from api.server.bodies import BoundedRoute, read_json
 from api.server.function_description import describe_function
 from smore.blobs import archive
-from smore.definition.requirements import check_requirements
+from smore.definition.document import read_document
 from smore.domain.artifact import Artifact
 from smore.domain.errors import FunctionNotFound, InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
-from smore.domain.function import FunctionSpec, parse_name, parse_spec
+from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding, State
 from smore.messages.commands import Fetch, Respecify
@@ -77,14 +76,9 @@ async def deploy(
     the scope `deploy` equals a shell on the GPU workers.
     """
     body = await read_body(request, _MAX_DOCUMENT)
-    document = await run_in_threadpool(_document, request.headers.get("content-type", ""), body)
-    parse_name(document.metadata.name, "metadata.name")
-    if document.metadata.name != function:
-        raise InvalidSpec(
-            f"metadata.name: {document.metadata.name} is not {function}, as in the path", field="metadata.name"
-        )
-    spec = parse_spec(document.spec)
-    check_requirements(spec.requirements)
+    name, spec = await run_in_threadpool(_read, request.headers.get("content-type", ""), body)
+    if name != function:
+        raise InvalidSpec(f"metadata.name: {name} is not {function}, as in the path", field="metadata.name")
     if spec.artifact is not None:
         await run_in_threadpool(_check_artifact, gateway, caller.project, spec.artifact)
     store = await run_in_threadpool(gateway.store)
@@ -140,7 +134,7 @@ def _spread(gateway: Gateway, function: str, revision: int) -> None:
         fleet.send(report.gpu, Fetch(version=1, function=function, revision=revision))
 
 
-def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
+def _read(content_type: str, body: bytes) -> tuple[str, FunctionSpec]:
     kind = content_type.partition(";")[0].strip().lower()
     if kind in _YAML:
         from smore.definition.plain_yaml import read_yaml
@@ -155,12 +149,7 @@ def _document(content_type: str, body: bytes) -> schemas.FunctionBody:
         raw = read_json(body)
     else:
         raise UnsupportedMediaType("Content-Type: application/json or application/yaml is expected.")
-    try:
-        return schemas.FunctionBody.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(map(str, first["loc"])) or "body"
-        raise InvalidSpec(f"{path}: {first['msg']}", field=path) from error
+    return read_document(raw)
 
 
 async def _canary(
@@ -229,7 +218,7 @@ def _shown(entry: FunctionEntry, spec: FunctionSpec | None) -> schemas.Function:
     )
 
 
-async def _read(gateway: Gateway, entry: FunctionEntry) -> schemas.Function:
+async def _now(gateway: Gateway, entry: FunctionEntry) -> schemas.Function:
     return _shown(entry, await gateway.catalog.revision(entry.key, entry.revision) if entry.revision else None)
 
 
@@ -247,13 +236,13 @@ async def list_functions(gateway: TheGateway, caller: ReadKey) -> schemas.Functi
         (e for e in list(gateway.catalog.functions.values()) if e.project == caller.project),
         key=lambda entry: entry.name,
     )
-    return schemas.Functions(functions=[await _read(gateway, entry) for entry in entries])
+    return schemas.Functions(functions=[await _now(gateway, entry) for entry in entries])
 
 
 @router.get("/{function}")
 async def get_function(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Function:
     """Read one function: the revision that takes its traffic, its tensors, deadline and scaling."""
-    return await _read(gateway, _entry(gateway, caller.project, function))
+    return await _now(gateway, _entry(gateway, caller.project, function))
 
 
 @router.get("/{function}/openapi.json", response_model=None)

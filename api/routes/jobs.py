@@ -4,8 +4,7 @@ Serverful jobs. A job is a row in Postgres; commands to GPU workers start and st
 """
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import redis
@@ -19,19 +18,20 @@ from api.errors import LetGo
 from api.schemas import jobs as schemas
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
+from api.statements import stated
 from smore.domain import loss
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import parse_name, size_bytes
-from smore.domain.job import OVER, JobState, exit_of, outcome_of, signal_of, state_of
+from smore.domain.job import OVER, STARTED, Action, JobRequest, JobState, exit_of, outcome_of, signal_of, state_of
 from smore.domain.limits import NO_LIMITS
-from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Loss
+from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET
 from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
 from smore.messages.commands import AttachJob, SetBudget, StartJob, StopJob
 from smore.messages.reports import JobReport, Report, StepChunk
+from smore.process.vault import seal_env
 
 if TYPE_CHECKING:
-    from smore.postgres.history.values import BudgetStep, Closed, Harvest
     from smore.postgres.jobs import Admit, Job
 
 #: Most steps of the budget's control loop in a statement.
@@ -46,6 +46,8 @@ _LEAST_TIMED = 8
 @router.post("", status_code=201)
 def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.JobBody) -> schemas.Job:
     """Start a training process on the named GPU instances, or on the least loaded one."""
+    from smore.postgres.jobs import Change
+
     parse_name(body.name)
     allowed = gateway.settings.job_entrypoints
     if body.argv[0] not in allowed:
@@ -78,11 +80,12 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
         places = {(report.device, report.sharing_mode) for report in reports if report.gpu in gpus}
         _check_budget(gateway, body.budget, workload, sorted(places))
     budget = body.budget if body.budget is not None else DEFAULT_BUDGET
-    tags: dict[str, object] = {"budget": budget} | ({"workload": workload} if workload else {})
-    tags |= {"memory_mib": memory_mib} if memory_mib else {}
+    request = JobRequest(argv=body.argv, gpus=gpus, memory_mib=memory_mib, workload=workload, budget=budget)
+    env = seal_env(gateway.vault(), caller.project, body.name, body.env) if body.env else None
     admit = _admission(gateway, caller.project, reports, memory_mib * len(gpus))
     with trail.change(caller, f"job/{body.name}") as change:
-        job = store.jobs.create(caller.project, body.name, body.argv, gpus, tags, admit=admit)
+        job = store.jobs.submit(caller.project, body.name, request, env, admit=admit)
+        job = store.jobs.move(job.id, Action.START, Change(gpus=gpus)) or job
         command = StartJob(
             version=1,
             id=job.id,
@@ -99,7 +102,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
                 fleet.send(gpu, command)
         except redis.ResponseError:
             # The command was refused: no worker will ever learn of the job.
-            gateway.store().jobs.update(caller.project, job.id, JobState.LOST)
+            gateway.store().jobs.move(job.id, Action.LOSE)
             raise
         change.target, change.after = (
             f"job/{job.id}",
@@ -146,15 +149,15 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
             [(report.device, report.sharing_mode) for report in reports if report.gpu == gpu],
         )
     budget = body.budget if body.budget is not None else DEFAULT_BUDGET
-    tags: dict[str, object] = {"budget": budget, "source": "tracked" if body.tracked else "attached"}
-    tags |= {"workload": workload} if workload else {}
     with trail.change(caller, f"job/{body.name}") as change:
         rank = f"{body.boot}:{body.pid}:{body.start}"
         job = gateway.store().jobs.attach(
             caller.project,
             body.name,
             gpu,
-            tags,
+            source="tracked" if body.tracked else "attached",
+            workload=workload,
+            budget=budget,
             group=body.group or rank,
             rank=rank,
             former=body.former,
@@ -278,8 +281,13 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Sta
     record = gateway.store().jobs.get(caller.project, job)
     began = record.started_at or record.created_at
     with gateway.reader().together() as reader:
-        return _stated(
-            record, reader.closed(job), reader.harvest(job, record.gpus), began, reader.budget_steps(job, STEPS)
+        return stated(
+            record,
+            reader.closed(job),
+            reader.harvest(job, record.gpus),
+            began,
+            reader.budget_steps(job, STEPS),
+            measured=record.source != "attached" and gateway.settings.worker.probe_share > 0,
         )
 
 
@@ -294,11 +302,11 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) ->
     if record.state in OVER:
         return _shown(record, [])
     with trail.change(caller, f"job/{job}", {"state": record.state.value}) as change:
-        if record.tags.get("source") in ("tracked", "attached"):
+        if record.source != STARTED:
             gateway.fleet().detach(job)
         for gpu in record.gpus:
             gateway.fleet().send(gpu, StopJob(version=1, id=job))
-        stopping = store.jobs.update(caller.project, job, JobState.STOPPING)
+        stopping = store.jobs.stop(caller.project, job)
         change.after = {"state": stopping.state.value}
     return _shown(stopping, [])
 
@@ -312,8 +320,8 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, bo
     store = gateway.store()
     record = store.jobs.get(caller.project, job)
     places = {(report.device, report.sharing_mode) for report in gateway.fleet().reports() if report.gpu in record.gpus}
-    _check_budget(gateway, body.budget, record.tags.get("workload", ""), sorted(places))
-    with trail.change(caller, f"job/{job}", {"budget": record.tags.get("budget", DEFAULT_BUDGET)}) as change:
+    _check_budget(gateway, body.budget, record.workload, sorted(places))
+    with trail.change(caller, f"job/{job}", {"budget": record.budget}) as change:
         changed = store.jobs.set_budget(caller.project, job, body.budget)
         for gpu in record.gpus:
             gateway.fleet().send(gpu, SetBudget(version=1, id=job, budget=body.budget))
@@ -334,7 +342,7 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
     state = state_of(job.state, {report.state for report in reports})
     # Of a job that is over and not yet recorded, its workers know the exit code.
     exit_code = job.exit_code if job.state in OVER else exit_of([report.exit_code for report in reports])
-    reason = job.tags.get("reason") or next((report.reason for report in reports if report.reason), "")
+    reason = job.reason or next((report.reason for report in reports if report.reason), "")
     # A job is as fast as its slowest rank.
     solo_s = max((report.solo_s for report in reports if report.solo_count), default=None)
     shared_s = max((report.shared_s for report in reports if report.shared_count), default=None)
@@ -346,7 +354,7 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
         state=state.value,
         argv=list(job.argv),
         gpus=list(job.gpus),
-        workload=job.tags.get("workload"),
+        workload=job.workload or None,
         created_at=moment(job.created_at),
         started_at=moment(job.started_at) if job.started_at is not None else None,
         ended_at=moment(job.ended_at) if job.ended_at is not None else None,
@@ -354,7 +362,7 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
         solo_s=solo_s,
         shared_s=shared_s,
         degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
-        budget=job.tags.get("budget", DEFAULT_BUDGET),
+        budget=job.budget,
         loss=worst.loss if worst else None,
         loss_low=worst.loss_low if worst else None,
         loss_high=worst.loss_high if worst else None,
@@ -364,59 +372,7 @@ def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
         suspended=any(report.suspended for report in reports),
         signal=signal_of(exit_code),
         reason=reason or None,
-        outcome=outcome_of(state, exit_code, asked=job.tags.get("asked", False), reason=reason),
-        source=job.tags.get("source", "started"),
-        measured=job.tags.get("source") != "attached",
-    )
-
-
-def _stated(
-    job: "Job", closed: Mapping[str, "Closed"], harvest: "Harvest", since: float, steps: Sequence["BudgetStep"]
-) -> schemas.Statement:
-    budget = job.tags.get("budget", DEFAULT_BUDGET)
-    by_gpu = [closed.get(gpu) for gpu in job.gpus]
-    fewest = min(by_gpu, key=lambda of: of.sums.windows if of is not None else 0)
-    windows = fewest.sums.windows if fewest is not None else 0
-    losses = [loss.estimate_of(closed.sums) if closed is not None else None for closed in by_gpu]
-    known = [estimate for estimate in losses if estimate is not None]
-    # A job is as fast as its slowest rank: while the loss of one rank is unknown, that of the job is.
-    worst = max(known, key=lambda estimate: estimate.high) if len(known) == len(losses) else None
-    missing = loss.missing(windows)
-    pace_s = (fewest.last_at - fewest.first_at) / (windows - 1) if fewest is not None and windows > 1 else None
-    missing_s = missing * pace_s if missing and pace_s is not None else None
-    return schemas.Statement(
-        id=job.id,
-        name=job.name,
-        state=job.state.value,
-        budget=budget,
-        since=moment(job.started_at) if job.started_at is not None else None,
-        until=moment(job.ended_at if job.ended_at is not None else time.time()),
-        harvested_s=round(harvest.seconds, 6),
-        harvested_since=moment(since),
-        invocations=harvest.invocations,
-        windows=windows,
-        loss=worst.mean if worst else None,
-        loss_low=worst.low if worst else None,
-        loss_high=worst.high if worst else None,
-        kept=worst.high <= budget if worst else None,
-        missing_windows=missing,
-        missing_s=missing_s,
-        steps=[
-            schemas.BudgetStep(at=moment(step.at), gpu=step.gpu, step=step.step, duty=step.duty, factor=step.factor)
-            for step in steps
-        ],
-        summary=_summary(harvest.seconds, worst, budget, missing, missing_s),
-    )
-
-
-def _summary(harvested_s: float, worst: Loss | None, budget: float, missing: int, missing_s: float | None) -> str:
-    harvested = f"{harvested_s:.1f} function-seconds harvested; "
-    if worst is not None:
-        # Rounded up: a bound that is rounded down is none.
-        bound = math.ceil(max(0.0, worst.high) * 1000) / 10
-        return f"{harvested}training lost <= {bound:.1f} % with 95 % confidence (budget {budget * 100:.3g} %)"
-    soon = f", about {missing_s:.0f} s" if missing_s is not None else ""
-    return (
-        f"{harvested}what training lost: not enough data ({missing} of {loss.LEAST_WINDOWS} closed windows"
-        f" missing{soon})"
+        outcome=outcome_of(state, exit_code, asked=job.asked, reason=reason),
+        source=job.source,
+        measured=job.source != "attached",
     )

@@ -138,7 +138,7 @@ def _training(gateway: Gateway, project: str, job: str) -> tuple[str, list[tuple
     ]
     if not running:
         raise InvalidInput(f"job: {job} does not run now", field="job")
-    return record.tags.get("workload", ""), sorted(set(running))
+    return record.workload, sorted(set(running))
 
 
 def _model(gateway: Gateway, project: str, function: str) -> tuple[str, float]:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, FiniteFloat
 
 from api.schemas.fields import STORABLE, Body, Flag, Number, Text, Variable, Whole
 from smore.domain.job import Outcome
-from smore.domain.loss import DEFAULT_BUDGET
+from smore.domain.loss import DEFAULT_BUDGET, Verdict
 
 
 class BudgetBody(Body):
@@ -151,6 +151,10 @@ class Statement(BaseModel):
     ``invocations`` of them. ``loss`` with its 95 % interval rests on ``windows`` closed windows, null = not enough
     data: then ``missing_windows`` more are needed, which takes about ``missing_s`` (null = cannot be told yet). Of
     several GPU instances the one with the highest bound counts. ``kept``: whether the bound is within ``budget``.
+
+    ``verdict``: ``kept`` or ``not_kept``, with 95 % confidence; ``not_proven``: ``windows_to_go`` more closed windows are
+    needed, which takes about ``to_go_s`` (null = cannot be told, or the job is over); ``unmeasured``: its iterations
+    are not compared.
     ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it in words.
     """
 
@@ -168,8 +172,11 @@ class Statement(BaseModel):
     loss_low: float | None = None
     loss_high: float | None = None
     kept: bool | None = None
+    verdict: Verdict
     missing_windows: int = 0
     missing_s: float | None = None
+    windows_to_go: int | None = None
+    to_go_s: float | None = None
     steps: list[BudgetStep] = []
     summary: str
 

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from api.errors import problem
+from api.server.sse import STOPPING
 from smore.process.observability import logger
 from smore.process.settings import ApiSettings
 
@@ -124,6 +125,13 @@ class Connection(HttpToolsProtocol):
             self._head += self._piece
             if self._head > self.bounds.max_head_bytes:
                 self._refuse(_large_head())
+
+    def shutdown(self) -> None:
+        scope: Any = self.cycle.scope if self.cycle is not None else {}
+        if (stopping := scope.get(STOPPING)) is not None:
+            # An answer that would go on for ever.
+            stopping.set()
+        super().shutdown()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -31,6 +31,7 @@ QUERIES: Final[Mapping[str, str]] = {
     "PATCH /v1/blobs/{digest}": "offset=0&size=1048576",
     "GET /v1/predictions": "job=resnet50/cpu/training/8&function=bert/cpu",
     "POST /v1/traces": "deal=echo",
+    "GET /v1/functions/{function}/logs": "follow=true",
     "GET /v1/invocations": "function=echo&state=failed",
     "GET /v1/invocations/{invocation}": "wait=10",
 }
@@ -210,6 +211,20 @@ ANSWERS: Final[Mapping[str, Any]] = {
             }
         ]
     },
+    "LogLines": {
+        "lines": [
+            {
+                "id": "1769860800000-0.0",
+                "at": _AT,
+                "stream": "stdout",
+                "text": "hello",
+                "revision": 1,
+                "invocations": [_ID],
+                "gpu": "cpu0",
+                "node": "gpu-host-1",
+            }
+        ]
+    },
     "Placed": {"gpus": ["cpu0"]},
     "BlobState": {"digest": _DIGEST, "complete": True, "offset": 1048576},
     "Queues": {
@@ -265,7 +280,9 @@ ANSWERS: Final[Mapping[str, Any]] = {
         "loss_low": 0.012,
         "loss_high": 0.031,
         "kept": True,
-        "summary": "810.2 function-seconds harvested; training lost <= 3.1 % with 95 % confidence (budget 10 %)",
+        "verdict": "kept",
+        "windows_to_go": 0,
+        "summary": "810.2 function-seconds harvested; training lost <= 3.1 % with 95 % confidence (budget 10 %): kept",
     },
     "Predictor": {"version": 3, "source": "learned", "created_at": _AT, "reason": "smaller errors than version 2"},
     "Predictions": {

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from smore_client.pack import FUNCTION_FILE
+from smore_client.pack import FUNCTION_FILE, Packed, pack
 
 
 def read_function_file(path: str | Path) -> dict[str, Any]:
@@ -29,10 +29,31 @@ def read_function_file(path: str | Path) -> dict[str, Any]:
     return document
 
 
-def read_requirements(folder: Path, given: object) -> object:
+def read_source(source: str | Path, into: Path) -> tuple[dict[str, Any], Packed | None]:
     """
-    ``requirements`` of a function.yaml as the platform takes them: the lines of a file where its name is given, else
-    what is given. Raises OSError.
+    What deploying a function.yaml, or a folder that holds one, sends: its document, and what is uploaded before it, None
+    = nothing. The zip of a folder is written into the folder ``into``. Raises OSError, and ValueError that names what
+    the platform would refuse.
+    """
+    document, folder = read_function_file(source), Path(source)
+    if not folder.is_dir():
+        return document, None
+    spec = document.get("spec")
+    if not isinstance(spec, dict):
+        raise ValueError(f"{folder}: spec: a mapping is expected")
+    packed = pack(folder, into)
+    if packed is None:
+        return document, None
+    spec = {**spec, "artifact": {"code": packed.code, "files": dict(packed.files)}}
+    if "requirements" in spec:
+        spec["requirements"] = _requirements(folder, spec["requirements"])
+    return {**document, "spec": spec}, packed
+
+
+def _requirements(folder: Path, given: object) -> object:
+    """
+    ``requirements`` as the platform takes them: the lines of a file where its name is given, else what is given. Raises
+    OSError.
     """
     return list(_lines((folder / given).read_text())) if isinstance(given, str) else given
 

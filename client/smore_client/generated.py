@@ -35,6 +35,9 @@ __all__ = [
     "Keys",
     "Lifted",
     "Limits",
+    "LogLine",
+    "LogLines",
+    "LogStream",
     "Outcome",
     "Phases",
     "PlacePrediction",
@@ -70,6 +73,7 @@ __all__ = [
     "TraceRemoved",
     "Traces",
     "Use",
+    "Verdict",
     "Waits",
     "Warm",
 ]
@@ -580,6 +584,37 @@ class Lifted(msgspec.Struct, frozen=True, kw_only=True):
     revisions: list[int] = []
 
 
+class LogStream(OpenEnum):
+    """Where a line was written; ``smore``: it is the platform's own word, such as that a runner has crashed."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    SMORE = "smore"
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One line that a function printed. ``id``: its position in the log, which ``Last-Event-ID`` takes; ``at``: by the
+    clock of ``node``, the machine of the GPU instance ``gpu``; ``invocations``: of the batch that ran then, none = it
+    was not running one: it was loaded, for instance. ``stream`` smore: the platform's own word.
+    """
+
+    id: str
+    at: datetime | None = None
+    stream: LogStream = LogStream("")
+    text: str = ""
+    revision: int = 0
+    invocations: list[str] = []
+    gpu: str = ""
+    node: str = ""
+
+
+class LogLines(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest lines of a log, the oldest of them first."""
+
+    lines: list[LogLine]
+
+
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """``gpus``: the GPU instances that were asked to load or unload."""
 
@@ -720,8 +755,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     ``rate_per_s``: invocations accepted a second, over time; ``burst``: how many of them at once (None = 1); ``depth``:
     invocations that wait; ``concurrency``: invocations that wait or run; ``warm_memory_mib``: memory of all warm
-    instances together, MiB; ``jobs``: trainings at once (None = as the platform's settings say); ``job_memory_mib``:
-    what is kept for them on all GPU instances together, MiB.
+    instances together, MiB; ``jobs``: trainings that wait or run (None = as the platform's settings say);
+    ``job_memory_mib``: what is kept for them on all GPU instances together, MiB; ``gpus``: GPU instances that they hold
+    at a time; ``weight``: of two trainings that wait, the expected time left is divided by their projects' weights
+    (None = 1).
     """
 
     rate_per_s: float | None = None
@@ -731,6 +768,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     warm_memory_mib: float | None = None
     jobs: int | None = None
     job_memory_mib: float | None = None
+    gpus: int | None = None
+    weight: float | None = None
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -836,6 +875,15 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     secrets: list[Secret]
 
 
+class Verdict(OpenEnum):
+    """Whether a budget was kept, with 95 % confidence; ``unmeasured``: the job's iterations are not compared."""
+
+    KEPT = "kept"
+    NOT_KEPT = "not_kept"
+    NOT_PROVEN = "not_proven"
+    UNMEASURED = "unmeasured"
+
+
 class BudgetStep(msgspec.Struct, frozen=True, kw_only=True):
     """
     One step of the closed loop that keeps a job's budget: from ``at`` on, functions may work for ``duty`` of the time
@@ -860,7 +908,11 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     ``invocations`` of them. ``loss`` with its 95 % interval rests on ``windows`` closed windows, None = not enough
     data: then ``missing_windows`` more are needed, which takes about ``missing_s`` (None = cannot be told yet). Of
     several GPU instances the one with the highest bound counts. ``kept``: whether the bound is within ``budget``.
-    ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it in words.
+
+    ``verdict``: ``kept`` or ``not_kept``, with 95 % confidence; ``not_proven``: ``windows_to_go`` more closed windows
+    are needed, which takes about ``to_go_s`` (None = cannot be told, or the job is over); ``unmeasured``: its
+    iterations are not compared. ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it
+    in words.
     """
 
     id: str
@@ -877,8 +929,11 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     loss_low: float | None = None
     loss_high: float | None = None
     kept: bool | None = None
+    verdict: Verdict = Verdict("")
     missing_windows: int = 0
     missing_s: float | None = None
+    windows_to_go: int | None = None
+    to_go_s: float | None = None
     steps: list[BudgetStep] = []
     summary: str = ""
 

@@ -4,11 +4,39 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_args, overload
 
-from smore_client.transport import Answer, Broken, Call, Flow, Item, Pause, Stream
+from smore_client.transport import Answer, Broken, Call, Flow, Item, Open, Pause, ReadLine, Stream
 
 S = TypeVar("S")
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+class Lines:
+    """An answer that goes on: its ``head``, which has a body where it was refused, and its lines."""
+
+    head: Answer | Broken
+
+    def read(self) -> str | Broken | None:
+        """The next line, None behind the last one."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the connection."""
+        raise NotImplementedError
+
+
+class AsyncLines:
+    """The same, awaited."""
+
+    head: Answer | Broken
+
+    async def read(self) -> str | Broken | None:
+        """The next line, None behind the last one."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End the connection."""
+        raise NotImplementedError
 
 
 class Carrier:
@@ -16,6 +44,10 @@ class Carrier:
 
     def perform(self, step: Call | Pause) -> Answer | Broken | None:
         """Send the request, or wait."""
+        raise NotImplementedError
+
+    def open(self, call: Call) -> Lines:
+        """Send a request whose answer goes on."""
         raise NotImplementedError
 
     def carry(self, flow: Flow[T]) -> T:
@@ -31,17 +63,31 @@ class Carrier:
 
     def stream(self, stream: Stream[T]) -> Iterator[T]:
         """Perform a stream, such as one of :mod:`smore_client.admin`, and yield its items."""
-        outcome: Answer | Broken | None = None
-        while True:
-            try:
-                step = stream.send(outcome)
-            except StopIteration:
-                return
-            if isinstance(step, Item):
-                outcome = None
-                yield step.value
-            else:
-                outcome = self.perform(step)
+        outcome: Answer | Broken | str | None = None
+        lines: Lines | None = None
+        try:
+            while True:
+                try:
+                    step = stream.send(outcome)
+                except StopIteration:
+                    return
+                match step:
+                    case Item():
+                        outcome = None
+                        yield step.value
+                    case Open():
+                        if lines is not None:
+                            lines.close()
+                        lines = self.open(step.call)
+                        outcome = lines.head
+                    case ReadLine():
+                        assert lines is not None
+                        outcome = lines.read()
+                    case _:
+                        outcome = self.perform(step)
+        finally:
+            if lines is not None:
+                lines.close()
 
 
 class AsyncCarrier:
@@ -49,6 +95,10 @@ class AsyncCarrier:
 
     async def perform(self, step: Call | Pause) -> Answer | Broken | None:
         """Send the request, or wait."""
+        raise NotImplementedError
+
+    async def open(self, call: Call) -> AsyncLines:
+        """Send a request whose answer goes on."""
         raise NotImplementedError
 
     async def carry(self, flow: Flow[T]) -> T:
@@ -64,17 +114,31 @@ class AsyncCarrier:
 
     async def stream(self, stream: Stream[T]) -> AsyncIterator[T]:
         """Perform a stream, such as one of :mod:`smore_client.admin`, and yield its items."""
-        outcome: Answer | Broken | None = None
-        while True:
-            try:
-                step = stream.send(outcome)
-            except StopIteration:
-                return
-            if isinstance(step, Item):
-                outcome = None
-                yield step.value
-            else:
-                outcome = await self.perform(step)
+        outcome: Answer | Broken | str | None = None
+        lines: AsyncLines | None = None
+        try:
+            while True:
+                try:
+                    step = stream.send(outcome)
+                except StopIteration:
+                    return
+                match step:
+                    case Item():
+                        outcome = None
+                        yield step.value
+                    case Open():
+                        if lines is not None:
+                            await lines.close()
+                        lines = await self.open(step.call)
+                        outcome = lines.head
+                    case ReadLine():
+                        assert lines is not None
+                        outcome = await lines.read()
+                    case _:
+                        outcome = await self.perform(step)
+        finally:
+            if lines is not None:
+                await lines.close()
 
 
 class operation(Generic[S, P, T]):  # noqa: N801 - a decorator

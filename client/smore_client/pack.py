@@ -59,7 +59,7 @@ def pack(folder: Path, into: Path) -> Packed | None:
     """
     small: list[tuple[str, Path]] = []
     large: dict[str, Path] = {}
-    for path in sorted(_files(folder)):
+    for path in sorted(files_of(folder)):
         name = path.relative_to(folder).as_posix()
         if name == FUNCTION_FILE:
             continue
@@ -93,7 +93,7 @@ def pack(folder: Path, into: Path) -> Packed | None:
     return Packed(code=code, files=files, blobs={code: archive, **{files[name]: path for name, path in large.items()}})
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def files_of(folder: Path) -> Iterator[Path]:
     """Regular files under the folder. Raises ValueError for what is neither file nor folder, or leads out."""
     root = folder.resolve()
     for place, folders, names in os.walk(folder):

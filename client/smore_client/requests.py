@@ -11,7 +11,8 @@ anything twice.
 
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -19,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from smore_client import upload
+from smore_client.logs import read_log
 from smore_client.many import (
     INPUTS_PER_SUBMIT,
     POLL_S,
@@ -31,7 +33,6 @@ from smore_client.many import (
     with_function,
 )
 from smore_client.operation import iteration, operation
-from smore_client.pack import pack
 from smore_client.tensors import decode_raw, encode_raw, is_arrays
 from smore_client.transport import (
     DEFAULT_WAIT_S,
@@ -66,6 +67,7 @@ from smore_client.types import (
     Key,
     Keys,
     Lifted,
+    LogLine,
     Placed,
     PlacePrediction,
     Predictions,
@@ -308,13 +310,17 @@ class Requests:
     # ---- functions ---------------------------------------------------------------------------------------------------
 
     @operation
-    def deploy(self, source: str | Path | Mapping[str, Any]) -> Flow[Deployed]:
+    def deploy(
+        self, source: str | Path | Mapping[str, Any], *, progress: Callable[[int, int], None] | None = None
+    ) -> Flow[Deployed]:
         """
         Register a function or a new revision of it; return when the canary has passed.
 
         ``source`` is a function.yaml, its content as a mapping, or a folder. A folder with more in it than its
-        function.yaml is uploaded: code, weights and wheels, without what the platform has already. Raises ValueError
-        for a file or folder that the platform would refuse, ImportError where a function.yaml is read without PyYAML.
+        function.yaml is uploaded: code, weights and wheels, without what the platform has already. ``progress`` is
+        called with the bytes that the platform has and with those of the whole folder, the last time when it has all.
+        Raises ValueError for a file or folder that the platform would refuse, ImportError where a function.yaml is read
+        without PyYAML.
 
         >>> client.deploy("my-function/").revision
         1
@@ -322,14 +328,16 @@ class Requests:
         if isinstance(source, Mapping):
             return (yield from self._deploy(dict(source), CANARY_S))
         try:
-            from smore_client.function_file import read_function_file
+            from smore_client.function_file import read_source
         except ImportError as error:
             raise ImportError("a function.yaml is read with PyYAML: pip install 'smore-client[deploy]'") from error
 
-        document = read_function_file(source)
-        if Path(source).is_dir():
-            return (yield from self._deploy_folder(Path(source), document))
-        return (yield from self._deploy(document, CANARY_S))
+        with TemporaryDirectory(prefix="smore-") as temporary:
+            document, packed = read_source(source, Path(temporary))
+            _function_name(document)
+            if packed is not None:
+                yield from upload.send(packed, progress)
+        return (yield from self._deploy(document, CANARY_S if packed is None else UPLOADED_CANARY_S))
 
     @operation
     def functions(self) -> Flow[list[Function]]:
@@ -431,6 +439,28 @@ class Requests:
         2
         """
         return (yield from fetch(Prewarm, request("GET", "prewarm", query={"since_s": since_s})))
+
+    @iteration
+    def logs(
+        self,
+        name: str,
+        *,
+        invocation: str | None = None,
+        since: datetime | None = None,
+        lines: int | None = None,
+        follow: bool = False,
+    ) -> Stream[LogLine]:
+        """
+        Iterate over the newest ``lines`` lines (by default 100) that a function's handler has printed, the oldest of
+        them first; ``follow``: then over those that come, without an end, for which a lost connection is made again.
+
+        ``invocation``: only lines of a batch that it was in; ``since``: only lines that came then or later.
+
+        >>> [(line.stream, line.text) for line in client.logs("echo", lines=1)]
+        [(<LogStream.STDOUT: 'stdout'>, 'hello')]
+        """
+        query = {"invocation": invocation, "since": since.astimezone().isoformat() if since is not None else None}
+        yield from read_log("functions", name, "logs", query={**query, "lines": lines}, follow=follow)
 
     # ---- queues and GPU instances ------------------------------------------------------------------------------------
 
@@ -778,23 +808,6 @@ class Requests:
                     raise
                 remembered = False
                 del self._declared[function]
-
-    def _deploy_folder(self, folder: Path, document: dict[str, Any]) -> Flow[Deployed]:
-        from smore_client.function_file import read_requirements
-
-        _function_name(document)
-        spec = document.get("spec")
-        if not isinstance(spec, dict):
-            raise ValueError(f"{folder}: spec: a mapping is expected")
-        with TemporaryDirectory(prefix="smore-") as temporary:
-            packed = pack(folder, Path(temporary))
-            if packed is None:
-                return (yield from self._deploy(document, CANARY_S))
-            yield from upload.send(packed)
-        spec = {**spec, "artifact": {"code": packed.code, "files": dict(packed.files)}}
-        if "requirements" in spec:
-            spec["requirements"] = read_requirements(folder, spec["requirements"])
-        return (yield from self._deploy({**document, "spec": spec}, UPLOADED_CANARY_S))
 
     def _deploy(self, document: dict[str, Any], canary_s: float) -> Flow[Deployed]:
         name = _function_name(document)

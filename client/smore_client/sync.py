@@ -7,7 +7,7 @@ from typing import Self
 import httpx
 
 from smore_client.locate import locate
-from smore_client.operation import Carrier
+from smore_client.operation import Carrier, Lines
 from smore_client.requests import Requests
 from smore_client.transport import Answer, Broken, Call, Pause, headers_of
 
@@ -54,3 +54,38 @@ class Client(Requests, Carrier):
         except httpx.TransportError as error:
             return Broken.of(self.url, error, time.monotonic() - began)
         return Answer.of(response.status_code, response.headers.items(), response.content, time.monotonic() - began)
+
+    def open(self, call: Call) -> Lines:
+        return _Lines(self.url, self._http, call)
+
+
+class _Lines(Lines):
+    def __init__(self, url: str, http: httpx.Client, call: Call) -> None:
+        self._url = url
+        self._response: httpx.Response | None = None
+        self._began = time.monotonic()
+        try:
+            self._response = http.send(http.build_request(**call.arguments()), stream=True)
+            if self._response.is_error:
+                self._response.read()
+        except httpx.TransportError as error:
+            self.head: Answer | Broken = self._broken(error)
+            return
+        body = self._response.content if self._response.is_error else b""
+        self.head = Answer.of(
+            self._response.status_code, self._response.headers.items(), body, time.monotonic() - self._began
+        )
+        self._lines = self._response.iter_lines()
+
+    def _broken(self, error: Exception) -> Broken:
+        return Broken.of(self._url, error, time.monotonic() - self._began)
+
+    def read(self) -> str | Broken | None:
+        try:
+            return next(self._lines, None)
+        except httpx.TransportError as error:
+            return self._broken(error)
+
+    def close(self) -> None:
+        if self._response is not None:
+            self._response.close()

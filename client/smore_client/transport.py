@@ -2,7 +2,8 @@
 One HTTP exchange without I/O: the request, its answer, the errors, and when a request is sent again.
 
 An operation is a :data:`Flow`: a generator that yields a :class:`Call` or a :class:`Pause`, is sent the :class:`Answer`
-(or :class:`Broken`), and returns its result. An iteration is a :data:`Stream`: it yields each :class:`Item` as well.
+(or :class:`Broken`), and returns its result. An iteration is a :data:`Stream`: it yields each :class:`Item` as well, and
+may read an answer that goes on line by line (:class:`Open`, :class:`ReadLine`).
 """
 
 from collections.abc import Generator, Iterable, Mapping
@@ -128,6 +129,21 @@ class Broken:
         return cls(reason=f"{url} cannot be reached: {error or type(error).__name__}", elapsed_s=elapsed_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """
+    Send a request whose answer goes on. The stream is sent the :class:`Answer`, without a body where it was not
+    refused, or :class:`Broken`. A stream has one such answer at a time.
+    """
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLine:
+    """The next line of the opened answer. The stream is sent the line, None behind the last one, or Broken."""
+
+
 T = TypeVar("T")
 Flow: TypeAlias = Generator[Call | Pause, Answer | Broken | None, T]
 
@@ -139,7 +155,7 @@ class Item(Generic[T]):
     value: T
 
 
-Stream: TypeAlias = Generator[Call | Pause | Item[T], Answer | Broken | None, None]
+Stream: TypeAlias = Generator[Call | Pause | Open | ReadLine | Item[T], Answer | Broken | str | None, None]
 
 
 def parse_timings(header: str) -> dict[str, float]:

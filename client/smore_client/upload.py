@@ -1,5 +1,6 @@
 """Sends the blobs of a packed folder, a stretch of bytes with each request, and goes on where a connection broke."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +17,24 @@ TRIES: Final = 6
 PAUSE_S: Final = 0.2
 
 
-def send(packed: Packed) -> Flow[None]:
-    """Upload the blobs that the platform lacks. Raises ApiError, Unreachable, OSError."""
+def send(packed: Packed, progress: Callable[[int, int], None] | None = None) -> Flow[None]:
+    """
+    Upload the blobs that the platform lacks; ``progress`` as in :meth:`~smore_client.requests.Requests.deploy`. Raises
+    ApiError, Unreachable, OSError.
+    """
+    sizes = {digest: path.stat().st_size for digest, path in packed.blobs.items()}
+    arrived = dict.fromkeys(sizes, 0)
+
+    def note(digest: str, offset: int) -> None:
+        arrived[digest] = offset
+        if progress is not None:
+            progress(sum(arrived.values()), sum(sizes.values()))
+
     for digest, path in packed.blobs.items():
-        yield from _send_blob(digest, path)
+        yield from _send_blob(digest, path, note)
 
 
-def _send_blob(digest: str, path: Path) -> Flow[None]:
+def _send_blob(digest: str, path: Path, note: Callable[[str, int], None]) -> Flow[None]:
     size, furthest, failures = path.stat().st_size, 0, 0
     # None = the platform must be asked how much of it has arrived.
     state: BlobState | None = None
@@ -44,6 +56,7 @@ def _send_blob(digest: str, path: Path) -> Flow[None]:
                 yield Pause(seconds=PAUSE_S * 2**failures)
                 state = None
                 continue
+            note(digest, size if state.complete else state.offset)
             if state.offset > furthest:
                 furthest, failures = state.offset, 0
 

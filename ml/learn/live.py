@@ -239,7 +239,7 @@ GROUP BY e.gpu, coalesce(e.decision_id::text, e.invocation || '/' || e.attempt)
 """
 
 _JOBS = """
-SELECT id, gpus, tags ->> 'workload', extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
+SELECT id, gpus, workload, extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
     extract(epoch FROM ended_at)::float8
 FROM jobs WHERE coalesce(ended_at, 'infinity') >= :since
 """
@@ -275,7 +275,7 @@ def read(engine: Engine, *, since: float, until: float) -> History:
             Job(
                 id=id_,
                 gpus=tuple(gpus),
-                workload=_training(workload),
+                workload=_training(workload or None),
                 created=created,
                 began=math.inf if began is None else began,
                 ended=math.inf if ended is None else ended,

@@ -149,13 +149,13 @@ def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float)
     for held in reader.job_use(since, until):
         # Keep the job that was present longest.
         jobs.setdefault(held.gpu, held)
-    tags = reader.job_tags({job.job for job in jobs.values()})
+    terms = reader.job_terms({job.job for job in jobs.values()})
     gpus = []
     for use in reader.gpu_use(since, until):
         report, job = now.get(use.gpu), jobs.get(use.gpu)
         running = report.jobs if report is not None and job is not None else ()
         held_mib = sum(job_report.memory_mib for job_report in running if job is not None and job_report.id == job.job)
-        job_tags = tags.get(job.job, {}) if job is not None else {}
+        workload, budget = terms.get(job.job, ("", DEFAULT_BUDGET)) if job is not None else ("", DEFAULT_BUDGET)
         gpus.append(
             PastGpu(
                 name=use.gpu,
@@ -168,10 +168,10 @@ def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float)
                 # One sample a second.
                 seen_s=float(use.samples),
                 job=job.job if job is not None else "",
-                workload=str(job_tags.get("workload", "")),
+                workload=workload,
                 iteration_s=job.solo_s or job.mean_s if job is not None else None,
                 mean_s=job.mean_s if job is not None else None,
-                budget=float(job_tags.get("budget", DEFAULT_BUDGET)) if job is not None else None,
+                budget=budget if job is not None else None,
             )
         )
     return gpus

@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+from typing import Final
 
 import redis
 from celery import Celery
@@ -10,11 +11,12 @@ from sqlalchemy.exc import OperationalError
 
 from scheduler.tasks.sweep import sweep
 from smore.blobs.store import open_blobs
-from smore.domain.job import exit_of, state_of
+from smore.domain.job import Action, JobState, exit_of, state_of
 from smore.messages.reports import JobReport
 from smore.postgres.catalog import Store
 from smore.postgres.history import retention
 from smore.postgres.history.recorder import Recorder
+from smore.postgres.jobs import Change
 from smore.postgres.rows import make_engine
 from smore.process import observability as metrics
 from smore.process.settings import Settings
@@ -26,6 +28,8 @@ from smore.redis.outage import is_outage
 
 log = metrics.logger(__name__)
 
+#: What reports of a state do.
+_REPORTED: Final = {JobState.RUNNING: Action.RUN, JobState.ENDED: Action.END, JobState.LOST: Action.LOSE}
 #: Stream entries in one transaction.
 PAGE = 5000
 
@@ -43,7 +47,8 @@ def follow_jobs(store: Store, fleet: Fleet) -> None:
         state = state_of(known.state, {rank.state for rank in ranks})
         if state is not known.state:
             reason = next((rank.reason for rank in ranks if rank.reason), "")
-            store.jobs.update(known.project, known.id, state, exit_of([rank.exit_code for rank in ranks]), reason)
+            details = Change(exit_code=exit_of([rank.exit_code for rank in ranks]), reason=reason)
+            store.jobs.move(known.id, _REPORTED[state], details)
 
 
 def register_record(app: Celery, config: Settings) -> None:

@@ -13,8 +13,10 @@ import typer
 from smore.cli import (
     audit,
     data,
+    deploy,
     functions,
     gpus,
+    init,
     invocations,
     jobs,
     keys,
@@ -28,6 +30,7 @@ from smore.cli import (
     prewarm,
     projects,
     queues,
+    run,
     secrets,
     settings,
     slo,
@@ -63,7 +66,9 @@ def options(
 # The order is that of `smore --help`.
 command: Callable[..., None]
 for command in (
-    functions.deploy,
+    init.init,
+    run.run,
+    deploy.deploy,
     invocations.invoke,
     invocations.status,
     invocations.result,

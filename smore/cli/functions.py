@@ -1,12 +1,10 @@
-"""``smore deploy`` and ``smore functions``: functions, their revisions, and how many of them stand ready."""
+"""``smore functions``: functions, their revisions, and how many of them stand ready."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from smore.cli.terminal import (
-    EXIT_USAGE,
     Column,
     Output,
     OutputOption,
@@ -19,23 +17,6 @@ from smore.cli.terminal import (
 )
 
 app = typer.Typer(help="Functions and their revisions; alone: list them.", invoke_without_command=True)
-
-
-def deploy(
-    files: Annotated[list[Path], typer.Argument(help="function.yaml files, or folders that hold one and its code.")],
-) -> None:
-    """
-    Register functions, or new revisions of them; returns when their first run has succeeded.
-
-    A folder's code and weights are uploaded: a key that may do this has a shell on the GPU workers.
-    """
-    with connected() as client:
-        for file in files:
-            try:
-                deployed = client.deploy(file)
-            except (OSError, ValueError) as error:
-                fail(str(error), EXIT_USAGE)
-            print(f"{deployed.name} revision {deployed.revision}{'' if deployed.created else ' (as it was)'}")
 
 
 @list_alone(app, "List functions.")

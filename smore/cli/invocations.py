@@ -37,6 +37,17 @@ CLEAR: Final = "\x1b[2J\x1b[H"
 WATCH_S: Final = 2.0
 
 
+InputOption = Annotated[str, typer.Option("--input", "-i", help="JSON, @file with JSON, or - for standard input.")]
+InputsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Many inputs in place of one: a file with a JSON list, or with a JSON value on each line; - for standard"
+        " input. Prints an output for each, in their order.",
+    ),
+]
+
+
 def read_input(text: str) -> Any:
     """The value of ``--input``: JSON text, ``@file`` with JSON in it, or ``-`` for JSON on standard input."""
     try:
@@ -68,20 +79,11 @@ def read_inputs(path: str) -> list[Any]:
 
 def invoke(
     function: str,
-    input_text: Annotated[
-        str, typer.Option("--input", "-i", help="JSON, @file with JSON, or - for standard input.")
-    ] = "{}",
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Many inputs in place of one: a file with a JSON list, or with a JSON value on each line; - for standard"
-            " input. Prints an output for each, in their order; with --async the ids.",
-        ),
-    ] = None,
+    input_text: InputOption = "{}",
+    inputs: InputsOption = None,
     deadline_ms: Annotated[float | None, typer.Option(min=0, help="From now; instead of the function's own.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where it ended after its deadline.")] = False,
-    asynchronous: Annotated[bool, typer.Option("--async", help="Print the invocation's id and do not wait.")] = False,
+    asynchronous: Annotated[bool, typer.Option("--async", help="Print the ids and do not wait.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask what would become of it, and place nothing.")] = False,
     rows: Annotated[
         int | None, typer.Option(min=1, help="With --dry-run: how many rows it would have, in place of an input.")

@@ -23,15 +23,30 @@ def start(name: str, *arguments: str) -> None:
     """
     from smore import local
 
-    environment = dict(os.environ)
+    environment = _environment()
     endpoints = local.endpoints(platform_home())
     if endpoints is not None:
         environment.setdefault("SMORE_REDIS__URL", endpoints.redis_url)
         environment.setdefault("SMORE_POSTGRES__URL", endpoints.postgres_url)
-    root = Path(__file__).parents[2]
-    if not (root / "ml").is_dir():
-        fail("this command needs the platform's checkout or image: the folder ml is missing")
-    environment["PYTHONPATH"] = str(root)
     code = subprocess.run([sys.executable, "-m", STARTED[name], *arguments], env=environment, check=False).returncode
     if code:
         raise typer.Exit(code)
+
+
+def ask(name: str, given: bytes) -> tuple[int, bytes]:
+    """
+    Run a program with ``given`` on its standard input. Its exit code, below 0 = the signal that ended it, and what it
+    wrote to standard output.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-m", STARTED[name]], input=given, stdout=subprocess.PIPE, env=_environment(), check=False
+    )
+    return ended.returncode, ended.stdout
+
+
+def _environment() -> dict[str, str]:
+    """This shell's, with the checkout for imports. The command ends where there is none."""
+    root = Path(__file__).parents[2]
+    if not (root / "ml").is_dir():
+        fail("this command needs the platform's checkout or image: the folder ml is missing")
+    return {**os.environ, "PYTHONPATH": str(root)}

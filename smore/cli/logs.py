@@ -1,45 +1,136 @@
-"""``smore logs``: the logs of this machine's processes."""
+"""``smore logs``: what a function printed, wherever it ran, and the logs of this machine's processes."""
 
+import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from smore.cli.terminal import fail, platform_home, searched
+from smore.cli.names import functions
+from smore.cli.terminal import (
+    EXIT_USAGE,
+    Output,
+    OutputOption,
+    connected,
+    fail,
+    platform_home,
+    searched,
+    show_value,
+    span_s,
+)
 
-#: Seconds between two reads of a log that is followed.
+if TYPE_CHECKING:
+    from smore_client.types import LogLine
+
+#: Seconds between two reads of a file that is followed.
 FOLLOW_S: Final = 0.2
+#: Lines to begin with: of a function, of each process.
+FUNCTION_LINES: Final = 100
+PROCESS_LINES: Final = 20
 
 
 def logs(
-    process: Annotated[str | None, typer.Argument(help="gateway, worker-cpu0, redis…; without it all of them.")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as they grow, until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Lines of each to begin with.")] = 20,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            autocompletion=functions,
+            help="A function, or a process of this machine: gateway, worker-cpu0, redis… Without it all processes.",
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until Ctrl-C.")] = False,
+    invocation: Annotated[
+        str | None, typer.Option(metavar="ID", help="Of a function: only what was printed while this invocation ran.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of a function: only what came so long ago at most: 30m, 2h.")
+    ] = None,
+    lines: Annotated[
+        int | None,
+        typer.Option("-n", "--lines", min=0, help="Lines to begin with: 100 of a function, 20 of each process."),
+    ] = None,
+    function: Annotated[
+        bool, typer.Option("--function", help="NAME is a function, though a process of this machine has that name.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
-    """The logs of this machine's processes."""
-    folder = platform_home() / "logs"
-    files = sorted(folder.glob("*.log"))
+    """
+    What a function printed, wherever it ran, or the logs of this machine's processes.
+
+    NAME is a process where this machine's platform has a log of that name, and else a function. With -o json each line
+    is an object.
+    """
+    files = {file.stem: file for file in sorted((platform_home() / "logs").glob("*.log"))}
+    if function or invocation is not None or since is not None or (name is not None and name not in files):
+        if name is None:
+            fail("name the function: smore logs FUNCTION", EXIT_USAGE)
+        try:
+            _show_function(name, follow, invocation, since, FUNCTION_LINES if lines is None else lines, output)
+        except typer.Exit:
+            if files:
+                print(f"This machine's processes: {', '.join(files)}", file=sys.stderr)
+            raise
+        return
     if not files:
         fail(f"there are no logs. {searched()}")
-    if process is not None:
-        files = [file for file in files if file.stem == process]
-        if not files:
-            names = ", ".join(sorted(file.stem for file in folder.glob("*.log"))) or "none"
-            fail(f"{folder} has no log of {process}; it has: {names}")
-    tails = [Tail(file, "" if process else f"{file.stem} | ", lines) for file in files]
-    try:
-        for tail in tails:
-            tail.copy(sys.stdout)
-        while follow:
+    _show_processes(
+        {name: files[name]} if name is not None else files, follow, PROCESS_LINES if lines is None else lines, output
+    )
+
+
+def _show_function(
+    name: str, follow: bool, invocation: str | None, since: str | None, lines: int, output: Output
+) -> None:
+    moment = datetime.now(UTC) - timedelta(seconds=span_s(since)) if since is not None else None
+    with connected() as client, suppress(KeyboardInterrupt):
+        for line in client.logs(name, invocation=invocation, since=moment, lines=lines, follow=follow):
+            match output:
+                case Output.TABLE:
+                    print(_worded(line), flush=follow)
+                case Output.JSON:
+                    print(_json(line), flush=follow)
+                case Output.YAML:
+                    show_value([line], output)
+                    sys.stdout.flush()
+
+
+def _worded(line: "LogLine") -> str:
+    """Time, GPU instance, revision, invocation and stream, then the text."""
+    others = f"+{len(line.invocations) - 1}" if len(line.invocations) > 1 else ""
+    invocation = f"{line.invocations[0]}{others}" if line.invocations else "-"
+    at = line.at.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if line.at is not None else "-"
+    return f"{at} {line.gpu} r{line.revision} {invocation} {line.stream}: {line.text}"
+
+
+def _json(line: object) -> str:
+    import msgspec
+
+    return json.dumps(msgspec.to_builtins(line), ensure_ascii=False)
+
+
+def _show_processes(files: dict[str, Path], follow: bool, lines: int, output: Output) -> None:
+    tails = {process: Tail(file, lines) for process, file in files.items()}
+    with suppress(KeyboardInterrupt):
+        while True:
+            for process, tail in tails.items():
+                for text in tail.read():
+                    match output:
+                        case Output.TABLE:
+                            print(text if len(tails) == 1 else f"{process} | {text}")
+                        case Output.JSON:
+                            print(_json({"process": process, "text": text}))
+                        case Output.YAML:
+                            show_value([{"process": process, "text": text}], output)
+            if not follow:
+                return
             sys.stdout.flush()
             time.sleep(FOLLOW_S)
-            for tail in tails:
-                tail.copy(sys.stdout)
-    except KeyboardInterrupt:
-        pass
 
 
 class Tail:
@@ -49,9 +140,8 @@ class Tail:
     A file that was truncated or replaced is read from its beginning. ``lines``: how many of the present ones are read.
     """
 
-    def __init__(self, path: Path, prefix: str, lines: int) -> None:
+    def __init__(self, path: Path, lines: int) -> None:
         self._path = path
-        self._prefix = prefix
         # The file stays open: the rest of a rotated file is still read, and its inode number cannot be used again for
         # the new file.
         self._file = path.open("rb")
@@ -61,9 +151,9 @@ class Tail:
         last = data[:end].splitlines(keepends=True)[-lines:] if lines else []
         self._at = end - sum(map(len, last))
 
-    def copy(self, out: IO[str]) -> None:
-        """Write the whole lines that were appended since the last call to ``out``."""
-        self._read(out)
+    def read(self) -> Iterator[str]:
+        """The whole lines that were appended since the last call."""
+        yield from self._rest()
         try:
             replaced = not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
         except FileNotFoundError:
@@ -71,14 +161,13 @@ class Tail:
         if replaced:
             self._file.close()
             self._file, self._at = self._path.open("rb"), 0
-            self._read(out)
+            yield from self._rest()
 
-    def _read(self, out: IO[str]) -> None:
+    def _rest(self) -> Iterator[str]:
         if os.fstat(self._file.fileno()).st_size < self._at:
             self._at = 0
         self._file.seek(self._at)
         data = self._file.read()
         end = data.rfind(b"\n") + 1
         self._at += end
-        for line in data[:end].decode(errors="replace").splitlines():
-            print(f"{self._prefix}{line}", file=out)
+        yield from data[:end].decode(errors="replace").splitlines()

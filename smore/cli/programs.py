@@ -9,6 +9,7 @@ from typing import Final
 
 #: The modules that ``smore`` runs (smore/cli/launch.py), by the name that its commands use.
 STARTED: Final = {
+    "alone": "worker.runner.alone",
     "compare": "research.compare",
     "learning": "ml.learn.learning",
     "live": "bench.live",

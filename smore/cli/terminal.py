@@ -17,7 +17,7 @@ from smore.cli import names
 
 if TYPE_CHECKING:
     from smore.process.settings import Settings
-    from smore_client import Client
+    from smore_client import Client, ClientError
 
 #: Whether errors show all that the platform said (``smore -v``).
 verbose: Final = ContextVar("verbose", default=False)
@@ -69,21 +69,28 @@ def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
 @contextmanager
 def connected() -> Iterator["Client"]:
     """A client of the platform. Its errors become a line on stderr and an exit code."""
-    from smore_client import ApiError, Client, Unreachable
+    from smore_client import Client, ClientError, Unreachable
 
     try:
         with Client() as client:
             yield client
-    except Unreachable as error:
+    except ClientError as error:
+        fail(problem(error), EXIT_UNREACHABLE if isinstance(error, Unreachable) else EXIT_FAILED)
+
+
+def problem(error: "ClientError") -> str:
+    """What a command says of an error of the client; with ``smore -v`` all that the platform said."""
+    from smore_client import ApiError
+
+    lines = [str(error)]
+    if not isinstance(error, ApiError):
         url = os.environ.get("SMORE_URL")
-        fail(f"{error}\n{f'SMORE_URL is {url}.' if url else searched()}", EXIT_UNREACHABLE)
-    except ApiError as error:
-        lines = [str(error)]
-        if (earliest_ms := error.body.get("earliest_deadline_ms")) is not None:
-            lines.append(f"the earliest deadline that would be met: {earliest_ms} ms")
-        if verbose.get():
-            lines.append(json.dumps(error.body, indent=2))
-        fail("\n".join(lines))
+        return "\n".join([*lines, f"SMORE_URL is {url}." if url else searched()])
+    if (earliest_ms := error.body.get("earliest_deadline_ms")) is not None:
+        lines.append(f"the earliest deadline that would be met: {earliest_ms} ms")
+    if verbose.get():
+        lines.append(json.dumps(error.body, indent=2))
+    return "\n".join(lines)
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -432,3 +432,21 @@ def parse_spec(raw: object) -> FunctionSpec:
     for section in (slo, resources, batching, retries, limits, reader):
         section.end()
     return _scaling(scaling, spec)
+
+
+def parse_document(raw: object) -> tuple[str, FunctionSpec]:
+    """The name and the spec of a function.yaml. Raises :class:`InvalidSpec` that names the field."""
+    if not isinstance(raw, Mapping):
+        raise InvalidSpec("body: a mapping is expected", field="body")
+    reader = _Reader(raw, "")
+    for key, expected in (("apiVersion", "smore/v1"), ("kind", "Function")):
+        if (value := reader.take(key)) != expected:
+            raise InvalidSpec(f"{key}: {expected} is expected, not {quoted(value)}", field=key)
+    metadata = reader.section("metadata")
+    name, labels = parse_name(metadata.take("name"), "metadata.name"), metadata.take("labels", {})
+    if not isinstance(labels, Mapping) or not all(isinstance(text, str) for item in labels.items() for text in item):
+        raise InvalidSpec("metadata.labels: a mapping from texts to texts is expected", field="metadata.labels")
+    metadata.end()
+    spec = reader.take("spec")
+    reader.end()
+    return name, parse_spec(spec)

@@ -1,22 +1,37 @@
-"""A serverful job: a long-running training process on GPU instances, as the catalog knows it."""
+"""
+A serverful job: a training on GPU instances, as the catalog knows it: what its owner asks for, its states and its end.
+
+docs/reference/states.md is drawn from :data:`TRANSITIONS`. ``Store.jobs.move`` is the only writer of states.
+"""
 
 import signal
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final, Literal, Self
+
+from smore.domain.loss import DEFAULT_BUDGET
 
 #: Share of a job's memory that is kept free in addition to it.
 RESERVE: Final = 0.05
+#: Where a job is from that the platform started; others are tracked or attached (JobStore.attach).
+STARTED: Final = "started"
+JobSource = Literal["started", "tracked", "attached"]
 #: Exit code of a job that the platform refused to start, as of a command that a shell cannot execute.
 REFUSED: Final = 126
+#: Seconds from SIGTERM to SIGKILL where a job's owner says nothing.
+GRACE_S: Final = 10.0
 
 
 class JobState(StrEnum):
     """
-    GPU workers report ``running``, ``ended`` and ``lost`` (smore/messages/reports.py). ``starting`` and ``stopping`` say
-    what was asked for.
+    A job waits (``queued``, ``held`` back by its owner), is on GPU instances (``starting`` until each rank is reported,
+    ``running``, ``stopping``), or is over: ``ended`` as its ranks reported, ``lost`` where nobody saw how.
     """
 
+    QUEUED = "queued"
+    HELD = "held"
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -24,7 +39,40 @@ class JobState(StrEnum):
     LOST = "lost"
 
 
+WAITING = frozenset({JobState.QUEUED, JobState.HELD})
+PLACED = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
 OVER = frozenset({JobState.ENDED, JobState.LOST})
+
+
+class Action(StrEnum):
+    """What changes a job's state."""
+
+    START = "start"
+    RUN = "run"
+    HOLD = "hold"
+    RELEASE = "release"
+    REQUEUE = "requeue"
+    RESTART = "restart"
+    STOP = "stop"
+    END = "end"
+    LOSE = "lose"
+
+
+#: action → state before → state after. ``start`` and ``requeue`` are the job scheduler's; ``run``, ``end`` and ``lose``
+#: follow from reports; ``hold``, ``release``, ``stop`` and ``restart`` are its owner's, and ``end`` of a job that waits.
+TRANSITIONS: Mapping[Action, Mapping[JobState, JobState]] = MappingProxyType(
+    {
+        Action.START: {JobState.QUEUED: JobState.STARTING},
+        Action.RUN: {JobState.STARTING: JobState.RUNNING},
+        Action.HOLD: {JobState.QUEUED: JobState.HELD},
+        Action.RELEASE: {JobState.HELD: JobState.QUEUED},
+        Action.REQUEUE: {JobState.STARTING: JobState.QUEUED, JobState.RUNNING: JobState.QUEUED},
+        Action.RESTART: {JobState.ENDED: JobState.QUEUED, JobState.LOST: JobState.QUEUED},
+        Action.STOP: {JobState.STARTING: JobState.STOPPING, JobState.RUNNING: JobState.STOPPING},
+        Action.END: {state: JobState.ENDED for state in JobState if state not in OVER},
+        Action.LOSE: {state: JobState.LOST for state in JobState if state in PLACED},
+    }
+)
 
 
 class Outcome(StrEnum):
@@ -93,3 +141,39 @@ def signal_of(exit_code: int | None) -> str | None:
         return signal.Signals(-exit_code).name
     except ValueError:
         return f"signal {-exit_code}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """
+    What a job's owner asks for, without its plain variables, which are sealed (smore/process/vault.py).
+
+    ``count`` GPU instances of the kind ``device`` ('' = any), or those that ``gpus`` names; ``memory_mib`` on each of
+    them, 0 = not said. Its length: ``iterations`` or ``duration_s``, 0 = not said. ``restarts``: how often it may be
+    started again after a failure; ``grace_s``: from SIGTERM to SIGKILL. ``secrets``: variable → name of a secret.
+    ``trusted``: an operator asked, so any program may run; ``cwd``: its working folder, '' = the worker's.
+    """
+
+    argv: Sequence[str] = ()
+    count: int = 1
+    gpus: Sequence[str] = ()
+    device: str = ""
+    memory_mib: float = 0.0
+    workload: str = ""
+    budget: float = DEFAULT_BUDGET
+    iterations: int = 0
+    duration_s: float = 0.0
+    restarts: int = 0
+    grace_s: float = 10.0
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    trusted: bool = False
+    cwd: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"argv": list(self.argv), "gpus": list(self.gpus), "secrets": dict(self.secrets)}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """Fields that this version does not know are left out."""
+        known = cls.__dataclass_fields__
+        return cls(**{name: value for name, value in raw.items() if name in known})

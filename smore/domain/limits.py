@@ -15,8 +15,10 @@ class Limits:
 
     ``rate_per_s``: invocations accepted a second, over time; ``burst``: how many of them at once (None = 1); ``depth``:
     invocations that wait; ``concurrency``: invocations that wait or run; ``warm_memory_mib``: memory of all warm
-    instances together, MiB; ``jobs``: trainings at once (None = as the platform's settings say); ``job_memory_mib``:
-    what is kept for them on all GPU instances together, MiB.
+    instances together, MiB; ``jobs``: trainings that wait or run (None = as the platform's settings say);
+    ``job_memory_mib``: what is kept for them on all GPU instances together, MiB; ``gpus``: GPU instances that they hold at
+    a time; ``weight``: of two trainings that wait, the expected time left is divided by their projects' weights (None =
+    1).
     """
 
     rate_per_s: float | None = None
@@ -26,6 +28,8 @@ class Limits:
     warm_memory_mib: float | None = None
     jobs: int | None = None
     job_memory_mib: float | None = None
+    gpus: int | None = None
+    weight: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The limits that are set."""
@@ -42,6 +46,8 @@ _LEAST: Final = {
     "warm_memory_mib": 0.0,
     "jobs": 0,
     "job_memory_mib": 0.0,
+    "gpus": 0,
+    "weight": 0.01,
 }
 _MOST: Final = 1e9
 
@@ -54,7 +60,7 @@ def parse_limits(raw: Mapping[str, Any]) -> Limits:
             raise InvalidSpec(f"{name}: there is no such limit; there are {', '.join(names)}", field=name)
         if value is None:
             continue
-        whole = name in ("burst", "depth", "concurrency", "jobs")
+        whole = name in ("burst", "depth", "concurrency", "jobs", "gpus")
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
             raise InvalidSpec(f"{name}: a {'whole ' if whole else ''}number is expected", field=name)
         if not _LEAST[name] <= value <= _MOST:

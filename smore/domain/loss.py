@@ -42,6 +42,8 @@ LEAST_ITERATIONS: Final = 5
 LEAST_WINDOW_S: Final = 0.3
 #: Fewer windows give no estimate, because their scatter is not known.
 LEAST_WINDOWS: Final = 8
+#: The most further windows that a verdict is said to need.
+MOST_TO_GO: Final = 10_000
 #: Iterations that the fast test needs.
 LEAST_RECENT: Final = 20
 #: Two-sided, of every interval here.
@@ -169,6 +171,40 @@ def estimate_of(sums: Sums) -> Loss | None:
 def missing(windows: int) -> int:
     """How many more windows an estimate needs."""
     return max(0, LEAST_WINDOWS - windows)
+
+
+class Verdict(StrEnum):
+    """Whether a budget was kept, with 95 % confidence; ``unmeasured``: the job's iterations are not compared."""
+
+    KEPT = "kept"
+    NOT_KEPT = "not_kept"
+    NOT_PROVEN = "not_proven"
+    UNMEASURED = "unmeasured"
+
+
+def judge(loss: Loss | None, budget: float) -> Verdict:
+    """The verdict of a measured job: by its interval, which lies below the budget, above it, or around it."""
+    if loss is None or loss.low <= budget < loss.high:
+        return Verdict.NOT_PROVEN
+    return Verdict.KEPT if loss.high <= budget else Verdict.NOT_KEPT
+
+
+def to_go(loss: Loss | None, windows: int, budget: float) -> int | None:
+    """
+    How many more windows a verdict needs, 0 = it is there. None: more than :data:`MOST_TO_GO`, the loss is too close to
+    the budget.
+
+    The interval narrows with the root of the number of windows, on the logarithmic scale on which it is symmetric.
+    """
+    if loss is None:
+        return missing(windows)
+    if judge(loss, budget) is not Verdict.NOT_PROVEN:
+        return 0
+    reach = math.log((1 + loss.high) / (1 + loss.mean))
+    margin = abs(math.log((1 + budget) / (1 + loss.mean)))
+    if loss.windows * (reach**2 - margin**2) > MOST_TO_GO * margin**2:
+        return None
+    return max(1, math.ceil(loss.windows * ((reach / margin) ** 2 - 1)))
 
 
 def reference(windows: Iterable[Window]) -> Sample | None:

@@ -2,8 +2,11 @@
 Commands to a GPU worker: each is one msgpack array on the GPU instance's own stream and idempotent by its content.
 """
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
+from smore.domain.job import GRACE_S
 from smore.domain.loss import DEFAULT_BUDGET
 
 
@@ -56,6 +59,13 @@ class Fetch(Command, frozen=True, tag="fetch"):
 
 
 class StartJob(Command, frozen=True, tag="start_job"):
+    """
+    Start a rank of a job: one process of one attempt. Idempotent by (``id``, ``attempt``, ``rank``), so it may be sent
+    again; a worker that has heard of a later attempt, or that this one is over, passes it over.
+
+    ``local_rank`` and ``local_world`` count the ranks of this node.
+    """
+
     id: str
     project: str
     name: str
@@ -65,6 +75,26 @@ class StartJob(Command, frozen=True, tag="start_job"):
     budget: float = DEFAULT_BUDGET
     #: Declared, on each GPU instance; 0 = not.
     memory_mib: float = 0.0
+    #: 0 = started before there was a queue of jobs.
+    attempt: int = 0
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    local_world: int = 1
+    #: The GPU instances of all ranks, in their order.
+    gpus: Sequence[str] = ()
+    #: The attempt whose last complete checkpoint this one begins with, 0 = none.
+    seed_attempt: int = 0
+    #: What the job's owner says its length is, 0 = nothing.
+    iterations: int = 0
+    #: Seconds from SIGTERM to SIGKILL where nothing else is said when it is ended.
+    grace_s: float = GRACE_S
+    #: Variables beside ``env``, whose values are secrets of the project: the name of the secret by the variable.
+    secrets: Mapping[str, str] = {}
+    #: ``argv`` is any program, because an operator has started it; else it begins with an allowed entry point.
+    trusted: bool = False
+    #: The folder in which it begins, "" = the platform's.
+    cwd: str = ""
 
 
 class AttachJob(Command, frozen=True, tag="attach_job"):
@@ -89,7 +119,24 @@ class AttachJob(Command, frozen=True, tag="attach_job"):
 
 
 class StopJob(Command, frozen=True, tag="stop_job"):
+    """
+    End the ranks of this attempt and of those before it: SIGTERM now, SIGKILL after ``grace_s``. None of them may start
+    any more. ``attempt`` 0 = whichever runs.
+    """
+
     id: str
+    attempt: int = 0
+    grace_s: float = GRACE_S
+
+
+class ForgetJob(Command, frozen=True, tag="forget_job"):
+    """
+    The end of this attempt and of those before it is recorded: the worker need not report it for longer than people
+    look at it.
+    """
+
+    id: str
+    attempt: int
 
 
 class SetBudget(Command, frozen=True, tag="set_budget"):
@@ -110,7 +157,9 @@ class Throttle(Command, frozen=True, tag="throttle"):
     duty: float
 
 
-AnyCommand = AttachJob | Cancel | Fetch | Offload | Prewarm | Respecify | SetBudget | StartJob | StopJob | Throttle
+AnyCommand = (
+    AttachJob | Cancel | Fetch | ForgetJob | Offload | Prewarm | Respecify | SetBudget | StartJob | StopJob | Throttle
+)
 
 encode_command = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AnyCommand).decode

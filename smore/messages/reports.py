@@ -46,10 +46,11 @@ class ParkedInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A serverful job on this GPU instance.
+    A serverful job on this GPU instance: one rank of one attempt.
 
     Iteration times in seconds: ``solo_s`` over iterations during which no function ran here, ``shared_s`` over the
-    others, both over the last ``window_s``; counts say how much they rest on. ``state``: running, ended, lost.
+    others, both over the last ``window_s``; counts say how much they rest on. ``state``: starting (it waits for rank 0),
+    running, ended, lost. An end is reported until a ``ForgetJob`` says that it is recorded.
 
     What functions cost it (smore/domain/loss.py): ``windows`` are the closed windows finished a short while ago, each
     reported several times and identified by its ``start``; ``loss`` with its 95 % interval is that of the last ``loss_windows``
@@ -92,6 +93,15 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     closed_s: float = 0.0
     closed_n: int = 0
     closed_sd: float = 0.0
+    attempt: int = 0
+    rank: int = 0
+    world: int = 1
+    #: Of the last complete checkpoint in the attempt's folder, which the attempt may have begun with. Rank 0 alone tells it.
+    checkpoint_iterations: int = 0
+    #: When its process began, epoch seconds; 0 = it has none (yet).
+    started_at: float = 0.0
+    #: How many iterations the training makes in all, by ``smore.track(iterations=...)``; 0 = it has not said so.
+    length: int = 0
 
 
 class StepChunk(msgspec.Struct, frozen=True, array_like=True):
@@ -155,6 +165,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     closed_until: float = 0.0
     #: None = this device cannot list who computes on it (CPU partitions).
     strangers: Sequence[UnregisteredProcess] | None = None
+    #: The machine: GPU instances of one node share its memory and its folder of checkpoints. "" = not told.
+    node: str = ""
+    #: Where ranks on other nodes reach one that trains here.
+    address: str = ""
 
 
 encode_report = msgspec.json.Encoder().encode

@@ -1,38 +1,126 @@
 """
-Serverful jobs in the catalog: what was asked for, and what became of it. Used by :class:`smore.postgres.catalog.Store`.
+Serverful jobs in the catalog: what was asked for, and what became of it. Used by :class:`smore.postgres.catalog.Store`
+and by the job scheduler (smore/postgres/job_ledger.py).
 
 A job is not mirrored to Redis: GPU workers report what runs, and no hot path reads the rest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.orm import Session
 
 from smore.domain.errors import Conflict, NotFound
 from smore.domain.function import parse_name
 from smore.domain.ids import new_id
-from smore.domain.job import OVER, JobState
+from smore.domain.job import (
+    OVER,
+    PLACED,
+    STARTED,
+    TRANSITIONS,
+    WAITING,
+    Action,
+    JobRequest,
+    JobSource,
+    JobState,
+    Outcome,
+    outcome_of,
+)
+from smore.domain.loss import DEFAULT_BUDGET
+from smore.domain.spelling import did_you_mean
 from smore.postgres.locks import Lock
-from smore.postgres.rows import JobRow, ProjectRow, epoch_s, require_project
+from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobRow, ProjectRow, epoch_s, require_project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
+    """See :class:`smore.postgres.rows.JobRow`; times are epoch seconds."""
+
     id: str
     project: str
     name: str
     argv: Sequence[str]
     gpus: Sequence[str]
     state: JobState
-    tags: Mapping[str, Any]
     created_at: float
-    started_at: float | None
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    request: JobRequest = field(default_factory=JobRequest)
+    source: JobSource = STARTED
+    workload: str = ""
+    budget: float = DEFAULT_BUDGET
+    memory_mib: float = 0.0
+    asked: bool = False
+    reason: str = ""
+    outcome: Outcome | None = None
+    attempt: int = 0
+    queued_at: float | None = None
+    waited_s: float = 0.0
+    ran_s: float = 0.0
+    not_before: float | None = None
+    moved: int = 0
+    restarts: int = 0
+    short_ends: int = 0
+    iterations: int = 0
+    home: str = ""
+    seed_attempt: int = 0
+    estimate_s: float | None = None
+    estimate_90_s: float | None = None
+    estimate_source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """See :class:`smore.postgres.rows.JobAttemptRow`; times are epoch seconds."""
+
+    attempt: int
+    gpus: Sequence[str]
+    nodes: Sequence[str]
+    started_at: float
+    up_at: float | None
     ended_at: float | None
+    why: str
+    message: str
     exit_code: int | None
+    seed_attempt: int
+    iterations_from: int
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDecision:
+    """See :class:`smore.postgres.rows.JobDecisionRow`; ``at`` in epoch seconds."""
+
+    attempt: int
+    at: float
+    kind: str
+    gpus: Sequence[str]
+    message: str
+    reasons: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    What comes with an action. ``gpus`` and ``nodes`` of a start; ``exit_code``, ``reason`` (why the platform refused it or
+    let it go), ``why`` and ``message`` of an attempt's end; ``not_before`` (epoch seconds), ``restarts`` and
+    ``short_ends`` of a job that waits again. ``asked``: its owner wants it.
+    """
+
+    gpus: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    exit_code: int | None = None
+    reason: str = ""
+    why: str = ""
+    message: str = ""
+    not_before: float | None = None
+    restarts: int = 0
+    short_ends: int = 0
+    asked: bool = False
 
 
 #: Gets the jobs of a project that have not ended, and raises where there is no room for one more.
@@ -49,19 +137,14 @@ class JobStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def create(
-        self,
-        project: str,
-        name: str,
-        argv: Sequence[str],
-        gpus: Sequence[str],
-        tags: Mapping[str, Any] | None = None,
-        *,
-        admit: Admit | None = None,
+    # ---- begin -------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, project: str, name: str, request: JobRequest, env: bytes | None = None, *, admit: Admit | None = None
     ) -> Job:
         """
-        A job that is about to be started (``starting``). Raises NotFound without the project, InvalidSpec for a bad
-        name, and what ``admit`` raises.
+        A job that waits (``queued``). ``env``: its variables, sealed (smore/process/vault.py: seal_env). Raises NotFound
+        without the project, InvalidSpec for a bad name, and what ``admit`` raises.
         """
         parse_name(name)
         with Session(self._engine) as session:
@@ -71,29 +154,36 @@ class JobStore:
                 id=new_id(),
                 project=project,
                 name=name,
-                argv=list(argv),
-                gpus=list(gpus),
-                state=JobState.STARTING,
-                tags=dict(tags or {}),
+                argv=list(request.argv),
+                gpus=[],
+                state=JobState.QUEUED,
+                spec=request.to_dict(),
+                env=env,
+                workload=request.workload,
+                budget=request.budget,
+                memory_mib=request.memory_mib,
+                queued_at=datetime.now(UTC),
             )
             session.add(row)
             session.commit()
-            return _job(row)
+            return job_of(row)
 
     def attach(
         self,
         project: str,
         name: str,
         gpu: str,
-        tags: Mapping[str, Any],
         *,
+        source: JobSource,
         group: str,
         rank: str,
+        workload: str = "",
+        budget: float = DEFAULT_BUDGET,
         former: str | None = None,
         admit: Admit | None = None,
     ) -> Job:
         """
-        A training that runs elsewhere (``starting``, until its worker reports it).
+        A training that runs elsewhere (``starting``, until its worker reports it); ``source``: tracked or attached.
 
         The first rank of a ``group`` creates the job; the others add their GPU instance to it. The job with the id
         ``former`` becomes lost. Raises NotFound without the project, InvalidSpec for a bad name, Conflict where another
@@ -104,48 +194,76 @@ class JobStore:
             require_project(session, project)
             # Ranks register at the same moment.
             session.execute(select(func.pg_advisory_xact_lock(Lock.RANKS.value, func.hashtext(f"{project}/{group}"))))
-            going_on = JobRow.state.not_in(OVER | {JobState.STOPPING})
-            of_group = (JobRow.project == project, going_on, JobRow.tags["group"].astext == group)
+            going_on = JobRow.state.in_((JobState.STARTING, JobState.RUNNING))
+            of_group = (JobRow.project == project, going_on, JobRow.rank_group == group)
             row = session.scalars(
                 select(JobRow).where(*of_group).order_by(JobRow.id.desc()).limit(1).with_for_update()
             ).first()
             if row is not None and row.id == former:
-                row.state, row.ended_at = JobState.LOST, datetime.now(UTC)
+                change(session, row, Action.LOSE)
                 row = None
             if row is None:
                 _admit_job(session, project, admit)
                 row = JobRow(id=new_id(), project=project, name=name, argv=[], gpus=[], state=JobState.STARTING)
-                row.tags = {**tags, "group": group, "ranks": {}}
+                row.source, row.rank_group, row.ranks = source, group, {}
+                row.workload, row.budget = workload, budget
                 session.add(row)
-            if row.tags["ranks"].get(gpu, rank) != rank:
+            if row.ranks.get(gpu, rank) != rank:
                 raise Conflict(f"Another rank of this training tells of {gpu} already.")
             row.gpus = sorted({*row.gpus, gpu})
-            row.tags = {**row.tags, "ranks": {**row.tags["ranks"], gpu: rank}}
+            row.ranks = {**row.ranks, gpu: rank}
             session.commit()
-            return _job(row)
+            return job_of(row)
 
-    def update(self, project: str, id_: str, state: JobState, exit_code: int | None = None, reason: str = "") -> Job:
+    # ---- change ------------------------------------------------------------------------------------------------------
+
+    def move(
+        self, id_: str, action: Action, details: Change | None = None, *, attempt: int | None = None
+    ) -> Job | None:
         """
-        Set the job's state and, where they are known, its exit code and the reason why the platform refused it or let it
-        go. The first call with a state sets the time of its start or end. ``stopping`` also records that the owner asked
-        for it. Raises NotFound.
+        Change a job's state by an action of :data:`~smore.domain.job.TRANSITIONS`. None where its state does not allow it,
+        or its attempt is not ``attempt`` (None = any). Raises NotFound.
         """
         with Session(self._engine) as session:
-            row = _job_row(session, project, id_)
-            now = datetime.now(UTC)
-            row.state = state
-            if exit_code is not None:
-                row.exit_code = exit_code
-            if state is JobState.STOPPING:
-                row.tags = {**row.tags, "asked": True}
-            if reason:
-                row.tags = {**row.tags, "reason": reason}
-            if state is JobState.RUNNING and row.started_at is None:
-                row.started_at = now
-            if state in OVER and row.ended_at is None:
-                row.ended_at = now
+            row = session.get(JobRow, id_, with_for_update=True)
+            if row is None:
+                raise NotFound(f"There is no job {id_}.")
+            if attempt not in (None, row.attempt) or not change(session, row, action, details):
+                return None
             session.commit()
-            return _job(row)
+            return job_of(row)
+
+    def stop(self, project: str, id_: str) -> Job:
+        """Its owner wants it to end: one that waits ends at once; one that is over stays as it is. Raises NotFound."""
+        with Session(self._engine) as session:
+            row = _job_row(session, project, id_)
+            wanted = Change(asked=True)
+            if not change(session, row, Action.STOP, wanted) and row.state in WAITING:
+                change(session, row, Action.END, wanted)
+            session.commit()
+            return job_of(row)
+
+    def hold(self, project: str, id_: str) -> Job:
+        """A job that waits is not started before it is released. Raises NotFound, Conflict."""
+        return self._wanted(project, id_, Action.HOLD, "only a job that waits can be held")
+
+    def release(self, project: str, id_: str) -> Job:
+        """Raises NotFound, Conflict."""
+        return self._wanted(project, id_, Action.RELEASE, "only a job that is held can be released")
+
+    def restart(self, project: str, id_: str) -> Job:
+        """A job that is over waits again, for another attempt. Raises NotFound, Conflict."""
+        return self._wanted(project, id_, Action.RESTART, "only a job that is over can be started again")
+
+    def put_first(self, project: str, id_: str) -> Job:
+        """A job that waits is before all others; of two the later one. Raises NotFound, Conflict."""
+        with Session(self._engine) as session:
+            row = _job_row(session, project, id_)
+            if row.state not in WAITING:
+                raise Conflict(f"The job {id_} is {row.state.value}: only a job that waits can be put first.")
+            row.moved = (session.scalar(select(func.max(JobRow.moved))) or 0) + 1
+            session.commit()
+            return job_of(row)
 
     def set_budget(self, project: str, id_: str, budget: float) -> Job:
         """Set the degradation budget, a fraction. Raises NotFound, Conflict for a job that is over."""
@@ -153,32 +271,178 @@ class JobStore:
             row = _job_row(session, project, id_)
             if row.state in OVER:
                 raise Conflict(f"The job {id_} is over.")
-            row.tags = {**row.tags, "budget": budget}
+            row.budget = budget
             session.commit()
-            return _job(row)
+            return job_of(row)
+
+    def remove(self, project: str, id_: str) -> None:
+        """Forget a job that was attached and never reported. Raises NotFound, Conflict."""
+        with Session(self._engine) as session:
+            row = _job_row(session, project, id_)
+            if row.source == STARTED or row.started_at is not None:
+                raise Conflict(f"The job {id_} has run, or waits.")
+            session.execute(delete(JobRow).where(JobRow.id == id_))
+            session.commit()
+
+    def _wanted(self, project: str, id_: str, action: Action, rule: str) -> Job:
+        with Session(self._engine) as session:
+            row = _job_row(session, project, id_)
+            if row.source != STARTED or not change(session, row, action):
+                state = row.state.value if row.source == STARTED else f"{row.source}, not the platform's"
+                raise Conflict(f"The job {id_} is {state}: {rule}.")
+            session.commit()
+            return job_of(row)
+
+    # ---- read --------------------------------------------------------------------------------------------------------
 
     def get(self, project: str, id_: str) -> Job:
         """Raises NotFound."""
         with Session(self._engine) as session:
-            return _job(_job_row(session, project, id_))
+            return job_of(_job_row(session, project, id_, lock=False))
 
-    def unfinished(self) -> list[Job]:
-        """The jobs of all projects whose end was not reported yet."""
+    def find(self, project: str, reference: str) -> Job:
+        """
+        By id or name: of several jobs of one name the one that is not over, else the newest. Raises NotFound, and Conflict
+        (``ids``) where several are not over.
+        """
         with Session(self._engine) as session:
-            return [_job(row) for row in session.scalars(select(JobRow).where(JobRow.state.not_in(OVER)))]
+            row = session.get(JobRow, reference)
+            if row is not None and row.project == project:
+                return job_of(row)
+            named = (JobRow.project == project, JobRow.name == reference)
+            going_on = session.scalars(
+                select(JobRow).where(*named, JobRow.state.not_in(OVER)).order_by(JobRow.id)
+            ).all()
+            if len(going_on) > 1:
+                ids = [row.id for row in going_on]
+                raise Conflict(f"The name {reference} is ambiguous: {', '.join(ids)}.", field="job", ids=ids)
+            row = (
+                next(iter(going_on), None)
+                or session.scalars(select(JobRow).where(*named).order_by(JobRow.id.desc()).limit(1)).first()
+            )
+            if row is None:
+                names = session.scalars(select(JobRow.name).where(JobRow.project == project).distinct().limit(1000))
+                hint = did_you_mean(reference, list(names))
+                raise NotFound(f"There is no job {reference} in this project{hint or '.'}")
+            return job_of(row)
 
-    def page(self, project: str, *, limit: int = 100, cursor: str | None = None) -> tuple[list[Job], str | None]:
+    def unfinished(self, source: str | None = None) -> list[Job]:
+        """The jobs of all projects that are not over; ``source`` None = from anywhere."""
+        query = select(JobRow).where(JobRow.state.not_in(OVER)).order_by(JobRow.id)
+        if source is not None:
+            query = query.where(JobRow.source == source)
+        with Session(self._engine) as session:
+            return [job_of(row) for row in session.scalars(query)]
+
+    def page(
+        self,
+        project: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        states: Collection[JobState] | None = None,
+    ) -> tuple[list[Job], str | None]:
         """The newest first, and the cursor of the next page, None after the last."""
         query = select(JobRow).where(JobRow.project == project).order_by(JobRow.id.desc()).limit(limit + 1)
         if cursor is not None:
             query = query.where(JobRow.id < cursor)
+        if states is not None:
+            query = query.where(JobRow.state.in_(states))
         with Session(self._engine) as session:
-            jobs = [_job(row) for row in session.scalars(query)]
+            jobs = [job_of(row) for row in session.scalars(query)]
         return jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None
 
+    def attempts(self, id_: str) -> list[Attempt]:
+        """The first one first."""
+        with Session(self._engine) as session:
+            rows = session.scalars(
+                select(JobAttemptRow).where(JobAttemptRow.job == id_).order_by(JobAttemptRow.attempt)
+            )
+            return [attempt_of(row) for row in rows]
 
-def _job_row(session: Session, project: str, id_: str) -> JobRow:
-    row = session.get(JobRow, id_, with_for_update=True)
+    def decisions(self, id_: str, limit: int = 100) -> list[JobDecision]:
+        """The newest first."""
+        query = select(JobDecisionRow).where(JobDecisionRow.job == id_).order_by(JobDecisionRow.id.desc()).limit(limit)
+        with Session(self._engine) as session:
+            return [
+                JobDecision(
+                    attempt=row.attempt,
+                    at=row.at.timestamp(),
+                    kind=row.kind,
+                    gpus=row.gpus,
+                    message=row.message,
+                    reasons=row.reasons,
+                )
+                for row in session.scalars(query)
+            ]
+
+
+def change(session: Session, row: JobRow, action: Action, details: Change | None = None) -> bool:
+    """
+    Change a row that is locked, and its attempt with it; nothing else writes a job's state. False where its state does
+    not allow the action.
+    """
+    before, after = row.state, TRANSITIONS[action].get(row.state)
+    if after is None:
+        return False
+    details, now = details or Change(), datetime.now(UTC)
+    row.state = after
+    row.asked = row.asked or details.asked
+    row.reason = details.reason or row.reason
+    if details.exit_code is not None:
+        row.exit_code = details.exit_code
+    if before is JobState.QUEUED and row.queued_at is not None:
+        row.waited_s += max(0.0, (now - row.queued_at).total_seconds())
+        row.queued_at = None
+    if action is Action.START:
+        _start(session, row, details, now)
+    elif before in PLACED and after not in PLACED and row.source == STARTED:
+        _end_attempt(session, row, details, now)
+    if after is JobState.RUNNING:
+        row.started_at = row.started_at or now
+        attempt = session.get(JobAttemptRow, (row.id, row.attempt))
+        if attempt is not None:
+            attempt.up_at = now
+    if after is JobState.QUEUED:
+        _queue(row, action, details, now)
+    if after in OVER:
+        row.ended_at = row.ended_at or now
+        row.outcome = outcome_of(after, row.exit_code, asked=row.asked, reason=row.reason)
+    return True
+
+
+def _start(session: Session, row: JobRow, details: Change, now: datetime) -> None:
+    row.attempt += 1
+    row.gpus, row.not_before, row.moved, row.exit_code = list(details.gpus), None, 0, None
+    attempt = JobAttemptRow(
+        job=row.id, attempt=row.attempt, gpus=list(details.gpus), nodes=list(details.nodes), started_at=now
+    )
+    attempt.seed_attempt, attempt.iterations_from, attempt.iterations = row.seed_attempt, row.iterations, row.iterations
+    session.add(attempt)
+
+
+def _end_attempt(session: Session, row: JobRow, details: Change, now: datetime) -> None:
+    attempt = session.get(JobAttemptRow, (row.id, row.attempt))
+    if attempt is not None and attempt.ended_at is None:
+        row.ran_s += max(0.0, (now - attempt.started_at).total_seconds())
+        attempt.ended_at, attempt.exit_code = now, details.exit_code
+        attempt.why, attempt.message = details.why, details.message
+
+
+def _queue(row: JobRow, action: Action, details: Change, now: datetime) -> None:
+    row.queued_at = now
+    if action is Action.REQUEUE:
+        row.restarts, row.short_ends = details.restarts, details.short_ends
+        if details.not_before is not None:
+            row.not_before = datetime.fromtimestamp(details.not_before, UTC)
+            row.queued_at = max(now, row.not_before)
+    if action is Action.RESTART:
+        row.restarts = row.short_ends = 0
+        row.asked, row.reason, row.outcome, row.ended_at, row.exit_code = False, "", None, None, None
+
+
+def _job_row(session: Session, project: str, id_: str, *, lock: bool = True) -> JobRow:
+    row = session.get(JobRow, id_, with_for_update=lock)
     if row is None or row.project != project:
         raise NotFound(f"There is no job {id_} in this project.")
     return row
@@ -194,20 +458,33 @@ def _admit_job(session: Session, project: str, admit: Admit | None) -> None:
     # FOR NO KEY UPDATE: under FOR UPDATE every insert of a row that names the project would wait.
     session.execute(select(ProjectRow.name).where(ProjectRow.name == project).with_for_update(key_share=True))
     rows = session.scalars(select(JobRow).where(JobRow.project == project, JobRow.state.not_in(OVER)))
-    admit([_job(row) for row in rows])
+    admit([job_of(row) for row in rows])
 
 
-def _job(row: JobRow) -> Job:
+_SAME: Final = [
+    name for name in Job.__dataclass_fields__ if name != "request" and not name.endswith(("_at", "_before"))
+]
+
+
+def job_of(row: JobRow) -> Job:
     return Job(
-        id=row.id,
-        project=row.project,
-        name=row.name,
-        argv=row.argv,
-        gpus=row.gpus,
-        state=row.state,
-        tags=row.tags,
+        **{name: getattr(row, name) for name in _SAME},
+        request=JobRequest.from_dict(row.spec),
         created_at=row.created_at.timestamp(),
         started_at=epoch_s(row.started_at),
         ended_at=epoch_s(row.ended_at),
-        exit_code=row.exit_code,
+        queued_at=epoch_s(row.queued_at),
+        not_before=epoch_s(row.not_before),
+    )
+
+
+def attempt_of(row: JobAttemptRow) -> Attempt:
+    same: dict[str, Any] = {
+        name: getattr(row, name) for name in Attempt.__dataclass_fields__ if not name.endswith("_at")
+    }
+    return Attempt(
+        **same,
+        started_at=row.started_at.timestamp(),
+        up_at=epoch_s(row.up_at),
+        ended_at=epoch_s(row.ended_at),
     )

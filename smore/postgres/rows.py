@@ -1,7 +1,7 @@
 """
 Postgres: the tables, and how a process connects to them.
 
-Four parts. The **catalog** (projects, api_keys, functions, revisions, jobs) is the truth about what exists;
+Four parts. The **catalog** (projects, api_keys, functions, revisions, jobs, job_*) is the truth about what exists;
 ``catalog.py`` and ``jobs.py`` are its only writers. The **audit** says who changed what; ``audit.py`` writes each row once.
 **Measured rows and predictors** (profile_rows, predictors) belong to ``predictors.py``. The **history** (all others) is
 what the event stream said; ``history/recorder.py`` is its only writer. It has no foreign keys, because it is written in
@@ -41,7 +41,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from smore.domain.errors import NotFound
 from smore.domain.function import RevisionState
 from smore.domain.invocation import State
-from smore.domain.job import JobState
+from smore.domain.job import JobState, Outcome
 from smore.domain.predictor import PredictorState
 
 #: Timeout of a connection's start and test, seconds.
@@ -191,8 +191,24 @@ class RevisionRow(Base):
 
 
 class JobRow(Base):
+    """
+    A serverful job. ``spec``: what its owner asks for (:class:`smore.domain.job.JobRequest`); ``env``: its variables,
+    sealed (smore/process/vault.py). ``gpus``: where it is or was last. ``source``: started, tracked or attached;
+    ``rank_group`` and ``ranks`` (GPU instance → process) of one that was attached.
+
+    ``state`` is written by ``Store.jobs.move`` alone. ``asked``: its owner stopped it; ``reason``: why the platform
+    refused it or let it go, or ended it. Times in seconds: ``waited_s`` in the queue and ``ran_s`` on GPU instances,
+    both until the last change; ``not_before``: the end of its back-off. ``moved``: its place among operators' orders, 0 =
+    none. ``iterations`` that its last complete checkpoint holds, which attempt ``seed_attempt`` wrote on the node
+    ``home`` ('' = every node sees it). ``estimate_*``: what was expected of its length when it started last. ``ratios``:
+    of one that succeeded, source of a length → what it really took over what that source told.
+    """
+
     __tablename__ = "jobs"
-    __table_args__ = (Index(None, "project", "id"),)
+    __table_args__ = (
+        Index(None, "project", "id"),
+        Index("ix_jobs_unfinished", "id", postgresql_where=text("state <> 'ended' AND state <> 'lost'")),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     project: Mapped[str] = mapped_column(ForeignKey("projects.name"))
@@ -200,11 +216,89 @@ class JobRow(Base):
     argv: Mapped[list[str]]
     gpus: Mapped[list[str]]
     state: Mapped[JobState]
-    tags: Mapped[dict[str, Any]]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     exit_code: Mapped[int | None]
+    spec: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    env: Mapped[bytes | None]
+    source: Mapped[str] = mapped_column(server_default="started")
+    workload: Mapped[str] = mapped_column(server_default="")
+    budget: Mapped[float] = mapped_column(server_default=text("0.1"))
+    memory_mib: Mapped[float] = mapped_column(server_default=text("0"))
+    rank_group: Mapped[str] = mapped_column(server_default="")
+    ranks: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    asked: Mapped[bool] = mapped_column(server_default=text("false"))
+    reason: Mapped[str] = mapped_column(server_default="")
+    outcome: Mapped[Outcome | None]
+    attempt: Mapped[int] = mapped_column(server_default=text("0"))
+    queued_at: Mapped[datetime | None]
+    waited_s: Mapped[float] = mapped_column(server_default=text("0"))
+    ran_s: Mapped[float] = mapped_column(server_default=text("0"))
+    not_before: Mapped[datetime | None]
+    moved: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    restarts: Mapped[int] = mapped_column(server_default=text("0"))
+    short_ends: Mapped[int] = mapped_column(server_default=text("0"))
+    iterations: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    home: Mapped[str] = mapped_column(server_default="")
+    seed_attempt: Mapped[int] = mapped_column(server_default=text("0"))
+    estimate_s: Mapped[float | None]
+    estimate_90_s: Mapped[float | None]
+    estimate_source: Mapped[str] = mapped_column(server_default="")
+    ratios: Mapped[dict[str, Any] | None]
+
+
+class JobAttemptRow(Base):
+    """
+    An attempt of a job on ``gpus``, the rank of each its place there. ``up_at``: when all ranks were reported;
+    ``ended_at``: when none of them lived any more. ``why`` it ended ('' = it goes on) and in words ``message``.
+    ``iterations_from`` and ``iterations``: of the job, when it began and at the last report.
+    """
+
+    __tablename__ = "job_attempts"
+
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    gpus: Mapped[list[str]]
+    nodes: Mapped[list[str]]
+    started_at: Mapped[datetime]
+    up_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    why: Mapped[str] = mapped_column(server_default="")
+    message: Mapped[str] = mapped_column(server_default="")
+    exit_code: Mapped[int | None]
+    seed_attempt: Mapped[int] = mapped_column(server_default=text("0"))
+    iterations_from: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    iterations: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+
+
+class JobDecisionRow(Base):
+    """
+    What the job scheduler decided of a job, in the transaction that changed the job. ``token``: of the leader that did;
+    ``kind``: start, stop, requeue or finish; ``reasons`` of a start, see scheduler/policy/jobs/decisions.py.
+    """
+
+    __tablename__ = "job_decisions"
+    __table_args__ = (Index(None, "job", "id"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    attempt: Mapped[int]
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+    token: Mapped[int] = mapped_column(BigInteger)
+    kind: Mapped[str]
+    gpus: Mapped[list[str]]
+    message: Mapped[str] = mapped_column(server_default="")
+    reasons: Mapped[dict[str, Any] | None]
+
+
+class JobLeaderRow(Base):
+    """The one row of the job scheduler's fencing token: who does not hold ``token`` changes nothing."""
+
+    __tablename__ = "job_leader"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    token: Mapped[int] = mapped_column(BigInteger)
 
 
 class AuditRow(Base):

@@ -150,6 +150,22 @@ class QueueSettings(BaseModel):
     max_lost: int = 5
 
 
+class LogSettings(BaseModel):
+    """What functions print (docs/guides/own-model.md): bounds for each function's log, which is in Redis."""
+
+    #: Pieces that are kept; a piece is what a function prints on one stream within some 20 ms, up to 8 KiB.
+    pieces: int = Field(default=1000, ge=1)
+    #: How long a log is kept after its last line, seconds.
+    keep_s: float = Field(default=259_200.0, gt=0)
+    #: Bytes of one line; the rest is cut off, and the line says how much.
+    line_bytes: int = Field(default=4096, ge=80, le=8192)
+    #: Bytes a second that a GPU worker takes of one function's output, each line counting 64 more; sixteen times as
+    #: many may come at once. What is more is dropped, and a line says how much.
+    bytes_per_s: int = Field(default=64 << 10, ge=1024)
+    #: Readers that a gateway lets follow logs at a time; each keeps a connection.
+    followers: int = Field(default=64, ge=0)
+
+
 class PolicySettings(BaseModel):
     """Which rule decides (scheduler/policy/knobs.py)."""
 
@@ -234,6 +250,12 @@ class WorkerSettings(BaseModel):
     threads: int = Field(default=4, ge=0)
     #: GPU: what a function may hold of the machine's memory, MiB, beside twice what it declares of the GPU's.
     host_memory_mib: float = Field(default=8192.0, ge=0)
+    #: Name of the machine, "" = its own (``hostname``). GPU instances of one name are one machine: they share its memory
+    #: and the folder of trainings' checkpoints.
+    node: str = Field(default="", max_length=253)
+    #: Where a training on another machine reaches one that trains here, a name or an address; "" = the address from
+    #: which this worker reaches Redis.
+    address: str = Field(default="", max_length=253)
     #: Concurrent batches (assumption A58, docs/paper.md).
     slots: int = Field(default=8, ge=1, le=64)
     #: How often a GPU worker reports and renews the leases of what it runs, seconds.
@@ -333,6 +355,7 @@ class Settings(BaseSettings):
     api: ApiSettings = ApiSettings()
     blobs: BlobSettings = BlobSettings()
     queue: QueueSettings = QueueSettings()
+    logs: LogSettings = LogSettings()
     policy: PolicySettings = PolicySettings()
     prewarm: PrewarmSettings = PrewarmSettings()
     scheduler: SchedulerSettings = SchedulerSettings()

@@ -1,13 +1,15 @@
 """
-Sealed secrets of functions: AES-256 in Galois/Counter mode, bound to the project and the secret's name.
+Sealed secrets of functions and variables of jobs: AES-256 in Galois/Counter mode, bound to the project and the secret's name.
 
 The key is a file of mode 0600, which the gateway and the workers read. Postgres, Redis and their backups hold sealed
 values alone. A worker on another host needs a copy of the file. Whoever has both the file and the database has the
 secrets.
 """
 
+import json
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -81,6 +83,17 @@ class Vault:
             return self._cipher.decrypt(nonce, sealed[1 + _NONCE_BYTES :], _bound(project, name)).decode()
         except InvalidTag as error:
             raise Sealed(f"{project}/{name} was not sealed with this key.") from error
+
+
+def seal_env(vault: Vault, project: str, job: str, env: Mapping[str, str]) -> bytes:
+    """The variables of a job, bound to its name."""
+    return vault.seal(project, f"job/{job}", json.dumps(dict(env)))
+
+
+def unseal_env(vault: Vault, project: str, job: str, sealed: bytes) -> dict[str, str]:
+    """Raises Sealed."""
+    env: dict[str, str] = json.loads(vault.unseal(project, f"job/{job}", sealed))
+    return env
 
 
 def _bound(project: str, name: str) -> bytes:

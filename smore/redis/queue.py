@@ -16,6 +16,7 @@ import redis
 from smore.domain.invocation import Cause, Encoding, End
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
+from smore.redis.logs import function_log, log_key
 from smore.redis.payloads import Payloads
 from smore.redis.records import (
     RECORD_FIELDS,
@@ -214,8 +215,9 @@ class Queue:
         self._call("lead", token=token, lease_ms=0)
 
     def forget_function(self, function: str) -> None:
-        """Delete what was published of a function that is gone: its entry for the admission gate, and its priority."""
+        """Delete what is left of a function that is gone: its entry for the admission gate, its priority, its log."""
         pipe = self.redis.pipeline(transaction=False)
+        pipe.delete(log_key(self.prefix, function_log(function)))
         pipe.hdel(self._keys.feasible, function)
         pipe.hdel(self._keys.priorities, function)
         pipe.execute()

@@ -14,14 +14,12 @@ from tests.support.eventually import eventually
 
 
 class Served:
-    """The application in a thread, on a port of its own (0) or a given one."""
+    """The application in a thread, on a port of its own (0) or a given one. ``http``: uvicorn's protocol."""
 
-    def __init__(self, app: Application, port: int = 0) -> None:
+    def __init__(self, app: Application, port: int = 0, http: Any = "httptools") -> None:
         self.app = app
         self._server = uvicorn.Server(
-            uvicorn.Config(
-                app, loop="uvloop", http="httptools", ws="none", log_config=None, timeout_graceful_shutdown=2
-            )
+            uvicorn.Config(app, loop="uvloop", http=http, ws="none", log_config=None, timeout_graceful_shutdown=2)
         )
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"

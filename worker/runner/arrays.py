@@ -55,7 +55,7 @@ def is_tensors(example: object) -> bool:
 
 def read_raw(payload: Chunk, example: Arrays) -> Arrays:
     """
-    Tensors as the gateway frames them (api/invoke/inputs.py): two bytes, big-endian, with the length of the text that
+    Tensors as the gateway frames them (smore/definition/inputs.py): two bytes, big-endian, with the length of the text that
     describes them, that text, the tensors (smore/domain/tensors.py).
 
     Views of the payload where alignment allows. Raises InvalidInput.

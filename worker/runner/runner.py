@@ -26,7 +26,7 @@ from smore.domain.invocation import Cause
 from smore.handler import Handler
 from worker import frames, proc
 from worker.frames import Channel, Chunk, Failed, Loaded, Prepared
-from worker.runner import arrays, cuda, resident
+from worker.runner import cuda
 from worker.runner.arrays import BadOutput
 from worker.runner.encoding import ResultTooLarge
 from worker.runner.output_log import OutputLog, masked
@@ -37,11 +37,12 @@ from worker.runner.resident import Resident
 _STAYING: Final = frozenset(("torch", "torchgen", "functorch", "numpy", "msgspec", "orjson", "_distutils_hack"))
 
 
-#: Frames of the event loop, between the runner's own and those of an asynchronous ``predict``.
+#: Frames of the runner, and of the event loop between it and an asynchronous ``predict``.
+_HERE: Final = str(Path(__file__).parent)
 _ASYNCIO: Final = str(Path(asyncio.__file__).parent)
 
 
-def _failure(error: BaseException, device: str, memory_mib: float) -> Failed:
+def failure(error: BaseException, device: str, memory_mib: float) -> Failed:
     """
     An error as its answer. Want of memory has a cause of its own, for which torch's allocators raise errors of their
     own; so has a fault of the device (worker/runner/cuda.py), of which the function may have ``memory_mib``.
@@ -59,13 +60,13 @@ def _failure(error: BaseException, device: str, memory_mib: float) -> Failed:
     return Failed(cause=cause or (Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR), message=text)
 
 
-def _own_frames(error: BaseException) -> TracebackType | None:
+def own_frames(error: BaseException) -> TracebackType | None:
     """
     The traceback from user code on, without the runner's own frames before it; whole where user code was not reached.
     """
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(
-        (__file__, resident.__file__, arrays.__file__, importlib.__file__, "<frozen importlib", _ASYNCIO)
+        (_HERE, importlib.__file__, "<frozen importlib", _ASYNCIO)
     ):
         frame = frame.tb_next
     return frame if frame is not None else error.__traceback__
@@ -77,8 +78,6 @@ def _limit_memory(request: frames.Load) -> None:
         # Not before the context exists: what CUDA reserves for itself does not count.
         cuda.limit(request.memory_mib, lambda: _bound_host(request.host_mib))
     else:
-        # No package that it imports may use a device.
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
         _bound_host(request.host_mib)
 
 
@@ -129,9 +128,11 @@ def _enter(folder: Path) -> None:
     sys.path.insert(0, str(folder))
 
 
-def _load(request: frames.Load) -> tuple[Resident, Loaded]:
+def load(request: frames.Load) -> tuple[Resident, Loaded]:
     """Import, construct and load a handler and run it once. Raises what its code raises."""
-    _limit_memory(request)
+    if request.device == "cpu":
+        # No package that it imports may use a device.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     began = time.perf_counter()
     if request.environment:
         _activate(Path(request.environment))
@@ -147,11 +148,8 @@ def _load(request: frames.Load) -> tuple[Resident, Loaded]:
     built = time.perf_counter()
     loaded = Resident(handler, request.device, request.results)
     loaded.first_run()
-    if request.device == "cuda":
-        if loaded.tensors and request.max_batch > 1:
-            loaded.warm_up(request.max_batch)
-        if not cuda.opened():
-            _bound_host(request.host_mib)
+    if request.device == "cuda" and loaded.tensors and request.max_batch > 1:
+        loaded.warm_up(request.max_batch)
     ran = time.perf_counter()
     # What load has made stays: no collection need visit it again.
     gc.collect()
@@ -215,7 +213,10 @@ def serve(channel: Channel) -> NoReturn:
                     log.kept = bytearray()
                     log.hide(request.secrets.values())
                     os.environ.update(request.secrets)
-                    handler, answer = _load(request)
+                    _limit_memory(request)
+                    handler, answer = load(request)
+                    if device == "cuda" and not cuda.opened():
+                        _bound_host(request.host_mib)
                     log.kept = None
                 case frames.Predict():
                     log.prefix = f"{label} {request.trace}" if request.trace else label
@@ -232,8 +233,8 @@ def serve(channel: Channel) -> NoReturn:
                         handler.unload()
                     _end(0)
         except Exception as error:  # noqa: BLE001 - whatever user code raises goes to its caller
-            traceback.print_exception(type(error), error, _own_frames(error))
-            answer = _failure(error, device, memory_mib)
+            traceback.print_exception(type(error), error, own_frames(error))
+            answer = failure(error, device, memory_mib)
             if log.kept:
                 printed = log.kept.decode(errors="replace").strip()
                 answer = Failed(cause=answer.cause, message=f"{answer.message}\nIts log:\n{printed}")

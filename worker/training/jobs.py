@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from smore.domain.job import REFUSED, JobState
-from smore.messages.commands import AttachJob, StartJob
+from smore.messages.commands import AttachJob, ForgetJob, StartJob
 from smore.messages.reports import JobReport
 from smore.process import observability
 from smore.tracking.ring import TrackReader
@@ -260,6 +260,13 @@ class Jobs:
             elif job is not None and job.running and job.kill_at is None:
                 job.kill_at = time.monotonic() + STOP_S
                 _signal(job, signal.SIGTERM)
+
+    def forget(self, command: ForgetJob) -> None:
+        """Let go of a job whose end is recorded."""
+        with self._lock:
+            job = self._jobs.get(command.id)
+            if job is not None and not job.running:
+                self._forget(job)
 
     def set_budget(self, id_: str, budget: float) -> None:
         """Change the degradation budget of a running job (a ratio)."""

@@ -324,12 +324,14 @@ class Reader:
                 for project, function, number, spec in connection.execute(query)
             }
 
-    def job_tags(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
-        """The tags of jobs (``workload``, ``budget``), by id."""
+    def job_terms(self, jobs: Collection[str]) -> dict[str, tuple[str, float]]:
+        """Workload ('' = not said) and budget of jobs, by id."""
         with self._connect() as connection:
             return {
-                str(job): dict(tags)
-                for job, tags in connection.execute(select(JobRow.id, JobRow.tags).where(JobRow.id.in_(jobs)))
+                str(job): (workload, budget)
+                for job, workload, budget in connection.execute(
+                    select(JobRow.id, JobRow.workload, JobRow.budget).where(JobRow.id.in_(jobs))
+                )
             }
 
     def _all(self, value: type[_Value], row: type[Base], narrow: Callable[[Select[Any]], Select[Any]]) -> list[_Value]:

@@ -28,7 +28,6 @@ from api.invoke import explain
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause, State
-from smore.domain.job import JobState
 from smore.messages import stream
 from smore.messages.commands import AttachJob, decode_command
 from smore.messages.degradation import Table, Weight
@@ -43,6 +42,7 @@ from smore.redis.tables import Tables
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
 from tests.support.gateway import Served, add_key, problem
+from tests.support.placed_jobs import placed
 from tests.support.redis_server import RedisServer
 from tests.support.tables import place
 
@@ -637,7 +637,7 @@ def test_a_foreign_projects_key_sees_nothing(
     eventually(lambda: http.get(f"/v1/invocations/{id_}").json()["state"] == "succeeded")
     store.register("default", "echo", SPECS[ECHO])
     store.put_secret("default", "MINE_ALONE", b"sealed")
-    job = store.jobs.create("default", "train", ["zoo.train"], [GPU])
+    job = placed(store, "train", [GPU])
     entry, _ = store.create_key("default", "mine", [Scope.READ])
     arrivals = f"function,timestamp\necho,{time.time() - 120:.0f}\n"  # a minute that is over
     imported = http.post("/v1/traces?name=mine-alone.csv", content=arrivals, headers={"Content-Type": "text/csv"})
@@ -1086,7 +1086,7 @@ def test_a_job_may_say_which_workload_it_is(
     body = {"name": "train", "argv": ["zoo.train"], "workload": "resnet50/cpu/training/8"}
     made = http.post("/v1/jobs", json=body).json()
     assert made["workload"] == "resnet50/cpu/training/8"
-    assert store.jobs.get("default", made["id"]).tags == {"workload": "resnet50/cpu/training/8", "budget": 0.1}
+    assert store.jobs.get("default", made["id"]).workload == "resnet50/cpu/training/8"
     for wrong in ("resnet50", "resnet50/cpu/function/8", "resnet50/cpu/training/0", ""):
         assert (
             problem(http.post("/v1/jobs", json=body | {"workload": wrong}), 422, "invalid_spec")["field"] == "workload"
@@ -1105,7 +1105,7 @@ def test_a_budget_that_cannot_be_told_from_noise_is_refused(
     body: dict[str, Any] = {"name": "train", "argv": ["zoo.train"]}
     made = http.post("/v1/jobs", json=body | {"budget": 0.01}).json()
     assert made["budget"] == 0.01
-    assert store.jobs.get("default", made["id"]).tags == {"budget": 0.01}
+    assert store.jobs.get("default", made["id"]).budget == 0.01
     assert last_command(redis_client).budget == 0.01
     for wrong in (0.0099, 0, -0.1, 1.1):
         refused = problem(http.post("/v1/jobs", json=body | {"budget": wrong}), 422, "invalid_input")
@@ -1150,12 +1150,12 @@ def test_a_budget_that_cannot_be_told_from_noise_is_refused(
 def test_the_statement_of_a_job(
     http: httpx.Client, foreign: httpx.Client, store: Store, engine: Any, platform: FakePlatform
 ) -> None:
-    job = store.jobs.create("default", "train", ["zoo.train"], [GPU], {"budget": 0.1})
-    store.jobs.update("default", job.id, JobState.RUNNING)
+    job = placed(store, "train", [GPU], running=True)
     at = datetime.now(UTC)
     early = http.get(f"/v1/jobs/{job.id}/statement").json()
     assert (early["loss"], early["kept"], early["missing_windows"], early["missing_s"]) == (None, None, 8, None)
-    assert "not enough data (8 of 8 closed windows missing)" in early["summary"]
+    assert (early["verdict"], early["windows_to_go"], early["to_go_s"]) == ("not_proven", 8, None)
+    assert early["summary"].endswith("budget 10 % not proven: 8 closed windows to go")
 
     def window(number: int, open_s: float = 0.104) -> LossWindowRow:
         return LossWindowRow(
@@ -1182,9 +1182,7 @@ def test_the_statement_of_a_job(
     assert (some["windows"], some["missing_windows"], some["missing_s"]) == (5, 3, pytest.approx(90.0))
     assert (some["harvested_s"], some["invocations"]) == (3.0, 3)
     assert (
-        some["summary"]
-        == "3.0 function-seconds harvested; what training lost: not enough data (3 of 8 closed windows missing, about"
-        " 90 s)"
+        some["summary"] == "3.0 function-seconds harvested; budget 10 % not proven: 3 closed windows to go, about 90 s"
     )
 
     with Session(engine) as session:
@@ -1195,10 +1193,11 @@ def test_the_statement_of_a_job(
     assert full["loss"] == pytest.approx(0.04, abs=0.005)
     assert full["loss_low"] < full["loss"] < full["loss_high"] < 0.05
     assert full["summary"].startswith("3.0 function-seconds harvested; training lost <= 4.")
-    assert full["summary"].endswith("% with 95 % confidence (budget 10 %)")
+    assert full["summary"].endswith("% with 95 % confidence (budget 10 %): kept")
+    assert (full["verdict"], full["windows_to_go"]) == ("kept", 0)
 
     # Of two GPU instances both must be known, and the slower one counts.
-    pair = store.jobs.create("default", "pair", ["zoo.train"], [GPU, "gpu1"], {"budget": 0.02})
+    pair = placed(store, "pair", [GPU, "gpu1"], budget=0.02)
     with Session(engine) as session:
         for gpu, open_s in ((GPU, 0.101), ("gpu1", 0.105)):
             for number in range(10):
@@ -1209,6 +1208,7 @@ def test_the_statement_of_a_job(
             found = http.get(f"/v1/jobs/{pair.id}/statement").json()
             assert (found["loss"] is None) == (gpu == GPU)
     assert (found["kept"], found["loss"]) == (False, pytest.approx(0.05, abs=0.005))
+    assert found["verdict"] == "not_kept"
     problem(foreign.get(f"/v1/jobs/{job.id}/statement"), 404, "not_found")
     problem(http.get("/v1/jobs/none/statement"), 404, "not_found")
 

@@ -1,11 +1,14 @@
 """``python -m migrations`` on real servers."""
 
+import json
 import os
 import secrets
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -21,7 +24,9 @@ from sqlalchemy import Engine, make_url, text
 from migrations import __main__
 from smore.domain.access import Scope, read_token
 from smore.domain.function import FunctionSpec
+from smore.domain.job import JobRequest, JobState, Outcome
 from smore.postgres.catalog import Store
+from smore.postgres.jobs import JobStore
 from smore.postgres.rows import Base, make_engine
 from smore.postgres.schema import FOLDER, head
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
@@ -130,6 +135,51 @@ def test_a_redis_that_lost_the_mirror_gets_it_back(
     assert catalog.functions()["default/echo"].revision == 1
     assert catalog.revision("default/echo", 1) == FunctionSpec(entrypoint="m:C")
     assert redis_client.hkeys("smore:catalog:keys") == [key.id.encode()]
+
+
+def test_trainings_that_run_outlive_the_queues_version_and_its_way_back(bare: Settings) -> None:
+    engine = make_engine(database(bare), "tests")
+    alembic = Config()
+    alembic.set_main_option("script_location", str(FOLDER))
+    alembic.attributes["engine"] = engine
+    command.upgrade(alembic, "0011")
+    running = {"budget": 0.05, "workload": "vgg16/cpu/training/8", "memory_mib": 512.0}
+    tracked = {"budget": 0.1, "source": "tracked", "group": "g", "ranks": {"cpu1": "b:7:1"}}
+    stopped = {"budget": 0.1, "asked": True}
+    insert = text(
+        "INSERT INTO jobs (id, project, name, argv, gpus, state, tags, started_at, ended_at, exit_code) VALUES"
+        " (:id, 'default', :id, '{zoo.train}', '{cpu0}', :state, :tags, now(), :over, :code)"
+    )
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO projects (name) VALUES ('default')"))
+        for id_, state, tags, code in (
+            ("r", "running", running, None),
+            ("t", "running", tracked, None),
+            ("s", "ended", stopped, -15),
+        ):
+            over = datetime.now(UTC) if state == "ended" else None
+            row = {"id": id_, "state": state, "tags": json.dumps(tags), "over": over, "code": code}
+            connection.execute(insert, row)
+    command.upgrade(alembic, "head")
+
+    jobs = JobStore(engine)
+    kept = jobs.get("default", "r")
+    assert (kept.state, kept.attempt, kept.gpus, kept.request.gpus) == (JobState.RUNNING, 0, ["cpu0"], ["cpu0"])
+    assert (kept.workload, kept.budget, kept.memory_mib) == (running["workload"], 0.05, 512.0)
+    assert [attempt.gpus for attempt in jobs.attempts("r")] == [["cpu0"]]
+    attach = partial(jobs.attach, "default", "t", source="tracked", group="g")
+    assert attach("cpu1", rank="b:7:1").id == "t", "the same process is the same job"
+    assert jobs.get("default", "s").outcome is Outcome.STOPPED
+    waiting = jobs.submit("default", "w", JobRequest(argv=["zoo.train"]))
+
+    command.downgrade(alembic, "0011")
+    with engine.connect() as connection:
+        left = {id_: (state, tags) for id_, state, tags in connection.execute(text("SELECT id, state, tags FROM jobs"))}
+    assert left["r"] == ("running", running)
+    assert left["t"] == ("running", tracked)
+    assert left["s"] == ("ended", stopped)
+    assert left[waiting.id] == ("ended", {"budget": 0.1, "asked": True})
+    engine.dispose()
 
 
 def test_there_is_no_way_back(migrated: Engine) -> None:

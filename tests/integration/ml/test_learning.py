@@ -49,6 +49,7 @@ from tests.support.measured import (
     together,
     training,
 )
+from tests.support.placed_jobs import placed
 
 ROOT = Path(__file__).resolve().parents[3]
 PREFIX = "smore:"
@@ -431,7 +432,7 @@ def history(
     what it is.
     """
     revision, _ = store.register("default", "reader", FunctionSpec(entrypoint="m:C", profile=Profile(model="bert/cpu")))
-    job = store.jobs.create("default", "night", ["zoo.train"], [gpu], {"workload": str(VGG)})
+    job = placed(store, "night", [gpu], workload=str(VGG))
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE jobs SET created_at = :at, started_at = :at WHERE id = :id"),

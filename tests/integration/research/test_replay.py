@@ -23,6 +23,7 @@ from smore.postgres.history.recorder import Recorder
 from smore.process.settings import PolicySettings, Settings
 from smore.redis.fleet import Fleet
 from smore.redis.tables import Tables
+from tests.support.placed_jobs import placed
 
 PREFIX = "smore:"
 PLACE = ("a CPU", "time-slice, functions nice 5")
@@ -244,7 +245,7 @@ def test_the_reader_yields_what_ended_with_its_last_attempt(
 def test_gpu_instances_and_jobs_over_a_span(
     engine: Engine, store: Store, serve: Callable[..., None], begin_us: int
 ) -> None:
-    job = store.jobs.create("default", "night", ["zoo.train"], ["cpu0"], {"workload": WORKLOAD, "budget": 0.05})
+    job = placed(store, "night", ["cpu0"], workload=WORKLOAD, budget=0.05)
     serve(*(told(begin_us + second * 1_000_000) for second in range(25)))
     reader = Reader(engine)
 
@@ -256,7 +257,7 @@ def test_gpu_instances_and_jobs_over_a_span(
     assert (use.job, use.gpu, use.windows) == ("j1", "cpu0", 3)
     assert (use.solo_s, use.mean_s) == (pytest.approx(0.1), pytest.approx(0.1025))
     assert reader.gpu_use(0.0, 1.0) == reader.job_use(0.0, 1.0) == []
-    assert reader.job_tags([job.id, "j9"]) == {job.id: {"workload": WORKLOAD, "budget": 0.05}}
+    assert reader.job_terms([job.id, "j9"]) == {job.id: (WORKLOAD, 0.05)}
 
 
 @pytest.fixture

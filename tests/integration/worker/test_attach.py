@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -367,14 +368,14 @@ def test_what_a_project_may_reserve(http: httpx.Client, worker: Worker) -> None:
 
 
 def test_ranks_of_one_training_make_one_job(store: Store) -> None:
-    tags = {"budget": 0.1, "source": "tracked"}
-    first = store.jobs.attach("default", "big", "a", tags, group="g", rank="1")
-    assert store.jobs.attach("default", "big", "a", tags, group="g", rank="1").id == first.id, "the same process twice"
-    both = store.jobs.attach("default", "big", "b", tags, group="g", rank="2")
+    attach = partial(store.jobs.attach, "default", "big", source="tracked", group="g")
+    first = attach("a", rank="1")
+    assert attach("a", rank="1").id == first.id, "the same process twice"
+    both = attach("b", rank="2")
     assert (both.id, both.gpus) == (first.id, ["a", "b"])
     with pytest.raises(Exception, match="Another rank"):
-        store.jobs.attach("default", "big", "a", tags, group="g", rank="3")
-    anew = store.jobs.attach("default", "big", "a", tags, group="g", rank="1", former=first.id)
+        attach("a", rank="3")
+    anew = attach("a", rank="1", former=first.id)
     assert anew.id != first.id
     assert store.jobs.get("default", first.id).state == "lost"
 

@@ -129,7 +129,7 @@ def test_an_uploaded_function_is_fetched_through_the_gateway(stage: Bench, gatew
 
 
 def raw(shapes: str, *arrays: np.ndarray[Any, np.dtype[Any]]) -> bytes:
-    """As api/invoke/inputs.py frames them."""
+    """As smore/definition/inputs.py frames them."""
     return len(shapes).to_bytes(2, "big") + shapes.encode() + b"".join(array.tobytes() for array in arrays)
 
 

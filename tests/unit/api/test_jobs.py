@@ -25,7 +25,6 @@ JOB = Job(
     argv=["zoo.train"],
     gpus=["a", "b"],
     state=JobState.RUNNING,
-    tags={},
     created_at=1.0,
     started_at=2.0,
     ended_at=None,
@@ -78,7 +77,7 @@ def test_the_loss_is_that_of_the_rank_with_the_highest_bound_once_all_are_known(
     shown = _shown(JOB, ranks)
     assert (shown.loss, shown.loss_low, shown.loss_high, shown.loss_windows) == (0.04, pytest.approx(0.03), 0.09, 9)
     assert _shown(JOB, [*ranks, report()]).loss is None
-    assert (shown.budget, _shown(dataclasses.replace(JOB, tags={"budget": 0.02}), ranks).budget) == (0.1, 0.02)
+    assert (shown.budget, _shown(dataclasses.replace(JOB, budget=0.02), ranks).budget) == (0.1, 0.02)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +130,7 @@ def test_how_a_job_ended(
     state: JobState, exit_code: int | None, asked: bool, reason: str, outcome: str | None, signal: str | None
 ) -> None:
     assert outcome_of(state, exit_code, asked=asked, reason=reason) == outcome
-    tags = {"asked": asked, "reason": reason}
-    shown = _shown(dataclasses.replace(JOB, state=state, exit_code=exit_code, tags=tags), [])
+    shown = _shown(dataclasses.replace(JOB, state=state, exit_code=exit_code, asked=asked, reason=reason), [])
     if state is not JobState.RUNNING:
         assert (shown.outcome, shown.signal, shown.reason) == (outcome, signal, reason or None)
 
@@ -150,7 +148,7 @@ def gpu(name: str, *jobs: JobReport, total_mib: float = 1000) -> Report:
 
 
 def declared(id_: str, mib: float, *gpus: str, state: JobState = JobState.RUNNING) -> Job:
-    return dataclasses.replace(JOB, id=id_, gpus=list(gpus), state=state, tags={"memory_mib": mib} if mib else {})
+    return dataclasses.replace(JOB, id=id_, gpus=list(gpus), state=state, memory_mib=mib)
 
 
 def test_a_reserve_must_fit_the_device_and_what_others_have_reserved_of_it() -> None:

@@ -11,10 +11,12 @@ from sqlalchemy import Engine, text
 from smore.domain.access import Scope, read_token
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
 from smore.domain.function import FunctionSpec, Profile, RevisionState, TensorSpec
-from smore.domain.job import JobState
+from smore.domain.job import Action, JobState, Outcome
 from smore.postgres.catalog import Store
+from smore.postgres.jobs import Change
 from smore.process.settings import Settings
 from smore.redis.catalog import AsyncCatalog, Catalog, KeyEntry
+from tests.support.placed_jobs import placed
 
 SPEC = FunctionSpec(
     entrypoint="zoo.echo:Function", profile=Profile(run_s={1: 0.1, 8: 0.2}, usage_gain=0.4, degradation=0.05)
@@ -240,17 +242,17 @@ def test_the_mirror_follows_postgres_not_its_writers(
 
 
 def test_jobs(store: Store) -> None:
-    jobs = [
-        store.jobs.create("default", f"train-{i}", ["--model", "resnet"], ["cpu0"], {"team": "a"}) for i in range(5)
-    ]
+    jobs = [placed(store, f"train-{i}", ["cpu0"]) for i in range(5)]
     assert jobs[0].state is JobState.STARTING
-    running = store.jobs.update("default", jobs[0].id, JobState.RUNNING)
-    ended = store.jobs.update("default", jobs[0].id, JobState.ENDED, exit_code=3)
+    running = store.jobs.move(jobs[0].id, Action.RUN)
+    ended = store.jobs.move(jobs[0].id, Action.END, Change(exit_code=3))
+    assert running is not None
+    assert ended is not None
 
     assert store.jobs.get("default", jobs[0].id) == ended
     assert (ended.exit_code, ended.started_at) == (3, running.started_at)
     assert ended.ended_at is not None
-    assert ended.argv == ["--model", "resnet"]
+    assert (ended.argv, ended.outcome) == (["zoo.train"], Outcome.FAILED)
     first, cursor = store.jobs.page("default", limit=3)
     rest, end = store.jobs.page("default", limit=3, cursor=cursor)
     assert {job.id for job in [*first, *rest]} == {job.id for job in jobs}

@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from smore.domain.errors import InvocationNotFound
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, State
-from smore.domain.job import JobState
+from smore.domain.job import Action
 from smore.domain.loss import Sums, Window
 from smore.messages import stream
 from smore.messages.reasons import pack_reasons, unpack_reasons
@@ -36,6 +36,7 @@ from smore.process.observability import RECORD_SKIPPED, RETIRED
 from smore.process.settings import QueueSettings
 from smore.redis.queue import Claim, Queue, RunOutcome
 from smore.redis.submission import Submission
+from tests.support.placed_jobs import placed
 
 PREFIX = "smore:"
 FUNCTION = "default/echo"
@@ -553,7 +554,7 @@ def test_decisions_from_before_they_were_packed_are_read() -> None:
 def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
     recorder: Recorder, reader: Reader, store: Store, engine: Engine, redis_client: "redis.Redis"
 ) -> None:
-    running, ended = (store.jobs.create("default", name, ["zoo.train"], ["cpu0"]).id for name in ("running", "ended"))
+    running, ended = (placed(store, name, ["cpu0"]).id for name in ("running", "ended"))
     windows = [closed_window(time.time() - days * 86_400) for days in (9, 1)]
     emit(redis_client, *(told(job, windows, time.time_ns() // 1000) for job in (running, ended, "unknown")))
     recorder.drain()
@@ -563,7 +564,7 @@ def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
         return [of.sums.windows if of is not None else 0 for of in found]
 
     assert (retain(engine, 5.0), kept()) == (1, [2, 2, 1])
-    store.jobs.update("default", ended, JobState.ENDED)
+    store.jobs.move(ended, Action.END)
     assert (retain(engine, 5.0), kept()) == (0, [2, 2, 1]), "it has only just ended"
     retain(engine, 1e-9)
     assert kept() == [2, 0, 0]

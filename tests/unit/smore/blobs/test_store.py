@@ -13,7 +13,7 @@ import pytest
 from smore.blobs.store import ABANDONED_S, CHUNK, Blobs, GatewayBlobs, SourceAway
 from smore.domain.errors import BlobNotFound, Conflict, PayloadTooLarge, StorageFull, WrongDigest
 from smore_client import upload
-from smore_client.function_file import read_requirements
+from smore_client.function_file import read_source
 from smore_client.pack import Packed
 from smore_client.requests import Requests
 from smore_client.transport import Answer, ApiError, Broken, Call, Unreachable
@@ -222,9 +222,15 @@ def test_a_wrong_digest_is_told(blobs: Blobs, file: Path) -> None:
 
 
 def test_requirements_may_stand_in_a_file(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("# all of them\neinops==0.8.1  # small\n\n./w.whl\n")
-    assert read_requirements(tmp_path, "requirements.txt") == ["einops==0.8.1", "./w.whl"]
-    assert read_requirements(tmp_path, ["a"]) == ["a"]
+    folder, into = tmp_path / "folder", tmp_path / "into"
+    folder.mkdir()
+    into.mkdir()
+    (folder / "requirements.txt").write_text("# all of them\neinops==0.8.1  # small\n\n./w.whl\n")
+    for given, read in (("requirements.txt", ["einops==0.8.1", "./w.whl"]), ("[a]", ["a"])):
+        (folder / "function.yaml").write_text(f"spec: {{requirements: {given}}}")
+        document, packed = read_source(folder, into)
+        assert document["spec"]["requirements"] == read
+        assert packed is not None and document["spec"]["artifact"] == {"code": packed.code, "files": {}}
 
 
 def test_a_folder_is_deployed_with_its_blobs(tmp_path: Path) -> None:

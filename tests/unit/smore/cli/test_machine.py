@@ -1,6 +1,5 @@
 """``smore up``, ``smore logs`` and ``smore doctor``."""
 
-import io
 import json
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from smore import local
 from smore.cli import logs
-from smore.cli.terminal import EXIT_FAILED
+from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
 from smore.local import doctor
 from smore.local.findings import Finding, Site, Verdict
 from smore.process.settings import Settings
@@ -66,8 +65,42 @@ class TestMachine:
         assert capsys.readouterr().out == "b\nc\n"
         assert smore("logs") == 0
         assert capsys.readouterr().out == "beat | z\ngateway | a\ngateway | b\ngateway | c\n"
-        assert smore("logs", "nobody") == EXIT_FAILED
-        assert "beat, gateway" in capsys.readouterr().err
+        assert smore("logs", "beat", "-o", "json") == 0
+        assert json.loads(capsys.readouterr().out) == {"process": "beat", "text": "z"}
+        assert smore("logs", "--since", "1h") == EXIT_USAGE
+        assert "smore logs FUNCTION" in capsys.readouterr().err
+
+    def test_logs_of_a_function(self, serve: Serve, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A name is a function's where no process of this machine has it, or where it is said to be one."""
+        line = {
+            "id": "1-0.0",
+            "at": "2026-01-31T12:00:00.25Z",
+            "stream": "stderr",
+            "text": "ValueError: no",
+            "revision": 3,
+            "invocations": ["a1", "b2"],
+            "gpu": "cpu0",
+            "node": "host",
+        }
+        platform = serve()
+        for name in ("twice", "gateway"):
+            platform.answers[f"GET /v1/functions/{name}/logs"] = (200, {"lines": [line, {**line, "invocations": []}]})
+        assert smore("logs", "twice", "--invocation", "a1", "-n", "5") == 0
+        first, second = capsys.readouterr().out.splitlines()
+        assert first.endswith(".250 cpu0 r3 a1+1 stderr: ValueError: no") and " r3 - stderr: " in second
+        assert platform.asked[-1] == ("GET /v1/functions/twice/logs", {"invocation": "a1", "lines": "5"})
+        assert smore("logs", "twice", "--since", "1h", "-o", "json") == 0
+        assert [json.loads(text)["text"] for text in capsys.readouterr().out.splitlines()] == ["ValueError: no"] * 2
+        assert set(platform.asked[-1][1]) == {"since", "lines"}
+        (home / "logs" / "gateway.log").write_text("a\n")
+        assert smore("logs", "gateway") == 0
+        assert capsys.readouterr().out == "a\n"
+        assert smore("logs", "gateway", "--function") == 0
+        assert "ValueError" in capsys.readouterr().out
+        problem = {"status": 404, "code": "function_not_found", "detail": "There is no function 'gatway'."}
+        platform.answers["GET /v1/functions/gatway/logs"] = (404, problem)
+        assert smore("logs", "gatway") == EXIT_FAILED
+        assert "no function 'gatway'" in (said := capsys.readouterr().err) and "processes: gateway" in said
 
     def test_logs_away_from_the_platform_say_which_folder_was_searched(
         self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -82,27 +115,25 @@ class TestMachine:
     def test_a_followed_log_may_grow_be_cut_and_be_replaced(self, home: Path) -> None:
         file = home / "logs" / "gateway.log"
         file.write_text("a\n")
-        tail = logs.Tail(file, "", 0)
+        tail = logs.Tail(file, 0)
 
-        def came() -> str:
-            out = io.StringIO()
-            tail.copy(out)
-            return out.getvalue()
+        def came() -> list[str]:
+            return list(tail.read())
 
-        assert came() == ""
+        assert came() == []
         with file.open("a") as log:
             log.write("b\nha")
             log.flush()
-            assert came() == "b\n"
+            assert came() == ["b"]
             log.write("lf\n")
-        assert came() == "half\n"
+        assert came() == ["half"]
         file.write_text("x\n")
-        assert came() == "x\n"
+        assert came() == ["x"]
         file.unlink()
-        assert came() == ""
+        assert came() == []
         (home / "new").write_text("longer than before\n")
         (home / "new").rename(file)
-        assert came() == "longer than before\n"
+        assert came() == ["longer than before"]
 
 
 @pytest.mark.parametrize(

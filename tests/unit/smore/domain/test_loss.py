@@ -12,8 +12,10 @@ import pytest
 
 from smore.domain import loss
 from smore.domain.loss import (
+    Loss,
     Sample,
     Sums,
+    Verdict,
     Window,
     estimate,
     missing,
@@ -317,3 +319,27 @@ def test_resolvable_budgets() -> None:
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             resolvable(**{"noise": 0.02, "iteration_s": 0.1} | wrong)
+
+
+@pytest.mark.parametrize(
+    ("low", "mean", "high", "verdict", "to_go"),
+    [
+        (0.01, 0.04, 0.07, Verdict.KEPT, 0),
+        (0.12, 0.15, 0.18, Verdict.NOT_KEPT, 0),
+        # The interval must become half as wide, so four times as many windows are needed.
+        (1.05 / (1.10 / 1.05) ** 2 - 1, 0.05, 1.05 * (1.10 / 1.05) ** 2 - 1, Verdict.NOT_PROVEN, 60),
+        (0.0, 0.0999999, 0.2, Verdict.NOT_PROVEN, None),
+    ],
+)
+def test_what_is_missing_to_a_verdict(
+    low: float, mean: float, high: float, verdict: Verdict, to_go: int | None
+) -> None:
+    known = Loss(low=low, mean=mean, high=high, windows=20)
+    assert loss.judge(known, 0.10) is verdict
+    needed = loss.to_go(known, 20, 0.10)
+    assert needed == (None if to_go is None else pytest.approx(to_go, abs=1))
+
+
+def test_without_an_estimate_nothing_is_proven() -> None:
+    assert loss.judge(None, 0.10) is Verdict.NOT_PROVEN
+    assert [loss.to_go(None, windows, 0.10) for windows in (0, 5)] == [8, 3]

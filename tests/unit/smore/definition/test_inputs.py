@@ -5,7 +5,7 @@ import struct
 import orjson
 import pytest
 
-from api.invoke.inputs import from_json, from_raw
+from smore.definition.inputs import from_json, from_raw
 from smore.domain.errors import InvalidInput, PayloadTooLarge
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Encoding

@@ -1,0 +1,108 @@
+"""
+The answers to who reads a log (smore/redis/logs.py): its newest lines, or those that come, as server-sent events.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+from fastapi import Request
+from starlette.responses import Response
+
+from api.dates import moment
+from api.deps import Gateway
+from api.invoke.response import JSON_TYPE, BytesResponse
+from api.server.sse import MEDIA_TYPE, Event, event_stream
+from smore.domain.errors import InvalidInput, LimitReached
+from smore.messages.logs import LogPiece
+from smore.redis.catalog import KeyEntry
+from smore.redis.logs import LogLine, LogReader, check_position
+
+#: The answer of a route that can be followed, for the API's description.
+FOLLOWED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "content": {
+            MEDIA_TYPE: {
+                "schema": {"type": "string"},
+                "example": 'id: 1769860800000-0.0\ndata: {"id":"1769860800000-0.0","stream":"stdout","text":"hello"}\n\n',
+            }
+        }
+    }
+}
+
+
+class LogRequest:
+    """
+    What a reader asks for: of the log named ``log`` the newest ``lines`` lines of the ``wanted`` pieces, none older than
+    ``since`` (epoch seconds). ``goes_on``: whether the reader may still see it, which is asked while it is followed.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        caller: KeyEntry,
+        log: str,
+        *,
+        lines: int,
+        since: float = 0.0,
+        wanted: Callable[[LogPiece], bool] = lambda _: True,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._gateway = gateway
+        self._caller = caller
+        self._reader = LogReader(gateway.redis, gateway.settings.redis.prefix)
+        self._log, self._lines, self._since, self._wanted = log, lines, since, wanted
+        self._goes_on = goes_on
+
+    async def newest(self, request: Request) -> Response:
+        """The lines that are there, as JSON."""
+        lines, _ = await self._reader.last(self._log, self._lines, since=self._since, wanted=self._wanted)
+        body = b'{"lines":[%b]}' % b",".join(map(_shown, lines))
+        return BytesResponse(200, body, request.scope["request_id"], [JSON_TYPE])
+
+    async def follow(self, request: Request) -> Response:
+        """
+        The lines that are there, then those that come, as events; with ``Last-Event-ID`` those behind that line.
+
+        Raises InvalidInput for an id that is none, LimitReached where this gateway has too many followers.
+        """
+        gateway = self._gateway
+        last_id = request.headers.get("last-event-id", "")
+        try:
+            position = check_position(last_id) if last_id else ""
+        except ValueError as error:
+            raise InvalidInput(f"Last-Event-ID: {error}", field="Last-Event-ID") from error
+        if len(gateway.followers) >= gateway.settings.logs.followers:
+            raise LimitReached("As many follow logs here as may.", limit="followers", retry_after_s=10)
+
+        async def read() -> list[Event]:
+            nonlocal position
+            if position:
+                lines, position = await self._reader.after(self._log, position, wanted=self._wanted)
+            else:
+                lines, position = await self._reader.last(
+                    self._log, self._lines, since=self._since, wanted=self._wanted
+                )
+            return [Event(id=line.position, data=_shown(line)) for line in lines]
+
+        return event_stream(request, read, self._may_go_on, gateway.followers)
+
+    def _may_go_on(self) -> bool:
+        return self._caller.id in self._gateway.catalog.keys and self._goes_on()
+
+
+def _shown(line: LogLine) -> bytes:
+    """A line as JSON, in the form of api/schemas/logs.py."""
+    piece = line.piece
+    return orjson.dumps(
+        {
+            "id": line.position,
+            "at": moment(piece.at),
+            "stream": piece.stream,
+            "text": line.text,
+            "revision": piece.revision,
+            "invocations": piece.invocations,
+            "gpu": piece.gpu,
+            "node": piece.node,
+        }
+    )

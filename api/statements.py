@@ -1,0 +1,99 @@
+"""The statement of a job: what functions got beside it, what it lost to them, and whether its budget was kept."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from api.dates import moment
+from api.schemas import jobs as schemas
+from smore.domain import loss
+from smore.domain.job import OVER
+from smore.domain.loss import Loss, Verdict
+
+if TYPE_CHECKING:
+    from smore.postgres.history.values import BudgetStep, Closed, Harvest
+    from smore.postgres.jobs import Job
+
+
+def stated(
+    job: "Job",
+    closed: Mapping[str, "Closed"],
+    harvest: "Harvest",
+    since: float,
+    steps: Sequence["BudgetStep"],
+    *,
+    measured: bool,
+) -> schemas.Statement:
+    """
+    The statement of a job. ``closed``: its closed windows by GPU instance; ``since``: epoch seconds from which its
+    harvest counts; ``measured``: False = no window is ever closed for it.
+    """
+    budget = job.budget
+    by_gpu = [closed.get(gpu) for gpu in job.gpus]
+    fewest = min(by_gpu, key=lambda of: of.sums.windows if of is not None else 0, default=None)
+    windows = fewest.sums.windows if fewest is not None else 0
+    losses = [loss.estimate_of(of.sums) if of is not None else None for of in by_gpu]
+    known = [estimate for estimate in losses if estimate is not None]
+    # A job is as fast as its slowest rank: while the loss of one rank is unknown, that of the job is.
+    worst = max(known, key=lambda estimate: estimate.high, default=None) if len(known) == len(losses) else None
+    missing = loss.missing(windows)
+    pace_s = (fewest.last_at - fewest.first_at) / (windows - 1) if fewest is not None and windows > 1 else None
+    verdict = loss.judge(worst, budget) if measured else Verdict.UNMEASURED
+    going_on = measured and job.state not in OVER
+    to_go = loss.to_go(worst, windows, budget) if going_on else None
+    to_go_s = to_go * pace_s if to_go and pace_s is not None else None
+    return schemas.Statement(
+        id=job.id,
+        name=job.name,
+        state=job.state.value,
+        budget=budget,
+        since=moment(job.started_at) if job.started_at is not None else None,
+        until=moment(job.ended_at if job.ended_at is not None else time.time()),
+        harvested_s=round(harvest.seconds, 6),
+        harvested_since=moment(since),
+        invocations=harvest.invocations,
+        windows=windows,
+        loss=worst.mean if worst else None,
+        loss_low=worst.low if worst else None,
+        loss_high=worst.high if worst else None,
+        kept=worst.high <= budget if worst else None,
+        verdict=verdict,
+        missing_windows=missing,
+        missing_s=missing * pace_s if missing and pace_s is not None else None,
+        windows_to_go=to_go,
+        to_go_s=to_go_s,
+        steps=[
+            schemas.BudgetStep(at=moment(step.at), gpu=step.gpu, step=step.step, duty=step.duty, factor=step.factor)
+            for step in steps
+        ],
+        summary=f"{harvest.seconds:.1f} function-seconds harvested; {_lost(worst, budget)}"
+        f"{_words(verdict, over=not going_on, to_go=to_go, to_go_s=to_go_s)}",
+    )
+
+
+def _lost(worst: Loss | None, budget: float) -> str:
+    if worst is None:
+        return f"budget {budget * 100:.3g} % "
+    # Rounded up: a bound that is rounded down is none.
+    bound = math.ceil(max(0.0, worst.high) * 1000) / 10
+    return f"training lost <= {bound:.1f} % with 95 % confidence (budget {budget * 100:.3g} %): "
+
+
+def _words(verdict: Verdict, *, over: bool, to_go: int | None, to_go_s: float | None) -> str:
+    """The verdict, and what is missing to one."""
+    match verdict:
+        case Verdict.KEPT:
+            return "kept"
+        case Verdict.NOT_KEPT:
+            return "not kept"
+        case Verdict.UNMEASURED:
+            return (
+                "unmeasured: its iterations are not compared (smore.track in its loop, SMORE_WORKER__PROBE_SHARE > 0)"
+            )
+    if over:
+        return "not proven: it ended before there were enough closed windows"
+    if to_go is None:
+        return "not proven: the loss is too close to the budget to tell them apart"
+    soon = f", about {to_go_s:.0f} s" if to_go_s is not None else ""
+    return f"not proven: {to_go} closed window{'s' if to_go != 1 else ''} to go{soon}"

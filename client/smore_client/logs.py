@@ -1,0 +1,65 @@
+"""Logs line by line: the lines that are there, and those that come, as server-sent events. Without I/O."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from smore_client.transport import (
+    Answer,
+    ApiError,
+    Broken,
+    Item,
+    Open,
+    Pause,
+    ReadLine,
+    Stream,
+    Unreachable,
+    fetch,
+    refusal,
+    request,
+)
+from smore_client.types import LogLine, LogLines
+
+#: Seconds without a line after which a connection counts as broken; the platform sends a comment every 15.
+SILENCE_S: Final = 45.0
+#: Seconds between two tries to go on with a log that is followed, and tries in a row that may fail.
+AGAIN_S: Final = 0.5
+TRIES: Final = 60
+
+_line = msgspec.json.Decoder(LogLine).decode
+
+
+def read_log(*parts: str, query: Mapping[str, object | None], follow: bool) -> Stream[LogLine]:
+    """The lines of the log at a path below /v1; ``follow``: then those that come, without an end."""
+    if follow:
+        yield from _followed(parts, query)
+        return
+    for line in (yield from fetch(LogLines, request("GET", *parts, query=query))).lines:
+        yield Item(line)
+
+
+def _followed(parts: tuple[str, ...], query: Mapping[str, object | None]) -> Stream[LogLine]:
+    last_id, failed = "", 0
+    while True:
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
+        call = request("GET", *parts, query={**query, "follow": "true"}, headers=headers, timeout_s=SILENCE_S)
+        head = yield Open(call=call)
+        if isinstance(head, Answer) and head.status < 400:
+            failed = 0
+            while isinstance(text := (yield ReadLine()), str):
+                name, _, value = text.partition(": ")
+                if name == "data":
+                    line = _line(value)
+                    last_id = line.id
+                    yield Item(line)
+        else:
+            failed += 1
+            error = (
+                refusal(head)
+                if isinstance(head, Answer)
+                else Unreachable(head.reason if isinstance(head, Broken) else None)
+            )
+            if failed == TRIES or (isinstance(error, ApiError) and error.status != 503):
+                raise error
+        yield Pause(seconds=AGAIN_S)

@@ -1,0 +1,74 @@
+"""
+The queue of trainings as the job scheduler publishes it, and dry runs, as JSON. Times are epoch seconds, lengths seconds.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from smore.domain.job import JobRequest
+
+
+class PublishedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A job that is not over. ``place`` in the queue from 1, 0 = it is on ``gpus``. ``start_at`` and ``end_at``: expected, and
+    later in one case of ten; None = nobody can say. What is left of it: ``length_s``, longer than ``length_90_s`` in one
+    case of ten, and which ``source`` told that (scheduler/policy/jobs/lengths.py). ``why`` it waits, and in words.
+    """
+
+    id: str
+    project: str
+    name: str
+    place: int
+    gpus: Sequence[str] = ()
+    start_at: tuple[float, float] | None = None
+    end_at: tuple[float, float] | None = None
+    length_s: float
+    length_90_s: float
+    source: str
+    waited_s: float
+    why: str
+    message: str
+
+
+class PublishedQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Jobs that run, then those that wait in their order; ``kept`` GPU instances are free and kept for the job
+    ``kept_for`` ('' = none are). ``leader`` decides by the setting ``setting``.
+    """
+
+    at: float
+    leader: str
+    setting: str
+    kept_for: str = ""
+    kept: int = 0
+    jobs: Sequence[PublishedJob] = ()
+
+
+class TrialQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What would become of a job that came now."""
+
+    id: str
+    project: str
+    name: str
+    request: JobRequest
+    at: float
+
+
+class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Either ``expected`` (``gpus``: it would start there at once), or why it never could: the ``field`` of its request, the
+    ``largest`` value that could, and words.
+    """
+
+    gpus: Sequence[str] = ()
+    expected: PublishedJob | None = None
+    field: str = ""
+    largest: float = 0.0
+    message: str = ""
+
+
+encode = msgspec.json.Encoder().encode
+decode_queue = msgspec.json.Decoder(PublishedQueue).decode
+decode_question = msgspec.json.Decoder(TrialQuestion).decode
+decode_answer = msgspec.json.Decoder(TrialAnswer).decode

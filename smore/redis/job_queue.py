@@ -1,0 +1,126 @@
+"""
+The doors to the job scheduler in Redis: who leads, what it published last, a bell, and questions.
+
+Postgres is the truth of jobs; whatever is lost here is published, asked or rung again.
+"""
+
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+import redis
+
+from smore.domain.errors import Unavailable
+from smore.domain.job import JobRequest
+from smore.messages.job_queue import (
+    PublishedQueue,
+    TrialAnswer,
+    TrialQuestion,
+    decode_answer,
+    decode_question,
+    decode_queue,
+    encode,
+)
+
+#: Seconds for which an answer waits to be fetched.
+_ANSWER_S: Final = 10
+#: Questions that wait at a time; older ones are dropped.
+_QUESTIONS: Final = 100
+
+# The lease: taken where nobody holds it, else renewed by its holder. KEYS: lease; ARGV: holder, milliseconds.
+_LEAD = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+_RESIGN = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
+
+
+class JobQueue:
+    """Thread-safe. Raises redis-py's errors."""
+
+    def __init__(self, client: "redis.Redis", prefix: str) -> None:
+        self._redis = client
+        self._lease, self._bell = f"{prefix}job:leader", f"{prefix}job:bell"
+        self._published, self._questions = f"{prefix}job:queue", f"{prefix}job:questions"
+        self._answers, self._heard = f"{prefix}job:answer:", f"{prefix}job:heard"
+
+    # ---- for everybody -----------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something has changed: the job scheduler decides now, not at its next tick."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.lpush(self._bell, b"")
+        pipe.ltrim(self._bell, 0, 0)
+        pipe.execute()
+
+    def queue(self) -> PublishedQueue | None:
+        """What was published last; None = nothing ever was. :attr:`PublishedQueue.at` says when."""
+        raw = cast("bytes | None", self._redis.get(self._published))
+        return decode_queue(raw) if raw is not None else None
+
+    def leader(self) -> str:
+        """Who leads, '' = nobody does."""
+        return (cast("bytes | None", self._redis.get(self._lease)) or b"").decode()
+
+    def trial(self, project: str, name: str, request: JobRequest, timeout_s: float = 2.0) -> TrialAnswer:
+        """What would become of a job that came now. Raises Unavailable where nobody leads or answers in time."""
+        if not self.leader():
+            raise Unavailable("No job scheduler leads.")
+        question = TrialQuestion(id=uuid.uuid4().hex, project=project, name=name, request=request, at=time.time())
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.rpush(self._questions, encode(question))
+        pipe.ltrim(self._questions, -_QUESTIONS, -1)
+        pipe.lpush(self._bell, b"")
+        pipe.ltrim(self._bell, 0, 0)
+        pipe.execute()
+        answer = cast("tuple[bytes, bytes] | None", self._redis.blpop([self._answers + question.id], timeout=timeout_s))
+        if answer is None:
+            raise Unavailable("The job scheduler does not answer.")
+        return decode_answer(answer[1])
+
+    # ---- for the job scheduler ---------------------------------------------------------------------------------------
+
+    def lead(self, holder: str, lease_s: float) -> bool:
+        """Take the lease or renew it. False where another holds it."""
+        return bool(self._redis.eval(_LEAD, 1, self._lease, holder, round(lease_s * 1000)))
+
+    def resign(self, holder: str) -> None:
+        """Give the lease back, if it is still this one's."""
+        self._redis.eval(_RESIGN, 1, self._lease, holder)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until the bell rings, at most so long (0.01 s at least)."""
+        self._redis.blpop([self._bell], timeout=max(0.01, timeout_s))
+
+    def publish(self, queue: PublishedQueue) -> None:
+        self._redis.set(self._published, encode(queue))
+
+    def questions(self) -> list[TrialQuestion]:
+        """All that wait; each is handed out once."""
+        raw = cast("list[bytes] | None", self._redis.lpop(self._questions, _QUESTIONS))
+        questions = []
+        for entry in raw or []:
+            try:
+                questions.append(decode_question(entry))
+            except msgspec.DecodeError:
+                continue
+        return questions
+
+    def answer(self, question: str, answer: TrialAnswer) -> None:
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.rpush(self._answers + question, encode(answer))
+        pipe.expire(self._answers + question, _ANSWER_S)
+        pipe.execute()
+
+    def heard(self) -> dict[str, float]:
+        """When each GPU instance was last heard of, epoch seconds: for whoever takes the lead next."""
+        raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._heard))
+        return {gpu.decode(): float(at) for gpu, at in raw.items()}
+
+    def note_heard(self, heard: Mapping[str, float]) -> None:
+        if heard:
+            self._redis.hset(self._heard, mapping=cast("dict[Any, Any]", heard))

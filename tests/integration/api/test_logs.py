@@ -1,0 +1,177 @@
+"""Logs over REST: the newest lines, those that come, from where a reader left off, and who may read them."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from api.app import create_app
+from api.server.connections import protocol
+from smore.domain.access import Scope
+from smore.domain.function import FunctionSpec
+from smore.messages.logs import LogPiece
+from smore.process.settings import LogSettings, Settings
+from smore.redis.catalog import Catalog, FunctionEntry
+from smore.redis.logs import LogWriter, function_log, log_key
+from smore.redis.queue import Queue
+from smore_client import AsyncClient, Client
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.gateway import Served, add_key, problem
+
+LOG = function_log("default/echo")
+ONE, TWO = "1" * 32, "2" * 32
+
+
+def piece(*lines: str, invocations: list[str] | None = None) -> LogPiece:
+    return LogPiece(
+        at=1769860800.0,
+        stream="stdout",
+        lines=list(lines),
+        gpu="cpu0",
+        node="host",
+        revision=3,
+        invocations=invocations or [],
+    )
+
+
+@pytest.fixture
+def writer(config: Settings, redis_client: "redis.Redis") -> LogWriter:
+    return LogWriter(redis_client, config.redis.prefix, LogSettings())
+
+
+@pytest.fixture
+def gateway(config: Settings, catalog: Catalog) -> Iterator[Served]:
+    catalog.put_revision("default/echo", 1, FunctionSpec(entrypoint="zoo.echo:Function"))
+    catalog.put_function(FunctionEntry(project="default", name="echo", revision=1))
+    own = config.model_copy(update={"logs": LogSettings(followers=2)})
+    with Served(create_app(own)) as served:
+        yield served
+
+
+@pytest.fixture
+def key(gateway: Served, catalog: Catalog) -> str:
+    token = add_key(catalog, Scope.READ)
+    eventually(lambda: asked(gateway, token).status_code == 200, what="the key")
+    return token
+
+
+def asked(gateway: Served, key: str, **query: Any) -> httpx.Response:
+    return httpx.get(
+        f"{gateway.url}/v1/functions/echo/logs", params=query, headers={"Authorization": f"Bearer {key}"}, timeout=30
+    )
+
+
+def texts(response: httpx.Response) -> list[str]:
+    assert response.status_code == 200, response.text
+    return [line["text"] for line in response.json()["lines"]]
+
+
+def test_the_newest_lines_of_an_invocation_or_since_a_moment(gateway: Served, key: str, writer: LogWriter) -> None:
+    assert texts(asked(gateway, key)) == []
+    writer.append([(LOG, piece("a", "b")), (LOG, piece("c", invocations=[ONE])), (LOG, piece("d", "e"))])
+    writer.append([(LOG, piece(f"{number}", invocations=[ONE, TWO])) for number in range(250)])
+    assert texts(asked(gateway, key, lines=2)) == ["248", "249"]
+    assert texts(asked(gateway, key, lines=252)) == ["d", "e", *map(str, range(250))]
+    assert texts(asked(gateway, key, lines=253, invocation=ONE)) == ["c", *map(str, range(250))]
+    assert texts(asked(gateway, key, lines=1, invocation=TWO)) == ["249"]
+    assert texts(asked(gateway, key, invocation="3" * 32)) == []
+    assert texts(asked(gateway, key, lines=0)) == []
+    line = asked(gateway, key, lines=1).json()["lines"][0]
+    assert (line["at"], line["stream"], line["revision"]) == ("2026-01-31T12:00:00+00:00", "stdout", 3)
+    assert (line["gpu"], line["node"], line["invocations"]) == ("cpu0", "host", [ONE, TWO])
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    assert texts(asked(gateway, key, since=soon.isoformat())) == []
+    assert texts(asked(gateway, key, since=(soon - timedelta(hours=2)).isoformat(), lines=1)) == ["249"]
+
+
+def test_a_log_is_its_projects_own_and_ends_with_its_function(
+    gateway: Served, key: str, catalog: Catalog, writer: LogWriter, config: Settings, redis_client: "redis.Redis"
+) -> None:
+    foreign = add_key(catalog, *Scope, project="other")
+    invoker = add_key(catalog, Scope.INVOKE)
+    eventually(lambda: asked(gateway, foreign).status_code == 404, what="the key")
+    problem(asked(gateway, foreign, follow=True), 404, "function_not_found")
+    eventually(lambda: asked(gateway, invoker).status_code == 403, what="the key")
+    problem(asked(gateway, key, invocation="x"), 422, "invalid_input")
+    problem(asked(gateway, key, lines=100_000), 422, "invalid_input")
+    writer.append([(LOG, piece("a"))])
+    name = log_key(config.redis.prefix, LOG)
+    assert 0 < redis_client.pttl(name) <= LogSettings().keep_s * 1000
+    Queue(redis_client, config.redis.prefix, config.queue).forget_function("default/echo")
+    assert redis_client.exists(name) == 0
+
+
+def test_a_log_is_bounded(config: Settings, redis_client: "redis.Redis") -> None:
+    writer = LogWriter(redis_client, config.redis.prefix, LogSettings(pieces=50))
+    writer.append([(LOG, piece("x" * 200)) for _ in range(1000)])
+    assert redis_client.xlen(log_key(config.redis.prefix, LOG)) < 200
+
+
+def test_a_follower_goes_on_behind_the_last_line_that_it_has(gateway: Served, key: str, writer: LogWriter) -> None:
+    """Its connection is cut as a gateway that stops cuts it: the client asks again with Last-Event-ID."""
+    writer.append([(LOG, piece("a", "b", "c"))])
+    with Client(gateway.url, key) as client:
+        lines = client.logs("echo", lines=2, follow=True)
+        assert [next(lines).text, next(lines).text] == ["b", "c"]
+        (stopping,) = gateway.app.state.gateway.followers
+        writer.append([(LOG, piece("d", "e"))])
+        assert next(lines).text == "d"
+        gateway.app.state.gateway.followers.clear()
+        stopping.set()
+        writer.append([(LOG, piece("f"))])
+        assert [next(lines).text, next(lines).text] == ["e", "f"]
+        lines.close()  # type: ignore[attr-defined]
+    eventually(lambda: not gateway.app.state.gateway.followers, what="the follower is gone")
+    head = {"Authorization": f"Bearer {key}"}
+    url = f"{gateway.url}/v1/functions/echo/logs?follow=true"
+    problem(httpx.get(url, headers={**head, "Last-Event-ID": "yesterday"}), 422, "invalid_input")
+    with httpx.stream("GET", url, headers=head), httpx.stream("GET", url, headers=head):
+        eventually(lambda: len(gateway.app.state.gateway.followers) == 2, what="two followers")
+        problem(httpx.get(url, headers=head), 429, "limit_reached")
+
+
+def test_an_asynchronous_follower_that_starts_before_the_first_line(
+    gateway: Served, key: str, writer: LogWriter
+) -> None:
+    async def first() -> str:
+        async with AsyncClient(gateway.url, key) as client:
+            async for line in client.logs("echo", invocation=ONE, follow=True):
+                return line.text
+        return ""
+
+    def write() -> None:
+        eventually(lambda: gateway.app.state.gateway.followers, what="a follower")
+        writer.append([(LOG, piece("another's")), (LOG, piece("its own", invocations=[ONE]))])
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        assert asyncio.run(asyncio.wait_for(first(), 10 * PATIENCE)) == "its own"
+    finally:
+        writing.join()
+
+
+def test_following_ends_with_the_key_and_with_the_function(
+    gateway: Served, key: str, catalog: Catalog, writer: LogWriter
+) -> None:
+    head = {"Authorization": f"Bearer {key}"}
+    with httpx.stream("GET", f"{gateway.url}/v1/functions/echo/logs?follow=true", headers=head, timeout=30) as response:
+        eventually(lambda: gateway.app.state.gateway.followers, what="a follower")
+        catalog.remove_key(key.split("_")[1])
+        assert response.read() == b": connected\n\n"
+
+
+def test_a_gateway_that_stops_ends_the_answers_of_followers_in_order(
+    config: Settings, catalog: Catalog, gateway: Served, key: str
+) -> None:
+    head = {"Authorization": f"Bearer {key}"}
+    with Served(create_app(config), http=protocol(config.api)) as stopping:
+        url = f"{stopping.url}/v1/functions/echo/logs?follow=true"
+        response = httpx.Client().send(httpx.Request("GET", url, headers=head), stream=True)
+    # An answer that is broken off would raise here.
+    assert response.read() == b": connected\n\n"

@@ -1,0 +1,109 @@
+"""`smore deploy`: its steps with their durations, and `--watch`."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from smore.cli import deploy
+from smore.cli.terminal import EXIT_USAGE
+from smore_client.pack import pack
+from tests.support.cli import Serve, serve, smore
+
+__all__ = ["serve"]
+
+DEPLOYED = {
+    "name": "own",
+    "project": "default",
+    "revision": 2,
+    "created": True,
+    "measured": {
+        "phases_ms": {"process": 10, "fetch": 5, "environment": 8395, "import": 20, "weights": 70, "first_run": 4},
+        "run_ms": 3,
+    },
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "function.yaml"
+    made.write_text("metadata: {name: own}\nspec: {entrypoint: 'zoo.echo:Function'}\n")
+    return made
+
+
+def test_each_step_is_a_line_with_its_duration(serve: Serve, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers["PUT /v1/functions/own"] = (201, DEPLOYED)
+    assert smore("deploy", str(file)) == 0
+    said = capsys.readouterr()
+    assert said.out == "own revision 2\n"
+    lines = [line.split() for line in said.err.splitlines()]
+    assert lines == [["environment", "8.40", "s"], ["load", "0.10", "s"], ["first", "run", "0.00", "s"]]
+    assert smore("deploy", str(file), "-o", "json") == 0
+    said = capsys.readouterr()
+    assert (json.loads(said.out)["revision"], said.err) == (2, "")
+
+
+def test_an_upload_is_a_step(
+    serve: Serve, file: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "handler.py").write_text("...")
+    packed = pack(file.parent, tmp_path_factory.mktemp("packed"))
+    assert packed is not None
+    platform = serve()
+    platform.answers["PUT /v1/functions/own"] = (201, {**DEPLOYED, "measured": None})
+    state = {"digest": packed.code, "offset": 0, "size": 1, "complete": True}
+    platform.answers[f"GET /v1/blobs/{packed.code}/state"] = (200, state)
+    assert smore("deploy", str(file.parent)) == 0
+    assert capsys.readouterr().err.startswith("upload")
+
+
+def test_watch_deploys_what_has_changed_and_rests(
+    serve: Serve, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    platform = serve()
+    platform.answers["PUT /v1/functions/own"] = (201, DEPLOYED)
+    good = file.read_text()
+
+    def days() -> Iterator[int]:
+        yield len(platform.asked)
+        file.write_text(good + "# one more line\n")
+        yield len(platform.asked)
+        file.write_text(good + "# still being written\n")
+        yield len(platform.asked)
+        # Two looks in a row find the same.
+        yield len(platform.asked)
+        yield len(platform.asked)
+        file.write_text("metadata: {")
+        yield len(platform.asked)
+        yield len(platform.asked)
+        platform.answers["PUT /v1/functions/own"] = (422, {"detail": "It fails.", "code": "canary_failed"})
+        file.write_text(good)
+        yield len(platform.asked)
+        yield len(platform.asked)
+
+    sent: list[int] = []
+    calendar = days()
+
+    def sleep(seconds: float) -> None:
+        assert seconds == deploy.POLL_S
+        day = next(calendar, None)
+        if day is None:
+            raise KeyboardInterrupt
+        sent.append(day)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert smore("deploy", "--watch", str(file)) == 0
+    assert sent == [1, 1, 1, 1, 2, 2, 2, 2, 2]
+    said = capsys.readouterr()
+    assert said.out == "own revision 2\n" * 2
+    assert "while parsing" in said.err and "It fails. (canary_failed, 422)" in said.err
+    assert len(platform.asked) == 3
+
+
+def test_what_cannot_be_read_ends_a_deploy_that_does_not_watch(serve: Serve, file: Path) -> None:
+    assert serve().asked == []
+    file.write_text("metadata: {")
+    assert smore("deploy", str(file)) == EXIT_USAGE

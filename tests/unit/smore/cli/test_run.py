@@ -1,0 +1,129 @@
+"""A function of one's own from the shell: `smore init`, and `smore run` without a platform."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
+from smore.testing import InProcessRunner
+from tests.support.cli import smore
+
+FUNCTION = """\
+apiVersion: smore/v1
+kind: Function
+metadata: {name: own}
+spec:
+  entrypoint: handler:Own
+  batching: {max_size: 2}
+  limits: {payload: 40B}
+"""
+HANDLER = """\
+import os
+import smore
+
+
+class Own(smore.Handler):
+    example = {"do": ""}
+
+    def predict(self, inputs):
+        print("printed", len(inputs))
+        for value in inputs:
+            if value["do"] == "end":
+                os._exit(3)
+            if value["do"] == "write":
+                open("note", "w").write("in a scratch folder")
+        if inputs[0]["do"] == "short":
+            return []
+        return [len(inputs) for _ in inputs]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    made = tmp_path / "own"
+    made.mkdir()
+    (made / "function.yaml").write_text(FUNCTION)
+    (made / "handler.py").write_text(HANDLER)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "answer"),
+    [
+        ("json", '{"text": "one two three"}', {"words": 3}),
+        ("tensor", '{"x": [[1, 2, 3]]}', {"y": [[2, 4, 6]]}),
+    ],
+)
+def test_what_init_writes_can_be_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    template: str,
+    given: str,
+    answer: object,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert smore("init", "mine", "--template", template) == 0
+    assert f"smore run ./mine -i '{given}'" in capfd.readouterr().out
+    assert smore("run", "./mine", "-i", given) == 0
+    assert json.loads(capfd.readouterr().out) == answer
+    assert smore("init", "mine") == EXIT_USAGE
+    assert smore("init", "Not/A/Name") == EXIT_USAGE
+
+
+def test_the_template_of_a_torch_model_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert smore("init", "mine", "--template", "torch") == 0
+    found = importlib.util.spec_from_file_location("handler", tmp_path / "mine" / "handler.py")
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    runner = InProcessRunner(module.Function)
+    runner.load()
+    (answer,) = runner.predict([{"x": module.Function.example["x"]}])
+    assert answer["scores"].shape == (1, 3)
+
+
+def test_inputs_are_checked_and_run_as_the_platform_does(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    too_large = {"do": "x" * 40}
+    (folder.parent / "inputs").write_text(json.dumps([{"do": "write"}, {"do": ""}, {"do": ""}, too_large]))
+    assert smore("run", "own", "--inputs", "inputs") == EXIT_FAILED
+    said = capfd.readouterr()
+    assert said.out == "2\n2\n1\nnull\n"
+    assert "printed 2" in said.err
+    assert (
+        "1 of 4 failed, the first: inputs[3]: 49 bytes are more than the 40 of this function (payload_too_large)"
+        in (said.err)
+    )
+    # It was written in a scratch folder, as on a worker.
+    assert not list(folder.parent.rglob("note"))
+
+
+def test_what_fails_says_so(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert smore("run", "own", "-i", '{"other": 1}') == EXIT_FAILED
+    said = capfd.readouterr().err
+    assert "smore: KeyError: 'do' (handler_error)" in said
+    # The traceback begins in the handler.
+    assert said.partition("Traceback (most recent call last):\n")[2].startswith(f'  File "{folder / "handler.py"}"')
+    assert smore("run", "own", "-i", '{"do": "short"}') == EXIT_FAILED
+    assert "a list of 1 is expected (bad_output)" in capfd.readouterr().err
+    assert smore("run", "own", "-i", '{"do": "end"}') == EXIT_FAILED
+    assert "with exit code 3 (crashed)" in capfd.readouterr().err
+
+
+def test_a_function_yaml_is_read_as_by_the_gateway(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "function.yaml").write_text(
+        FUNCTION + "  secrets: [A_SECRET_THAT_NOBODY_SET]\n  requirements: [no-such-package-here==1.0]\n"
+    )
+    assert smore("run", "own") == EXIT_FAILED
+    said = capfd.readouterr().err
+    assert "not installed here: no-such-package-here==1.0" in said
+    assert "There is no secret A_SECRET_THAT_NOBODY_SET" in said
+    (folder / "function.yaml").write_text(FUNCTION.replace("batching", "batchign"))
+    assert smore("run", "own") == EXIT_FAILED
+    assert "spec.batchign: unknown field (invalid_spec)" in capfd.readouterr().err
+    (folder / "function.yaml").unlink()
+    assert smore("run", "own") == EXIT_USAGE
