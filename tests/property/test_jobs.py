@@ -1,6 +1,7 @@
 """
 Whatever happens to trainings in whatever order: nothing is over its bounds, a gang is whole or absent, two share a GPU
-instance only where both owners allow it and both fit, the state equals a fresh count, whoever is first by patience starts in bounded time, replays agree.
+instance only where both owners allow it and both fit, the state equals a fresh count, whoever is first by patience starts
+in bounded time, replays agree.
 """
 
 from collections import Counter
@@ -83,6 +84,7 @@ steps = st.lists(
         st.integers(0, 1000),
         st.floats(1.0, 20 * HOUR),
     ),
+    min_size=20,
     max_size=60,
 )
 
@@ -139,8 +141,8 @@ class World:
                 device = self.open[name].device
                 assert PAIRS[device, spec.workload, other.workload] + 0.2 - 1 <= spec.share
                 assert PAIRS[device, other.workload, spec.workload] + 0.2 - 1 <= other.share
-                assert 0 < spec.memory_mib
-                assert 0 < other.memory_mib
+                assert spec.memory_mib > 0
+                assert other.memory_mib > 0
                 assert spec.memory_mib + other.memory_mib <= 0.95 * self.open[name].memory_mib
         seen = [self.open[name] for name in start.gpus]
         assert all(spec.memory_mib <= gpu.memory_mib for gpu in seen)
@@ -166,14 +168,14 @@ class World:
                     id=f"j{len(self.specs)}",
                     project="pqr"[number % 3],
                     name="mn"[number % 2],
-                    count=(1, 2, 1, 3, 4, 1)[number % 6] if number % 13 else 9,
+                    count=(1, 2, 1, 3, 4, 9)[number // 5 % 6],
                     device=("", "", "A", "B")[number % 4],
-                    memory_mib=(0.0, 30.0, 40.0)[number % 3],
+                    memory_mib=(20.0, 30.0, 0.0)[number % 3],
                     duration_s=seconds if number % 5 else 0.0,
                     iterations=number if number % 7 == 0 else 0,
                     restarts=number % 4,
-                    share=(0.0, 0.6, 1.0)[number % 3 if number % 10 else 0],
-                    workload="abx"[number % 8 % 3],
+                    share=(1.0, 1.0, 0.6, 0.0)[number // 3 % 4],
+                    workload="aabx"[number // 12 % 4],
                 )
                 if number % 11 == 0:
                     spec = replace(spec, gpus=(gpu.gpu,))
@@ -222,7 +224,7 @@ class World:
 
 def played(setting: str, script: Sequence[tuple[str, int, float]]) -> World:
     world = World(JobPolicy(job_setting(setting)))
-    world.tell(*FLEET, table(0))
+    world.tell(*FLEET[::3], table(0))
     for what, number, seconds in script:
         world.step(what, number, seconds)
     return world

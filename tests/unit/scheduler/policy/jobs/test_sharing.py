@@ -1,6 +1,8 @@
 """Two trainings on one GPU instance: who starts beside whom, who does not and why, and what is counted meanwhile."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,10 @@ def pairs(**slowdowns: float) -> PairsKnown:
     return PairsKnown(pairs=[PairKnown("A", pair[0], pair[1], value, value) for pair, value in slowdowns.items()])
 
 
+#: What a job says that may share.
+SHARED: Mapping[str, Any] = {"workload": "a", "share": 1.0, "memory_mib": 8_000.0}
+
+
 class Sharers(DrivenJobs):
     """Every pair of workloads a, b and c costs ``slowdown`` both; owners allow as much again, 8 GB each of 80."""
 
@@ -35,8 +41,8 @@ class Sharers(DrivenJobs):
         super().__init__(setting, gpus(*nodes))
         self.tell(pairs(**dict.fromkeys(("aa", "ab", "ac", "ba", "bb", "bc", "ca", "cb", "cc"), slowdown)))
 
-    def share(self, id_: str, workload: str = "a", **fields: object) -> list[Decision]:
-        return self.submit(id_, **{"workload": workload, "share": 1.0, "memory_mib": 8_000.0, **fields})  # type: ignore[arg-type]
+    def share(self, id_: str, workload: str = "a", *, hours: float = 1.0, **fields: object) -> list[Decision]:
+        return self.submit(id_, hours=hours, **{**SHARED, "workload": workload, **fields})
 
     def beside(self, id_: str) -> list[str]:
         return list(self.policy.jobs[id_].beside)
@@ -91,7 +97,7 @@ def test_free_gpu_instances_come_before_shared_ones() -> None:
 def test_why_a_job_starts_beside_nobody(fields: dict[str, object], reason: str) -> None:
     driven = Sharers()
     driven.share("host", hours=0.05)
-    assert started(driven.share("guest", **{"hours": 3, **fields})) == []
+    assert started(driven.submit("guest", hours=3, **{**SHARED, **fields})) == []
     assert reason in driven.message("guest")
 
 
@@ -159,12 +165,11 @@ def test_a_pair_that_does_little_is_formed_for_the_short_only() -> None:
 
 def test_waiting_is_for_whoever_ends_first() -> None:
     """Beside the only willing host it would be better than waiting for that one, but another GPU instance comes free."""
-    fields = {"hours": 2, "workload": "b"}
     for setting, expected in (("sjf-bsbf", ["guest"]), ("smore-jobs", [])):
         driven = Sharers(setting, slowdown=1.5, nodes=(2,))
         driven.share("host", hours=20)
         driven.share("soon", hours=0.1, share=0.0)
-        assert started(driven.share("guest", **fields)) == expected
+        assert started(driven.share("guest", "b", hours=2)) == expected
 
 
 def test_the_partner_with_whom_the_most_is_done() -> None:
@@ -212,8 +217,7 @@ def test_time_lost_to_others_is_no_time_run() -> None:
 
 def test_iterations_are_told_as_they_are_beside_another_one() -> None:
     driven = Sharers(slowdown=1.25)
-    fields = {"iterations": 1000, "iteration_s": {"A": 3.6}, "duration_s": 0.0}
-    driven.share("host", **fields)
+    driven.share("host", iterations=1000, iteration_s={"A": 3.6}, duration_s=0.0)
     driven.share("guest", "b", hours=1)
     driven.tell(JobProgressed(id="host", attempt=1, iterations=200, iteration_s=4.5), later=0.25 * HOUR)
     assert driven.policy.jobs["host"].left(driven.policy.lengths, driven.now).expected_s == pytest.approx(0.8 * HOUR)
