@@ -24,7 +24,7 @@ from smore.domain.errors import FunctionNotFound, InvalidInput, NotFound, Payloa
 from smore.domain.quote import quoted
 from smore.domain.spelling import nothing_named
 from smore.redis.catalog import KeyEntry
-from smore.redis.forecasts import Board
+from smore.redis.forecasts import PublishedForecasts
 from smore.traces.recorded import MINUTE_S, MOST_CHARACTERS, Trace, read_trace
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _keep(
 
 
 def _changed(gateway: Gateway) -> None:
-    Board(gateway.client(), gateway.settings.redis.prefix).changed()
+    PublishedForecasts(gateway.client(), gateway.settings.redis.prefix).imports_changed()
 
 
 @router.get("")
