@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from scheduler.policy.jobs.events import JobProgressed, Run, RunsKnown
+from scheduler.policy.jobs.events import Ended, JobProgressed, Run, RunsKnown
 from scheduler.policy.jobs.lengths import ASSUMED_S, Lengths, Recent, Source
 from scheduler.policy.jobs.spec import JobSpec
 from tests.support.driven_jobs import HOUR, DrivenJobs, gpus
@@ -109,3 +109,15 @@ def test_what_happened_before_a_take_over_is_told() -> None:
 
     assert jobs.entry("job").length.source is Source.NAME
     assert jobs.entry("job").length.expected_s == 500.0
+
+
+def test_what_is_left_of_a_job_that_has_run_follows_what_was_learnt_of_longer_ones() -> None:
+    """A run that was far longer than said changes no median, but what is left of a job that has outlived all others."""
+    driven = DrivenJobs("sjf", gpus(1))
+    driven.submit("again", hours=1, restarts=1)
+    driven.end("again", Ended.FAILED, later=50 * HOUR)
+    driven.submit("long", hours=0.1)
+    driven.submit("short", hours=0.01, later=60.0)
+    # The queue is compared with a fresh count after each call.
+    driven.end("long", later=20 * HOUR)
+    assert driven.entry("again").length.expected_s > 100 * HOUR
