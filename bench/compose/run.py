@@ -45,7 +45,7 @@ from bench.compose.engine import Failed, command, no_engine
 from bench.compose.platform import Platform
 from bench.compose.steps import Steps
 from bench.kills import account
-from bench.report import emit, progress
+from bench.report import emit, progress, revision
 
 NAME = "bench.compose"
 #: Of what ``bench.kills`` counts.
@@ -98,7 +98,8 @@ def main() -> None:
         return
     engine = command("docker", "info", "-f", "Docker {{.ServerVersion}}, {{.Driver}}").strip()
     containerd = "io.containerd.snapshotter" in command("docker", "info", "-f", "{{json .DriverStatus}}")
-    figures = Figures()
+    # The clone is made of this; by the end of the run the checkout may be another.
+    cloned, figures = revision(), Figures()
     with tempfile.TemporaryDirectory(prefix="smore-compose-") as folder:
         platform = Platform(Path(folder))
         try:
@@ -111,4 +112,5 @@ def main() -> None:
         progress(f"{name:20} {value:.4g}")
     if options.json:
         store = "containerd" if containerd else "classic"
-        emit(NAME, figures.values, engine=engine, image_store=store, steps=figures.steps, notes=figures.notes)
+        how = {"revision": cloned, "engine": engine, "image_store": store}
+        emit(NAME, figures.values, **how, steps=figures.steps, notes=figures.notes)

@@ -87,13 +87,19 @@ class Steps:
         values["image_gb"] = int(command("docker", "image", "inspect", "-f", "{{.Size}}", IMAGE)) / 1e9
         progress(f"built in {values['build_s']:.0f} s")
         began = time.monotonic()
-        starting = asyncio.create_task(asyncio.to_thread(platform.first.run, "up", "-d", "--no-build"))
-        await platform.ready()
-        values["ready_s"] = time.monotonic() - began
-        await starting
+        values["ready_s"] = await self._up("--no-build")
         await self._checks.healthy("up")
         values["healthy_s"] = time.monotonic() - began
         platform.read_key()
+
+    async def _up(self, *options: str) -> float:
+        """``docker compose up -d`` where nothing runs; the seconds until the platform is ready."""
+        began = time.monotonic()
+        starting = asyncio.create_task(asyncio.to_thread(self._platform.first.run, "up", "-d", *options))
+        await self._platform.ready()
+        ready_s = time.monotonic() - began
+        await starting
+        return ready_s
 
     async def idle(self) -> None:
         """CPU that the containers and the engine take with nothing to do."""
@@ -235,10 +241,7 @@ class Steps:
         """``down`` ends the trainings of the first host in order; then ``up`` again."""
         first = self._platform.first
         await asyncio.to_thread(first.run, "down")
-        began = time.monotonic()
-        await asyncio.to_thread(first.run, "up", "-d")
-        await self._platform.ready()
-        self._figures.values["ready_again_s"] = time.monotonic() - began
+        self._figures.values["ready_again_s"] = await self._up()
         await self._checks.trainings_ended("down", FIRST_GPU)
         await self._checks.after("down, up")
         await self._checks.train(FIRST_GPU)
