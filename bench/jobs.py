@@ -113,7 +113,8 @@ class Stage:
 
     def submit(self, name: str, iterations: int, key: str = "", **more: Any) -> str:
         argv = ["bench.pace", "--every", str(EVERY_S), "--iterations", str(iterations)]
-        id_: str = self.request("POST", "/v1/jobs", {"name": name, "argv": argv, **more}, key)["id"]
+        length = {} if "duration" in more else {"iterations": iterations}
+        id_: str = self.request("POST", "/v1/jobs", {"name": name, "argv": argv, **length, **more}, key)["id"]
         self.projects[id_] = OTHER if key else "default"
         return id_
 
@@ -305,7 +306,7 @@ def storm(stage: Stage, size: Size) -> dict[str, float]:
     for number in range(total):
         gang = number in gangs_at
         length = size.iterations // 2 if gang else size.iterations * (2 + number % 3) // 3
-        more = {"count": 2 if gang else 1, "restarts": 5, "iterations": length}
+        more = {"count": 2 if gang else 1, "restarts": 5}
         id_ = stage.submit(f"{'gang' if gang else 'single'}-{number}", length, other if number % 2 else "", **more)
         lengths[id_] = length
     gangs = [id_ for id_ in lengths if stage.job(id_).request.count > 1]
