@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from api.app import create_app
-from scheduler.tasks.record import follow_jobs
+from scheduler.jobs.attached import Attached
 from smore.domain.access import Scope
 from smore.domain.job import REFUSED
 from smore.messages.commands import AttachJob, StopJob
@@ -101,6 +101,11 @@ class Worker:
 
 def _fields(one: Report) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__struct_fields__}
+
+
+def follow(store: Store, seen: fleet.Fleet) -> None:
+    """The job scheduler's look at trainings that it did not start."""
+    Attached(store.jobs, 60.0).follow(0.0, store.jobs.unfinished(), seen.reports())
 
 
 @pytest.fixture
@@ -258,7 +263,7 @@ def test_the_platforms_processes_are_refused_and_what_is_watched_already(
     def attach(**body: object) -> dict[str, Any]:
         id_ = http.post("/v1/jobs/attach", json={"name": "squat"} | body).json()["id"]
         worker.beat()
-        follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
+        follow(store, fleet.Fleet(redis_client, config.redis.prefix))
         found: dict[str, Any] = http.get(f"/v1/jobs/{id_}").json()
         return found
 
@@ -401,7 +406,7 @@ def test_one_that_cannot_be_seen_lives_by_its_word(
     monkeypatch.setattr(feeds, "SILENT_S", -1.0)
     worker.beat()
     assert [one.state for one in worker.jobs.reports()] == ["lost"]
-    follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
+    follow(store, fleet.Fleet(redis_client, config.redis.prefix))
     assert http.get(f"/v1/jobs/{id_}").json()["state"] == "lost"
     problem(http.post(f"/v1/jobs/{id_}/steps", json=steps), 404, "not_found")
     assert job["id"] == id_
@@ -444,7 +449,7 @@ def test_a_tracked_one_that_is_stopped_trains_on_and_tells_no_more(
     assert (stopped.status_code, stopped.json()["state"], stopped.json()["source"]) == (202, "stopping", "tracked")
     worker.beat()
     assert worker.jobs.running() == []
-    follow_jobs(store, fleet.Fleet(redis_client, config.redis.prefix))
+    follow(store, fleet.Fleet(redis_client, config.redis.prefix))
     ended = http.get(f"/v1/jobs/{job['id']}").json()
     assert (ended["state"], ended["exit_code"], ended["outcome"]) == ("ended", None, "stopped"), (
         "the platform does not know how it ended, for it has not"
