@@ -134,9 +134,9 @@ class Platform:
         )
 
     async def deploy(self, name: str, handler: str, spec: str) -> None:
-        """Upload a function from a folder: the text of its ``handler.py`` and its spec, a YAML mapping in one line."""
+        """Upload a function from its folder: the text of ``handler.py`` and the spec, a YAML mapping in one line."""
         folder = self.folder / name
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "handler.py").write_text(handler)
         (folder / "function.yaml").write_text(
             f"apiVersion: smore/v1\nkind: Function\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n"

@@ -15,6 +15,7 @@ from bench.compose.engine import IMAGE, Failed, command, cpu_s
 from bench.compose.platform import ENDED_JOB, Platform
 from bench.faults import LOADED
 from bench.report import ROOT, progress
+from bench.uploads import wheel
 
 IDLE_S: Final = 60.0
 SPY_S: Final = 60.0
@@ -33,6 +34,17 @@ class Reveal(Handler):
     def predict(self, inputs):
         return [{"secret": os.environ["TOKEN"]} for _ in inputs]
 """
+INSTALLED: Final = """
+import tinywheel
+from smore import Handler
+
+
+class Installed(Handler):
+    example = {}
+
+    def predict(self, inputs):
+        return [{"module": tinywheel.__name__} for _ in inputs]
+"""
 
 
 class Steps:
@@ -46,6 +58,7 @@ class Steps:
         """In their order."""
         return {
             "function": self.function,
+            "environment": self.environment,
             "spy": self.spy,
             "kill": self.kill,
             "restart": self.restart,
@@ -117,18 +130,34 @@ class Steps:
         if output != {"y": [[2.0, 4.0, 6.0]]}:
             raise Failed(f"twice answered {output}")
 
+    async def environment(self) -> None:
+        """A function whose folder brings a wheel, which the node installs without a way out."""
+        folder = self._platform.folder / "installed"
+        folder.mkdir()
+        await self._platform.deploy(
+            "installed",
+            INSTALLED,
+            f"entrypoint: handler:Installed, slo: {{deadline: 60s}}, requirements: [{wheel(folder)}]",
+        )
+        output = json.loads(await self._platform.cli("invoke", "installed"))
+        if output != {"module": "tinywheel"}:
+            raise Failed(f"the function with a wheel answered {output}")
+
     async def spy(self) -> None:
-        """A function looks for the passwords while Redis is restarted."""
+        """A function looks for the passwords while Redis is restarted, and tries what it must not do."""
         platform, figures = self._platform, self._figures
         handler = Path(spy.__file__).read_text()
         options = "slo: {deadline: 200s}, limits: {timeout: 150s}, batching: {max_size: 1}"
         await platform.deploy("spy", handler, f"entrypoint: handler:Spy, {options}")
-        id_ = await platform.send("spy", {"words": platform.passwords, "seconds": SPY_S})
+        ports = {"redis": 6379, "postgres": 5432, "gateway": 8400}
+        addresses = [(platform.first.address(service), port) for service, port in ports.items()]
+        id_ = await platform.send("spy", {"words": platform.passwords, "seconds": SPY_S, "addresses": addresses})
         await asyncio.sleep(SPY_S / 3)
         await asyncio.to_thread(platform.first.run, "restart", "redis")
         output = await platform.output(id_, 4 * SPY_S)
         figures.values["command_lines_seen"] = output["seen"]
         figures.count("secrets_seen", [f"spy: {place}" for place in output["found"]])
+        figures.count("escapes", [f"spy: {escape}" for escape in output["escapes"]])
         await self._checks.after("spy")
 
     async def kill(self) -> None:

@@ -150,6 +150,17 @@ def test_trainings_have_a_container_that_an_update_leaves_alone() -> None:
     assert trainings["shm_size"] == "16gb"
 
 
+@pytest.mark.parametrize("page", ["gpu-host-with-compose.md", "second-host.md"])
+def test_a_guide_names_the_files_and_the_image_of_the_trainings_before_the_first_up(page: str) -> None:
+    """Without the tag ``up`` fails; with ``-f`` in one command, the next one without it would start another platform."""
+    text = (ROOT / "docs" / "guides" / page).read_text()
+    tagged = text.index("docker tag smore-platform:0.1.0 smore-platform:trainings")
+    assert text.index("docker compose build\n") < tagged < text.index("docker compose up -d --wait\n")
+    assert "docker compose -f" not in text
+    for line in re.findall(r"COMPOSE_FILE=(\S+?)[`\n]", text + (ROOT / ".env.example").read_text()):
+        assert all((ROOT / file).is_file() for file in line.split(":")), line
+
+
 def test_the_node_knows_no_password_of_postgres() -> None:
     environment = composed()["node"]["environment"]
     assert "SMORE_POSTGRES__URL" not in environment
