@@ -25,11 +25,15 @@ _OVER: Final = frozenset({JobState.ENDED.value, JobState.LOST.value})
 
 @dataclass(slots=True)
 class Rank:
-    """``told_at``, ``stopped_at``: when the last command of the kind was sent, ``stopping_at`` the first one to end it."""
+    """
+    ``lost``: nobody saw how it ended; ``never``: it was ended before it was there. ``told_at``, ``stopped_at``: when the
+    last command of the kind was sent, ``stopping_at`` the first one to end it.
+    """
 
     gpu: str
     report: JobReport | None = None
     lost: bool = False
+    never: bool = False
     missing_at: float | None = None
     told_at: float = 0.0
     stopping_at: float = 0.0
@@ -37,12 +41,12 @@ class Rank:
 
     @property
     def over(self) -> bool:
-        return self.lost or (self.report is not None and self.report.state in _OVER)
+        return self.lost or self.never or (self.report is not None and self.report.state in _OVER)
 
     @property
     def failed(self) -> bool:
         """Whether it is over, and not by an end that is known to be good."""
-        return self.over and (self.lost or self.report is None or self.report.exit_code != 0)
+        return self.over and (self.lost or self.never or self.report is None or self.report.exit_code != 0)
 
 
 @dataclass(slots=True)
@@ -111,7 +115,7 @@ class Attempt:
         )
         if told is not None:
             rank.report, rank.missing_at = told, None
-            rank.lost = told.state == JobState.LOST
+            rank.lost, rank.never = told.state == JobState.LOST, False
         elif lost:
             rank.lost = True
         elif report is not None and rank.report is not None:
@@ -119,7 +123,7 @@ class Attempt:
             rank.missing_at = rank.missing_at if rank.missing_at is not None else at
             rank.lost = at - rank.missing_at > _MISSING_S
         elif report is not None and rank.stopping_at and at - rank.stopping_at > _NEVER_S:
-            rank.lost = True
+            rank.never = True
 
     @property
     def over(self) -> bool:
@@ -128,7 +132,7 @@ class Attempt:
 
     @property
     def ended(self) -> Ended:
-        if any(rank.lost and rank.report is not None for rank in self.ranks):
+        if any(rank.lost for rank in self.ranks):
             return Ended.LOST
         return Ended.FAILED if any(rank.failed for rank in self.ranks) else Ended.SUCCEEDED
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Engine, select, update
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
@@ -83,7 +84,7 @@ class JobLedger:
     def under_way(self, jobs: Collection[str]) -> dict[str, Attempt]:
         """The last attempt of each job that had one."""
         row = JobAttemptRow
-        newest = select(row).where(row.job.in_(jobs)).distinct(row.job).order_by(row.job, row.attempt.desc())
+        newest = select(row).where(row.job.in_(jobs)).ext(distinct_on(row.job)).order_by(row.job, row.attempt.desc())
         with Session(self._engine) as session:
             return {each.job: attempt_of(each) for each in session.scalars(newest)}
 
