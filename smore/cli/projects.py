@@ -26,11 +26,21 @@ def list_projects(output: Output) -> None:
         ("name", lambda p: p.name),
         *(
             limit_column(name)
-            for name in ("rate_per_s", "burst", "depth", "concurrency", "warm_memory_mib", "jobs", "job_memory_mib")
+            for name in (
+                "rate_per_s",
+                "burst",
+                "depth",
+                "concurrency",
+                "warm_memory_mib",
+                "jobs",
+                "job_memory_mib",
+                "gpus",
+                "weight",
+            )
         ),
         ("created", lambda p: moment(p.created_at)),
     ]
-    show(projects, columns, output)
+    show(projects, columns, output, optional=("burst", "concurrency", "warm_memory_mib", "job_memory_mib", "created"))
 
 
 @app.command("create")
@@ -48,8 +58,14 @@ def limit(
     depth: Annotated[int | None, typer.Option(help="Invocations that wait.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Invocations that wait or run.")] = None,
     warm_memory: Annotated[float | None, typer.Option(help="Memory of all its warm instances, MiB.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Trainings at once; without it SMORE_JOBS_PER_PROJECT.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Trainings that wait or run; without it SMORE_JOBS_PER_PROJECT.")
+    ] = None,
     job_memory: Annotated[float | None, typer.Option(help="Memory kept for all its trainings, MiB.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPU instances that its trainings hold at a time.")] = None,
+    weight: Annotated[
+        float | None, typer.Option(help="Of its trainings in the queue: 2 counts their expected time half.")
+    ] = None,
     output: OutputOption = Output.YAML,
 ) -> None:
     """Set all limits of a project; what is not named is not limited, but for the number of trainings."""
@@ -64,6 +80,8 @@ def limit(
         warm_memory_mib=warm_memory,
         jobs=jobs,
         job_memory_mib=job_memory,
+        gpus=gpus,
+        weight=weight,
     )
     with connected() as client:
         show_value(client.carry(admin.set_limits(name, limits)), output)

@@ -607,6 +607,7 @@ def test_without_a_key_or_its_scope(gateway: Served, catalog: Catalog) -> None:
 
 #: Of what a body must have, a value that is valid.
 PATCHES = {
+    "first": True,
     "inputs": [{"name": "input", "shape": [1], "datatype": "BYTES", "data": ["1"]}],
     "scaling": {},
     "ids": ["0" * 32],
@@ -680,7 +681,9 @@ def test_a_foreign_projects_key_sees_nothing(
             elif path.startswith("/v1/blobs/"):
                 # Any digest may be asked for and sent, into one's own project (test_uploads.py).
                 assert response.status_code in (404, 422) or not response.json()["complete"], what
-            elif (names and path.startswith(("/v1/gpus/", "/v1/projects/"))) or path.endswith(("/boost", "/pin")):
+            elif (names and path.startswith(("/v1/gpus/", "/v1/projects/"))) or path.endswith(
+                ("/boost", "/pin", "/move")
+            ):
                 assert response.status_code == 403, what  # the operators' alone
             elif names:
                 assert response.status_code == 404, what
