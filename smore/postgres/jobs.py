@@ -428,7 +428,7 @@ def _end_attempt(session: Session, row: JobRow, details: Change, now: datetime) 
 
 
 def _queue(row: JobRow, action: Action, details: Change, now: datetime) -> None:
-    row.queued_at = now
+    row.queued_at, row.gpus = now, []
     if action is Action.REQUEUE:
         row.restarts, row.short_ends = details.restarts, details.short_ends
         if details.not_before is not None:

@@ -193,7 +193,7 @@ class RevisionRow(Base):
 class JobRow(Base):
     """
     A serverful job. ``spec``: what its owner asks for (:class:`smore.domain.job.JobRequest`); ``env``: its variables,
-    sealed (smore/process/vault.py). ``gpus``: where it is or was last. ``source``: started, tracked or attached;
+    sealed (smore/process/vault.py). ``gpus``: where it is, or was when it ended. ``source``: started, tracked or attached;
     ``rank_group`` and ``ranks`` (GPU instance → process) of one that was attached.
 
     ``state`` is written by ``Store.jobs.move`` alone. ``asked``: its owner stopped it; ``reason``: why the platform

@@ -1,7 +1,7 @@
 """Workers of GPU instances that obey commands about trainings without a process, over a real Redis."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import redis
 from msgspec.structs import replace
@@ -28,7 +28,8 @@ class FakeRanks:
         read = []
         for gpu in set(self.gpus) - self.silent - self.deaf:
             # Without a wait, which Redis ends a tenth of a second late.
-            for entry, fields in self._redis.xrange(f"{self._prefix}cmd:{gpu}", f"({self._cursors[gpu]}"):
+            new = self._redis.xrange(f"{self._prefix}cmd:{gpu}", f"({self._cursors[gpu]}")
+            for entry, fields in cast("list[tuple[bytes, dict[bytes, bytes]]]", new):
                 self._cursors[gpu] = entry.decode()
                 command = decode_command(fields[b"c"])
                 if command is not None:

@@ -1,6 +1,7 @@
 """The job scheduler on a real Postgres and a real Redis, with workers that only say that they obey."""
 
-from collections.abc import Iterator
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from scheduler.jobs.recording import replay
 from scheduler.policy.jobs.knobs import SETTINGS
 from smore.domain.job import Action, JobRequest, JobState, Outcome
 from smore.messages.commands import ForgetJob, StartJob, StopJob
+from smore.messages.job_queue import TrialAnswer
 from smore.postgres.catalog import Store
 from smore.postgres.history.reader import Reader
 from smore.postgres.job_ledger import Fenced, JobLedger
@@ -22,9 +24,8 @@ from smore.process.vault import Vault, make_key, seal_env
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.fake_ranks import FakeRanks
-
-NOW = 1_800_000_000.0
 
 
 class Stage:
@@ -35,7 +36,7 @@ class Stage:
         self.jobs = JobStore(engine)
         self.queue = JobQueue(client, config.redis.prefix)
         self.ranks = FakeRanks(client, config.redis.prefix, {"a0": "a", "a1": "a", "b0": "b", "b1": "b"})
-        self.now = NOW
+        self.now = time.time()
         self.lead = self.new_lead()
 
     def new_lead(self) -> Lead:
@@ -43,7 +44,9 @@ class Stage:
         prefix = self.config.redis.prefix
         fleet, catalog = Fleet(self._client, prefix), Catalog(self._client, prefix)
         ledger, reader = JobLedger(self._engine), Reader(self._engine)
-        self.lead = Lead(self.config, SETTINGS["smore-jobs"], self.queue, fleet, catalog, ledger, self.jobs, reader, "t")
+        self.lead = Lead(
+            self.config, SETTINGS["smore-jobs"], self.queue, fleet, catalog, ledger, self.jobs, reader, "t"
+        )
         self.lead.begin(self.now)
         return self.lead
 
@@ -65,9 +68,9 @@ class Stage:
 
 
 @pytest.fixture
-def stage(config: Settings, redis_client: "redis.Redis", engine: Engine, tmp_path: Path) -> Iterator[Stage]:
+def stage(config: Settings, redis_client: "redis.Redis", engine: Engine, tmp_path: Path) -> Stage:
     jobs = JobsSettings(record=tmp_path / "record", silent_s=60.0)
-    yield Stage(config.model_copy(update={"jobs": jobs, "home": tmp_path}), redis_client, engine)
+    return Stage(config.model_copy(update={"jobs": jobs, "home": tmp_path}), redis_client, engine)
 
 
 def test_a_gang_starts_whole_and_the_next_one_waits_its_turn(stage: Stage, tmp_path: Path) -> None:
@@ -78,7 +81,9 @@ def test_a_gang_starts_whole_and_the_next_one_waits_its_turn(stage: Stage, tmp_p
     wide, next_ = stage.submit("wide", count=2), stage.submit("next", count=3)
     stage.pass_by()
     assert stage.states(big, wide, next_) == [JobState.STARTING, JobState.STARTING, JobState.QUEUED]
-    told = [(gpu, command) for gpu, command in stage.ranks.heard if isinstance(command, StartJob) and command.id == big.id]
+    told = [
+        (gpu, command) for gpu, command in stage.ranks.heard if isinstance(command, StartJob) and command.id == big.id
+    ]
     assert len(told) == 2
     for gpu, command in told:
         assert command.gpus[command.rank] == gpu
@@ -174,12 +179,10 @@ def test_a_leader_that_dies_neither_loses_nor_doubles(stage: Stage) -> None:
     old = stage.lead
     stage.ranks.deaf |= set(stage.ranks.gpus)
     stage.new_lead()
+    stage.ranks.tell(jobs[0].id, state="ended", exit_code=0)
+    stage.ranks.beat()
     with pytest.raises(Fenced):
-        # It writes down what it knows of the attempts under way, or starts what waits.
         old.round(stage.now + 1, stage.now + 1)
-        stage.ranks.tell(jobs[0].id, state="ended", exit_code=0)
-        stage.ranks.beat()
-        old.round(stage.now + 2, stage.now + 2)
     stage.ranks.deaf.clear()
     for _ in range(4):
         stage.pass_by(3)
@@ -257,3 +260,21 @@ def test_a_dry_run_and_a_clock_that_is_set_back(stage: Stage) -> None:
     assert queue is not None
     assert {entry.id: entry.waited_s >= 0 for entry in queue.jobs} == {job.id: True, waits.id: True}
     assert stage.jobs.move(job.id, Action.RUN) is None, "it runs already"
+
+    def ask(**asked: Any) -> TrialAnswer:
+        """The job scheduler answers while the asker waits."""
+        assert stage.queue.lead("t", 60.0)
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(
+                stage.queue.trial, "default", "trial", JobRequest(argv=["zoo.train"], **asked), PATIENCE
+            )
+            eventually(lambda: (stage.pass_by(0), asking.done())[1])
+            return asking.result()
+
+    assert set(ask(count=3).gpus) == {"a0", "a1", "b0", "b1"} - set(stage.job(job).gpus)
+    late = ask(count=4).expected
+    assert late is not None
+    assert (late.gpus, late.start_at is not None, late.message != "") == ([], True, True)
+    assert (ask(count=5).field, ask(count=5).largest) == ("count", 4)
+    assert (ask(memory_mib=2048).field, ask(memory_mib=2048).largest) == ("memory", 2048)
+    assert stage.states(waits) == [JobState.QUEUED]
