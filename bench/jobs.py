@@ -41,11 +41,11 @@ from typing import Any, Final, TypeVar
 
 import httpx
 import redis
-from scheduler.jobs.recording import replay
 from sqlalchemy.exc import SQLAlchemyError
 
 from bench.ports import free_port
 from bench.report import emit, progress, rounded
+from scheduler.jobs.recording import replay
 from smore import local
 from smore.domain.job import OVER, JobState, Outcome
 from smore.messages.reports import JobReport
