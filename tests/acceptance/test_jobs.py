@@ -52,8 +52,7 @@ def test_trainings_run_one_after_the_other_and_outlive_their_scheduler(
     eventually(lambda: JobQueue(platform.redis, "smore:").leader() not in ("", leader), 20, "another leader")
     assert (state(long), state(short)) == ("running", "queued")
     go_on.touch()
-    for job in (frail, long, short):
-        eventually(lambda job=job: state(job) == "ended", 40, "an end")
+    eventually(lambda: {state(job) for job in (frail, long, short)} == {"ended"}, 40, "the ends")
 
     outcomes = [http.get(f"/v1/jobs/{job}").json()["outcome"] for job in (frail, long, short)]
     assert outcomes == ["failed", "succeeded", "succeeded"]
