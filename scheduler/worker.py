@@ -19,8 +19,13 @@ def main(queue: str, name: str) -> None:
     configure(config, name)
     app = make_app(name, config, [queue])
     if queue == SCHEDULER_QUEUE:
-        from scheduler.tasks.assign import register_assign
+        from scheduler.policy.setting import UnknownPolicy
+        from scheduler.tasks.assign import check_policy, register_assign
 
+        try:
+            check_policy(config.policy)
+        except UnknownPolicy as error:
+            sys.exit(f"The policy cannot be used: {error}")
         register_assign(app, config)
     elif queue == LEARN_QUEUE:
         from scheduler.tasks.learn import register_learn

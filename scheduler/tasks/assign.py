@@ -16,7 +16,7 @@ from celery.signals import worker_ready, worker_shutting_down
 
 from scheduler.schedule import SCHEDULER_QUEUE
 from smore.process import observability as metrics
-from smore.process.settings import Settings
+from smore.process.settings import PolicySettings, Settings
 from smore.redis.celery import ASSIGN
 from smore.redis.connection import connect
 from smore.redis.outage import is_outage
@@ -27,6 +27,20 @@ log = metrics.logger(__name__)
 LOOK_S: Final = 0.2
 #: How long one process may load what leading needs before the next one begins, seconds.
 LOADING_S: Final = 3.0
+
+
+def check_policy(policy: PolicySettings) -> None:
+    """Make the knobs that a leader would have. Raises UnknownPolicy, which names the setting."""
+    from scheduler.policy.knobs import preset
+    from scheduler.policy.setting import UnknownPolicy
+
+    wanted = {"SMORE_POLICY__NAME": policy.name, "SMORE_POLICY__SHADOW": policy.shadow}
+    for setting, name in wanted.items():
+        try:
+            if name:
+                preset(name, **(policy.knobs if setting.endswith("NAME") else {}))
+        except UnknownPolicy as error:
+            raise UnknownPolicy(f"{setting}: {error}") from error
 
 
 def register_assign(app: Celery, config: Settings) -> None:
