@@ -1,6 +1,7 @@
 """``up`` means ready: a call that comes at once is served, after the first start and after another one."""
 
 import socket
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -9,6 +10,8 @@ import pytest
 from smore import local
 from smore.process.settings import ApiSettings, Settings
 from smore_client import Client
+from smore_client.types import Attempt
+from tests.support.eventually import eventually
 from tests.support.whole_platform import partitions
 
 #: A placement rule of one's own (docs/guides/own-policy.md): the last of what is offered.
@@ -20,6 +23,10 @@ class Last:
     def choose(self, now, batch, offers):
         return offers[-1]
 """
+
+
+def attempts(client: Client, id_: str) -> list[Attempt]:
+    return [attempt for attempt in client.explain(id_).attempts if attempt.decision is not None]
 
 
 def test_a_call_right_after_a_start_is_served_and_after_a_restart_too(
@@ -53,9 +60,12 @@ def test_a_call_right_after_a_start_is_served_and_after_a_restart_too(
                     )
                 invocation = client.invoke("echo", {"x": [1]})
                 assert invocation.output == {"x": [1]}
-                decision = client.explain(invocation.id).attempts[-1].decision
-                assert decision is not None
-                assert decision.policy == ("last_of_all:Last" if start else "smore-product")
+                # The history is a moment behind.
+                (attempt,) = eventually(
+                    partial(attempts, client, invocation.id), what="the decision of the first invocation"
+                )
+                assert attempt.decision is not None
+                assert attempt.decision.policy == ("last_of_all:Last" if start else "smore-product")
         finally:
             local.down(home)
     assert len(ids) == 1, "the installation keeps its id"
