@@ -112,12 +112,18 @@ def test_what_happened_before_a_take_over_is_told() -> None:
 
 
 def test_what_is_left_of_a_job_that_has_run_follows_what_was_learnt_of_longer_ones() -> None:
-    """A run that was far longer than said changes no median, but what is left of a job that has outlived all others."""
+    """A longer run that changes neither quantile changes what is left of a job that had outlived all others."""
     driven = DrivenJobs("sjf", gpus(1))
-    driven.submit("again", hours=1, restarts=1)
-    driven.end("again", Ended.FAILED, later=50 * HOUR)
-    driven.submit("long", hours=0.1)
-    driven.submit("short", hours=0.01, later=60.0)
+
+    def learn(ratio: float) -> RunsKnown:
+        return RunsKnown(runs=[Run(project="q", name="", seconds=1.0, ratios={"declared": ratio})])
+
+    driven.tell(learn(1000.0))
+    driven.submit("again", hours=0.01, restarts=1)
+    driven.end("again", Ended.FAILED, later=15 * HOUR)
+    driven.submit("other", hours=1)
+    driven.tell(later=60.0)
+    assert driven.entry("again").length.expected_s == pytest.approx(7.5 * HOUR)
     # The queue is compared with a fresh count after each call.
-    driven.end("long", later=20 * HOUR)
-    assert driven.entry("again").length.expected_s > 100 * HOUR
+    driven.tell(learn(2000.0))
+    assert driven.entry("again").length.expected_s == pytest.approx(5 * HOUR)
