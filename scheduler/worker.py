@@ -19,13 +19,10 @@ def main(queue: str, name: str) -> None:
     configure(config, name)
     app = make_app(name, config, [queue])
     if queue == SCHEDULER_QUEUE:
-        from scheduler.policy.setting import UnknownPolicy
-        from scheduler.tasks.assign import check_policy, register_assign
+        from scheduler.tasks.assign import refused, register_assign
 
-        try:
-            check_policy(config.policy)
-        except UnknownPolicy as error:
-            sys.exit(f"The policy cannot be used: {error}")
+        if reason := refused(config.policy):
+            sys.exit(f"The policy cannot be used: {reason}")
         register_assign(app, config)
     elif queue == LEARN_QUEUE:
         from scheduler.tasks.learn import register_learn

@@ -29,18 +29,20 @@ LOOK_S: Final = 0.2
 LOADING_S: Final = 3.0
 
 
-def check_policy(policy: PolicySettings) -> None:
-    """Make the knobs that a leader would have. Raises UnknownPolicy, which names the setting."""
+def refused(policy: PolicySettings) -> str:
+    """Why no leader could decide with these settings, and which setting it is; "" = one can."""
     from scheduler.policy.knobs import preset
     from scheduler.policy.setting import UnknownPolicy
 
-    wanted = {"SMORE_POLICY__NAME": policy.name, "SMORE_POLICY__SHADOW": policy.shadow}
-    for setting, name in wanted.items():
-        try:
-            if name:
-                preset(name, **(policy.knobs if setting.endswith("NAME") else {}))
-        except UnknownPolicy as error:
-            raise UnknownPolicy(f"{setting}: {error}") from error
+    setting = "SMORE_POLICY__NAME"
+    try:
+        preset(policy.name, **policy.knobs)
+        setting = "SMORE_POLICY__SHADOW"
+        if policy.shadow:
+            preset(policy.shadow)
+    except UnknownPolicy as error:
+        return f"{setting}: {error}"
+    return ""
 
 
 def register_assign(app: Celery, config: Settings) -> None:
