@@ -30,6 +30,7 @@ from smore.process.settings import NURSERY, Settings, WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import gpu_queue, make_app
 from smore.redis.connection import connect
+from smore.redis.logs import LogWriter
 from smore.redis.quarantine import Faults
 from smore.redis.queue import Queue
 from worker.artifacts.environments import Environments
@@ -48,6 +49,7 @@ from worker.runner.survivors import end_survivors
 from worker.runner.zygote_handle import Zygote
 from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
+from worker.training.job_logs import JobLogs
 from worker.training.jobs import Jobs
 from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import Prober, RunGate
@@ -179,6 +181,13 @@ class Worker:
             born_on=cores,
             hosted=own.keeper,
         )
+        self.job_logs = JobLogs(
+            LogWriter(client, config.redis.prefix, config.logs),
+            config.logs,
+            own.gpu,
+            folder=home / "logs",
+            ranks=self.jobs.reports,
+        )
         self.executor = Executor(
             config=own,
             device=device,
@@ -240,6 +249,7 @@ class Worker:
         # Returns at once: it is made while this waits for Redis.
         self.zygote.start()
         self.jobs.adopt()
+        self.job_logs.start()
         while not stop.is_set():
             try:
                 released = self.queue.release(self.config.worker.gpu)
@@ -266,6 +276,7 @@ class Worker:
         """End all runners; jobs go on."""
         self.prober.stop()
         self.heartbeat.stop()
+        self.job_logs.close()
         self.pool.close()
         self.runtimes.close()
         self.zygote.close()

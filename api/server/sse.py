@@ -34,14 +34,14 @@ class Event:
 
 def event_stream(
     request: Request,
-    read: Callable[[], Awaitable[Sequence[Event]]],
+    read: Callable[[], Awaitable[Sequence[Event] | None]],
     goes_on: Callable[[], bool],
     followers: set[asyncio.Event],
 ) -> StreamingResponse:
     """
     An answer with the events that ``read`` gives, which is called until the client leaves, the server stops, or
-    ``goes_on`` is false. Where Redis is away it is called again until Redis is back. While it goes on it is counted
-    among the ``followers``.
+    ``goes_on`` is false; None = there will be no more, which an event of the type ``end`` says. Where Redis is away it is
+    called again until Redis is back. While it goes on it is counted among the ``followers``.
     """
     stopping = request.scope[STOPPING] = asyncio.Event()
 
@@ -58,17 +58,21 @@ def event_stream(
 
 
 async def _encoded(
-    read: Callable[[], Awaitable[Sequence[Event]]], goes_on: Callable[[], bool], stopping: asyncio.Event
+    read: Callable[[], Awaitable[Sequence[Event] | None]], goes_on: Callable[[], bool], stopping: asyncio.Event
 ) -> AsyncIterator[bytes]:
     # Headers are sent with the first bytes: a client learns at once that it is connected.
     yield b": connected\n\n"
     said_at = time.monotonic()
     while goes_on() and not stopping.is_set():
         pause_s = LOOK_S
+        events: Sequence[Event] | None
         try:
             events = await read()
         except (redis.RedisError, OSError):
             events, pause_s = [], AWAY_S
+        if events is None:
+            yield b"event: end\ndata: {}\n\n"
+            return
         if events:
             yield b"".join(b"id: %b\ndata: %b\n\n" % (event.id.encode(), event.data) for event in events)
             said_at = time.monotonic()
