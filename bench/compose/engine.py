@@ -82,6 +82,10 @@ class Project:
         """The output of ``docker compose WORDS``. Raises Failed."""
         return command(*self._words, *words, cwd=self.folder, stdin=stdin)
 
+    def inside(self, service: str, *words: str, stdin: str | None = None) -> str:
+        """The output of a command in the service's container. Raises Failed."""
+        return self.run("exec", "-T", service, *words, stdin=stdin)
+
     def build(self) -> None:
         """Build as the guide says, and tag the image of the trainings."""
         self.run("build")

@@ -90,7 +90,7 @@ class Platform:
 
     def read_key(self) -> None:
         """Take the platform's first key for the load, the command line and :meth:`ask`."""
-        self.key = self.first.run("exec", "-T", "gateway", "cat", "/data/key").strip()
+        self.key = self.first.inside("gateway", "cat", "/data/key").strip()
         self.load = Load(self.url, self.key, Path(os.devnull), self.answers, RATE)
 
     async def ready(self) -> None:

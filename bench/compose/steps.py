@@ -34,6 +34,13 @@ class Reveal(Handler):
     def predict(self, inputs):
         return [{"secret": os.environ["TOKEN"]} for _ in inputs]
 """
+#: Fails where one of the addresses serves no metrics.
+SCRAPE: Final = """
+import sys
+from urllib.request import urlopen
+for target in sys.argv[1:]:
+    assert b"# TYPE" in urlopen(f"http://{target}/metrics", timeout=10).read(), target
+"""
 INSTALLED: Final = """
 import tinywheel
 from smore import Handler
@@ -59,6 +66,7 @@ class Steps:
         return {
             "function": self.function,
             "environment": self.environment,
+            "observe": self.observe,
             "spy": self.spy,
             "kill": self.kill,
             "restart": self.restart,
@@ -79,13 +87,19 @@ class Steps:
         values["image_gb"] = int(command("docker", "image", "inspect", "-f", "{{.Size}}", IMAGE)) / 1e9
         progress(f"built in {values['build_s']:.0f} s")
         began = time.monotonic()
-        starting = asyncio.create_task(asyncio.to_thread(platform.first.run, "up", "-d", "--no-build"))
-        await platform.ready()
-        values["ready_s"] = time.monotonic() - began
-        await starting
+        values["ready_s"] = await self._up("--no-build")
         await self._checks.healthy("up")
         values["healthy_s"] = time.monotonic() - began
         platform.read_key()
+
+    async def _up(self, *options: str) -> float:
+        """``docker compose up -d`` where nothing runs; the seconds until the platform is ready."""
+        began = time.monotonic()
+        starting = asyncio.create_task(asyncio.to_thread(self._platform.first.run, "up", "-d", *options))
+        await self._platform.ready()
+        ready_s = time.monotonic() - began
+        await starting
+        return ready_s
 
     async def idle(self) -> None:
         """CPU that the containers and the engine take with nothing to do."""
@@ -143,6 +157,21 @@ class Steps:
         if output != {"module": "tinywheel"}:
             raise Failed(f"the function with a wheel answered {output}")
 
+    async def observe(self) -> None:
+        """What docs/guides/gpu-host-with-compose.md says under Observe; every target of the scraper answers."""
+        first = self._platform.first
+        listed = await asyncio.to_thread(first.inside, "gateway", "smore", "gpus", "-o", "json")
+        workers = len(json.loads(listed))
+        words = ("smore", "metrics", "scrape-config", "--compose", "--workers", str(workers))
+        printed = await asyncio.to_thread(first.inside, "gateway", *words)
+        # The gateway's metrics want a key.
+        targets = [
+            target for target in re.findall(r"- ([\w-]+:\d+)$", printed, re.MULTILINE) if "gateway" not in target
+        ]
+        if len(targets) < 5 + workers:
+            raise Failed(f"the scraper's targets are {targets}")
+        await asyncio.to_thread(first.inside, "gateway", "python", "-c", SCRAPE, *targets)
+
     async def spy(self) -> None:
         """A function looks for the passwords while Redis is restarted, and tries what it must not do."""
         platform, figures = self._platform, self._figures
@@ -195,8 +224,8 @@ class Steps:
         await asyncio.to_thread(second.run, "up", "-d", "--build")
         await self._checks.healthy("second host")
         await platform.cli("secrets", "set", "TOKEN", stdin=REVEALED)
-        key = platform.first.run("exec", "-T", "gateway", "cat", "/data/secrets.key")
-        second.run("exec", "-T", "node", "sh", "-c", "umask 077; cat > /data/secrets.key", stdin=key)
+        key = platform.first.inside("gateway", "cat", "/data/secrets.key")
+        second.inside("node", "sh", "-c", "umask 077; cat > /data/secrets.key", stdin=key)
         await platform.deploy("reveal", REVEAL, "entrypoint: handler:Reveal, slo: {deadline: 30s}, secrets: [TOKEN]")
         await platform.cli("pin", "reveal", SECOND_GPU)
         output = json.loads(await platform.cli("invoke", "reveal"))
@@ -212,10 +241,7 @@ class Steps:
         """``down`` ends the trainings of the first host in order; then ``up`` again."""
         first = self._platform.first
         await asyncio.to_thread(first.run, "down")
-        began = time.monotonic()
-        await asyncio.to_thread(first.run, "up", "-d")
-        await self._platform.ready()
-        self._figures.values["ready_again_s"] = time.monotonic() - began
+        self._figures.values["ready_again_s"] = await self._up()
         await self._checks.trainings_ended("down", FIRST_GPU)
         await self._checks.after("down, up")
         await self._checks.train(FIRST_GPU)

@@ -466,7 +466,8 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
-    deadline to its end, 0 = it was in time, or has not ended.
+    deadline to its end, 0 = it was in time, or has not ended. ``cold``: whether its last attempt had to load the
+    handler; lists alone say so, None = not known.
     """
 
     id: str
@@ -482,6 +483,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: datetime | None = None
     finished_at: datetime | None = None
     late_ms: float = 0.0
+    cold: bool | None = None
     output: Any = None
 
 

@@ -96,3 +96,12 @@ def placed(job: Any) -> str:
     if job.expected is None:
         return f"{job.name} is {job.state}; no job scheduler has decided about it yet: smore jobs queue"
     return f"{job.name} waits in place {job.expected.place}: {job.expected.message} It is {outlook(job.expected)}."
+
+
+def tried(name: str, trial: Any) -> str:
+    """What would become of a job that came now."""
+    expected = trial.expected
+    if not trial.gpus:
+        return f"{name} would wait in place {expected.place}: {expected.message} It is {outlook(expected)}."
+    ends = until(expected.end_at, expected.end_late_at)
+    return f"{name} would start now on {', '.join(trial.gpus)}" + (f", expected to end {ends}" if ends else "")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from smore.cli import job_words, own_program
+from smore.cli import job_words, names, own_program
 from smore.cli.logs import json_line
 from smore.cli.terminal import (
     EXIT_USAGE,
@@ -21,8 +21,10 @@ from smore.cli.terminal import (
     moment,
     ms,
     percent,
+    say,
     show,
     show_value,
+    tell,
 )
 
 app = typer.Typer(
@@ -105,7 +107,8 @@ def start(
         int | None, typer.Option("--gpus", min=1, metavar="N", help="On so many GPU instances of one kind; 1.")
     ] = None,
     gpu: Annotated[
-        list[str] | None, typer.Option(help="On this GPU instance, once for each: it waits for exactly these.")
+        list[str] | None,
+        typer.Option(autocompletion=names.gpus, help="On this GPU instance, once for each: it waits for exactly these."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="The kind of GPU that it needs, as `smore gpus` names it.")] = None,
     iterations: Annotated[int | None, typer.Option(help="How long it is: so many iterations in all.")] = None,
@@ -131,6 +134,7 @@ def start(
         str | None, typer.Option(help="Kept for it on each GPU instance, such as 12GiB; else what it was seen to hold.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say when it would start and end.")] = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """
     Start a training as soon as there is room for it.
@@ -163,16 +167,10 @@ def start(
         }
         if dry_run:
             trial = client.try_job(name, command, **asked)
-            if trial.gpus:
-                ends = job_words.until(trial.expected.end_at, trial.expected.end_late_at)
-                print(f"{name} would start now on {', '.join(trial.gpus)}" + (f" and end {ends}" if ends else ""))
-            else:
-                expected = trial.expected
-                print(f"{name} would wait in place {expected.place}: {expected.message}")
-                print(f"It is {job_words.outlook(expected)}.")
+            tell(job_words.tried(name, trial), trial, output)
             return
         job = client.start_job(name, command, **asked)
-    print(job.id, flush=True)
+    tell(job.id, job, output)
     print(job_words.placed(job), file=sys.stderr)
 
 
@@ -200,25 +198,25 @@ def explain(job: JobId, output: OutputOption = Output.TABLE) -> None:
         return
     expected = answer.expected
     if expected is None:
-        print(f"{answer.name} ({answer.state}): {answer.summary}")
+        say(f"{answer.name} ({answer.state}): {answer.summary}")
     elif expected.place:
-        print(
+        say(
             f"{answer.name} waits in place {expected.place} since {job_words.span(expected.waited_s)}: {answer.summary}"
         )
-        print(f"It is {job_words.outlook(expected)}.")
+        say(f"It is {job_words.outlook(expected)}.")
     else:
         ends = job_words.until(expected.end_at, expected.end_late_at)
         on = f" on {', '.join(expected.gpus)}" if expected.gpus else ""
-        print(f"{answer.name} is {answer.state}{on}" + (f", expected to end {ends}." if ends else "."))
+        say(f"{answer.name} is {answer.state}{on}" + (f", expected to end {ends}." if ends else "."))
     if expected is not None:
-        print(
+        say(
             f"What is left: {job_words.span(expected.length_s)}, in one case of ten more than"
             f" {job_words.span(expected.length_90_s)} ({SOURCES.get(expected.source, expected.source)})."
         )
     for decision in answer.decisions[:10]:
         on = f" on {', '.join(decision.gpus)}" if decision.gpus else ""
         message = f": {decision.message}" if decision.message else ""
-        print(f"{moment(decision.at)}  attempt {decision.attempt}  {decision.kind}{on}{message}")
+        say(f"{moment(decision.at)}  attempt {decision.attempt}  {decision.kind}{on}{message}")
 
 
 #: Sources of lengths in words.
@@ -278,9 +276,9 @@ def statement(job: JobId, output: OutputOption = Output.TABLE) -> None:
     with connected() as client:
         figures = client.statement(job)
     if output is Output.TABLE:
-        print(figures.summary)
+        say(figures.summary)
         for step in figures.steps[:10]:
-            print(
+            say(
                 f"{moment(step.at)}  {step.gpu}  {step.step}  (duty {step.duty:.0%}, predictions x {step.factor:.2f})"
             )
     else:
@@ -288,32 +286,33 @@ def statement(job: JobId, output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("stop")
-def stop(job: JobId, project: ProjectOption = None) -> None:
+def stop(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
     """End a job. One that runs elsewhere is let go: it trains on, and is not followed any more."""
     stopped = _changed(job, "stop", project)
-    if stopped.source == "started" or stopped.state != "stopping":
-        print(f"{stopped.name} is {stopped.state}")
-    else:
-        print(f"{stopped.name} is no longer followed; it was started elsewhere and trains on")
+    ended = stopped.source == "started" or stopped.state != "stopping"
+    trains_on = "no longer followed; it was started elsewhere and trains on"
+    tell(f"{stopped.name} is {stopped.state if ended else trains_on}", stopped, output)
 
 
 @app.command("hold")
-def hold(job: JobId, project: ProjectOption = None) -> None:
+def hold(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
     """Keep a job that waits from being started, until it is released."""
     held = _changed(job, "hold", project)
-    print(f"{held.name} is held: smore jobs release {held.name}")
+    tell(f"{held.name} is held: smore jobs release {held.name}", held, output)
 
 
 @app.command("release")
-def release(job: JobId, project: ProjectOption = None) -> None:
+def release(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
     """Let a job that is held wait for its turn again."""
-    print(f"{_changed(job, 'release', project).name} waits for its turn")
+    released = _changed(job, "release", project)
+    tell(f"{released.name} waits for its turn", released, output)
 
 
 @app.command("restart")
-def restart(job: JobId, project: ProjectOption = None) -> None:
+def restart(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
     """Queue a job that is over again; it goes on from its last checkpoint."""
-    print(f"{_changed(job, 'restart', project).name} waits for its turn, and goes on from its last checkpoint")
+    restarted = _changed(job, "restart", project)
+    tell(f"{restarted.name} waits for its turn, and goes on from its last checkpoint", restarted, output)
 
 
 @app.command("move")
@@ -321,6 +320,7 @@ def move(
     job: JobId,
     first: Annotated[bool, typer.Option("--first", help="Before all others that wait.")] = False,
     project: ProjectOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Put a job that waits before all others; for operators."""
     from smore_client import admin
@@ -329,7 +329,7 @@ def move(
         fail("where to? smore jobs move JOB --first", EXIT_USAGE)
     with connected() as client:
         moved = client.carry(admin.move_job_first(job, project=project))
-    print(f"{moved.name} is before all others that wait")
+    tell(f"{moved.name} is before all others that wait", moved, output)
 
 
 def _changed(job: str, action: str, project: str | None) -> Any:
@@ -342,11 +342,15 @@ def _changed(job: str, action: str, project: str | None) -> Any:
 @app.command("attach")
 def attach(
     pid: Annotated[int, typer.Option(min=1, help="Its process number on the machine of the GPU instance.")],
-    gpu: Annotated[str | None, typer.Option(help="Where it trains; needed where the platform cannot find out.")] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(autocompletion=names.gpus, help="Where it trains; needed where the platform cannot find out."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Of the job; without it pid-<number>.")] = None,
     workload: Annotated[
         str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")
     ] = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """
     Watch a training that runs already, without a change to its code.
@@ -358,4 +362,5 @@ def attach(
 
     with connected() as client:
         attached = client.carry(admin.attach(name or f"pid-{pid}", pid, gpu=gpu, workload=workload))
-    print(f"{attached.id} on {attached.gpu}; its degradation is not measured: that needs smore.track() in its loop")
+    unmeasured = "its degradation is not measured: that needs smore.track() in its loop"
+    tell(f"{attached.id} on {attached.gpu}; {unmeasured}", attached, output)

@@ -1,12 +1,26 @@
 """``smore projects``: projects, what they may use and what they use."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from smore.cli.terminal import Column, Output, OutputOption, connected, list_alone, moment, show, show_value
+from smore.cli.terminal import (
+    Column,
+    Output,
+    OutputOption,
+    ProjectName,
+    connected,
+    list_alone,
+    moment,
+    show,
+    show_value,
+    tell,
+)
 
 app = typer.Typer(help="Projects, what they may use and what they use; alone: list them.", invoke_without_command=True)
+
+#: Columns that a narrow screen does without, the first of them first.
+OPTIONAL: Final = ("created", "burst", "job_memory_mib", "rate_per_s", "warm_memory_mib", "weight")
 
 
 @list_alone(app, "List projects.")
@@ -40,19 +54,20 @@ def list_projects(output: Output) -> None:
         ),
         ("created", lambda p: moment(p.created_at)),
     ]
-    show(projects, columns, output, optional=("burst", "concurrency", "warm_memory_mib", "job_memory_mib", "created"))
+    show(projects, columns, output, optional=OPTIONAL)
 
 
 @app.command("create")
-def create(name: str) -> None:
+def create(name: str, output: OutputOption = Output.TABLE) -> None:
     """Create a project; `smore keys create --project` then makes a key of it."""
     with connected() as client:
-        print(client.create_project(name).name)
+        created = client.create_project(name)
+    tell(created.name, created, output)
 
 
 @app.command("limit")
 def limit(
-    name: str,
+    name: ProjectName,
     rate: Annotated[float | None, typer.Option(help="Invocations accepted a second, over time.")] = None,
     burst: Annotated[int | None, typer.Option(help="How many of them at once.")] = None,
     depth: Annotated[int | None, typer.Option(help="Invocations that wait.")] = None,

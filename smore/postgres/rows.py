@@ -33,6 +33,7 @@ from sqlalchemy import (
     event,
     func,
     make_url,
+    select,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -43,6 +44,7 @@ from smore.domain.function import RevisionState
 from smore.domain.invocation import State
 from smore.domain.job import JobState, Outcome
 from smore.domain.predictor import PredictorState
+from smore.domain.spelling import nothing_named
 
 #: Timeout of a connection's start and test, seconds.
 _CONNECT_S: Final = 3
@@ -779,7 +781,7 @@ def require_project(session: Session, name: str) -> ProjectRow:
     """Raises NotFound."""
     row = session.get(ProjectRow, name)
     if row is None:
-        raise NotFound(f"There is no project {name}.")
+        raise NotFound(nothing_named("project", name, session.scalars(select(ProjectRow.name))))
     return row
 
 

@@ -130,6 +130,10 @@ def test_the_image_runs_as_a_user_of_its_own_who_finds_the_compiled_policy() -> 
     user = next(number for number, line in enumerate(lines) if "useradd --uid 10001" in line)
     assert user < lines.index("COPY . .") < lines.index("USER smore") < lines.index("RUN python -m scheduler.policy")
     assert any("chmod -R a+rX ." in line for line in lines)
+    # What is installed depends on two pyproject.toml and the constraints alone: other changes leave that layer as it is.
+    install = next(number for number, line in enumerate(lines) if "pip install" in line)
+    copied = {word for line in lines[:install] if line.startswith("COPY") for word in line.split()[1:-1]}
+    assert copied == {"pyproject.toml", "constraints.txt", "client/pyproject.toml"}
 
 
 def test_trainings_have_a_container_that_an_update_leaves_alone() -> None:

@@ -30,13 +30,11 @@ from smore.redis.queue import Queue
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, report
 from tests.support.gateway import Served, add_key, problem
+from tests.support.trainings import jobs as own_jobs
 from worker import proc
-from worker.activity import Activity
 from worker.training import jobs as worker_jobs
 from worker.training import remote_steps as feeds
-from worker.training.jobs import Jobs
 from worker.training.remote_steps import RemoteSteps
-from worker.training.run_gate import RunGate
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -61,28 +59,16 @@ class Worker:
         self._queue = Queue(client, prefix, config.queue)
         self._fleet = fleet.Fleet(client, prefix)
         self._cursor = "0-0"
-        activity = Activity()
         self.moved: list[int] = []
         #: What the device says of who computes on it.
         self.computing: dict[int, float] | None = None
-        self.jobs = Jobs(
+        self.jobs = own_jobs(
+            home,
             gpu=GPU,
-            home=home,
-            entrypoints=(),
-            cores=(),
-            environment={},
-            activity=activity,
-            gate=RunGate(activity),
-            seed="s",
-            probe_share=0.0,
-            probe_max_s=1.0,
-            memory_of=lambda _pid: 1.0,
-            quick_memory_of=lambda _pid: None,
             computing=lambda: self.computing,
             users=frozenset({os.geteuid()}),
             steps_of=lambda id_: RemoteSteps(client, prefix, id_, GPU),
             started=self.moved.append,
-            changed=lambda: None,
         )
         self.jobs.adopt()
 
@@ -93,7 +79,7 @@ class Worker:
                 case AttachJob():
                     self.jobs.attach(command)
                 case StopJob():
-                    self.jobs.stop(command.id)
+                    self.jobs.stop(command)
         self.jobs.tick()
         document = encode_report(Report(**{**_fields(report()), "jobs": self.jobs.reports()}))
         self._queue.report(GPU, document, ttl_s=60, lease_s=2, cursor="", running=[])
@@ -295,7 +281,7 @@ def test_a_projects_key_may_have_its_own_users_processes_watched(
             worker.jobs.attach(AttachJob(version=1, id=id_, project="tenant", name="n", pid=process.pid, **given))
             worker.jobs.tick()
             (one,) = [one for one in worker.jobs.reports() if one.id == id_]
-            worker.jobs.stop(id_)
+            worker.jobs.stop(StopJob(1, id_))
             return one.pid, one.memory_mib, one.reason
 
         itself: dict[str, Any] = {"start": start, "boot": boot}

@@ -187,9 +187,13 @@ IDLE = ("timeit", "-n", "1", "-r", "1", "-s", "import time", "time.sleep(600)")
 def test_what_became_of_jobs_while_no_worker_was_there(stage: Bench) -> None:
     for id_, argv in (("whole", IDLE), ("killed", IDLE), ("orphan", IDLE), ("short", ("timeit", "-n", "1", "pass"))):
         start_job(stage, *argv, id_=id_)
-    eventually(lambda: all(find_job(stage, id_) is not None for id_ in ("whole", "killed", "orphan")), what="they run")
-    pids = {id_: job(stage, id_).pid for id_ in ("whole", "killed", "orphan")}
-    assert all(pids.values()), stage.log()
+    pids: dict[str, int] = {}
+
+    def begun() -> bool:
+        pids.update({one.id: one.pid for one in stage.report().jobs if one.id != "short"})
+        return len(pids) == 3 and all(pids.values())
+
+    eventually(begun, what="they run")
     eventually(lambda: (one := find_job(stage, "short")) is not None and one.state == "ended", what="it has ended")
     assert job(stage, "short").exit_code == 0
     shims = {id_: proc.ancestors(pid)[0] for id_, pid in pids.items()}

@@ -65,6 +65,6 @@ def test_what_cannot_be_used_is_one_line_and_exit_2(
 
 
 def test_the_number_of_processes_changes_nothing() -> None:
-    plan = trainings.plan("jobs-small", "smore-jobs,tiresias", 3, "", 0.0, (BUNDLED,))
+    plan = trainings.plan("jobs-small-shared", "smore-jobs,sjf-bsbf", 2, "", 0.0, 0.25, (BUNDLED,))
     one, two = (trainings.values(plan, workers, lambda *_: None) for workers in (1, 2))
     assert one == two
