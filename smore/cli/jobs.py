@@ -108,7 +108,9 @@ def start(
     ] = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option(autocompletion=names.gpus, help="On this GPU instance, once for each: it waits for exactly these."),
+        typer.Option(
+            autocompletion=names.gpus, help="On this GPU instance, once for each: it waits for exactly these."
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="The kind of GPU that it needs, as `smore gpus` names it.")] = None,
     iterations: Annotated[int | None, typer.Option(help="How long it is: so many iterations in all.")] = None,
@@ -278,9 +280,7 @@ def statement(job: JobId, output: OutputOption = Output.TABLE) -> None:
     if output is Output.TABLE:
         say(figures.summary)
         for step in figures.steps[:10]:
-            say(
-                f"{moment(step.at)}  {step.gpu}  {step.step}  (duty {step.duty:.0%}, predictions x {step.factor:.2f})"
-            )
+            say(f"{moment(step.at)}  {step.gpu}  {step.step}  (duty {step.duty:.0%}, predictions x {step.factor:.2f})")
     else:
         show_value(figures, output)
 
