@@ -189,7 +189,6 @@ def attempts(job: "Job", of_job: Sequence["Attempt"]) -> schemas.JobAttempts:
                 why=one.why,
                 message=one.message,
                 exit_code=one.exit_code,
-                seed_attempt=one.seed_attempt,
                 iterations_from=one.iterations_from,
                 iterations=one.iterations,
             )

@@ -6,7 +6,7 @@ Wherever a job is named, its id and its name will do.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,11 +25,10 @@ from api.schemas.logs import LogLines
 from api.server.bodies import BoundedRoute
 from api.statements import stated
 from api.submission import check_ever, check_fits, request_of
-from smore.domain.job import OVER, STARTED, Action, JobState
+from smore.domain.job import OVER, STARTED, JobState
 from smore.domain.limits import NO_LIMITS
-from smore.messages.commands import SetBudget, StartJob, StopJob
+from smore.messages.commands import SetBudget, StopJob
 from smore.messages.job_queue import PublishedJob, PublishedQueue
-from smore.messages.reports import Report
 from smore.process.vault import seal_env
 from smore.redis.catalog import KeyEntry
 from smore.redis.job_queue import JobQueue
@@ -71,7 +70,6 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
         job = store.jobs.submit(caller.project, body.name, request, env, admit=admit)
         # A variable may be a password: the audit log has none of them.
         change.target, change.after = f"job/{job.id}", {"name": body.name, **request.to_dict()}
-    _place_now(gateway, job, plain, reports)
     queue = _doors(gateway)
     queue.wake()
     until = time.monotonic() + DECIDED_S
@@ -213,10 +211,9 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, pr
     with trail.change(caller, f"job/{record.id}", {"state": record.state.value}, project=record.project) as change:
         if record.source != STARTED:
             gateway.fleet().detach(record.id)
+            for gpu in record.gpus:
+                gateway.fleet().send(gpu, StopJob(version=1, id=record.id))
         stopping = gateway.store().jobs.stop(record.project, record.id)
-        for gpu in record.gpus:
-            command = StopJob(version=1, id=record.id, attempt=record.attempt, grace_s=record.request.grace_s)
-            gateway.fleet().send(gpu, command)
         change.after = {"state": stopping.state.value}
     _doors(gateway).wake()
     return job_views.shown(stopping, [])
@@ -296,41 +293,6 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, bo
 def _job(gateway: Gateway, caller: KeyEntry, reference: str, project: str | None) -> "Job":
     """By id or name. Raises NotFound, Conflict, Forbidden."""
     return gateway.store().jobs.find(project_of(caller, project), reference)
-
-
-def _place_now(gateway: Gateway, job: "Job", env: Mapping[str, str], reports: Sequence[Report]) -> None:
-    """Start a job on the GPU instances that it names, else on those with the fewest jobs."""
-    from smore.postgres.jobs import Change as Details
-
-    request = job.request
-    least = sorted(reports, key=lambda report: (len(report.jobs), report.utilisation, report.gpu))
-    gpus = list(request.gpus) or [report.gpu for report in least[: request.count]]
-    placed = gateway.store().jobs.move(job.id, Action.START, Details(gpus=gpus))
-    if placed is None or not gpus:
-        return
-    for rank, gpu in enumerate(gpus):
-        command = StartJob(
-            version=1,
-            id=job.id,
-            project=job.project,
-            name=job.name,
-            argv=list(job.argv),
-            env=dict(env),
-            workload=request.workload,
-            budget=request.budget,
-            memory_mib=request.memory_mib,
-            attempt=placed.attempt,
-            rank=rank,
-            world=len(gpus),
-            gpus=gpus,
-            local_rank=rank,
-            local_world=len(gpus),
-            grace_s=request.grace_s,
-            secrets=dict(request.secrets),
-            trusted=request.trusted,
-            cwd=request.cwd,
-        )
-        gateway.fleet().send(gpu, command)
 
 
 @contextmanager

@@ -300,8 +300,7 @@ class JobAttempt(BaseModel):
     One start of all ranks of a job, on ``gpus`` (the rank of each is its place there) of the machines ``nodes``.
 
     ``up_at``: all ranks ran; ``ended_at``: none of them does any more, null = it goes on. ``why`` it ended, and in words
-    ``message``. ``iterations_from`` and ``iterations``: of the job, when it began and at its end. ``seed_attempt``: whose
-    checkpoint it began with, 0 = none.
+    ``message``. ``iterations_from`` and ``iterations``: of the job, when it began and at its end.
     """
 
     attempt: int
@@ -313,7 +312,6 @@ class JobAttempt(BaseModel):
     why: str = ""
     message: str = ""
     exit_code: int | None = None
-    seed_attempt: int = 0
     iterations_from: int = 0
     iterations: int = 0
 

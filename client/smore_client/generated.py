@@ -600,7 +600,6 @@ class JobAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
     ``up_at``: all ranks ran; ``ended_at``: none of them does any more, None = it goes on. ``why`` it ended, and in
     words ``message``. ``iterations_from`` and ``iterations``: of the job, when it began and at its end.
-    ``seed_attempt``: whose checkpoint it began with, 0 = none.
     """
 
     attempt: int
@@ -612,7 +611,6 @@ class JobAttempt(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     message: str = ""
     exit_code: int | None = None
-    seed_attempt: int = 0
     iterations_from: int = 0
     iterations: int = 0
 

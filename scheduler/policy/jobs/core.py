@@ -9,6 +9,7 @@ first stop running jobs that are behind others in the order; only the simulator 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import assert_never
@@ -269,6 +270,8 @@ class JobPolicy:
         job = self.jobs.get(event.id)
         if job is None or not job.gpus or event.attempt != job.attempt or event.iteration_s <= 0:
             return
+        if event.length and not job.spec.iterations:
+            job.spec = replace(job.spec, iterations=event.length)
         job.iterations, job.iteration_s = event.iterations, event.iteration_s / job.slowdown
         job.progressed_s = job.alone_s(at)
         job.note_told(self.lengths, at)

@@ -91,12 +91,16 @@ class StartRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgressed:
-    """The attempt has done ``iterations`` of the job in all, and one takes ``iteration_s`` now, whoever is beside it."""
+    """
+    The attempt has done ``iterations`` of the job in all, and one takes ``iteration_s`` now, whoever is beside it.
+    ``length``: how many the job has, as its process says, 0 = it says nothing; it counts where its owner said none.
+    """
 
     id: str
     attempt: int
     iterations: int
     iteration_s: float
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

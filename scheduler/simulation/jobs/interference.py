@@ -5,8 +5,8 @@ the time that its trace says.
 ``constant=X``: each takes X times as long beside another one. ``muri``: by the publisher's own times of CPU, GPU and
 network in an iteration, the largest over the three of max(1, sum of busy shares) to the power of 1.1, times 1.02.
 ``gavel-v100``, ``gavel-p100``, ``gavel-k80``: measured pairs of trainings, of which each application stands for one at the
-middle of the batches that were measured; by the number of GPUs of the smaller of the two jobs (8, 4, 2 or 1) as far as the
-pair was measured on so many. A pair that did not fit into memory is infinitely slow, and no rule is told of it.
+middle of the batches that were measured. They are of one GPU each, and stand for gangs too: all rows of more GPUs have no
+throughput together. A pair that did not fit into memory is infinitely slow, and no rule is told of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,7 +86,11 @@ class Gavel:
             "gpu",
             *(f"{field}{side}" for field in ("model", "batch", "scale", "solo_tput", "coloc_tput") for side in "12"),
         )
-        rows = [(line, row) for line, row in read_rows(path, names) if row["gpu"] == gpu]
+        rows = [
+            (line, row)
+            for line, row in read_rows(path, names)
+            if row["gpu"] == gpu and all(float(row["scale" + side] or 0) == 1 for side in "12")
+        ]
         if not rows:
             raise refuse(path, 0, "gpu", f"no row of {gpu}")
         batches: dict[str, set[str]] = {}
@@ -97,22 +101,16 @@ class Gavel:
             model: sorted(measured, key=lambda batch: float(batch or 0))[len(measured) // 2]
             for model, measured in batches.items()
         }
-        #: (training, the other one, GPUs of each) → slowdown of the former.
-        self._pairs: dict[tuple[str, str, int], float] = {}
+        #: (training, the other one) → slowdown of the former.
+        self._pairs: dict[tuple[str, str], float] = {}
         for line, row in rows:
-            if row["scale1"] != row["scale2"] or any(
-                row["batch" + side] != middle[row["model" + side]] for side in "12"
-            ):
+            if any(row["batch" + side] != middle[row["model" + side]] for side in "12"):
                 continue
             for side, other in ("12", "21"):
                 alone, together = (
                     read_number(path, line, field + side, row[field + side]) for field in ("solo_tput", "coloc_tput")
                 )
-                pair = (
-                    row["model" + side],
-                    row["model" + other],
-                    int(read_number(path, line, "scale1", row["scale1"], 1)),
-                )
+                pair = row["model" + side], row["model" + other]
                 self._pairs[pair] = max(1.0, alone / together) if together else inf
 
     def slowdown(self, job: SimulatedJob, beside: Sequence[SimulatedJob]) -> float:
@@ -124,14 +122,10 @@ class Gavel:
             if one.model not in GAVEL_MODELS:
                 raise bad("truth", f"gavel knows the applications {', '.join(GAVEL_MODELS)}, not {one.model!r}")
             models.append(GAVEL_MODELS[one.model])
-        for gpus in (8, 4, 2, 1):
-            slowdown = self._pairs.get((models[0], models[1], gpus))
-            if gpus <= min(job.gpus, other.gpus) and slowdown is not None:
-                return slowdown
-        return inf
+        return self._pairs.get((models[0], models[1]), inf)
 
     def workload(self, job: SimulatedJob) -> str:
-        return f"{job.model}@{job.gpus}"
+        return job.model
 
 
 def interference_of(name: str, among: Sequence[Path] = (BUNDLED,)) -> InterferenceModel:
