@@ -30,6 +30,7 @@ from smore.process.settings import NURSERY, Settings, WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import gpu_queue, make_app
 from smore.redis.connection import connect
+from smore.redis.logs import LogWriter
 from smore.redis.quarantine import Faults
 from smore.redis.queue import Queue
 from worker.artifacts.environments import Environments
@@ -39,10 +40,12 @@ from worker.batches import Executor
 from worker.device import driver
 from worker.device.device import Device, open_device
 from worker.frames import SLACK_MIB, Confinement, Results
+from worker.function_logs import FunctionLogs
 from worker.heartbeat import Heartbeat
 from worker.pool.parked import Parked
 from worker.pool.pool import Pool
 from worker.pool.secrets import Secrets
+from worker.runner.output import OutputReader
 from worker.runner.runner_handle import Bounds, Runner
 from worker.runner.survivors import end_survivors
 from worker.runner.zygote_handle import Zygote
@@ -109,6 +112,8 @@ class Worker:
         self._cache.mkdir(exist_ok=True)
         self._cache.chmod(0o755)
         confined = confinement(own, self._cache)
+        self.logs = FunctionLogs(LogWriter(client, config.redis.prefix, config.logs), config.logs, own.gpu)
+        self._reader = OutputReader(self.logs.take)
         self.zygote = Zygote(
             nursery=own.nursery or run.resolve() / NURSERY,
             cores=device.cores,
@@ -123,6 +128,7 @@ class Worker:
             started=self._join_group,
             near=near(device, cores),
             threads=own.threads,
+            reader=self._reader,
         )
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
         self.runtimes = RuntimeProvider(
@@ -188,6 +194,7 @@ class Worker:
             pool=self.pool,
             gate=self.gate,
             jobs=self.jobs.running,
+            tell=self.logs.tell,
         )
         self.heartbeat = Heartbeat(
             config=config,
@@ -237,6 +244,8 @@ class Worker:
         """
         if survivors := end_survivors(self._record):
             log.warning("survivors of the former worker ended", count=survivors)
+        self.logs.start()
+        self._reader.start()
         # Returns at once: it is made while this waits for Redis.
         self.zygote.start()
         self.jobs.adopt()
@@ -269,6 +278,8 @@ class Worker:
         self.pool.close()
         self.runtimes.close()
         self.zygote.close()
+        self._reader.stop()
+        self.logs.close()
         self._device.close()
         remove_left(self._runner_groups)
         if self._group is not None:

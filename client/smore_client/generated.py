@@ -377,7 +377,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """
     Why an invocation went as it did. ``summary``: in words; ``slack_s``: seconds from its finish to its deadline;
-    ``complete`` False: the history does not have all of it yet, ask again.
+    ``complete`` False: the history does not have all of it yet, ask again; ``traceback``: of an error that its handler
+    raised, as long as its result is kept.
     """
 
     id: str
@@ -386,6 +387,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     state: State = State("")
     cause: str = ""
     summary: str = ""
+    traceback: str = ""
     rows: int = 0
     arrival_at: datetime | None = None
     deadline_at: datetime | None = None
@@ -458,7 +460,8 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
-    deadline to its end, 0 = it was in time, or has not ended.
+    deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
+    frames of the handler's own code as Python prints them.
     """
 
     id: str
@@ -467,6 +470,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 0
     cause: str = ""
     detail: str = ""
+    traceback: str = ""
     attempt: int = 0
     gpu: str = ""
     rows: int = 1
