@@ -14,8 +14,9 @@ import socket
 import struct
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -45,6 +46,9 @@ SCHEMA_BYTES: Final = 64 << 10
 SCHEMA_DEPTH: Final = 64
 #: The longest description of one invocation's tensors; it becomes a header of the answer.
 SHAPES_BYTES: Final = 4096
+
+#: By stream: what stands in a runner's standard output before lines of that stream, where others precede them.
+MARKS: Final[Mapping[str, bytes]] = MappingProxyType({"stdout": b"\0o\n", "stderr": b"\0e\n"})
 
 _HEADER: Final = struct.Struct("<IQ")
 #: A message up to this takes one system call to receive.

@@ -9,6 +9,7 @@ anything else than a pipe, because a function whose pipe is full waits.
 
 import fcntl
 import os
+import re
 import select
 import threading
 import time
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from smore.process import observability
+from worker.frames import MARKS
 
 log = observability.logger(__name__)
 
@@ -27,6 +29,8 @@ PIPE_BYTES: Final = 256 << 10
 PAUSE_S: Final = 0.02
 #: Bytes of a line that has no end yet; a longer one is taken as it is.
 _UNFINISHED: Final = 64 << 10
+_STREAMS: Final = {mark: stream for stream, mark in MARKS.items()}
+_MARK: Final = re.compile(b"(" + b"|".join(map(re.escape, _STREAMS)) + b")")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ class RunnerOutput:
         self._invocations: Sequence[str] = ()
         self._lock = threading.Lock()
         self._poll = select.poll()
-        #: By descriptor: its stream, and a line without its end.
+        #: By descriptor: the stream of its next lines, and a line without its end.
         self._streams: dict[int, str] = {}
         self._unfinished: dict[int, bytes] = {}
 
@@ -121,15 +125,25 @@ class RunnerOutput:
                 self._close(descriptor)
 
     def _give(self, descriptor: int, text: bytes) -> None:
+        """Whole lines, each under the stream that the marks before it name."""
+        first, *marked = _MARK.split(text)
+        if first:
+            self._give_lines(self._streams[descriptor], first)
+        for mark, lines in zip(marked[::2], marked[1::2], strict=True):
+            stream = self._streams[descriptor] = _STREAMS[mark]
+            if lines:
+                self._give_lines(stream, lines)
+
+    def _give_lines(self, stream: str, text: bytes) -> None:
         self._take(
             Printed(
                 at=time.time(),
                 function=self._function,
                 revision=self._revision,
                 pid=self.pid,
-                stream=self._streams[descriptor],
+                stream=stream,
                 invocations=self._invocations,
-                text=text,
+                text=text if text.endswith(b"\n") else text + b"\n",
             )
         )
 

@@ -1,6 +1,7 @@
 """
-The standard streams of user code in a runner: whole lines are written to the process's own descriptors 1 and 2, which
-the worker reads (worker/runner/output.py), without the function's secrets.
+The standard streams of user code in a runner: whole lines, without the function's secrets, are written to the process's
+own standard output, which the worker reads (worker/runner/output.py). Both streams go there, with a mark where the
+other one begins, so that their order is kept; native code writes to descriptors 1 and 2 as it likes.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from typing import Any, BinaryIO, Final, cast
 import msgspec
 
 from worker import frames
-from worker.frames import Failed, Predicted
+from worker.frames import MARKS, Failed, Predicted
 
 #: Bytes of what user code printed while it was loaded that an error carries, its end.
 _LOG_BYTES: Final = 6000
@@ -24,11 +25,12 @@ _UNFINISHED: Final = 64 << 10
 
 
 class _Lines(io.RawIOBase):
-    """Writes whole lines to a descriptor. Not thread-safe beyond what one write is."""
+    """One of the two streams. Not thread-safe beyond what one write is."""
 
-    def __init__(self, output: "OutputLog", descriptor: int) -> None:
+    def __init__(self, output: "OutputLog", descriptor: int, mark: bytes) -> None:
         self._output = output
         self._descriptor = descriptor
+        self._mark = mark
         self._rest = b""
 
     def writable(self) -> bool:
@@ -58,10 +60,12 @@ class _Lines(io.RawIOBase):
     def _write(self, lines: bytes) -> None:
         if self._output.hides:
             lines = self._output.masked(lines.decode(errors="replace")).encode()
+        if self._output.mark != self._mark:
+            self._output.mark, lines = self._mark, self._mark + lines
         # A log whose reader is gone must not fail an invocation.
         with contextlib.suppress(OSError):
             while lines:
-                lines = lines[os.write(self._descriptor, lines) :]
+                lines = lines[os.write(1, lines) :]
 
 
 class OutputLog:
@@ -71,7 +75,9 @@ class OutputLog:
         #: Where it is a buffer, what is written is added to it too, its last bytes.
         self.kept: bytearray | None = None
         self._hidden: list[str] = []
-        self.stdout, self.stderr = _Lines(self, 1), _Lines(self, 2)
+        #: Of the stream that was written last.
+        self.mark = MARKS["stdout"]
+        self.stdout, self.stderr = _Lines(self, 1, MARKS["stdout"]), _Lines(self, 2, MARKS["stderr"])
 
     def take_over(self) -> None:
         """Become ``sys.stdout`` and ``sys.stderr``."""

@@ -46,10 +46,11 @@ _HERE: Final = str(Path(__file__).parent)
 _ASYNCIO: Final = str(Path(asyncio.__file__).parent)
 
 
-def failure(error: BaseException, device: str, memory_mib: float) -> Failed:
+def failure(error: BaseException, device: str, memory_mib: float, folder: str = "") -> Failed:
     """
     An error as its answer. Want of memory has a cause of its own, for which torch's allocators raise errors of their
     own; so has a fault of the device (worker/runner/cuda.py), of which the function may have ``memory_mib``.
+    ``folder`` as for :func:`own_traceback`.
     """
     text = f"{type(error).__name__}: {error}"[: frames.TEXT]
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -64,24 +65,25 @@ def failure(error: BaseException, device: str, memory_mib: float) -> Failed:
     return Failed(
         cause=cause or (Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR),
         message=text,
-        traceback=cut(own_traceback(error), frames.TRACEBACK),
+        traceback=cut(own_traceback(error, folder), frames.TRACEBACK),
     )
 
 
-def own_traceback(error: BaseException) -> str:
+def own_traceback(error: BaseException, folder: str = "") -> str:
     """
     The error as Python prints it, with the frames of user code alone, the most recent ones where there are many; ''
-    where user code was not reached.
+    where user code was not reached. Files of the uploaded ``folder`` are named as they were there.
     """
     reached = _own_frames(error)
     if reached is None and not isinstance(error, SyntaxError):
         return ""
-    return "".join(traceback.format_exception(type(error), error, reached, limit=-_MOST_FRAMES))
+    text = "".join(traceback.format_exception(type(error), error, reached, limit=-_MOST_FRAMES))
+    return text.replace(f'  File "{folder}/', '  File "') if folder else text
 
 
-def print_error(error: BaseException) -> None:
-    """Print it to standard error, for whoever wrote the handler."""
-    print(own_traceback(error).rstrip() or f"{type(error).__name__}: {error}", file=sys.stderr)
+def print_error(error: BaseException, folder: str = "") -> None:
+    """Print it to standard error, for whoever wrote the handler. ``folder`` as for :func:`own_traceback`."""
+    print(own_traceback(error, folder).rstrip() or f"{type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _own_frames(error: BaseException) -> TracebackType | None:
@@ -208,7 +210,7 @@ def serve(channel: Channel) -> NoReturn:
     os.close(nothing)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     handler: Resident | None = None
-    device, memory_mib = "", math.inf
+    device, folder, memory_mib = "", "", math.inf
     while True:
         try:
             meta, body = channel.receive()
@@ -224,7 +226,7 @@ def serve(channel: Channel) -> NoReturn:
                     _prepare(request.device)
                     answer = Prepared()
                 case frames.Load():
-                    device, memory_mib = request.device, request.memory_mib
+                    device, folder, memory_mib = request.device, request.folder, request.memory_mib
                     log.kept = bytearray()
                     log.hide(request.secrets.values())
                     os.environ.update(request.secrets)
@@ -247,8 +249,8 @@ def serve(channel: Channel) -> NoReturn:
                         handler.unload()
                     _end(0)
         except Exception as error:  # noqa: BLE001 - whatever user code raises goes to its caller
-            print_error(error)
-            failed = answer = failure(error, device, memory_mib)
+            print_error(error, folder)
+            failed = answer = failure(error, device, memory_mib, folder)
             if log.kept:
                 printed = log.kept.decode(errors="replace").strip()
                 answer = msgspec.structs.replace(failed, message=f"{failed.message}\nIts log:\n{printed}")

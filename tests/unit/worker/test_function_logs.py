@@ -10,6 +10,7 @@ from smore.messages.logs import LogPiece
 from smore.process.settings import LogSettings
 from smore.redis.logs import LogWriter
 from tests.support.eventually import eventually
+from worker.frames import MARKS
 from worker.function_logs import BURST_S, LINE_COST, MARK_S, PIECE_BYTES, FunctionLogs
 from worker.runner.output import OutputReader, Printed
 
@@ -138,6 +139,15 @@ def test_a_line_belongs_to_the_batch_that_printed_it() -> None:
         (b"hal\n", "stdout", []),
         (b"of i\n", "stderr", ["i"]),
         (b"of none\n", "stdout", []),
+    ]
+    # Both streams of Python code come in one pipe, so that their order is kept.
+    output.begin(["j"])
+    os.write(out, MARKS["stderr"] + b"1\n" + MARKS["stdout"] + b"2\n3\n" + MARKS["stderr"] + b"4\n")
+    output.end()
+    assert [(one.text, one.stream) for one in taken[4:]] == [
+        (b"1\n", "stderr"),
+        (b"2\n3\n", "stdout"),
+        (b"4\n", "stderr"),
     ]
     os.write(err, b"last words")
     output.close()
