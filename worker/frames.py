@@ -47,7 +47,7 @@ SCHEMA_DEPTH: Final = 64
 #: The longest description of one invocation's tensors; it becomes a header of the answer.
 SHAPES_BYTES: Final = 4096
 
-#: By stream: what stands in a runner's standard output before lines of that stream, where others precede them.
+#: By stream: what stands in a runner's standard output before lines of that stream, which at first is ``stdout``.
 MARKS: Final[Mapping[str, bytes]] = MappingProxyType({"stdout": b"\0o\n", "stderr": b"\0e\n"})
 
 _HEADER: Final = struct.Struct("<IQ")

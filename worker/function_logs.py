@@ -30,6 +30,8 @@ LINE_COST: Final = 64
 BURST_S: Final = 16
 #: Seconds between two lines that say how many were dropped.
 MARK_S: Final = 1.0
+#: Seconds between two checks of how much all logs take.
+TRIM_S: Final = 10.0
 #: Seconds that the worker's end waits for what is still to be sent.
 _END_S: Final = 2.0
 
@@ -181,6 +183,7 @@ class FunctionLogs:
 
     def _run(self) -> None:
         silent = False
+        trimmed_at = self._clock()
         while True:
             with self._changed:
                 owed = any(function.dropped for function in self._functions.values())
@@ -191,6 +194,9 @@ class FunctionLogs:
                 if self.send() == 0 and stopped:
                     return
                 silent = False
+                if self._clock() - trimmed_at >= TRIM_S:
+                    trimmed_at = self._clock()
+                    self._writer.trim()
             except (redis.RedisError, OSError) as error:
                 if not silent:
                     log.warning("functions' output is dropped: Redis does not serve", error=str(error))

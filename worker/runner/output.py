@@ -85,7 +85,7 @@ class RunnerOutput:
         # The one system call that a batch pays which prints nothing.
         for descriptor, _ in self._poll.poll(0):
             self.read(descriptor)
-        if any(self._unfinished.values()):
+        if any(tuple(self._unfinished.values())):
             with self._lock:
                 for descriptor, rest in self._unfinished.items():
                     if rest:

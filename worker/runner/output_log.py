@@ -1,7 +1,7 @@
 """
 The standard streams of user code in a runner: whole lines, without the function's secrets, are written to the process's
-own standard output, which the worker reads (worker/runner/output.py). Both streams go there, with a mark where the
-other one begins, so that their order is kept; native code writes to descriptors 1 and 2 as it likes.
+own standard output, which the worker reads (worker/runner/output.py). Both streams go there, standard error between
+marks, so that their order is kept; native code writes to descriptors 1 and 2 as it likes.
 """
 
 import contextlib
@@ -27,10 +27,9 @@ _UNFINISHED: Final = 64 << 10
 class _Lines(io.RawIOBase):
     """One of the two streams. Not thread-safe beyond what one write is."""
 
-    def __init__(self, output: "OutputLog", descriptor: int, mark: bytes) -> None:
+    def __init__(self, output: "OutputLog", descriptor: int) -> None:
         self._output = output
         self._descriptor = descriptor
-        self._mark = mark
         self._rest = b""
 
     def writable(self) -> bool:
@@ -60,8 +59,9 @@ class _Lines(io.RawIOBase):
     def _write(self, lines: bytes) -> None:
         if self._output.hides:
             lines = self._output.masked(lines.decode(errors="replace")).encode()
-        if self._output.mark != self._mark:
-            self._output.mark, lines = self._mark, self._mark + lines
+        if self._descriptor == 2:
+            # Back to standard output at once: what a process of the handler writes there has no mark.
+            lines = MARKS["stderr"] + lines + MARKS["stdout"]
         # A log whose reader is gone must not fail an invocation.
         with contextlib.suppress(OSError):
             while lines:
@@ -75,9 +75,7 @@ class OutputLog:
         #: Where it is a buffer, what is written is added to it too, its last bytes.
         self.kept: bytearray | None = None
         self._hidden: list[str] = []
-        #: Of the stream that was written last.
-        self.mark = MARKS["stdout"]
-        self.stdout, self.stderr = _Lines(self, 1, MARKS["stdout"]), _Lines(self, 2, MARKS["stderr"])
+        self.stdout, self.stderr = _Lines(self, 1), _Lines(self, 2)
 
     def take_over(self) -> None:
         """Become ``sys.stdout`` and ``sys.stderr``."""

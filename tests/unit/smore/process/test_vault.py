@@ -105,7 +105,7 @@ def test_what_a_runner_says_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     log.stdout.write(b"hunter2 and \xff second line, short\n")
     log.stderr.write(b"no end")
     log.finish()
-    assert written.decode() == "it is ***, *** and � ***, short\n\0e\nno end\n"
+    assert written.decode() == "it is ***, *** and � ***, short\n\0e\nno end\n\0o\n"
     said = "ValueError: hunter2-hunter2"
     failed = masked(Failed(cause="handler_error", message=said, traceback=f"Traceback\n{said}"), log)
     assert isinstance(failed, Failed) and failed.message == "ValueError: ***"
