@@ -149,6 +149,10 @@ class Bench:
         entries: Any = self.client.xrange(log_key(PREFIX, function_log(function)))
         return [decode_piece(fields[b"d"]) for _, fields in entries]
 
+    def lines(self, function: str, invocations: Sequence[str]) -> list[str]:
+        """The lines of the batch of these."""
+        return [line for piece in self.printed(function) if piece.invocations == invocations for line in piece.lines]
+
     def line(self, function: str, text: str) -> LogPiece:
         """The only piece of its log with such a line; waits for it."""
         found = eventually(
