@@ -27,6 +27,7 @@ from api.deps import Gateway
 from api.errors import explain, hybrid
 from api.openinference import routes
 from api.routes import (
+    attached,
     audit,
     blobs,
     functions,
@@ -220,6 +221,7 @@ def create_app(config: Settings) -> Application:
         blobs,
         queues,
         gpus,
+        attached,
         jobs,
         predictor,
         prewarm,

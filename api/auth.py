@@ -68,3 +68,10 @@ def require_operator(caller: KeyEntry) -> None:
 
 def is_operator(caller: KeyEntry) -> bool:
     return caller.project == OPERATORS and Scope.ADMIN in caller.scopes
+
+
+def project_of(caller: KeyEntry, named: str | None) -> str:
+    """The project that a request is about: the key's own, or the one that it names. Raises Forbidden."""
+    if named is not None and named != caller.project and not is_operator(caller):
+        raise Forbidden("Only operators reach another project.")
+    return named or caller.project

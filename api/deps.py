@@ -25,8 +25,7 @@ from api.waiters import Waiters
 from smore.domain.access import Scope
 from smore.domain.errors import Forbidden, FunctionNotFound, Unavailable
 from smore.domain.function import FunctionSpec
-from smore.domain.quote import quoted
-from smore.domain.spelling import did_you_mean
+from smore.domain.spelling import nothing_named
 from smore.process.instance import instance_id
 from smore.process.observability import logger
 from smore.process.settings import Settings
@@ -156,9 +155,7 @@ class Gateway:
     def unknown_function(self, project: str, name: str) -> FunctionNotFound:
         """The error that there is no such function, with the name that may have been meant."""
         names = [entry.name for entry in list(self.catalog.functions.values()) if entry.project == project]
-        return FunctionNotFound(
-            f"There is no function {quoted(name)} in this project{did_you_mean(name, names) or '.'}"
-        )
+        return FunctionNotFound(nothing_named("function", name, names, "in this project"))
 
     # ---- blocking connections, for worker threads ------------------------------------------------------------------------
 

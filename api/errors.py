@@ -229,6 +229,10 @@ def explain(error: Exception | CancelledError, request_id: str) -> Response:
             return _invalid(error, request_id)
         case HTTPException():
             return _http(error, request_id)
+        case Unavailable():
+            # It says all there is: a leader or a server is away, and will be back.
+            log.warning("unavailable", reason=str(error), request_id=request_id)
+            return _hidden(Unavailable, request_id)
         case PlatformError():
             log.error("platform error", code=error.code, request_id=request_id, exc_info=error)
             return _hidden(type(error), request_id)

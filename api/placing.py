@@ -5,8 +5,7 @@ from fastapi.concurrency import run_in_threadpool
 from api.deps import Gateway, Trail
 from api.invoke.admit import admit
 from smore.domain.errors import NotFound, Unavailable
-from smore.domain.quote import quoted
-from smore.domain.spelling import did_you_mean
+from smore.domain.spelling import nothing_named
 from smore.messages.commands import Offload, Prewarm
 from smore.redis.catalog import FunctionEntry, KeyEntry
 
@@ -39,7 +38,7 @@ def _send(gateway: Gateway, trail: Trail, caller: KeyEntry, command: Prewarm | O
     gpus = [report.gpu for report in fleet.reports()]
     if gpu is not None:
         if gpu not in gpus:
-            raise NotFound(f"There is no GPU instance {quoted(gpu)}{did_you_mean(gpu, gpus) or '.'}")
+            raise NotFound(nothing_named("GPU instance", gpu, gpus))
         gpus = [gpu]
     if not gpus:
         raise Unavailable

@@ -1,17 +1,16 @@
-"""
-What trainings have reserved, and whether there is room for one more: on a GPU instance, and within a project's limits.
-"""
+"""What the trainings of a project have reserved, and whether it may have one more."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from smore.domain.errors import Conflict, InvalidInput, LimitReached
+from api.deps import Gateway
+from smore.domain.errors import LimitReached
 from smore.domain.job import RESERVE, JobState
-from smore.domain.limits import Limits
+from smore.domain.limits import NO_LIMITS, Limits
 from smore.messages.reports import Report
 
 if TYPE_CHECKING:
-    from smore.postgres.jobs import Job
+    from smore.postgres.jobs import Admit, Job
 
 #: Trainings run for hours: whoever has as many as it may need not ask every second.
 _RETRY_S: Final = 60
@@ -41,50 +40,6 @@ def _reserve(memory_mib: float) -> float:
     return memory_mib * (1 + RESERVE)
 
 
-def places(reports: Sequence[Report], jobs: Sequence["Job"], memory_mib: float) -> tuple[list[Report], list[Report]]:
-    """
-    The GPU instances whose memory is enough for a training, and those of them where others have left so much of it.
-    """
-    free = _free(reports, jobs)
-    enough = [report for report in reports if _reserve(memory_mib) <= report.memory_total_mib]
-    return enough, [report for report in enough if _reserve(memory_mib) <= free[report.gpu]]
-
-
-def check_fits(reports: Sequence[Report], jobs: Sequence["Job"], memory_mib: float) -> None:
-    """
-    Raises InvalidInput where what a training declares is more than one of these GPU instances has at all, Conflict
-    where it is more than the reserves of other trainings leave there. Functions are not counted: they make room.
-    """
-    enough, fitting = places(reports, jobs, memory_mib)
-    wanted = f"memory: {memory_mib:.10g} MiB and {RESERVE:.0%} more"
-    for report in reports:
-        if report not in enough:
-            total = report.memory_total_mib
-            raise InvalidInput(
-                f"{wanted} do not fit on {report.gpu}, which has {total:.10g} MiB",
-                field="memory",
-                gpu=report.gpu,
-                memory_total_mib=total,
-            )
-        if report not in fitting:
-            free = max(0.0, round(_free(reports, jobs)[report.gpu], 1))
-            raise Conflict(
-                f"{wanted} do not fit on {report.gpu} now: other trainings have reserved all but {free:.10g} of its"
-                f" {report.memory_total_mib:.10g} MiB",
-                field="memory",
-                gpu=report.gpu,
-                memory_total_mib=report.memory_total_mib,
-                memory_free_mib=free,
-            )
-
-
-def _free(reports: Sequence[Report], jobs: Sequence["Job"]) -> Mapping[str, float]:
-    taken: dict[str, float] = {}
-    for (_, gpu), mib in reserves(jobs, reports).items():
-        taken[gpu] = taken.get(gpu, 0.0) + mib
-    return {report.gpu: report.memory_total_mib - taken.get(report.gpu, 0.0) for report in reports}
-
-
 def check_limits(
     jobs: Sequence["Job"], reports: Sequence[Report], limits: Limits, default: int, wanted_mib: float = 0.0
 ) -> None:
@@ -100,7 +55,8 @@ def check_limits(
     bound = limits.job_memory_mib
     if bound is None:
         return
-    used = sum(reserves(jobs, reports).values())
+    waiting = sum(_reserve(job.memory_mib) * job.request.count for job in jobs if not job.gpus)
+    used = sum(reserves(jobs, reports).values()) + waiting
     # What declares nothing takes what it needs once it runs: it must not begin where nothing is left.
     if used >= bound or used + _reserve(wanted_mib) > bound:
         raise LimitReached(
@@ -110,3 +66,14 @@ def check_limits(
             limit=bound,
             retry_after_s=_RETRY_S,
         )
+
+
+def admission(gateway: Gateway, project: str, reports: Sequence[Report], wanted_mib: float = 0.0) -> "Admit":
+    """A check of the project's limits on one more training, which the store makes while it holds the project."""
+    limits = gateway.catalog.limits.get(project, NO_LIMITS)
+    default = gateway.settings.jobs_per_project
+
+    def admit(jobs: Sequence["Job"]) -> None:
+        check_limits(going_on(jobs, reports), reports, limits, default, wanted_mib)
+
+    return admit

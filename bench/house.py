@@ -1,22 +1,24 @@
 """
-What the house measures of itself: ``python -m bench.house --json``. It reads source files and imports; it needs no server.
+Checks of the repository's structure: ``python -m bench.house --json``. It reads source files and imports, and starts
+nothing.
 
-Figures, each a count of findings that no exception names:
+Each figure is a count of findings that are not listed as exceptions:
 
 * ``files_long``: files of the product with more than 500 lines of code; ``classes_long``: classes with more than 300.
-  A docstring, a comment and a blank line are no code. Tests, migrations and generated files are not counted.
-* ``circles``: sets of modules or packages beside each other in one package that import each other in a circle.
-* ``upward_arrows``: imports from a floor into one above or beside it, by the contract ``layers`` of pyproject.toml.
-* ``fmt_skips``: comments that keep the formatter from code.
-* ``dead_references``: in documents, comments and strings: a path, a link or a heading that does not exist, a name that
-  the module named before it does not define (``path.py: name``), a cross-reference of a docstring (``:class:`` and the
-  like) that does not resolve, a document outside the repository, an assumption that docs/paper.md does not list.
+  Docstrings, comments and blank lines do not count as code. Tests, migrations and generated files are left out.
+* ``circles``: circular imports among the modules and packages of one package.
+* ``upward_arrows``: imports from a layer into a higher one or another of the same height, by the contract ``layers`` of
+  pyproject.toml.
+* ``fmt_skips``: comments that switch the formatter off.
+* ``dead_references`` in documents, comments and strings: a path, link or heading that does not exist; a name that its
+  module does not define (``path.py: name``); a cross-reference in a docstring (``:class:`` and the like) that does not
+  resolve; a document outside the repository; an assumption that docs/paper.md does not list.
 * ``doubled_shapes``: classes with fields (msgspec, pydantic, dataclass, NamedTuple, TypedDict) in different modules with
-  the same set of at least three field names; every class beyond the first counts. A file whose docstring says that it
-  is generated from something repeats shapes on purpose, and is not counted.
+  the same set of at least three field names; every class after the first counts. Files whose docstring says that they
+  are generated repeat shapes on purpose and do not count.
 
 ``bench/house.toml`` lists the exceptions: a table for each figure, a line for each finding, with the reason. An
-exception that no finding needs is an error (exit status 1), so the list cannot outlive its reasons.
+exception that matches no finding is an error (exit status 1), so the list stays current.
 """
 
 import argparse
@@ -42,7 +44,7 @@ from bench.report import ROOT, emit, progress
 
 FILE_LINES: Final = 500
 CLASS_LINES: Final = 300
-#: Fields from which on two classes with the same ones are one shape written twice.
+#: Number of equal fields from which on two classes count as one shape written twice.
 SHAPE_FIELDS: Final = 3
 FIGURES: Final = (
     "files_long",
@@ -61,8 +63,8 @@ NOT_PRODUCT: Final = ("tests/", "migrations/")
 #: Folders of the repository whose packages are imported by names without the folder, as pyproject.toml (mypy_path) says.
 PACKAGE_ROOTS: Final = ("client/",)
 TEXT: Final = (".py", ".md", ".lua", ".yaml", ".yml", ".toml", ".ini", ".sh", "Makefile", "Dockerfile", ".env.example")
-#: Look like paths of the repository and are none: the version in ``apiVersion`` of a function.yaml, and a file that
-#: ``smore predictor report`` writes.
+#: These look like paths of the repository and are not: the version in ``apiVersion`` of a function.yaml, and a file
+#: that ``smore predictor report`` writes.
 NO_PATHS: Final = frozenset({"smore/v1", "report.md"})
 
 _LINK: Final = re.compile(r"\]\((?!\w+:)([^)#\s]*)(#[^)\s]+)?\)")
@@ -78,7 +80,7 @@ _HEADING: Final = re.compile(r"^#+\s+(.*?)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """``name`` identifies it in the list of exceptions and holds no line number; ``detail`` says where and how much."""
+    """``name`` identifies the finding in the list of exceptions, without a line number; ``detail`` says where it is."""
 
     figure: str
     name: str
@@ -102,7 +104,7 @@ class Source:
 
     @property
     def module(self) -> str:
-        """The name that it is imported by."""
+        """Its name in imports."""
         name = self.name.removesuffix(".py").removesuffix("/__init__")
         for folder in PACKAGE_ROOTS:
             name = name.removeprefix(folder)
@@ -110,7 +112,7 @@ class Source:
 
     @cached_property
     def generated(self) -> bool:
-        """Whether its docstring says that a program has written it: ``Generated from ... by ...``."""
+        """Whether its docstring says ``Generated from ... by ...``."""
         return _GENERATED.search(ast.get_docstring(self.tree) or "") is not None
 
     @cached_property
@@ -119,7 +121,7 @@ class Source:
 
     @cached_property
     def code(self) -> frozenset[int]:
-        """Numbers of the lines of code: neither blank nor comment nor docstring."""
+        """Numbers of the lines with code, without blank lines, comments and docstrings."""
         quiet = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
         lines: set[int] = set()
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
@@ -190,7 +192,7 @@ def fmt_skips(sources: Iterable[Source]) -> Iterator[Finding]:
 
 
 def imports(roots: Sequence[str]) -> list[Import]:
-    """Every import between modules of these top-level packages, those for type checking alone included."""
+    """Every import between modules of these top-level packages, including imports for type checking only."""
     graph = grimp.build_graph(*roots, cache_dir=None)
     return [
         Import(importer=importer, imported=imported)
@@ -201,8 +203,8 @@ def imports(roots: Sequence[str]) -> list[Import]:
 
 def circles(arrows: Iterable[Import]) -> Iterator[Finding]:
     """
-    Circles among what lies beside each other: modules and packages of one package, and the top-level packages. An
-    import between two packages counts where their paths part, so each circle is found once.
+    Circular imports among the modules and packages of each package, and among the top-level packages. An import counts
+    for the package in which the two paths differ first, so each circle is found once.
     """
     levels: dict[str, dict[str, set[str]]] = {}
     for arrow in arrows:
@@ -210,7 +212,7 @@ def circles(arrows: Iterable[Import]) -> Iterator[Finding]:
         alike = [first == second for first, second in zip(source, target, strict=False)]
         shared = alike.index(False) if False in alike else len(alike)
         beside = levels.setdefault(".".join(source[:shared]), {})
-        # A package's own module is a node beside what lies in the package.
+        # The module of a package itself (__init__) is a node beside the modules in it.
         first = ".".join(source[: shared + 1]) + (".__init__" if shared == len(source) else "")
         second = ".".join(target[: shared + 1]) + (".__init__" if shared == len(target) else "")
         beside.setdefault(first, set()).add(second)
@@ -248,7 +250,7 @@ def _circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
 
 
 def upward_arrows(arrows: Iterable[Import], layers: Sequence[str]) -> Iterator[Finding]:
-    """``layers`` from the highest to the lowest; packages of one floor are separated by ``|``."""
+    """Imports against ``layers``: from the highest to the lowest, with ``|`` between packages of one layer."""
     floor = {name.strip(): number for number, names in enumerate(layers) for name in names.split("|")}
     for arrow in arrows:
         source, target = arrow.importer.partition(".")[0], arrow.imported.partition(".")[0]
@@ -258,7 +260,7 @@ def upward_arrows(arrows: Iterable[Import], layers: Sequence[str]) -> Iterator[F
 
 
 def dead_references(sources: Sequence[Source], files: Collection[str]) -> Iterator[Finding]:
-    """``files``: every file of the repository, by its path."""
+    """References that lead nowhere. ``files``: the paths of all files of the repository."""
     references = _References(sources, files)
     for source in sources:
         for number, line in enumerate(source.text.split("\n"), 1):
@@ -272,7 +274,7 @@ class _References:
         self._sources = {source.name: source for source in sources}
         self._modules = {source.module: source for source in sources if source.name.endswith(".py")}
         self._existing = {str(parent) for name in files for parent in (Path(name), *Path(name).parents)}
-        #: ``docs/decisions/0013`` stands for the file whose name begins so.
+        #: Beginnings of names: ``docs/decisions/0013`` refers to the file whose name begins so.
         self._begun = {name[:end] for name in files for end in range(len(name)) if name[end] in "-."}
         folders = sorted({name.partition("/")[0] for name in files if "/" in name and not name.startswith(".")})
         self._path = re.compile(rf"(?<![\w/.~$<>{{}}*:-])((?:{'|'.join(folders) or '(?!)'})/[\w./-]*\w)")
@@ -309,7 +311,7 @@ class _References:
     def _is_document(self, document: str, beside: str) -> bool:
         if self._exists(document, beside):
             return True
-        # By the end of its path, as text that becomes part of another document names it.
+        # A text that becomes part of another document names files by the ends of their paths.
         end = f"/{document.lstrip('./')}"
         return any(name.endswith(end) for name in self._sources)
 
@@ -369,8 +371,8 @@ def _shapes(
     classes: Mapping[str, ast.ClassDef], wanted: Mapping[str, ast.ClassDef]
 ) -> Iterator[tuple[str, frozenset[str]]]:
     """
-    The wanted classes that have fields: name and field names, those of bases included. ``classes``: where bases are
-    looked for, by their names.
+    Name and field names of each wanted class that has fields, including the fields of its bases. ``classes``: the
+    classes among which bases are found, by name.
     """
 
     def bases(node: ast.ClassDef) -> list[str]:
@@ -404,8 +406,8 @@ def _shapes(
 
 def apply(findings: Iterable[Finding], exceptions: Mapping[str, Mapping[str, str]]) -> tuple[list[Finding], list[str]]:
     """
-    The findings that no exception names, and what is wrong with the list: a figure that does not exist, an exception
-    without a reason, one that no finding needs.
+    The findings that are not listed as exceptions, and the errors of the list: a figure that does not exist, an
+    exception without a reason, an exception that matches no finding.
     """
     left, needed = [], set()
     for finding in findings:

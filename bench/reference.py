@@ -1,9 +1,10 @@
 """
-The reference pages of ``docs/reference/``, written from the code: ``python -m bench.reference``; ``--check`` compares.
+Writes the reference pages in ``docs/reference/`` from the code: ``python -m bench.reference``. With ``--check`` it only
+compares them.
 
-A page is made of what the product itself uses: the settings' class, the parser of function.yaml, the table from error
-code to status, the commands of the CLI, the OpenAPI document, the metrics, the types of the event stream and the
-transition table of an invocation. Nothing is started. ``make fmt`` writes the pages, ``make check`` compares them.
+Each page is made from the code that the product itself uses: the class of the settings, the parser of function.yaml,
+the table of error codes, the commands of the CLI, the OpenAPI document, the metrics, the types of the event stream and
+the transition table of an invocation. Nothing is started. ``make fmt`` writes the pages, ``make check`` compares them.
 """
 
 import argparse
@@ -75,13 +76,13 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.profile.degradation": "what it costs a training, and what a training costs it",
 }
 
-#: The text of a cell where nothing applies.
+#: The text of an empty cell.
 NONE: Final = "none"
 
 #: Modules whose errors a caller may see.
 ERRORS: Final = tuple(module.__name__ for module in (api_errors, domain_errors, vault))
 
-#: Codes that the web framework answers with: no class of error has them.
+#: Codes of answers that the web framework makes without one of our errors, and their titles.
 UNRAISED: Final[Mapping[str, str]] = {"method_not_allowed": "Method Not Allowed"}
 
 #: Why an invocation ended as it did, or went back to the queue.
@@ -119,7 +120,7 @@ METRIC_PROCESSES: Final[Mapping[str, str]] = {
     "control": "control",
 }
 
-#: Fields that mean the same in several events of the stream. A comment ``#:`` above a field says more, or something else.
+#: Fields with the same meaning in several events of the stream. A comment ``#:`` above a field replaces it.
 EVENT_FIELDS: Final[Mapping[str, str]] = {
     "version": "of the entry's format",
     "function": "`project/name`",
@@ -131,7 +132,7 @@ EVENT_FIELDS: Final[Mapping[str, str]] = {
     "deadline_us": "its deadline",
     "finished_us": "when it ended",
     "rows": "rows of its input",
-    "shape": "what decides with which invocations it may share a batch: its tensors' names, datatypes and sizes",
+    "shape": "names, datatypes and sizes of its tensors; only invocations of one shape share a batch",
     "attempt": "number of the attempt, from 1",
     "cause": "one of the [causes](errors.md#causes)",
     "key_id": "of the API key that sent it",
@@ -141,7 +142,7 @@ EVENT_FIELDS: Final[Mapping[str, str]] = {
 
 
 class Incomplete(Exception):
-    """The code has a name that this module does not describe, or the other way round."""
+    """The code has a name without a description here, or a description has no name in the code."""
 
 
 # ---- Markdown --------------------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ def _cell(text: str) -> str:
 
 
 def _prose(docstring: str | None) -> str:
-    """A docstring as Markdown: one backtick in place of two, roles by their name."""
+    """A docstring as Markdown: single backticks, and the last name of each cross-reference."""
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", inspect.cleandoc(docstring or ""))
     return text.replace("``", "`")
 
@@ -226,7 +227,7 @@ def function_yaml() -> str:
 
 
 def _fields() -> Iterator[tuple[str, tuple[str, str]]]:
-    """What the parser of function.yaml takes: path → default and bounds, as its source says them."""
+    """The fields that the parser of function.yaml reads: path → default and bounds, from its source."""
     tree = ast.parse(inspect.getsource(function))
     prefixes = {
         "parse_spec": "spec",
@@ -248,7 +249,7 @@ def _fields() -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _sections(statement: ast.Assign, prefix: str) -> Iterator[tuple[str, str]]:
-    """``slo = reader.section("slo")``, several at once too: name of the variable → path."""
+    """The sections in an assignment like ``slo = reader.section("slo")``: name of the variable → path."""
     target = statement.targets[0]
     targets = target.elts if isinstance(target, ast.Tuple) else [target]
     values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
@@ -277,7 +278,7 @@ def _taken(call: ast.Call, sections: Mapping[str, str]) -> tuple[str, tuple[str,
 
 
 def _value(node: ast.expr) -> object:
-    """A default or bound: a literal, a constant of the parser's module, a shift of two, a default of the spec."""
+    """The value of a default or bound: a literal, a constant of the parser's module, a shift, or a field of the spec."""
     match node:
         case ast.Name(id=name):
             return getattr(function, name)
@@ -363,7 +364,7 @@ def _option(option: Any) -> str:
 
 
 def _words(option: Any) -> str:
-    """What stands behind an option: the words that it takes, or its name for a value."""
+    """The value of an option in its usage: the words that it accepts, or a name for the value."""
     hint = option.type_descriptor.annotation
     if isinstance(hint, type) and issubclass(hint, Enum):
         return " or ".join(f"`{choice.value}`" for choice in hint)
@@ -447,7 +448,7 @@ def events() -> str:
 
 
 def _drawing(transitions: Mapping[Any, Mapping[Any, Any]], over: Collection[Any]) -> str:
-    """The states of a table of transitions, as a diagram."""
+    """A diagram of the states and transitions in a table."""
     lines = ["stateDiagram-v2", "  [*] --> queued"]
     for action, steps in transitions.items():
         lines += [f"  {before.value} --> {after.value}: {action}" for before, after in steps.items()]
@@ -482,7 +483,7 @@ PAGES: Final = {
 
 
 def stale(folder: Path) -> list[str]:
-    """Names of the pages in ``folder`` that are not what the code says now, missing and surplus ones included."""
+    """Names of the pages in ``folder`` that differ from the code, are missing, or are not made from it."""
     written = {path.name for path in folder.glob("*.md")}
     changed = {name for name, made in PAGES.items() if name in written and (folder / name).read_text() != made()}
     return sorted(changed | (written ^ set(PAGES)))

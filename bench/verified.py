@@ -1,8 +1,11 @@
 """
-The GPU column of the table in ``docs/status.md``: ``python -m bench.verified .gpu/verified.json``.
+Two columns of the table in ``docs/status.md``: ``python -m bench.verified FILE``.
 
-A feature is *verified* where all of its stages of ``bench.gpu`` were ``ok`` on the same GPU; ``verified.json`` holds
-these features. The command writes date, device and evidence into their rows; the other rows stay as they are.
+GPU: a feature is *verified* where all of its stages of ``bench.gpu`` were ``ok`` on the same GPU; ``verified.json``
+holds these features. Docker engine: a feature is verified where all of its steps were ``ok`` in each run of
+``bench.compose --json`` whose result is a line of the file (one a line, such as one for each image store).
+
+The command writes date, device and evidence into the rows of these features; the other rows stay as they are.
 """
 
 import argparse
@@ -14,10 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "status.md"
-BEGIN: Final = "<!-- verified on: bench.verified writes the GPU column -->"
+BEGIN: Final = "<!-- verified on: bench.verified writes the columns GPU and Docker engine -->"
 END: Final = "<!-- end of verified on -->"
-#: The column of the table that is written, from 0.
-COLUMN: Final = 2
+#: The columns of the table that are written, from 0.
+GPU: Final = 2
+DOCKER: Final = 3
 
 #: Feature, as the table names it → the stages that together show it.
 PROOFS: Final[Mapping[str, Sequence[str]]] = {
@@ -35,6 +39,14 @@ PROOFS: Final[Mapping[str, Sequence[str]]] = {
     "large payloads in memory beside Redis": ("platform",),
     "weights parked in pinned host memory": ("tests", "parking", "cold"),
     "unregistered processes on a GPU": ("tests", "platform"),
+}
+#: The same for the Docker engine, with steps of ``bench.compose``.
+DOCKER_PROOFS: Final[Mapping[str, Sequence[str]]] = {
+    "invocations, batching, warm pool, jobs": ("load",),
+    "kills of every process": ("load", "kill", "keeper"),
+    "uploaded folders, environments": ("function", "environment"),
+    "functions shut in": ("spy",),
+    "`docker-compose*.yml`": ("load", "restart", "update", "second", "down"),
 }
 
 
@@ -60,18 +72,37 @@ def verified(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str
     return rows
 
 
-def write(page: str, rows: Mapping[str, Mapping[str, str]]) -> str:
-    """The page with the cells of these rows written. ValueError where the table or one of its rows is missing."""
+def verified_under_docker(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Each feature verified by all of these results of ``bench.compose``, with ``date``, ``device`` and ``evidence``."""
+    rows = {}
+    for feature, needed in DOCKER_PROOFS.items():
+        if not runs or any(run.get("steps", {}).get(name) != "ok" for run in runs for name in needed):
+            continue
+        rows[feature] = {
+            "date": max(run["date"] for run in runs)[:10],
+            # Without the storage driver, which follows from the image store.
+            "device": ", ".join(dict.fromkeys(run["engine"].partition(",")[0] for run in runs)),
+            "evidence": f"{', '.join(needed)}; "
+            + ", ".join(f"{run['image_store']} image store at {run['revision']}" for run in runs),
+        }
+    return rows
+
+
+def write(page: str, rows: Mapping[str, Mapping[str, str]], column: int = GPU) -> str:
+    """
+    The page with the cells of these rows written in that column. ValueError where the table or one of its rows is
+    missing.
+    """
     table = re.search(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", page, re.DOTALL)
     if table is None:
         raise ValueError(f"there is no table between {BEGIN} and {END}")
     lines, missing = table[1].splitlines(), set(rows)
     for number, line in enumerate(lines):
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        row = rows.get(cells[0]) if len(cells) > COLUMN else None
+        row = rows.get(cells[0]) if len(cells) > column else None
         if row is not None:
             missing.discard(cells[0])
-            cells[COLUMN] = f"{row['date']}, {row['device']} ({row['evidence']})"
+            cells[column] = f"{row['date']}, {row['device']} ({row['evidence']})"
             lines[number] = f"| {' | '.join(cells)} |"
     if missing:
         raise ValueError(f"the table has no row {', '.join(sorted(missing))}")
@@ -79,12 +110,18 @@ def write(page: str, rows: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.verified", description="Write the GPU column of docs/status.md.")
-    parser.add_argument("file", type=Path, help="verified.json of bench.gpu")
+    parser = argparse.ArgumentParser(
+        prog="bench.verified", description="Write a column of the table in docs/status.md."
+    )
+    parser.add_argument("file", type=Path, help="verified.json of bench.gpu, or what bench.compose --json printed")
     parser.add_argument("--page", type=Path, default=PAGE)
     asked = parser.parse_args(words)
-    rows: dict[str, dict[str, str]] = json.loads(asked.file.read_text())
-    asked.page.write_text(write(asked.page.read_text(), rows))
+    results = [json.loads(line) for line in asked.file.read_text().splitlines() if line.startswith('{"command"')]
+    if results:
+        rows, column = verified_under_docker(results), DOCKER
+    else:
+        rows, column = json.loads(asked.file.read_text()), GPU
+    asked.page.write_text(write(asked.page.read_text(), rows, column))
     print(f"{len(rows)} rows")
     return 0
 

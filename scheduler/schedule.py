@@ -2,7 +2,7 @@
 
 from celery.schedules import crontab
 
-from smore.redis.celery import ASSIGN, FORECAST, RECORD, REFIT, REPUBLISH, RETAIN, RETRAIN
+from smore.redis.celery import ASSIGN, FORECAST, JOBS, RECORD, REFIT, REPUBLISH, RETAIN, RETRAIN
 
 SCHEDULER_QUEUE = "scheduler"
 CONTROL_QUEUE = "control"
@@ -12,6 +12,7 @@ LEARN_QUEUE = "learn"
 BEAT = {
     "assign": {"task": ASSIGN, "schedule": 1.0, "options": {"queue": SCHEDULER_QUEUE, "expires": 1.0}},
     "record": {"task": RECORD, "schedule": 1.0, "options": {"queue": CONTROL_QUEUE, "expires": 1.0}},
+    "jobs": {"task": JOBS, "schedule": 1.0, "options": {"queue": CONTROL_QUEUE, "expires": 1.0}},
     "retain": {"task": RETAIN, "schedule": 3600.0, "options": {"queue": CONTROL_QUEUE, "expires": 600.0}},
     # Looks whether enough is new; mostly it is not.
     "retrain": {"task": RETRAIN, "schedule": 600.0, "options": {"queue": LEARN_QUEUE, "expires": 600.0}},

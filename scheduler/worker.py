@@ -1,5 +1,5 @@
 """
-``python -m scheduler.worker QUEUE NAME``: a Celery worker for ``scheduler`` (may lead), ``control`` (history) or
+``python -m scheduler.worker QUEUE NAME``: a Celery worker for ``scheduler`` (may lead), ``control`` (history and trainings) or
 ``learn``.
 """
 
@@ -10,8 +10,8 @@ from smore.process.environment import settings
 from smore.process.observability import configure
 from smore.redis.celery import make_app
 
-#: Threads of each queue's worker: the leader takes one and the others let its firings return at once; so does a fit.
-THREADS = {SCHEDULER_QUEUE: 2, CONTROL_QUEUE: 4, LEARN_QUEUE: 2}
+#: Threads of each queue's worker: a leader takes one and the others let its firings return at once; so does a fit.
+THREADS = {SCHEDULER_QUEUE: 2, CONTROL_QUEUE: 5, LEARN_QUEUE: 2}
 
 
 def main(queue: str, name: str) -> None:
@@ -28,9 +28,11 @@ def main(queue: str, name: str) -> None:
         register_learn(app, config)
     else:
         # Imported where it is used: the scheduler's processes have no use for SQLAlchemy's memory.
+        from scheduler.tasks.jobs import register_jobs
         from scheduler.tasks.record import register_record
 
         register_record(app, config)
+        register_jobs(app, config)
     app.worker_main(
         [
             "--quiet",

@@ -8,11 +8,18 @@ from smore.tracking.track import track
 
 if TYPE_CHECKING:
     from smore.handler import Handler
+    from smore.tracking.checkpoint import checkpoint, last_checkpoint
     from smore_client import AsyncClient, Client
 
-__all__ = ["AsyncClient", "Client", "Handler", "track"]
+__all__ = ["AsyncClient", "Client", "Handler", "checkpoint", "last_checkpoint", "track"]
 
-_HOMES = {"AsyncClient": "smore_client", "Client": "smore_client", "Handler": "smore.handler"}
+_HOMES = {
+    "AsyncClient": "smore_client",
+    "Client": "smore_client",
+    "Handler": "smore.handler",
+    "checkpoint": "smore.tracking.checkpoint",
+    "last_checkpoint": "smore.tracking.checkpoint",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -21,6 +21,7 @@ from smore.postgres.rows import Base, make_engine
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
+from tests.support import leftovers
 
 PREFIX = "smore:"
 
@@ -33,6 +34,7 @@ hypothesis_settings.load_profile("suite")
 TOGETHER = {
     "tests/acceptance/hostile/test_hostile.py": "bounded",
     "tests/acceptance/test_fuzz.py": "bounded",
+    "tests/acceptance/test_jobs.py": "usual settings",
     "tests/acceptance/test_kills.py": "durability strict",
     "tests/acceptance/test_oip.py": "durability strict",
     "tests/acceptance/test_path.py": "usual settings",
@@ -62,6 +64,17 @@ def pytest_collection_finish() -> None:
 # A developer's own platform must not be what the tests run against; SMORE_TEST_DEVICE is for the tests.
 for name in [name for name in os.environ if name.startswith("SMORE_") and not name.startswith("SMORE_TEST_")]:
     del os.environ[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where the tests are killed, nothing that they have started stays."""
+    folder = tmp_path_factory.getbasetemp()
+    os.environ[leftovers.FOLDER] = str(folder)
+    watcher = leftovers.watch(folder)
+    yield
+    watcher.kill()
+    watcher.wait()
 
 
 @pytest.fixture(scope="session")

@@ -29,10 +29,12 @@ from smore.process.environment import settings
 from smore.process.settings import NURSERY, Settings, WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import gpu_queue, make_app
-from smore.redis.connection import connect
+from smore.redis.connection import connect, own_address
+from smore.redis.fleet import Fleet
 from smore.redis.logs import LogWriter
 from smore.redis.quarantine import Faults
 from smore.redis.queue import Queue
+from smore.redis.rendezvous import Rendezvous
 from worker.artifacts.environments import Environments
 from worker.artifacts.folders import Artifacts
 from worker.artifacts.runtime import RuntimeProvider
@@ -42,6 +44,7 @@ from worker.device.device import Device, open_device
 from worker.frames import SLACK_MIB, Confinement, Results
 from worker.function_logs import FunctionLogs
 from worker.heartbeat import Heartbeat
+from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.parked import Parked
 from worker.pool.pool import Pool
 from worker.pool.secrets import Secrets
@@ -51,9 +54,14 @@ from worker.runner.survivors import end_survivors
 from worker.runner.zygote_handle import Zygote
 from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
+from worker.training.checkpoints import Checkpoints
+from worker.training.job_logs import JobLogs
 from worker.training.jobs import Jobs
+from worker.training.launcher import Launcher
+from worker.training.record import Records
 from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import Prober, RunGate
+from worker.training.starting import Starting
 from worker.training.watch import users_of
 
 log = observability.logger(__name__)
@@ -144,6 +152,7 @@ class Worker:
             ),
             catalog=catalog,
         )
+        secrets = Secrets(catalog, config.secrets_file)
         self.pool = Pool(
             gpu=own.gpu,
             device=device,
@@ -158,17 +167,37 @@ class Worker:
             changed=lambda: self.heartbeat.wake(),
             boot=self.boot,
             runtime_of=self.runtimes.provide,
-            secrets_of=Secrets(catalog, config.secrets_file).of,
+            secrets_of=secrets.of,
             parked=Parked(own.host_mib, own.keep_host_s),
             results=Results(one=config.queue.max_result_bytes, together=config.queue.result_bytes),
         )
         self.gate = RunGate(self.pool.activity)
+        node, address = own.node or os.uname().nodename, own.address or own_address(config)
+        checkpoints = Checkpoints(config.jobs.checkpoints or home / "checkpoints")
+        fleet, records = Fleet(client, config.redis.prefix), Records(home / "run" / "jobs")
         self.jobs = Jobs(
             gpu=own.gpu,
-            home=home,
-            entrypoints=config.job_entrypoints,
+            records=records,
+            launcher=Launcher(
+                home=home,
+                records=records,
+                entrypoints=config.job_entrypoints,
+                cores=device.cores,
+                born_on=cores,
+                environment=device.environment,
+                hosted=own.keeper,
+            ),
+            checkpoints=checkpoints,
+            starting=Starting(
+                checkpoints=checkpoints,
+                rendezvous=Rendezvous(client, config.redis.prefix),
+                secrets_of=for_trainings(secrets),
+                reports=fleet.reports,
+                node=node,
+                address=address,
+                visible=device.environment.get("CUDA_VISIBLE_DEVICES", ""),
+            ),
             cores=device.cores,
-            environment=device.environment,
             activity=self.pool.activity,
             gate=self.gate,
             seed=self.boot,
@@ -182,8 +211,13 @@ class Worker:
             owns_rest=device.handler_device == "cuda",
             changed=lambda: self.heartbeat.wake(),
             steps_of=lambda id_: RemoteSteps(client, config.redis.prefix, id_, own.gpu),
-            born_on=cores,
-            hosted=own.keeper,
+        )
+        self.job_logs = JobLogs(
+            LogWriter(client, config.redis.prefix, config.logs),
+            config.logs,
+            own.gpu,
+            folder=home / "logs",
+            ranks=self.jobs.reports,
         )
         self.executor = Executor(
             config=own,
@@ -206,6 +240,8 @@ class Worker:
             gate=self.gate,
             jobs=self.jobs,
             zygotes=self._zygotes,
+            node=node,
+            address=address,
         )
         self.prober = Prober(
             gate=self.gate,
@@ -249,6 +285,7 @@ class Worker:
         # Returns at once: it is made while this waits for Redis.
         self.zygote.start()
         self.jobs.adopt()
+        self.job_logs.start()
         while not stop.is_set():
             try:
                 released = self.queue.release(self.config.worker.gpu)
@@ -275,6 +312,7 @@ class Worker:
         """End all runners; jobs go on."""
         self.prober.stop()
         self.heartbeat.stop()
+        self.job_logs.close()
         self.pool.close()
         self.runtimes.close()
         self.zygote.close()
@@ -311,6 +349,20 @@ def for_functions(own: WorkerSettings, device: Device) -> Mapping[str, str]:
         return device.environment
     # CUDA keeps what it compiles in the scratch folder, which is in memory: no more than a quarter of it.
     return {_CUDA_CACHE: str((own.scratch_mib << 20) // 4), **device.environment}
+
+
+def for_trainings(secrets: Secrets) -> Callable[[str, Sequence[str]], Mapping[str, str]]:
+    """Secrets of a project by name, as :class:`worker.training.starting.Starting` takes them."""
+
+    def named(project: str, names: Sequence[str]) -> Mapping[str, str]:
+        try:
+            return secrets.named(project, names)
+        except LoadFailed as error:
+            raise ValueError(str(error)) from error
+        except Unservable as error:
+            raise ConnectionError(str(error)) from error
+
+    return named
 
 
 def near(device: Device, cores: Sequence[int]) -> Sequence[int]:

@@ -87,7 +87,8 @@ class ConsumerWatch:
 class Heartbeat:
     """
     Two threads, one for reports and one for commands. ``zygotes`` gives the processes whose CPU time, with that of their
-    reaped children, is the functions'. Only :meth:`wake` and :meth:`stop` are for other threads; what the two threads
+    reaped children, is the functions'. ``node`` and ``address``: as reported.
+    Only :meth:`wake` and :meth:`stop` are for other threads; what the two threads
     share is guarded by the objects that they call.
     """
 
@@ -103,6 +104,8 @@ class Heartbeat:
         gate: RunGate,
         jobs: Jobs,
         zygotes: Callable[[], list[int]],
+        node: str,
+        address: str,
     ) -> None:
         self._config = config
         self._boot = boot
@@ -113,6 +116,8 @@ class Heartbeat:
         self._gate = gate
         self._jobs = jobs
         self._zygotes = zygotes
+        self._node = node
+        self._address = address
         prefix = config.redis.prefix
         self._queue = Queue(client, prefix, config.queue)
         self._fleet = Fleet(client, prefix)
@@ -229,6 +234,9 @@ class Heartbeat:
             closed=closed_until is not None,
             closed_until=closed_until or 0.0,
             strangers=self._unregistered(),
+            node=self._node,
+            address=self._address,
+            visible=self._device.environment.get("CUDA_VISIBLE_DEVICES", ""),
         )
 
     def _unregistered(self) -> list[UnregisteredProcess] | None:
@@ -284,6 +292,10 @@ class Heartbeat:
             try:
                 cursor = cursor or self._fleet.cursor(gpu)
                 commands = self._fleet.commands(gpu, cursor, _COMMAND_WAIT_S)
+                # After a silence a training's start and its end may both wait here.
+                for _, command in commands:
+                    if isinstance(command, StopJob):
+                        self._jobs.fence(command)
                 for entry, command in commands:
                     self._obey(command)
                     # Reported, and so never read again, only now that it is done.
@@ -322,7 +334,7 @@ class Heartbeat:
             case ForgetJob():
                 self._jobs.forget(command)
             case StopJob():
-                self._jobs.stop(command.id)
+                self._jobs.stop(command)
             case SetBudget():
                 self._jobs.set_budget(command.id, command.budget)
             case Throttle():

@@ -66,7 +66,7 @@ def find(pid: int, start: int) -> int:
     """
     if start_time(pid) == start:
         return pid
-    same = [int(name) for name in os.listdir("/proc") if name.isdigit() and _innermost(int(name)) == pid]
+    same = [number for number in numbers() if _innermost(number) == pid]
     same = [number for number in same if start_time(number) == start]
     return same[0] if len(same) == 1 else 0
 
@@ -132,14 +132,18 @@ def command(pid: int) -> list[str]:
         return []
 
 
+def numbers() -> list[int]:
+    """Of all processes that can be seen from here."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
 def session_members(session: int) -> list[tuple[int, int]]:
     """(process number, start time) of every living process of a session."""
     members = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            fields = _stat(int(name))
-            if fields is not None and int(fields[3]) == session and fields[0] not in (b"Z", b"X"):
-                members.append((int(name), int(fields[19])))
+    for pid in numbers():
+        fields = _stat(pid)
+        if fields is not None and int(fields[3]) == session and fields[0] not in (b"Z", b"X"):
+            members.append((pid, int(fields[19])))
     return members
 
 

@@ -6,6 +6,13 @@ It trains on the GPU that it sees, in the paper's size; where it sees none, on t
 Real forward and backward passes and optimiser steps on synthetic data, on one thread. SIGTERM ends it after the
 iteration at hand; at the end it prints one summary. Iterations are reported through ``smore.track``.
 
+**Several ranks.** Where WORLD_SIZE is more than 1 it trains data-parallel with the other ranks: each has its own batches,
+gradients are averaged (gloo on CPUs, NCCL on GPUs), and rank 0 reports the summary.
+
+**Checkpoints.** With ``--checkpoint-every 100`` rank 0 writes one after so many iterations and at the end, into the folder
+that the platform names. Started again by the platform, it goes on from the last one; ``--iterations`` counts those
+before it too.
+
 **Input wait.** A training job on a GPU leaves it idle while it waits for its data; that idle time is what SMore gives
 to functions. With ``--input-wait 0.4`` an iteration waits for its batch first, for such a time that the wait is 40 % of
 an undisturbed iteration; ``card`` takes the model's own share, ``none`` waits for nothing; without the option a CPU
@@ -17,12 +24,14 @@ so that a neighbour which is there already does not lengthen the wait; on a GPU 
 
 import argparse
 import json
+import os
 import signal
 import statistics
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,12 +61,17 @@ class Options:
     seed: int = 0
     device: str = "cpu"
     json: bool = False
+    #: Iterations from one checkpoint to the next; None = it writes none.
+    checkpoint_every: int | None = None
+    rank: int = 0
+    world: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """
     Times of whole iterations, waits included, without the warm-up, in seconds; losses of the first and the last one.
+    ``iterations``: made here; ``resumed_at``: those of the checkpoint that it began with.
     """
 
     model: str
@@ -72,6 +86,7 @@ class Summary:
     first_loss: float
     last_loss: float
     stopped: bool
+    resumed_at: int = 0
 
 
 def input_wait(asked: str | None, described: ModelCard, device: str) -> float:
@@ -115,10 +130,12 @@ class Training:
 
     def __init__(self, described: ModelCard, options: Options) -> None:
         torch.manual_seed(options.seed)  # dropout
-        generator = torch.Generator().manual_seed(options.seed)
+        # Ranks begin with the same weights and train on batches of their own.
+        generator = torch.Generator().manual_seed(options.seed + options.rank)
         self._loss = described.loss
         self._module = described.assemble(options.preset, device=options.device, seed=options.seed).train()
         self._optimizer = _optimizer(described, self._module)
+        self._forward = nn.parallel.DistributedDataParallel(self._module) if options.world > 1 else self._module
         self._batches: list[tuple[Tensors, Tensor]] = []
         for _ in range(BATCHES):
             inputs = described.sample(options.preset, options.batch, generator)
@@ -138,10 +155,24 @@ class Training:
         """
         inputs, labels = self._batches[number % len(self._batches)]
         self._optimizer.zero_grad(set_to_none=True)
-        loss: Tensor = self._loss(self._module(**inputs), labels)
+        loss: Tensor = self._loss(self._forward(**inputs), labels)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         self._optimizer.step()
         return loss.item()
+
+    def state(self, iterations: int) -> dict[str, Any]:
+        """What a checkpoint after so many iterations holds."""
+        return {
+            "iterations": iterations,
+            "module": self._module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> int:
+        """Go on from a checkpoint; how many iterations came before it."""
+        self._module.load_state_dict(state["module"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        return int(state["iterations"])
 
 
 def _optimizer(described: ModelCard, module: nn.Module) -> torch.optim.Optimizer:
@@ -173,23 +204,30 @@ def train(options: Options, stop: Stop) -> Summary:
     """Run the job to its end; ``stop`` ends it after the iteration at hand."""
     described = card(options.model)
     training = Training(described, options)
+    resumed_at = done = _resume(training, options)
     on_cpu = options.device == "cpu"
     wait = InputWait(input_wait(options.input_wait, described, options.device))
     clock = time.process_time if on_cpu else time.perf_counter
     times: list[float] = []
     losses: list[float] = []
     began = time.perf_counter()
-    with smore.track() as tracker:
-        while not stop.asked and len(times) != options.iterations:
+    with smore.track(iterations=options.iterations) as tracker:
+        while done != options.iterations:
             start = time.perf_counter()
-            if options.seconds is not None and start - began >= options.seconds:
+            out_of_time = options.seconds is not None and start - began >= options.seconds
+            if _agreed(stop.asked or out_of_time, options):
                 break
             time.sleep(wait.seconds)
             computing = clock()
-            losses.append(training.iterate(len(times)))
+            losses.append(training.iterate(done))
             wait.observe(clock() - computing)
+            done += 1
             tracker.step()
             times.append(time.perf_counter() - start)
+            if options.checkpoint_every and done % options.checkpoint_every == 0:
+                _save(training, done, options)
+    if options.checkpoint_every and times and done % options.checkpoint_every:
+        _save(training, done, options)
     measured = times[WARM_UP:] or times or [0.0]
     return Summary(
         model=options.model,
@@ -204,7 +242,34 @@ def train(options: Options, stop: Stop) -> Summary:
         first_loss=losses[0] if losses else 0.0,
         last_loss=losses[-1] if losses else 0.0,
         stopped=stop.asked,
+        resumed_at=resumed_at,
     )
+
+
+def _resume(training: Training, options: Options) -> int:
+    """Go on from the last checkpoint; how many iterations came before it. Rank 0 alone need see the file."""
+    last = smore.last_checkpoint() if options.rank == 0 else None
+    state = torch.load(last.path, map_location="cpu", weights_only=True) if last is not None else None
+    if options.world > 1:
+        given = [state]
+        torch.distributed.broadcast_object_list(given, src=0)
+        state = given[0]
+    return training.load(state) if state is not None else 0
+
+
+def _save(training: Training, iterations: int, options: Options) -> None:
+    if options.rank == 0:
+        with smore.checkpoint(iterations) as path:
+            torch.save(training.state(iterations), path)
+
+
+def _agreed(ends: bool, options: Options) -> bool:
+    """Whether the loop ends here: a rank that left alone would leave the others waiting for it."""
+    if options.world == 1:
+        return ends
+    flag = torch.tensor([ends], dtype=torch.int32, device=options.device)
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+    return bool(flag.item())
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -224,9 +289,17 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
     parser.add_argument("--json", action="store_true", help="print the summary as one line of JSON")
+    parser.add_argument(
+        "--checkpoint-every", type=int, help="iterations from one checkpoint to the next; default: none"
+    )
     asked = parser.parse_args(arguments)
+    asked.rank, asked.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if asked.iterations is None and asked.seconds is None and "SMORE_ITERATIONS" in os.environ:
+        asked.iterations = int(os.environ["SMORE_ITERATIONS"])
     # A job on a CPU partition sees no GPU, whatever the machine has.
     asked.device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if asked.device == "cuda" and asked.world > 1:
+        asked.device = f"cuda:{os.environ['LOCAL_RANK']}"
     asked.preset = asked.preset or ("cpu" if asked.device == "cpu" else "paper")
     options = Options(**vars(asked))
     try:
@@ -235,6 +308,10 @@ def parse(arguments: Sequence[str]) -> Options:
         parser.error(f"--input-wait: {error}")
     if options.batch < 1:
         parser.error("--batch must be at least 1")
+    if options.checkpoint_every is not None and options.checkpoint_every < 1:
+        parser.error("--checkpoint-every must be at least 1")
+    if options.checkpoint_every and "SMORE_CHECKPOINT" not in os.environ:
+        parser.error("--checkpoint-every: SMORE_CHECKPOINT does not name a folder")
     return options
 
 
@@ -244,7 +321,15 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_num_threads(1)
     stop = Stop()
     stop.install()
+    if options.world > 1:
+        if options.device != "cpu":
+            torch.cuda.set_device(options.device)
+        torch.distributed.init_process_group("gloo" if options.device == "cpu" else "nccl")
     summary = train(options, stop)
+    if options.world > 1:
+        torch.distributed.destroy_process_group()
+    if options.rank:
+        return
     if options.json:
         print(json.dumps(asdict(summary)), flush=True)
     else:

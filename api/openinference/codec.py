@@ -2,9 +2,9 @@
 The Open Inference Protocol as bytes: an inference request read into a payload, a result written as its answer.
 
 Sources: the protocol's REST description (kserve/open-inference-protocol, "Inference Request JSON Object" and the
-following) and Triton's extensions "Binary Tensor Data" and "Schedule Policy". A request is JSON, then the tensors whose
-``binary_data_size`` it names, in its order; tensors that came as JSON are packed here, so that behind this door all are
-raw.
+following) and Triton's extensions "Binary Tensor Data" and "Schedule Policy". A request is JSON, followed by the bytes
+of the tensors for which it gives ``binary_data_size``, in the same order. Tensors in JSON are packed here, so that the
+queued payload is always raw.
 
 A function that takes JSON values instead of tensors has one tensor here, ``input``: BYTES of shape [1], a JSON text;
 its result is ``output`` likewise.
@@ -28,19 +28,19 @@ from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.tensors import BYTES, CODES, Buffer
 from smore.messages.results import Result
 
-#: What a function of JSON values takes and gives.
+#: Inputs and outputs of a function of JSON values.
 JSON_INPUTS: Final = (TensorSpec(name="input", datatype=BYTES, shape=(1,)),)
 JSON_OUTPUTS: Final = (TensorSpec(name="output", datatype=BYTES, shape=(1,)),)
-#: Content codings that are taken and given, with zlib's name of their framing.
+#: Content codings of requests and answers, with zlib's ``wbits`` for each.
 CODINGS: Final[Mapping[str, int]] = {"gzip": 31, "deflate": 15}
 
 #: More axes than any array library has.
 _MAX_AXES: Final = 64
-#: Sizes of an axis are below it. An axis beside an empty one costs no bytes, so that nothing else would bound it.
+#: The size of an axis is below it. Beside an empty axis another one takes no bytes, so nothing else would bound it.
 _MAX_SIZE: Final = 1 << 31
-#: Rows that need no bytes are taken up to here.
+#: Most rows of a request whose rows take no bytes.
 _MAX_ROWS: Final = 1 << 16
-#: Triton's knobs that would change what the caller gets, so that passing them over would be wrong.
+#: Parameters of Triton that would change the answer; requests with them are refused instead of ignoring them.
 _SEQUENCE: Final = "sequence_id"
 _SHARED_MEMORY: Final = "shared_memory_region"
 
@@ -48,8 +48,8 @@ _SHARED_MEMORY: Final = "shared_memory_region"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inference:
     """
-    An inference request. ``outputs``: which are wanted and whether each as bytes, in the wanted order, None = all, as
-    ``binary`` says.
+    An inference request. ``outputs``: name of each wanted output → whether it is sent as bytes, in the wanted order;
+    None = all outputs, as bytes where ``binary`` is set.
 
     ``deadline_ms`` from arrival, None = the function's own. ``priority``: as it was asked for, 0 = the default.
     """
@@ -121,7 +121,7 @@ def _flag(parameters: Mapping[str, object], key: str, path: str, default: bool =
 
 
 def _deadline_ms(parameters: Mapping[str, object]) -> float | None:
-    """The nearer of Triton's ``timeout`` (microseconds, 0 = none) and ``smore_deadline_ms``."""
+    """The shorter of Triton's ``timeout`` (microseconds, 0 = none) and ``smore_deadline_ms``, in milliseconds."""
     given = []
     for key, unit_ms in (("timeout", 1e-3), ("smore_deadline_ms", 1.0)):
         value = parameters.get(key)
@@ -134,7 +134,7 @@ def _deadline_ms(parameters: Mapping[str, object]) -> float | None:
 
 
 def _payload(given: object, body: bytes, start: int, spec: FunctionSpec) -> Payload:
-    """The inputs as they are queued. ``start``: where the bytes of the tensors begin in ``body``."""
+    """The payload of the given inputs. ``start``: where the bytes of the tensors begin in ``body``."""
     if not isinstance(given, list) or not given:
         raise InvalidInput("inputs: a list of tensors is expected", field="inputs")
     declared = JSON_INPUTS if spec.inputs is None else spec.inputs
@@ -177,7 +177,7 @@ def _payload(given: object, body: bytes, start: int, spec: FunctionSpec) -> Payl
     if rows > max(total, _MAX_ROWS):
         raise InvalidInput(f"inputs: {rows} rows of nothing are too many", field="inputs")
     described = [(name, known[name].datatype, shape) for name, shape in shapes.items()]
-    # An invocation without rows is a run as well: to those who plan it counts as one row.
+    # An invocation without rows runs too; the scheduler counts it as one row.
     return raw_payload(described, parts, max(1, rows), batching_key(declared, in_order))
 
 
@@ -281,7 +281,7 @@ def _outputs(given: object, binary: bool, spec: FunctionSpec) -> Mapping[str, bo
 
 def write(result: Result, inference: Inference, model: str, version: int) -> tuple[bytes, int | None]:
     """
-    (the answer to an inference that succeeded, bytes of it that are JSON or None = all).
+    The answer to an inference that succeeded, and how many of its first bytes are JSON (None = all).
 
     Raises InvalidInput for a wanted output that is not among the result's, or is no text and was not wanted as bytes.
     """
@@ -311,16 +311,15 @@ def write(result: Result, inference: Inference, model: str, version: int) -> tup
     if inference.id:
         document["id"] = inference.id
     if inference.priority:
-        # There is one level, the default: as Triton treats every priority of a model without priority levels. The
-        # caller is told.
+        # There is one level, the default, as in Triton for a model without priority levels. The answer says so.
         document["parameters"] = {"priority": 0}
     header = orjson.dumps(document)
-    # An empty tensor is sent as bytes too, so not the bytes but the wish decides.
+    # An empty tensor may be wanted as bytes too, so the request decides, not the number of bytes.
     return (b"".join((header, *parts)), len(header)) if any(wanted.values()) else (header, None)
 
 
 def _unpacked(own: memoryview, section: tensors.Section) -> Sequence[object]:
-    """A section as JSON elements, row-major; what JSON cannot say (NaN, infinities) becomes null."""
+    """A section as JSON elements, row-major; NaN and infinities, which JSON does not have, become null."""
     if section.datatype != BYTES:
         return struct.unpack(f"<{math.prod(section.shape)}{CODES[section.datatype]}", own)
     try:
@@ -336,8 +335,8 @@ def _unpacked(own: memoryview, section: tensors.Section) -> Sequence[object]:
 
 def decompress(body: bytes, coding: str, limit: int) -> bytes:
     """
-    Undo ``gzip`` or ``deflate`` (zlib's framing). Never makes more than ``limit`` bytes; raises PayloadTooLarge,
-    Malformed.
+    The body without its ``gzip`` or ``deflate`` (zlib's framing) coding. Raises PayloadTooLarge if it is longer than
+    ``limit`` bytes, and Malformed.
     """
     decoder = zlib.decompressobj(CODINGS[coding])
     try:
@@ -352,6 +351,6 @@ def decompress(body: bytes, coding: str, limit: int) -> bytes:
 
 
 def compress(body: bytes, coding: str) -> bytes:
-    """Quickly rather than well: who asks for it has a narrow line, not time."""
+    """The body in a coding, at zlib's fastest level: the time of the gateway costs more than the bytes saved."""
     encoder = zlib.compressobj(1, zlib.DEFLATED, CODINGS[coding])
     return encoder.compress(body) + encoder.flush()

@@ -1,4 +1,4 @@
-"""A POST of an inference in the Open Inference Protocol, read and checked against the function; nothing is queued."""
+"""Reads an inference request of the Open Inference Protocol and checks it against the function. It queues nothing."""
 
 from collections.abc import Mapping
 
@@ -25,10 +25,10 @@ from smore.domain.invocation import Encoding
 from smore.domain.tensors import BYTES
 from smore.redis.catalog import FunctionEntry, KeyEntry
 
-#: How long after its deadline an inference's answer may come: the platform itself ends what is overdue.
+#: Seconds after its deadline for which the answer is awaited: by then the platform has ended an overdue invocation.
 _ANSWER_S = 1.0
-#: A tensor of this size is not written to disk while its caller waits: writing it there and cleaning up after it is
-#: half of what it costs.
+#: Bytes from which on a payload is not written to disk while its caller waits: writing and removing it would double the
+#: cost of the invocation.
 _VOLATILE = 64 << 10
 
 
@@ -36,7 +36,8 @@ async def read_inference(
     request: Request, gateway: Gateway, key: KeyEntry, entry: FunctionEntry, spec: FunctionSpec
 ) -> tuple[Call, codec.Inference]:
     """
-    An inference as a :class:`api.invoke.request.Call`, whatever media type it claims: tritonclient sends none.
+    An inference request as a :class:`api.invoke.request.Call`. Its media type is not checked, because tritonclient sends
+    none.
 
     Raises InvalidInput that names the place, Malformed, PayloadTooLarge, Unsupported, UnsupportedMediaType, Draining,
     LimitReached.
@@ -68,7 +69,7 @@ async def read_inference(
         request_hash=digest(f"{entry.key}@{entry.revision}", framing, body) if key_given else "",
         request_id=scope["request_id"],
         limits=of_project,
-        # Its caller is never told 202, and while the caller waits this process has the payload.
+        # The caller never gets 202, and this process holds the payload while the caller waits.
         volatile=len(inference.payload.body) >= _VOLATILE and not key_given,
     )
     return call, inference
@@ -79,7 +80,7 @@ def _parse_inference(body: bytes, coding: str, size: int | None, limit: int, spe
 
 
 def _walked(spec: FunctionSpec) -> bool:
-    """Whether checking its inputs takes a step for each element."""
+    """Whether checking the inputs takes time for each element."""
     return spec.inputs is None or any(tensor.datatype == BYTES for tensor in spec.inputs)
 
 
@@ -87,7 +88,7 @@ def _json_size(headers: Mapping[bytes, bytes]) -> int | None:
     given = headers.get(b"inference-header-content-length")
     if given is None:
         return None
-    # isdigit is true of ASCII digits alone where bytes are asked.
+    # For bytes, isdigit accepts ASCII digits only.
     if not given.isdigit() or len(given) > 15:
         raise Malformed("Inference-Header-Content-Length: a number of bytes is expected.")
     return int(given)

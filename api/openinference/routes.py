@@ -2,9 +2,10 @@
 The Open Inference Protocol v2: a function is a model, a revision its version; unmodified clients of Triton and KServe
 can call it.
 
-The protocol's REST paths with Triton's extensions for binary tensors, the model repository, model configuration and
-statistics. Always 200 or an error (api/errors.py: hybrid). ``infer`` is a plain handler like the native ``invoke`` and
-takes the same pass through api/invoke; its description for OpenAPI is written by hand below.
+The protocol's REST paths, with Triton's extensions for binary tensors, the model repository, model configuration and
+statistics. An answer is 200 or an error, whose body serves both protocols (api/errors.py: hybrid). ``infer`` is a plain
+handler, like the native ``invoke``, and uses the same steps in api/invoke; its OpenAPI description is written by hand
+below.
 """
 
 import asyncio
@@ -51,13 +52,13 @@ EXTENSIONS = (
     "schedule_policy",
     "statistics",
 )
-#: How long a load may take before its caller is told that it has not ended, and how often the GPU instances' reports
-#: are looked at.
+#: Seconds after which the caller of a load that has not ended gets 503, and seconds between two looks at the reports of
+#: the GPU instances.
 LOAD_S = 60.0
 _LOOK_S = 0.1
-#: Bodies of the repository's calls.
+#: Largest body of a call to the model repository, bytes.
 _MAX_DOCUMENT = 1 << 20
-#: A larger answer is made in a worker thread where making it takes more than putting bytes together.
+#: A larger answer is made in a worker thread, unless making it only joins bytes.
 _LARGE_ANSWER = 256 << 10
 
 _MODEL = "/models/{model}"
@@ -128,7 +129,7 @@ async def _revision(
     gateway: Gateway, project: str, model: str, version: str | None
 ) -> tuple[FunctionEntry, FunctionSpec]:
     """
-    The function as it would run: the revision that takes its traffic, or the one named. Raises FunctionNotFound,
+    The function with the spec of the named revision (None = the one that takes its traffic). Raises FunctionNotFound,
     NotFound, NotReady.
     """
     entry, spec = await gateway.function(project, model)
@@ -255,7 +256,7 @@ def _deadline_s(entry: FunctionEntry, spec: FunctionSpec) -> float:
 
 
 def _data_type(datatype: str) -> str:
-    """Triton's configuration calls bytes strings."""
+    """The datatype in Triton's configuration, which says STRING for BYTES."""
     return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
 
 
@@ -328,7 +329,7 @@ class IndexEntry(BaseModel):
 
 
 async def _document(request: Request) -> dict[str, Any]:
-    """A JSON object; an empty body is an empty one."""
+    """The body, a JSON object; an empty body counts as an empty object."""
     body = await read_body(request, _MAX_DOCUMENT)
     document = read_json(body) if body else {}
     if not isinstance(document, dict):
@@ -382,7 +383,7 @@ async def repository_index(gateway: TheGateway, caller: ReadKey, request: Reques
 
 
 async def _gpu(request: Request) -> str | None:
-    """The GPU instance where to load or unload, None = all. Raises Unsupported for a configuration or files that came with the request."""
+    """The GPU instance to load or unload on (None = all). Raises Unsupported if the request has a config or files."""
     parameters = _parameters(await _document(request))
     for name in parameters:
         if name == "config" or name.startswith("file:"):
@@ -500,7 +501,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
 
 async def _submit(call: Call, began: float) -> Submitted:
     """
-    Submit and wait. An input that Redis has lost in a restart is submitted again, for what is left of its deadline.
+    Submit and wait. If Redis lost the input in a restart, it is submitted again with the rest of its deadline.
     """
     wait_s = call.wait_s or 0.0
     submitted = await submit_and_wait(call, wait_s, began)
@@ -520,15 +521,15 @@ def _written(result: Any, inference: codec.Inference, entry: FunctionEntry, codi
 
 def _coding(accepted: bytes) -> str:
     """
-    The one content coding that the caller asks for, '' where it leaves the choice.
+    The content coding of the answer, '' = none: the one in ``accepted``, if it names a single one.
 
-    A list of several is what HTTP libraries send by themselves, and tensors hardly shrink: they go as they are.
+    HTTP libraries send a list of several by default, and tensors hardly shrink; such an answer is not compressed.
     """
     wanted = accepted.decode("latin-1").strip().lower()
     return wanted if wanted in codec.CODINGS else ""
 
 
-# For the API's description: api/app.py takes these requests a shorter way.
+# For the API's description only: api/app.py hands these requests to infer() itself.
 async def _infer_model(request: Request, model: str) -> Response:
     return await infer(request, model)
 

@@ -18,7 +18,7 @@ from api.server.function_description import describe_function
 from smore.blobs import archive
 from smore.definition.document import read_document
 from smore.domain.artifact import Artifact
-from smore.domain.errors import FunctionNotFound, InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
+from smore.domain.errors import InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding, State
@@ -226,7 +226,7 @@ async def _now(gateway: Gateway, entry: FunctionEntry) -> schemas.Function:
 def _entry(gateway: Gateway, project: str, name: str) -> FunctionEntry:
     entry = gateway.catalog.functions.get(f"{project}/{name}")
     if entry is None:
-        raise FunctionNotFound
+        raise gateway.unknown_function(project, name)
     return entry
 
 

@@ -8,8 +8,7 @@ from api.pauses import set_pauses
 from api.schemas import gpus as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import NotFound
-from smore.domain.quote import quoted
-from smore.domain.spelling import did_you_mean
+from smore.domain.spelling import nothing_named
 from smore.redis.catalog import KeyEntry
 
 router = APIRouter(prefix="/v1/gpus", tags=["gpus"], route_class=BoundedRoute)
@@ -129,5 +128,5 @@ def _existing(gateway: Gateway, gpu: str) -> str:
     """The name of a GPU instance that reports, or that is paused while its worker is away. Raises NotFound."""
     fleet = gateway.fleet()
     if not {f"g:{gpu}", f"-g:{gpu}"} & fleet.paused() and all(report.gpu != gpu for report in fleet.reports()):
-        raise NotFound(f"There is no GPU instance {quoted(gpu)}{did_you_mean(gpu, fleet.known()) or '.'}")
+        raise NotFound(nothing_named("GPU instance", gpu, fleet.known()))
     return gpu

@@ -380,7 +380,10 @@ def list_invocations(
     page, next_cursor = gateway.reader().invocations(
         caller.project, function=function, state=state, limit=limit, cursor=cursor
     )
-    return schemas.Invocations(invocations=[_from_past(past) for past in page], next_cursor=next_cursor)
+    cold = gateway.reader().cold_starts(caller.project, [past.id for past in page])
+    return schemas.Invocations(
+        invocations=[_from_past(past, cold.get(past.id)) for past in page], next_cursor=next_cursor
+    )
 
 
 async def _record(gateway: Gateway, project: str, id_: str) -> InvocationRecord | None:
@@ -396,7 +399,7 @@ def _pasts(gateway: Gateway, project: str, ids: Sequence[str]) -> list[schemas.I
     return [_past(gateway, project, id_) for id_ in ids]
 
 
-def _from_past(past: "PastInvocation") -> schemas.Invocation:
+def _from_past(past: "PastInvocation", cold: bool | None = None) -> schemas.Invocation:
     return schemas.Invocation(
         id=past.id,
         state=past.state,
@@ -410,4 +413,5 @@ def _from_past(past: "PastInvocation") -> schemas.Invocation:
         deadline_at=moment(past.deadline_at),
         finished_at=moment(past.finished_at) if past.finished_at is not None else None,
         late_ms=0.0 if past.finished_at is None else round(max(0.0, past.finished_at - past.deadline_at) * 1e3, 3),
+        cold=cold,
     )

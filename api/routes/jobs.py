@@ -1,378 +1,311 @@
 """
-Serverful jobs. A job is a row in Postgres; commands to GPU workers start and stop it; their reports say how it goes
-(scheduler/tasks/record.py keeps those).
+Serverful jobs. A job is a row in Postgres; the job scheduler decides when and where it starts, commands to GPU workers
+start and stop it, their reports say how it goes.
+
+Wherever a job is named, its id and its name will do.
 """
 
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
 
-import redis
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from starlette.responses import Response
 
-from api import trainings
-from api.auth import is_operator
-from api.dates import moment
-from api.deps import AdminKey, Gateway, JobsKey, ReadKey, TheGateway, TheTrail
-from api.errors import LetGo
+from api import job_views, trainings
+from api.auth import is_operator, project_of
+from api.budgets import check_budget
+from api.deps import AdminKey, Gateway, JobsKey, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
+from api.logs import FOLLOWED, LogRequest
 from api.schemas import jobs as schemas
-from api.schemas.problem import Problem
+from api.schemas.jobs import SecretOf
+from api.schemas.logs import LogLines
 from api.server.bodies import BoundedRoute
 from api.statements import stated
-from smore.domain import loss
-from smore.domain.errors import InvalidInput, NotFound, Unavailable
-from smore.domain.function import parse_name, size_bytes
-from smore.domain.job import OVER, STARTED, Action, JobRequest, JobState, exit_of, outcome_of, signal_of, state_of
+from api.submission import check_ever, check_fits, request_of
+from smore.domain.job import OVER, STARTED, JobState
 from smore.domain.limits import NO_LIMITS
-from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET
-from smore.domain.quote import quoted
-from smore.domain.workload import parse_training
-from smore.messages.commands import AttachJob, SetBudget, StartJob, StopJob
-from smore.messages.reports import JobReport, Report, StepChunk
+from smore.messages.commands import SetBudget, StopJob
+from smore.messages.job_queue import PublishedJob, PublishedQueue
 from smore.process.vault import seal_env
+from smore.redis.catalog import KeyEntry
+from smore.redis.job_queue import JobQueue
+from smore.redis.logs import job_log
 
 if TYPE_CHECKING:
-    from smore.postgres.jobs import Admit, Job
+    from smore.postgres.audit import Change
+    from smore.postgres.jobs import Job
 
 #: Most steps of the budget's control loop in a statement.
-STEPS = 100
+STEPS: Final = 100
+#: Seconds that the answer to a start waits for the job scheduler's first decision, and between two looks.
+DECIDED_S: Final = 0.3
+_LOOK_S: Final = 0.02
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=BoundedRoute)
+router = APIRouter(prefix="/v1", tags=["jobs"], route_class=BoundedRoute)
 
-#: Iterations that a profile needs before their noise can be estimated.
-_LEAST_TIMED = 8
+#: The job's project; only operators may name another than their own.
+OfProject = Annotated[str | None, Query(max_length=128)]
 
 
-@router.post("", status_code=201)
+@router.post("/jobs", status_code=201)
 def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.JobBody) -> schemas.Job:
-    """Start a training process on the named GPU instances, or on the least loaded one."""
-    from smore.postgres.jobs import Change
+    """
+    Start a training as soon as there is room for it. The answer comes after its first decision or 0.3 s, whichever is
+    first: the job is on its `gpus`, or it waits, and `expected` says in which place, for what, and until when.
 
-    parse_name(body.name)
-    allowed = gateway.settings.job_entrypoints
-    if body.argv[0] not in allowed:
-        raise InvalidInput(
-            f"argv[0]: {quoted(body.argv[0])} is not one of the allowed entry points ({', '.join(allowed)})",
-            field="argv[0]",
-        )
-    fleet = gateway.fleet()
-    reports = fleet.reports()
-    if not reports:
-        raise Unavailable
-    reporting = {report.gpu for report in reports}
+    422 where it could never start on the GPU instances that there are (`field`, `largest`), 429 where the project has as
+    many jobs as it may.
+    """
+    reports = gateway.fleet().reports()
+    request = request_of(gateway, caller, body, reports)
+    check_ever(gateway, caller.project, body.name, request)
     store = gateway.store()
-    memory_mib = size_bytes(body.memory, "memory") / 2**20 if body.memory is not None else 0.0
-    others = trainings.going_on(store.jobs.unfinished(), reports)
-    if body.gpus is not None:
-        gpus = body.gpus
-    else:
-        enough, fitting = trainings.places(reports, others, memory_mib)
-        gpus = [min(fitting or enough or [max(reports, key=lambda report: report.memory_total_mib)], key=_load).gpu]
-    for position, gpu in enumerate(gpus):
-        if gpu not in reporting or gpu in gpus[:position]:
-            raise InvalidInput(
-                f"gpus[{position}]: {quoted(gpu)} is not the name of a GPU instance, or is named twice",
-                field=f"gpus[{position}]",
-            )
-    trainings.check_fits([report for report in reports if report.gpu in gpus], others, memory_mib)
-    workload = parse_training(body.workload, "workload") if body.workload is not None else ""
-    if body.budget is not None:
-        places = {(report.device, report.sharing_mode) for report in reports if report.gpu in gpus}
-        _check_budget(gateway, body.budget, workload, sorted(places))
-    budget = body.budget if body.budget is not None else DEFAULT_BUDGET
-    request = JobRequest(argv=body.argv, gpus=gpus, memory_mib=memory_mib, workload=workload, budget=budget)
-    env = seal_env(gateway.vault(), caller.project, body.name, body.env) if body.env else None
-    admit = _admission(gateway, caller.project, reports, memory_mib * len(gpus))
+    plain = {name: value for name, value in body.env.items() if not isinstance(value, SecretOf)}
+    env = seal_env(gateway.vault(), caller.project, body.name, plain) if plain else None
+    admit = trainings.admission(gateway, caller.project, reports, request.memory_mib * request.count)
     with trail.change(caller, f"job/{body.name}") as change:
         job = store.jobs.submit(caller.project, body.name, request, env, admit=admit)
-        job = store.jobs.move(job.id, Action.START, Change(gpus=gpus)) or job
-        command = StartJob(
-            version=1,
-            id=job.id,
-            project=caller.project,
-            name=body.name,
-            argv=body.argv,
-            env=body.env,
-            workload=workload,
-            budget=budget,
-            memory_mib=memory_mib,
-        )
-        try:
-            for gpu in gpus:
-                fleet.send(gpu, command)
-        except redis.ResponseError:
-            # The command was refused: no worker will ever learn of the job.
-            gateway.store().jobs.move(job.id, Action.LOSE)
-            raise
-        change.target, change.after = (
-            f"job/{job.id}",
-            {"name": body.name, "argv": body.argv, "gpus": gpus, "budget": budget},
-        )
-    return _shown(job, [])
+        # A variable may be a password: the audit log has none of them.
+        change.target, change.after = f"job/{job.id}", {"name": body.name, **request.to_dict()}
+    queue = _doors(gateway)
+    queue.wake()
+    until = time.monotonic() + DECIDED_S
+    while (entry := _entry(queue.queue(), job.id)) is None and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    return job_views.shown(store.jobs.get(caller.project, job.id), [], entry)
 
 
-@router.post("/attach", status_code=201)
-def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.AttachBody) -> schemas.Attached:
+@router.post("/jobs:dryRun")
+def dry_run(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> schemas.JobTrial:
     """
-    Register a training that runs elsewhere. It stays its owner's: the platform never starts, stops or moves it, and
-    `stop` only ends the watching.
-
-    It counts as a job from its worker's next report on, and is as fast as the slowest of its ranks.
+    Say what would become of a job that came now, and start nothing: whether it could run, where, and when it would start
+    and end. It refuses what `POST /v1/jobs` refuses. The answer is 503 while no job scheduler leads.
     """
-    parse_name(body.name)
-    # A training in a container may be process 1 there; then it sends its boot id too, which tells it from the machine's
-    # own process 1.
-    if body.pid == 1 and not body.boot:
-        raise InvalidInput("pid: process 1 is the machine's or the container's own", field="pid")
     reports = gateway.fleet().reports()
-    if not reports:
-        raise Unavailable
-    gpu = body.gpu if body.gpu is not None else _where(reports, body.pid)
-    if gpu is None or all(report.gpu != gpu for report in reports):
-        names = ", ".join(report.gpu for report in reports)
-        problem = (
-            "the platform cannot find out where it trains"
-            if gpu is None
-            else f"{quoted(gpu)} is not the name of a GPU instance"
-        )
-        raise InvalidInput(f"gpu: {problem}; there are {names}", field="gpu")
-    workload = parse_training(body.workload, "workload") if body.workload is not None else ""
-    if body.budget is not None:
-        if not body.tracked:
-            raise InvalidInput(
-                "budget: what a training loses is measured from its steps, and this one reports none", field="budget"
-            )
-        _check_budget(
-            gateway,
-            body.budget,
-            workload,
-            [(report.device, report.sharing_mode) for report in reports if report.gpu == gpu],
-        )
-    budget = body.budget if body.budget is not None else DEFAULT_BUDGET
-    with trail.change(caller, f"job/{body.name}") as change:
-        rank = f"{body.boot}:{body.pid}:{body.start}"
-        job = gateway.store().jobs.attach(
-            caller.project,
-            body.name,
-            gpu,
-            source="tracked" if body.tracked else "attached",
-            workload=workload,
-            budget=budget,
-            group=body.group or rank,
-            rank=rank,
-            former=body.former,
-            admit=_admission(gateway, caller.project, reports),
-        )
-        command = AttachJob(
-            version=1,
-            id=job.id,
-            project=caller.project,
-            name=body.name,
-            pid=body.pid,
-            start=body.start,
-            boot=body.boot,
-            tracked=body.tracked,
-            workload=workload,
-            budget=budget,
-            any_user=is_operator(caller),
-        )
-        gateway.fleet().attach(gpu, command)
-        change.target, change.after = (
-            f"job/{job.id}",
-            {"name": body.name, "gpu": gpu, "pid": body.pid, "tracked": body.tracked},
-        )
-    return schemas.Attached(id=job.id, gpu=gpu)
+    request = request_of(gateway, caller, body, reports)
+    limits = gateway.catalog.limits.get(caller.project, NO_LIMITS)
+    jobs = trainings.going_on(
+        [job for job in gateway.store().jobs.unfinished() if job.project == caller.project], reports
+    )
+    trainings.check_limits(jobs, reports, limits, gateway.settings.jobs_per_project, request.memory_mib * request.count)
+    answer = _doors(gateway).trial(caller.project, body.name, request)
+    check_fits(answer)
+    assert answer.expected is not None
+    return schemas.JobTrial(gpus=list(answer.gpus), expected=job_views.expected(answer.expected))
 
 
-def _admission(gateway: Gateway, project: str, reports: Sequence[Report], wanted_mib: float = 0.0) -> "Admit":
-    """A check of the project's limits on one more training, which the store makes while it holds the project."""
-    limits = gateway.catalog.limits.get(project, NO_LIMITS)
-    default = gateway.settings.jobs_per_project
-
-    def admit(jobs: Sequence["Job"]) -> None:
-        trainings.check_limits(trainings.going_on(jobs, reports), reports, limits, default, wanted_mib)
-
-    return admit
-
-
-def _where(reports: Sequence[Report], pid: int) -> str | None:
-    """The GPU instance on which a process computes, or the only instance of all; None = not known."""
-    seen = [report.gpu for report in reports if any(process.pid == pid for process in report.strangers or ())]
-    if len(seen) == 1:
-        return seen[0]
-    return reports[0].gpu if len(reports) == 1 and not seen else None
-
-
-@router.post("/{job}/steps", status_code=204, responses={410: {"model": Problem}})
-def take_steps(gateway: TheGateway, caller: JobsKey, job: str, body: schemas.StepsBody) -> None:
-    """
-    Take iterations of an attached training. 404: it is over or was never attached, so it should register (again). 410:
-    somebody has ended the watching, so it should not register again by itself.
-    """
-    match gateway.fleet().add_steps(caller.project, job, body.gpu, StepChunk(body.first, body.steps, body.ended)):
-        case "unknown":
-            raise NotFound(f"There is no attached job {job} on {body.gpu} in this project.")
-        case "gone":
-            raise LetGo
-
-
-def _check_budget(gateway: Gateway, budget: float, workload: str, places: Sequence[tuple[str, str]]) -> None:
-    """
-    Raises InvalidInput, which names the smallest budget whose keeping can be told from noise.
-
-    The noise comes from a profile of the workload at these places; without a profile only the static bound holds. A
-    default budget is not checked: it is an aim.
-    """
-    smallest = LEAST_BUDGET
-    why = "the smallest for any job"
-    own = gateway.settings.worker
-    for place in places if workload else ():
-        for timing in gateway.reader().solo_timings(workload, place):
-            if timing["n"] < _LEAST_TIMED:
-                continue
-            noise = loss.noise_of(timing["p50"], timing["p95"])
-            resolvable = loss.resolvable(
-                noise=noise, iteration_s=timing["mean"], share=own.probe_share, longest_s=own.probe_max_s
-            )
-            if resolvable > smallest:
-                smallest = math.ceil(resolvable * 1000) / 1000 if math.isfinite(resolvable) else math.inf
-                why = f"iterations of {workload} take {timing['mean']:.3g} s and scatter by {noise:.1%}"
-            break
-    if math.isinf(smallest):
-        raise InvalidInput(
-            f"budget: the keeping of no budget can be measured for this job: {why}, too slow for windows of {own.probe_max_s:g} s in"
-            f" {own.probe_share:.0%} of the time. Leave it out to start the job with the aim of {DEFAULT_BUDGET:g}.",
-            field="budget",
-        )
-    if not smallest <= budget <= 1:
-        raise InvalidInput(
-            f"budget: {budget:g} is not from {smallest:g} to 1; {smallest:g} is {why}",
-            field="budget",
-            smallest=smallest,
-        )
-
-
-def _load(report: Report) -> tuple[int, float, str]:
-    return sum(job.state == JobState.RUNNING for job in report.jobs), report.utilisation, report.gpu
-
-
-@router.get("")
+@router.get("/jobs")
 def list_jobs(
     gateway: TheGateway,
     caller: ReadKey,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    state: Annotated[
+        list[JobState] | None, Query(max_length=len(JobState), description="Of these states alone")
+    ] = None,
+    project: OfProject = None,
 ) -> schemas.Jobs:
     """List the jobs of the project, the newest first."""
-    jobs, next_cursor = gateway.store().jobs.page(caller.project, limit=limit, cursor=cursor)
-    live = _live(gateway)
-    return schemas.Jobs(jobs=[_shown(job, live.get(job.id, [])) for job in jobs], next_cursor=next_cursor)
+    jobs, next_cursor = gateway.store().jobs.page(project_of(caller, project), limit=limit, cursor=cursor, states=state)
+    reports, published = job_views.live(gateway), _doors(gateway).queue()
+    entries = {entry.id: entry for entry in published.jobs} if published is not None else {}
+    return schemas.Jobs(
+        jobs=[job_views.shown(job, reports.get(job.id, []), entries.get(job.id)) for job in jobs],
+        next_cursor=next_cursor,
+    )
 
 
-@router.get("/{job}")
-def get_job(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Job:
-    """Read one job: its state, its iteration times, and what it has lost to functions lately."""
-    return _shown(gateway.store().jobs.get(caller.project, job), _live(gateway).get(job, []))
+@router.get("/jobs/queue")
+def get_queue(gateway: TheGateway, caller: ReadKey) -> schemas.JobQueue:
+    """Read the queue: the jobs that are on GPU instances, then those that wait, when they start and end, and why."""
+    doors = _doors(gateway)
+    project = None if is_operator(caller) else caller.project
+    return job_views.queue(doors.queue(), bool(doors.leader()), gateway.store().jobs.unfinished(), project)
 
 
-@router.get("/{job}/statement")
-def get_statement(gateway: TheGateway, caller: ReadKey, job: str) -> schemas.Statement:
+@router.get("/jobs/{job}")
+def get_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.Job:
+    """Read one job: its state, its iteration times, what it has lost to functions lately, and what it waits for."""
+    record = _job(gateway, caller, job, project)
+    return job_views.shown(
+        record, job_views.live(gateway).get(record.id, []), _entry(_doors(gateway).queue(), record.id)
+    )
+
+
+@router.get("/jobs/{job}/explain")
+def explain_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.JobExplanation:
+    """Explain why a job waits, runs where it runs, or is over, with what the job scheduler decided about it."""
+    record = _job(gateway, caller, job, project)
+    doors = _doors(gateway)
+    decisions = gateway.store().jobs.decisions(record.id)
+    return job_views.explanation(record, _entry(doors.queue(), record.id), decisions, bool(doors.leader()))
+
+
+@router.get("/jobs/{job}/attempts")
+def list_attempts(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.JobAttempts:
+    """List the attempts of a job: where each ran, from when to when, how it ended and how far it came."""
+    record = _job(gateway, caller, job, project)
+    return job_views.attempts(record, gateway.store().jobs.attempts(record.id))
+
+
+@router.get("/jobs/{job}/statement")
+def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.Statement:
     """Read what functions got beside a job, and what the job lost to them, over its whole life."""
-    record = gateway.store().jobs.get(caller.project, job)
+    record = _job(gateway, caller, job, project)
     began = record.started_at or record.created_at
     with gateway.reader().together() as reader:
         return stated(
             record,
-            reader.closed(job),
-            reader.harvest(job, record.gpus),
+            reader.closed(record.id),
+            reader.harvest(record.id, record.gpus),
             began,
-            reader.budget_steps(job, STEPS),
+            reader.budget_steps(record.id, STEPS),
             measured=record.source != "attached" and gateway.settings.worker.probe_share > 0,
         )
 
 
-@router.post("/{job}/stop", status_code=202)
-def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str) -> schemas.Job:
+@router.get("/jobs/{job}/logs", response_model=LogLines, responses=FOLLOWED)
+async def get_logs(
+    gateway: TheGateway,
+    caller: ReadKey,
+    request: Request,
+    job: str,
+    rank: Annotated[int, Query(ge=0, le=4095, description="Of this rank")] = 0,
+    lines: Annotated[int, Query(ge=0, le=10_000, description="As many of the newest at most")] = 100,
+    follow: Annotated[bool, Query(description="Go on with the lines that come, as server-sent events")] = False,
+    project: OfProject = None,
+) -> Response:
     """
-    End a job by SIGTERM and, where it stays, by SIGKILL. One that has ended stays as it is. One that runs elsewhere
-    trains on and is watched no longer.
+    Read what a rank of a job has printed, over all its attempts, on whatever machine it ran. A training that was started
+    elsewhere prints elsewhere.
+
+    With `follow=true` the answer is a `text/event-stream` that goes on until the job is over: each event is one line as
+    JSON, and the last one has the type `end`. A client whose connection ends goes on behind the last line that it has
+    with the header `Last-Event-ID`.
     """
-    store = gateway.store()
-    record = store.jobs.get(caller.project, job)
+    record = await run_in_threadpool(_job, gateway, caller, job, project)
+
+    async def over() -> bool:
+        now = await run_in_threadpool(gateway.store().jobs.get, record.project, record.id)
+        return now.state in OVER
+
+    asked = LogRequest(gateway, caller, job_log(record.id, rank), lines=lines, over=over)
+    return await (asked.follow(request) if follow else asked.newest(request))
+
+
+# ---- changes ---------------------------------------------------------------------------------------------------------
+
+
+@router.post("/jobs/{job}/stop", status_code=202)
+def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, project: OfProject = None) -> schemas.Job:
+    """
+    End a job by SIGTERM and, where it stays beyond its grace, by SIGKILL; one that waits ends at once. One that has ended
+    stays as it is. One that runs elsewhere trains on and is watched no longer.
+    """
+    record = _job(gateway, caller, job, project)
     if record.state in OVER:
-        return _shown(record, [])
-    with trail.change(caller, f"job/{job}", {"state": record.state.value}) as change:
+        return job_views.shown(record, [])
+    with trail.change(caller, f"job/{record.id}", {"state": record.state.value}, project=record.project) as change:
         if record.source != STARTED:
-            gateway.fleet().detach(job)
-        for gpu in record.gpus:
-            gateway.fleet().send(gpu, StopJob(version=1, id=job))
-        stopping = store.jobs.stop(caller.project, job)
+            gateway.fleet().detach(record.id)
+            for gpu in record.gpus:
+                gateway.fleet().send(gpu, StopJob(version=1, id=record.id))
+        stopping = gateway.store().jobs.stop(record.project, record.id)
         change.after = {"state": stopping.state.value}
-    return _shown(stopping, [])
+    _doors(gateway).wake()
+    return job_views.shown(stopping, [])
 
 
-@router.put("/{job}/slo")
+@router.post("/jobs/{job}/hold")
+def hold_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, project: OfProject = None) -> schemas.Job:
+    """Keep a job that waits from being started until it is released. 409 for one that does not wait."""
+    record = _job(gateway, caller, job, project)
+    with _changed(gateway, caller, trail, record) as change:
+        held = gateway.store().jobs.hold(record.project, record.id)
+        change.after = {"state": held.state.value}
+    return job_views.shown(held, [])
+
+
+@router.post("/jobs/{job}/release")
+def release_job(
+    gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, project: OfProject = None
+) -> schemas.Job:
+    """Let a job that is held wait for its turn again. 409 for one that is not held."""
+    record = _job(gateway, caller, job, project)
+    with _changed(gateway, caller, trail, record) as change:
+        released = gateway.store().jobs.release(record.project, record.id)
+        change.after = {"state": released.state.value}
+    return job_views.shown(released, [])
+
+
+@router.post("/jobs/{job}/restart")
+def restart_job(
+    gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, project: OfProject = None
+) -> schemas.Job:
+    """
+    Queue a job that is over again, for another attempt from its last checkpoint. 409 for one that is not over, or that
+    was started elsewhere.
+    """
+    record = _job(gateway, caller, job, project)
+    with _changed(gateway, caller, trail, record) as change:
+        restarted = gateway.store().jobs.restart(record.project, record.id)
+        change.after = {"state": restarted.state.value}
+    return job_views.shown(restarted, [])
+
+
+@router.post("/jobs/{job}/move")
+def move_job(
+    gateway: TheGateway,
+    caller: OperatorKey,
+    trail: TheTrail,
+    job: str,
+    body: schemas.MoveBody,  # noqa: ARG001 - it has one value
+    project: OfProject = None,
+) -> schemas.Job:
+    """Put a job that waits before all others; of two that were put first, the later one. 409 for one that does not wait."""
+    record = _job(gateway, caller, job, project)
+    with _changed(gateway, caller, trail, record) as change:
+        moved = gateway.store().jobs.put_first(record.project, record.id)
+        change.after = {"first": True}
+    return job_views.shown(moved, [])
+
+
+@router.put("/jobs/{job}/slo")
 def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, body: schemas.BudgetBody) -> schemas.Job:
     """
     Change what a job may lose to functions, from its workers' next report on. What it has saved or lost so far is not
     carried over.
     """
-    store = gateway.store()
-    record = store.jobs.get(caller.project, job)
+    record = _job(gateway, caller, job, None)
     places = {(report.device, report.sharing_mode) for report in gateway.fleet().reports() if report.gpu in record.gpus}
-    _check_budget(gateway, body.budget, record.workload, sorted(places))
-    with trail.change(caller, f"job/{job}", {"budget": record.budget}) as change:
-        changed = store.jobs.set_budget(caller.project, job, body.budget)
+    check_budget(gateway, body.budget, record.workload, sorted(places))
+    with trail.change(caller, f"job/{record.id}", {"budget": record.budget}) as change:
+        changed = gateway.store().jobs.set_budget(record.project, record.id, body.budget)
         for gpu in record.gpus:
-            gateway.fleet().send(gpu, SetBudget(version=1, id=job, budget=body.budget))
+            gateway.fleet().send(gpu, SetBudget(version=1, id=record.id, budget=body.budget))
         change.after = {"budget": body.budget}
-    return _shown(changed, _live(gateway).get(job, []))
+    return job_views.shown(changed, job_views.live(gateway).get(record.id, []))
 
 
-def _live(gateway: Gateway) -> dict[str, list[JobReport]]:
-    """The present reports of GPU workers, by job."""
-    by_job: dict[str, list[JobReport]] = {}
-    for report in gateway.fleet().reports():
-        for job in report.jobs:
-            by_job.setdefault(job.id, []).append(job)
-    return by_job
+def _job(gateway: Gateway, caller: KeyEntry, reference: str, project: str | None) -> "Job":
+    """By id or name. Raises NotFound, Conflict, Forbidden."""
+    return gateway.store().jobs.find(project_of(caller, project), reference)
 
 
-def _shown(job: "Job", reports: Sequence[JobReport]) -> schemas.Job:
-    state = state_of(job.state, {report.state for report in reports})
-    # Of a job that is over and not yet recorded, its workers know the exit code.
-    exit_code = job.exit_code if job.state in OVER else exit_of([report.exit_code for report in reports])
-    reason = job.reason or next((report.reason for report in reports if report.reason), "")
-    # A job is as fast as its slowest rank.
-    solo_s = max((report.solo_s for report in reports if report.solo_count), default=None)
-    shared_s = max((report.shared_s for report in reports if report.shared_count), default=None)
-    known = all(report.loss_high is not None for report in reports)
-    worst = max(reports, key=lambda report: report.loss_high or 0.0, default=None) if known else None
-    return schemas.Job(
-        id=job.id,
-        name=job.name,
-        state=state.value,
-        argv=list(job.argv),
-        gpus=list(job.gpus),
-        workload=job.workload or None,
-        created_at=moment(job.created_at),
-        started_at=moment(job.started_at) if job.started_at is not None else None,
-        ended_at=moment(job.ended_at) if job.ended_at is not None else None,
-        iterations=min((report.iterations for report in reports), default=0),
-        solo_s=solo_s,
-        shared_s=shared_s,
-        degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
-        budget=job.budget,
-        loss=worst.loss if worst else None,
-        loss_low=worst.loss_low if worst else None,
-        loss_high=worst.loss_high if worst else None,
-        loss_windows=min((report.loss_windows for report in reports), default=0),
-        memory_mib=sum(report.memory_mib for report in reports) if reports else None,
-        exit_code=exit_code,
-        suspended=any(report.suspended for report in reports),
-        signal=signal_of(exit_code),
-        reason=reason or None,
-        outcome=outcome_of(state, exit_code, asked=job.asked, reason=reason),
-        source=job.source,
-        measured=job.source != "attached",
-    )
+@contextmanager
+def _changed(gateway: Gateway, caller: KeyEntry, trail: Trail, job: "Job") -> "Iterator[Change]":
+    """Record a change of a job, and let the job scheduler see it at once."""
+    with trail.change(caller, f"job/{job.id}", {"state": job.state.value}, project=job.project) as change:
+        yield change
+    _doors(gateway).wake()
+
+
+def _doors(gateway: Gateway) -> JobQueue:
+    return JobQueue(gateway.client(), gateway.settings.redis.prefix)
+
+
+def _entry(queue: PublishedQueue | None, job: str) -> PublishedJob | None:
+    return next((entry for entry in queue.jobs if entry.id == job), None) if queue is not None else None

@@ -14,7 +14,7 @@ from api.schemas import prewarm as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.prewarming import PrewarmStatus
 from smore.messages.forecasts import decode_prewarm_report
-from smore.redis.forecasts import Board
+from smore.redis.forecasts import PublishedForecasts
 
 if TYPE_CHECKING:
     from smore.postgres.arrivals import FunctionAccount
@@ -39,7 +39,7 @@ def get_prewarm(
     cost.
     """
     now = time.time()
-    raw = Board(gateway.client(), gateway.settings.redis.prefix).state()
+    raw = PublishedForecasts(gateway.client(), gateway.settings.redis.prefix).state()
     state = decode_prewarm_report(raw) if raw is not None else None
     accounts = {one.function: one for one in gateway.prewarming().account(now - since_s, now, caller.project)}
     mine = f"{caller.project}/"

@@ -9,6 +9,7 @@ from api.dates import moment
 from api.deps import OperatorKey, TheGateway, TheTrail
 from api.schemas import projects as schemas
 from api.server.bodies import BoundedRoute
+from smore.domain.job import WAITING
 from smore.domain.limits import parse_limits
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects
                     job_memory_mib=round(
                         sum(kept[job.id, gpu] for job in jobs if job.project == one.name for gpu in job.gpus), 1
                     ),
+                    gpus=sum(len(job.gpus) for job in jobs if job.project == one.name and job.state not in WAITING),
                 ),
             )
             for one in gateway.store().list_projects()

@@ -19,8 +19,7 @@ from api.schemas import queues as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Forbidden, FunctionNotFound, NotFound
 from smore.domain.override import Override
-from smore.domain.quote import quoted
-from smore.domain.spelling import did_you_mean
+from smore.domain.spelling import nothing_named
 from smore.redis.catalog import KeyEntry
 from smore.redis.queue import Queue
 
@@ -131,9 +130,7 @@ def _key(gateway: Gateway, caller: KeyEntry, function: str, project: str | None)
     key = f"{home}/{function}"
     if key not in gateway.catalog.functions:
         names = [entry.name for entry in list(gateway.catalog.functions.values()) if entry.key.startswith(f"{home}/")]
-        raise FunctionNotFound(
-            f"There is no function {quoted(function)} in this project{did_you_mean(function, names) or '.'}"
-        )
+        raise FunctionNotFound(nothing_named("function", function, names, "in this project"))
     return key
 
 
@@ -211,7 +208,7 @@ def pin(
     key, known = _key(gateway, caller, function, project), gateway.fleet().known()
     for name in body.gpus:
         if name not in known:
-            raise NotFound(f"There is no GPU instance {quoted(name)}{did_you_mean(name, known) or '.'}", field="gpus")
+            raise NotFound(nothing_named("GPU instance", name, known), field="gpus")
     _override(gateway, trail, caller, key, gpus=tuple(sorted(set(body.gpus))), pin_until=_until(body.for_s))
 
 

@@ -22,8 +22,9 @@ from api.schemas.fields import Moment
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import FunctionNotFound, InvalidInput, NotFound, PayloadTooLarge
 from smore.domain.quote import quoted
+from smore.domain.spelling import nothing_named
 from smore.redis.catalog import KeyEntry
-from smore.redis.forecasts import Board
+from smore.redis.forecasts import PublishedForecasts
 from smore.traces.recorded import MINUTE_S, MOST_CHARACTERS, Trace, read_trace
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _given(trace: Trace, mine: set[str], give: list[str], deal: list[str]) -> di
 
 def _new(function: str, mine: set[str], names: dict[str, str], field: str) -> str:
     if function not in mine:
-        raise FunctionNotFound(f"{field}: there is no function {quoted(function)} in this project.", field=field)
+        raise FunctionNotFound(f"{field}: {nothing_named('function', function, mine, 'in this project')}", field=field)
     if function in names:
         raise InvalidInput(f"{field}: {quoted(function)} is named twice", field=field)
     return function
@@ -186,7 +187,7 @@ def _keep(
 
 
 def _changed(gateway: Gateway) -> None:
-    Board(gateway.client(), gateway.settings.redis.prefix).changed()
+    PublishedForecasts(gateway.client(), gateway.settings.redis.prefix).imports_changed()
 
 
 @router.get("")

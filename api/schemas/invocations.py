@@ -14,7 +14,8 @@ class Invocation(BaseModel):
     One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
     deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
-    frames of the handler's own code as Python prints them.
+    frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the
+    handler; lists alone say so, null = not known.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Invocation(BaseModel):
     deadline_at: datetime | None = None
     finished_at: datetime | None = None
     late_ms: float = 0.0
+    cold: bool | None = None
     output: Any = None
 
 

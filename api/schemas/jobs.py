@@ -1,12 +1,12 @@
 """Serverful jobs: how they are started and watched, what they lost to functions."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, FiniteFloat
 
-from api.schemas.fields import STORABLE, Body, Flag, Number, Text, Variable, Whole
-from smore.domain.job import Outcome
+from api.schemas.fields import STORABLE, Body, Flag, Number, Text, Variable, Whole, Word
+from smore.domain.job import GRACE_S, Outcome
 from smore.domain.loss import DEFAULT_BUDGET, Verdict
 
 
@@ -16,23 +16,52 @@ class BudgetBody(Body):
     budget: Number = Field(ge=0, le=1, allow_inf_nan=False)
 
 
+class SecretOf(Body):
+    """The value of one of the project's secrets, which the worker puts in place."""
+
+    secret: str
+
+
 class JobBody(Body):
     """
-    ``argv``: an allowed entry point and its arguments; ``gpus``: default = the least loaded one.
+    A training. ``argv``: an allowed entry point and its arguments; with an operator's key any program (``cwd``: the
+    folder that it starts in, an absolute path on the GPU worker's machine). ``env``: its variables; ``{"secret":
+    "NAME"}`` names a secret of the project.
+
+    ``count``: on how many GPU instances of one kind it runs, 1 to 1024; ``gpus``: on exactly these, for which it waits;
+    one of both. ``device``: the kind that it needs, as ``GET /v1/gpus`` names it. ``memory``: kept for it on each, with
+    5 % more (``12GiB``); without it, and without a profile of its workload, it gets a GPU instance whose memory no other
+    training has reserved.
+
+    ``iterations`` or ``duration`` (``2h``, or seconds): how long it is; without either that is learned from former runs
+    of its name. ``restarts``: how often it is started again, from its last checkpoint, after it has failed or its host
+    is gone; ``grace``: from SIGTERM to SIGKILL (10 s, up to an hour).
 
     ``workload``: which profiled training it is, ``model/size/training/batch``; without it nobody can predict what slows
     it down. ``budget``: the most that it may lose to functions, a fraction of its iteration time (0.01 to 1, default
-    0.1). ``memory``: kept for it on each GPU instance, with 5 % more (``12GiB``); default = the most that it was seen
-    to hold. 422 where it is more than the GPU instance has, 409 where other trainings have reserved too much of that.
+    0.1).
     """
 
     name: str
     argv: list[Text] = Field(min_length=1, max_length=256)
+    count: Annotated[Whole, Field(ge=1, le=1024)] | None = None
     gpus: list[str] | None = Field(default=None, min_length=1, max_length=64)
-    env: dict[Variable, Text] = Field(default={}, max_length=64)
+    device: Word | None = None
+    env: dict[Variable, Text | SecretOf] = Field(default={}, max_length=64)
+    cwd: Text | None = None
     workload: str | None = None
     budget: Number | None = None
     memory: str | None = None
+    iterations: Annotated[Whole, Field(ge=1, le=10**12)] | None = None
+    duration: Number | str | None = None
+    restarts: Annotated[Whole, Field(ge=0, le=1000)] = 0
+    grace: Number | str | None = None
+
+
+class MoveBody(Body):
+    """``first``: before all others that wait."""
+
+    first: Literal[True]
 
 
 class AttachBody(Body):
@@ -72,11 +101,44 @@ class StepsBody(Body):
     ended: Flag = False
 
 
+class Expected(BaseModel):
+    """
+    What the job scheduler expects of a job that is not over. ``place`` in the queue, from 1; 0 = it is on ``gpus``.
+
+    It starts at ``start_at`` and ends at ``end_at``; in one case of ten later than ``start_late_at`` and
+    ``end_late_at``; null = nobody can say. ``length_s`` is left of it, in one case of ten more than ``length_90_s``.
+    ``source`` of that: ``measured`` (iterations left and their time now), ``profile`` (iterations and the profile's time),
+    ``declared`` (the duration that its owner said), ``name``, ``project`` or ``platform`` (the median of their last
+    runs), ``assumed`` (nothing is known).
+
+    ``waited_s``: so far. ``why`` it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``,
+    ``busy``, ``kept``, ``order``, ``stopping``, ``none``), and in words ``message``.
+    """
+
+    place: int
+    gpus: list[str] = []
+    start_at: datetime | None = None
+    start_late_at: datetime | None = None
+    end_at: datetime | None = None
+    end_late_at: datetime | None = None
+    length_s: float
+    length_90_s: float
+    source: str
+    waited_s: float
+    why: str
+    message: str
+
+
 class Job(BaseModel):
     """
-    A serverful job. Iteration times are means in seconds over the last window: ``solo_s`` while no function ran beside
-    it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation`` = shared / solo - 1,
-    null = not known yet.
+    A serverful job. ``state``: ``queued``, ``held`` (waits until it is released), ``starting``, ``running``, ``stopping``,
+    ``ended``, ``lost``. ``count``, ``device``, ``iterations_wanted``, ``duration_s``, ``restarts`` and ``grace_s`` are
+    what was asked for. ``attempt``: its starts so far, of which ``restarted`` after failures; ``expected``: what the job
+    scheduler said of it last, null = nothing, or it is over.
+
+    ``iterations``: done, over all attempts. Iteration times are means in seconds over the last window: ``solo_s`` while
+    no function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation``
+    = shared / solo - 1, null = not known yet.
 
     ``loss`` is what functions cost it by the last ``loss_windows`` closed windows, with its 95 % interval: a fraction
     like ``budget``, null = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.
@@ -97,11 +159,21 @@ class Job(BaseModel):
     state: str
     argv: list[str]
     gpus: list[str]
+    count: int = 1
+    device: str | None = None
     workload: str | None = None
     created_at: datetime
+    queued_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     iterations: int = 0
+    iterations_wanted: int | None = None
+    duration_s: float | None = None
+    restarts: int = 0
+    restarted: int = 0
+    grace_s: float = GRACE_S
+    attempt: int = 0
+    expected: Expected | None = None
     solo_s: float | None = None
     shared_s: float | None = None
     degradation: float | None = None
@@ -184,3 +256,95 @@ class Statement(BaseModel):
 class Jobs(BaseModel):
     jobs: list[Job]
     next_cursor: str | None = None
+
+
+class QueuedJob(Expected):
+    """A job that is not over, where it stands. ``count``: GPU instances that it asks for."""
+
+    id: str
+    name: str
+    project: str
+    state: str
+    count: int
+    device: str | None = None
+
+
+class JobQueue(BaseModel):
+    """
+    The jobs that are on GPU instances, then those that wait, in their order. A project's key sees its own ones, with
+    their places in the whole queue; an operator's key those of all projects.
+
+    ``at``: when the job scheduler published it, null = never; ``leading``: whether one leads now; ``setting``: the named
+    setting by which it decides. ``kept`` GPU instances are free and kept for the job ``kept_for``. ``waiting``: jobs of
+    all projects that wait.
+    """
+
+    at: datetime | None = None
+    leading: bool
+    setting: str = ""
+    kept: int = 0
+    kept_for: str | None = None
+    waiting: int = 0
+    jobs: list[QueuedJob]
+
+
+class JobTrial(BaseModel):
+    """What would become of a job that came now. ``gpus``: it would start there at once; none = it would wait."""
+
+    gpus: list[str]
+    expected: Expected
+
+
+class JobAttempt(BaseModel):
+    """
+    One start of all ranks of a job, on ``gpus`` (the rank of each is its place there) of the machines ``nodes``.
+
+    ``up_at``: all ranks ran; ``ended_at``: none of them does any more, null = it goes on. ``why`` it ended, and in words
+    ``message``. ``iterations_from`` and ``iterations``: of the job, when it began and at its end.
+    """
+
+    attempt: int
+    gpus: list[str]
+    nodes: list[str]
+    started_at: datetime
+    up_at: datetime | None = None
+    ended_at: datetime | None = None
+    why: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    iterations_from: int = 0
+    iterations: int = 0
+
+
+class JobAttempts(BaseModel):
+    """The attempts of a job, the first one first."""
+
+    id: str
+    name: str
+    attempts: list[JobAttempt]
+
+
+class JobDecision(BaseModel):
+    """
+    What the job scheduler decided of a job: ``kind`` start, stop, requeue or finish, and why. ``reasons`` of a start: its
+    place in the order of that round, how many before it did not fit (``passed``), and why other GPU instances were
+    refused.
+    """
+
+    at: datetime
+    attempt: int
+    kind: str
+    gpus: list[str]
+    message: str
+    reasons: dict[str, Any] | None = None
+
+
+class JobExplanation(BaseModel):
+    """Why a job is where it is: in words ``summary``, what is ``expected``, and the last ``decisions``, newest first."""
+
+    id: str
+    name: str
+    state: str
+    summary: str
+    expected: Expected | None = None
+    decisions: list[JobDecision] = []

@@ -18,6 +18,8 @@ class LimitsBody(Body):
     warm_memory_mib: Number | None = Field(default=None, allow_inf_nan=False)
     jobs: Whole | None = None
     job_memory_mib: Number | None = Field(default=None, allow_inf_nan=False)
+    gpus: Whole | None = None
+    weight: Number | None = Field(default=None, allow_inf_nan=False)
 
 
 class ProjectBody(Body):
@@ -27,8 +29,8 @@ class ProjectBody(Body):
 class Use(BaseModel):
     """
     What a project uses now. ``depth``: invocations that wait; ``concurrency``: invocations that wait or run;
-    ``warm_memory_mib``: memory of its warm instances; ``jobs``: trainings; ``job_memory_mib``: memory reserved for
-    them.
+    ``warm_memory_mib``: memory of its warm instances; ``jobs``: trainings that wait or run; ``job_memory_mib``: memory
+    reserved for them; ``gpus``: GPU instances that they hold.
     """
 
     depth: int
@@ -36,6 +38,7 @@ class Use(BaseModel):
     warm_memory_mib: float
     jobs: int
     job_memory_mib: float
+    gpus: int = 0
 
 
 class Project(BaseModel):

@@ -1,7 +1,8 @@
 """
 Bodies of ordinary routes, read with bounds: JSON documents of plain values, and no content coding but ``identity``.
 
-The hot paths read their own (api/invoke/request.py): their values are a tensor's elements, bounded by the body's bytes.
+Invocations read their own bodies (api/invoke/request.py): their values are elements of tensors, bounded by the bytes of
+the body.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,16 +17,15 @@ from starlette.responses import Response
 from api.errors import Malformed, UnsupportedMediaType
 from smore.domain.errors import CallerError, PayloadTooLarge
 
-#: Values of one document: what is checked field by field, and named one by one where it is wrong. Steps of a training
-#: have 25,000.
+#: Most values of one document. Each is checked and named in an error of its own. A report of steps has up to 25,000.
 MOST_VALUES: Final = 50_000
-#: Names of one object in it: each one too many is an error of its own. The files of an upload are 1,000.
+#: Most names of one object. Each unknown name is an error of its own. An upload has up to 1,000 files.
 MOST_NAMES: Final = 1024
 
 
 def read_json(body: bytes) -> Any:
     """
-    A JSON document. Numbers are finite and depth is bounded, as orjson has it; of a name that comes twice the last
+    The JSON document in ``body``. orjson accepts finite numbers only and bounds the depth; of a repeated name the last
     value counts.
 
     Raises Malformed, PayloadTooLarge.
@@ -54,14 +54,14 @@ def _check_count(document: object) -> None:
 
 def refuse_coding(headers: Mapping[bytes, bytes]) -> None:
     """
-    Raises UnsupportedMediaType where the body came in a content coding: read as it is, it would be something else.
+    Raises UnsupportedMediaType if the body has a content coding, because it is read without decoding.
     """
     if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
-        raise UnsupportedMediaType("Content-Encoding: none is taken here; send the body as it is.")
+        raise UnsupportedMediaType("Content-Encoding: send the body without a content coding.")
 
 
 class _Refused(HTTPException):
-    """FastAPI lets no other error through while it reads a body."""
+    """Carries ``error`` through FastAPI, which lets only an HTTPException pass while it reads a body."""
 
     def __init__(self, error: CallerError) -> None:
         super().__init__(400)
@@ -69,7 +69,7 @@ class _Refused(HTTPException):
 
 
 class _Request(Request):
-    """FastAPI asks it for the JSON of a body that a model describes."""
+    """A request whose JSON is read by :func:`read_json`; FastAPI calls :meth:`json` for a body with a model."""
 
     async def json(self) -> Any:
         try:
@@ -79,7 +79,7 @@ class _Request(Request):
 
 
 class BoundedRoute(APIRoute):
-    """A route of the gateway: bodies come in no content coding, and JSON is read by :func:`read_json`."""
+    """A route of the gateway: it refuses content codings, and reads JSON by :func:`read_json`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

@@ -1,11 +1,11 @@
 """
-What one client may take of the gateway before its request is understood: connections, time and bytes.
+Bounds on what one client may take of the gateway before its request is parsed: connections, time and bytes.
 
-uvicorn bounds how long a connection idles after an answer, and nothing else: neither the time and size of a request's
-head, nor the time of its body or of reading its answer, nor the number of connections, neither of all nor of one
-sender. :class:`Connection` is its protocol with those bounds, told by ``SMORE_API__*``
-(:class:`smore.process.settings.ApiSettings`). A request that keeps them pays two additions; once a second all
-connections are looked at.
+uvicorn bounds only how long a connection idles after an answer. It does not bound the time and size of a request's
+head, the time of its body, the time in which the client reads the answer, or the number of connections, of all clients
+or of one. :class:`Connection` is uvicorn's protocol with these bounds, which are the settings ``SMORE_API__*``
+(:class:`smore.process.settings.ApiSettings`). An ordinary request costs two additions more; all connections are checked
+once a second.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from smore.process.settings import ApiSettings
 
 log = logger("api.server.connections")
 
-#: How often connections are looked at, seconds.
+#: Seconds between two checks of all connections.
 LOOK_S: Final = 1.0
-#: Headers of one request.
+#: Most headers of one request.
 MAX_HEADERS: Final = 128
-#: Requests that may wait behind another on one connection.
+#: Most requests that wait behind another one on one connection.
 MAX_PIPELINED: Final = 32
-#: What is still sent after an answer that was given early is thrown away for so long, seconds: closing at once would
-#: reset the connection, and a reset may overtake the answer (RFC 9112, section 9.6).
+#: Seconds for which bytes are read and dropped after an answer that came before the end of the request: closing at once
+#: would reset the connection, and a reset may overtake the answer (RFC 9112, section 9.6).
 LINGER_S: Final = 2.0
-#: Descriptors of this process that are no connections: Redis, Postgres, files.
+#: File descriptors kept for Redis, Postgres and files.
 RESERVED: Final = 256
 
 _CLOSE: Final = {"Connection": "close"}
@@ -44,7 +44,7 @@ _CLOSE: Final = {"Connection": "close"}
 
 class _Transport:
     """
-    The socket as uvicorn sees it: the same, but one whose request has not been read to its end is not closed at once.
+    The socket as uvicorn sees it. :meth:`close` does not close it at once while its request has not been read to its end.
     """
 
     __slots__ = ("_connection", "_socket", "get_extra_info", "pause_reading", "resume_reading", "set_protocol", "write")
@@ -52,7 +52,7 @@ class _Transport:
     def __init__(self, socket: asyncio.Transport, connection: "Connection") -> None:
         self._socket = socket
         self._connection = connection
-        # Bound here, so that the way of an ordinary request is as long as without this object.
+        # Bound here, so that an ordinary request takes no additional call.
         self.write = socket.write
         self.get_extra_info = socket.get_extra_info
         self.pause_reading = socket.pause_reading
@@ -68,29 +68,28 @@ class _Transport:
 
 class Connection(HttpToolsProtocol):
     """
-    One client's connection. Made by :func:`protocol`, which gives it its ``bounds``; ``most``: how many there may be;
-    ``senders``: those that are there by :func:`sender_of`, proxies' aside.
+    One client's connection. :func:`protocol` makes the class with its ``bounds``; ``most``: most connections at once;
+    ``senders``: the open connections by :func:`sender_of`, without those of proxies.
     """
 
     bounds: ClassVar[ApiSettings]
     most: ClassVar[int]
     senders: ClassVar[dict[str, set["Connection"]]]
-    #: Whether somebody looks at the server's connections already.
+    #: Whether the check once a second has been started.
     _watched: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lingers = False
         self._socket: asyncio.Transport | None = None
-        #: Who sends, '' = nobody in particular.
+        #: The client's address, '' = a proxy or a unix socket.
         self._sender = ""
-        #: When what the connection does now began: waiting for a request, a head, a body, an answer, lingering.
+        #: When the present state began: waiting for a request, a head, a body, an answer, lingering.
         self._since = 0.0
         self._in_head = False
-        #: Bytes of the head in pieces after its first, of the piece that is read now, of all pieces, and those before
-        #: the body.
+        #: Bytes of the head after its first piece, of the present piece, of all pieces, and of all before the body.
         self._head = self._piece = self._fed = self._before_body = 0
-        #: What the socket has not taken yet of what was written, and since when that has not changed.
+        #: Bytes that were written and not yet sent, and since when that number has not changed.
         self._unsent, self._unsent_at = 0, 0.0
 
     # ---- what uvicorn and the parser call ----------------------------------------------------------------------------
@@ -129,7 +128,7 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         scope: Any = self.cycle.scope if self.cycle is not None else {}
         if (stopping := scope.get(STOPPING)) is not None:
-            # An answer that would go on for ever.
+            # A stream of events, which would not end by itself.
             stopping.set()
         super().shutdown()
 
@@ -157,10 +156,10 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(problem(status=400, code="malformed", detail=msg, request_id=_request_id(), headers=_CLOSE))
 
-    # ---- its end -----------------------------------------------------------------------------------------------------
+    # ---- closing -----------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Close it when what was written has been sent; of a request whose body still comes, a little later."""
+        """Close the connection once what was written has been sent; linger first if the body still comes."""
         assert self._socket is not None
         if self.cycle is not None and self.cycle.more_body:
             self._linger()
@@ -177,8 +176,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, answer: Response) -> None:
         """
-        Answer in place of the application and close. Nobody hears it where a whole request still waits for its own
-        answer.
+        Answer instead of the application and close. Nothing is sent if a complete request still waits for its own answer.
         """
         assert self._socket is not None
         cycle = self.cycle
@@ -190,7 +188,7 @@ class Connection(HttpToolsProtocol):
             head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
             self._socket.write(STATUS_LINE[answer.status_code] + head + b"\r\n" + bytes(answer.body))
         if cycle is not None:
-            # The application reads that its caller has gone, and whatever it answers goes nowhere.
+            # The application learns that its caller has gone, and its answer is dropped.
             cycle.disconnected = True
             cycle.message_event.set()
         self._linger()
@@ -207,8 +205,8 @@ class Connection(HttpToolsProtocol):
 
     def _has_room(self, among: Collection[object], most: int) -> bool:
         """
-        Whether ``among`` it there are ``most`` at the most. Beyond that those that have waited longest for a request
-        are closed to make it so, some at a time because finding them takes a look at all of them.
+        Whether the connection may stay ``among`` at most ``most``. Where there are more, those that have waited longest
+        for a request are closed, several at a time because finding them takes a pass over all.
         """
         if len(among) <= most:
             return True
@@ -223,7 +221,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def waits(self) -> bool:
-        """Whether it asks for nothing now: no request, or one that is not whole."""
+        """Whether it waits for a request, or for the rest of a head."""
         return not self.lingers and (self._in_head or self.cycle is None or self.cycle.response_complete)
 
     @classmethod
@@ -234,7 +232,7 @@ class Connection(HttpToolsProtocol):
         loop.call_later(LOOK_S, cls._look_at_all, loop, connections)
 
     def look(self, now: float) -> None:
-        """End it where it is overdue."""
+        """Close the connection if one of its bounds is exceeded."""
         assert self._socket is not None
         bounds, socket, cycle = self.bounds, self._socket, self.cycle
         unsent, for_s = socket.get_write_buffer_size(), now - self._since
@@ -255,12 +253,12 @@ class Connection(HttpToolsProtocol):
             if for_s > bounds.head_s:
                 socket.close()
         elif cycle.response_complete:
-            # A body that nobody reads any more comes on, or nothing but empty lines.
+            # The client still sends a body that is not read any more, or only empty lines.
             if for_s > (LINGER_S if cycle.more_body else bounds.keep_alive_s + LOOK_S):
                 socket.abort()
         elif cycle.more_body:
             if self.flow.read_paused:
-                # The gateway itself lets it wait.
+                # The gateway has paused reading; that time does not count.
                 self._since += LOOK_S
             elif for_s > bounds.stall_s + (self._fed - self._before_body) / bounds.min_bytes_per_s:
                 self._refuse(_late("body", bounds.stall_s))
@@ -273,8 +271,8 @@ def _age(one: Connection) -> float:
 @lru_cache(4096)
 def sender_of(address: str, proxies: tuple[str, ...]) -> str:
     """
-    Whom an address counts for: itself, of IPv6 its network of 64 bits, in which a host takes what addresses it likes
-    (RFC 4862); '' where it stands for many, being one of ``proxies`` (addresses and networks).
+    The sender that an address counts as: the address itself, or for IPv6 its network of 64 bits, because a host chooses
+    its addresses in it (RFC 4862). '' for one of ``proxies`` (addresses and networks), which stands for many senders.
     """
     ip = ip_address(address.partition("%")[0])
     mapped = ip.ipv4_mapped if ip.version == 6 else None
@@ -285,7 +283,7 @@ def sender_of(address: str, proxies: tuple[str, ...]) -> str:
 
 
 def protocol(bounds: ApiSettings) -> type[Connection]:
-    """The protocol for a server with these bounds. Raises the process's own limit of descriptors as far as it may."""
+    """The protocol for a server with these bounds. Raises the process's soft limit of descriptors where it is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = bounds.max_connections + RESERVED
     if soft < wanted:

@@ -1,6 +1,6 @@
 """
-The API's description as ``GET /openapi.json`` gives it: what FastAPI finds in the routes, corrected where our answers
-differ, with an introduction and with examples (api/server/examples.py).
+The OpenAPI document of ``GET /openapi.json``: what FastAPI derives from the routes, corrected where the gateway answers
+otherwise, with an introduction and examples (api/server/examples.py).
 """
 
 from typing import Any, Final
@@ -31,15 +31,15 @@ invocation runs once.
 #: Begins the example at the end of an operation's description.
 EXAMPLE: Final = "```shell"
 _PROBLEM: Final = "#/components/schemas/Problem"
-#: FastAPI's own answer to an input that does not fit; ours is a problem document like every other error.
+#: Schemas of FastAPI's own answer to an invalid input; the gateway answers with a problem document like every error.
 _FOREIGN: Final = ("HTTPValidationError", "ValidationError")
 _RETRY_AFTER: Final = {"Retry-After": {"required": True, "schema": {"type": "integer"}, "description": "Seconds"}}
 
 
 def describe(*, title: str, summary: str, version: str, routes: list[BaseRoute]) -> dict[str, Any]:
     """
-    The OpenAPI document. Errors are ``application/problem+json``; under /v2 ``application/json`` with one member more,
-    ``error``. Every operation may answer 503 with ``Retry-After`` while something that it needs is away.
+    The OpenAPI document. Errors are ``application/problem+json``; under /v2 they are ``application/json`` with the
+    additional member ``error``. Every operation may answer 503 with ``Retry-After`` while a part that it needs is away.
     """
     document = get_openapi(title=title, summary=summary, version=version, routes=routes)
     document["info"]["description"] = INTRODUCTION

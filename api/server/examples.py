@@ -41,6 +41,15 @@ FILES: Final[Mapping[str, tuple[str, str]]] = {
     "POST /v1/traces": ("text/csv", "day.csv"),
 }
 _INFER: Final = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1.0, 2.0, 3.0]}]}
+_START: Final = {
+    "name": "night",
+    "argv": ["zoo.train", "--model", "resnet18"],
+    "count": 2,
+    "duration": "2h",
+    "restarts": 3,
+    "env": {"HF_TOKEN": {"secret": "HF_TOKEN"}},
+    "budget": 0.1,
+}
 #: JSON bodies of requests.
 BODIES: Final[Mapping[str, Any]] = {
     "POST /v1/functions/{function}/invocations": {"input": {"x": [1, 2]}, "deadline_ms": 500},
@@ -61,13 +70,15 @@ BODIES: Final[Mapping[str, Any]] = {
     "PUT /v1/queues/{function}/pin": {"gpus": ["cpu0"], "for_s": 600},
     "POST /v1/gpus/{gpu}/allow": {"pid": 4711},
     "POST /v1/gpus/{gpu}/protect": {"pid": 4711},
-    "POST /v1/jobs": {"name": "night", "argv": ["zoo.train", "--model", "resnet18"], "budget": 0.1},
+    "POST /v1/jobs": _START,
+    "POST /v1/jobs:dryRun": _START,
+    "POST /v1/jobs/{job}/move": {"first": True},
     "POST /v1/jobs/attach": {"name": "llm", "pid": 4711, "gpu": "cpu0"},
     "POST /v1/jobs/{job}/steps": {"gpu": "cpu0", "first": 0, "steps": [[1769860800.0, 0.21]]},
     "PUT /v1/jobs/{job}/slo": {"budget": 0.05},
     "POST /v1/keys": {"name": "ci", "scopes": ["invoke", "read"]},
     "POST /v1/projects": {"name": "vision"},
-    "PUT /v1/projects/{project}/limits": {"depth": 100, "concurrency": 200, "jobs": 2},
+    "PUT /v1/projects/{project}/limits": {"depth": 100, "concurrency": 200, "jobs": 100, "gpus": 4, "weight": 2.0},
     "PUT /v1/secrets/{secret}": {"value": "hf_0123456789"},
     "POST /v2/models/{model}/infer": _INFER,
     "POST /v2/models/{model}/versions/{version}/infer": _INFER,
@@ -132,6 +143,19 @@ _ATTEMPT: Final = {
     "started_at": _AT,
     "finished_at": "2026-01-31T12:00:00.012Z",
 }
+_EXPECTED: Final = {
+    "place": 2,
+    "start_at": "2026-01-31T14:00:00Z",
+    "start_late_at": "2026-01-31T15:30:00Z",
+    "end_at": "2026-01-31T16:00:00Z",
+    "end_late_at": "2026-01-31T18:10:00Z",
+    "length_s": 7200.0,
+    "length_90_s": 9600.0,
+    "source": "declared",
+    "waited_s": 12.4,
+    "why": "busy",
+    "message": "It needs 2 GPU instances: 1 are free; 3 busy.",
+}
 _JOB: Final = {
     "id": _ID,
     "name": "night",
@@ -151,7 +175,7 @@ _JOB: Final = {
     "loss_windows": 24,
 }
 _KEY: Final = {"id": "4f2a9c81d0e3", "name": "ci", "project": "default", "scopes": ["invoke", "read"]}
-_LIMITS: Final = {"depth": 100, "concurrency": 200, "jobs": 2}
+_LIMITS: Final = {"depth": 100, "concurrency": 200, "jobs": 100, "gpus": 4, "weight": 2.0}
 _PROJECT: Final = {"name": "vision", "created_at": _AT, "limits": _LIMITS}
 _SECRET: Final = {"name": "HF_TOKEN", "created_at": _AT, "updated_at": _AT}
 _TRACE: Final = {
@@ -265,6 +289,42 @@ ANSWERS: Final[Mapping[str, Any]] = {
     },
     "Job": _JOB,
     "Jobs": {"jobs": [_JOB], "next_cursor": None},
+    "JobQueue": {
+        "at": _AT,
+        "leading": True,
+        "setting": "smore-jobs",
+        "waiting": 3,
+        "jobs": [
+            {**_EXPECTED, "id": _ID, "name": "night", "project": "vision", "state": "queued", "count": 2},
+        ],
+    },
+    "JobTrial": {"gpus": [], "expected": _EXPECTED},
+    "JobAttempts": {
+        "id": _ID,
+        "name": "night",
+        "attempts": [
+            {
+                "attempt": 1,
+                "gpus": ["gpu0", "gpu1"],
+                "nodes": ["host-a"],
+                "started_at": _AT,
+                "up_at": _AT,
+                "ended_at": "2026-01-31T13:00:00Z",
+                "why": "failed",
+                "message": "rank 1 ended with exit code 1",
+                "exit_code": 1,
+                "iterations": 41200,
+            }
+        ],
+    },
+    "JobExplanation": {
+        "id": _ID,
+        "name": "night",
+        "state": "queued",
+        "summary": _EXPECTED["message"],
+        "expected": _EXPECTED,
+        "decisions": [],
+    },
     "Attached": {"id": _ID, "gpu": "cpu0"},
     "Statement": {
         "id": _ID,

@@ -18,8 +18,8 @@ _DEFINITIONS: Final = "#/$defs/"
 
 def describe_function(name: str, revision: int, spec: FunctionSpec, measured: Mapping[str, Any]) -> dict[str, Any]:
     """
-    The document of the revision that takes the traffic. ``measured``: of its canary, with ``input_schema`` and
-    ``output_schema`` where the handler declares them.
+    The document of a function, with the spec of the revision that takes its traffic. ``measured``: what its canary
+    found, with ``input_schema`` and ``output_schema`` where the handler declares them.
     """
     schemas: dict[str, Any] = {}
     if spec.inputs is not None:
@@ -78,7 +78,7 @@ def _nested(tensor: TensorSpec) -> dict[str, Any]:
 
 
 def _hoisted(schema: Mapping[str, Any], side: str, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The schema with its definitions among those of the document, as ``input.NAME`` or ``output.NAME``."""
+    """The schema, its definitions moved to ``schemas`` under the names ``input.NAME`` or ``output.NAME``."""
 
     def moved(value: Any) -> Any:
         match value:

@@ -1,8 +1,8 @@
 """
-``/docs``: the API's description as a page for people.
+``/docs``: the API's description in Swagger UI.
 
-Its script and style come from this gateway (the package fastapi-offline carries Swagger UI): whoever looks may have no
-way to the internet.
+The gateway serves the script and the style itself (from the package fastapi-offline), because a browser may have no
+access to the internet.
 """
 
 from importlib.resources import files
@@ -17,7 +17,7 @@ _STATIC = f"{PAGE}/static"
 
 
 def add_to(app: FastAPI) -> None:
-    """Serve the page and what it loads. ``app`` must have no page of its own there (``docs_url=None``)."""
+    """Add the page and the files that it loads to ``app``, which must be made with ``docs_url=None``."""
 
     @app.get(PAGE, include_in_schema=False)
     def page() -> HTMLResponse:

@@ -1,6 +1,6 @@
 """
-Server-sent events (the HTML standard's ``text/event-stream``): an answer that goes on, and that a client resumes behind
-the last event that it has read.
+Server-sent events (the HTML standard's ``text/event-stream``). A client that was disconnected continues after the last
+event that it has read.
 """
 
 import asyncio
@@ -18,15 +18,18 @@ MEDIA_TYPE: Final = "text/event-stream"
 LOOK_S: Final = 0.25
 #: Seconds between two looks while Redis is away.
 AWAY_S: Final = 1.0
-#: Seconds without an event after which a comment is sent, so that proxies and clients see that the connection lives.
+#: Seconds without an event after which a comment is sent, so that proxies and clients know that the connection is open.
 BEAT_S: Final = 15.0
-#: Where a request keeps the event that ends its answer in order (api/server/connections.py).
+#: Key in a request's scope: the asyncio event that ends its answer when the server stops (api/server/connections.py).
 STOPPING: Final = "smore.stopping"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. ``id`` has no line end; it comes back as ``Last-Event-ID``. ``data``: JSON, in one line."""
+    """
+    One event. ``id``: without a line end; a client that continues sends it as ``Last-Event-ID``. ``data``: JSON in one
+    line.
+    """
 
     id: str
     data: bytes
@@ -34,14 +37,14 @@ class Event:
 
 def event_stream(
     request: Request,
-    read: Callable[[], Awaitable[Sequence[Event]]],
+    read: Callable[[], Awaitable[Sequence[Event] | None]],
     goes_on: Callable[[], bool],
     followers: set[asyncio.Event],
 ) -> StreamingResponse:
     """
-    An answer with the events that ``read`` gives, which is called until the client leaves, the server stops, or
-    ``goes_on`` is false. Where Redis is away it is called again until Redis is back. While it goes on it is counted
-    among the ``followers``.
+    An answer with the events that ``read`` returns. ``read`` is called again and again until the client leaves, the
+    server stops, ``goes_on`` is false, or it returns None: there will be no more, which an event of the type ``end``
+    says. It is called also while Redis is away. ``followers`` holds the answer's stop event meanwhile.
     """
     stopping = request.scope[STOPPING] = asyncio.Event()
 
@@ -58,17 +61,21 @@ def event_stream(
 
 
 async def _encoded(
-    read: Callable[[], Awaitable[Sequence[Event]]], goes_on: Callable[[], bool], stopping: asyncio.Event
+    read: Callable[[], Awaitable[Sequence[Event] | None]], goes_on: Callable[[], bool], stopping: asyncio.Event
 ) -> AsyncIterator[bytes]:
-    # Headers are sent with the first bytes: a client learns at once that it is connected.
+    # The headers are sent with the first bytes, so the client knows at once that it is connected.
     yield b": connected\n\n"
     said_at = time.monotonic()
     while goes_on() and not stopping.is_set():
         pause_s = LOOK_S
+        events: Sequence[Event] | None
         try:
             events = await read()
         except (redis.RedisError, OSError):
             events, pause_s = [], AWAY_S
+        if events is None:
+            yield b"event: end\ndata: {}\n\n"
+            return
         if events:
             yield b"".join(b"id: %b\ndata: %b\n\n" % (event.id.encode(), event.data) for event in events)
             said_at = time.monotonic()

@@ -14,10 +14,12 @@ FURTHER: int = 3
 
 @dataclass(slots=True)
 class Figures:
-    """The numbers of the run, and lines that say why one is not what it should be."""
+    """The numbers of the run, lines that say why one is not what it should be, and how each step ended."""
 
     values: dict[str, float] = field(default_factory=lambda: {"unhealthy": 0.0, "jobs_killed": 0.0})
     notes: list[str] = field(default_factory=list)
+    #: ``ok`` or ``failed`` by the step's name; a step that was not taken is missing.
+    steps: dict[str, str] = field(default_factory=dict)
 
     def count(self, name: str, problems: list[str]) -> None:
         """Add the number of problems to a figure, and the problems to the notes."""

@@ -64,7 +64,7 @@ def no_engine() -> str:
 class Project:
     """
     One ``docker compose`` project in a folder. ``files``: its compose files; ``changes``: another one, as a dict;
-    ``variables``: its ``.env``.
+    ``variables``: its ``.env``, to which the files are added, as the guides say.
     """
 
     def __init__(
@@ -73,14 +73,18 @@ class Project:
         self.name, self.folder = name, folder
         changes_file = folder.parent / f"{name}.json"
         changes_file.write_text(json.dumps(changes))
-        (folder / ".env").write_text("".join(f"{key}={value}\n" for key, value in variables.items()))
+        lines = {**variables, "COMPOSE_FILE": ":".join((*files, str(changes_file)))}
+        (folder / ".env").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         (folder / ".env").chmod(0o600)
-        options = [word for file in (*files, str(changes_file)) for word in ("-f", file)]
-        self._words = ["docker", "compose", "-p", name, *options]
+        self._words = ["docker", "compose", "-p", name]
 
     def run(self, *words: str, stdin: str | None = None) -> str:
         """The output of ``docker compose WORDS``. Raises Failed."""
         return command(*self._words, *words, cwd=self.folder, stdin=stdin)
+
+    def inside(self, service: str, *words: str, stdin: str | None = None) -> str:
+        """The output of a command in the service's container. Raises Failed."""
+        return self.run("exec", "-T", service, *words, stdin=stdin)
 
     def build(self) -> None:
         """Build as the guide says, and tag the image of the trainings."""
@@ -107,6 +111,11 @@ class Project:
     def container(self, service: str) -> str:
         """The container's id."""
         return self.run("ps", "-q", service).strip()
+
+    def address(self, service: str) -> str:
+        """The container's address in the network ``inside``."""
+        form = f'{{{{(index .NetworkSettings.Networks "{self.name}_inside").IPAddress}}}}'
+        return command("docker", "inspect", "-f", form, self.container(service)).strip()
 
     def kill(self, service: str) -> None:
         """

@@ -90,7 +90,7 @@ class Platform:
 
     def read_key(self) -> None:
         """Take the platform's first key for the load, the command line and :meth:`ask`."""
-        self.key = self.first.run("exec", "-T", "gateway", "cat", "/data/key").strip()
+        self.key = self.first.inside("gateway", "cat", "/data/key").strip()
         self.load = Load(self.url, self.key, Path(os.devnull), self.answers, RATE)
 
     async def ready(self) -> None:
@@ -134,9 +134,9 @@ class Platform:
         )
 
     async def deploy(self, name: str, handler: str, spec: str) -> None:
-        """Upload a function from a folder: the text of its ``handler.py`` and its spec, a YAML mapping in one line."""
+        """Upload a function from its folder: the text of ``handler.py`` and the spec, a YAML mapping in one line."""
         folder = self.folder / name
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "handler.py").write_text(handler)
         (folder / "function.yaml").write_text(
             f"apiVersion: smore/v1\nkind: Function\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n"

@@ -6,10 +6,11 @@ Where there is no engine it prints the reason and ends with 0.
 A fresh clone of what is committed, made under umask 077, is built and started with docker-compose.cpu.yml as
 docs/guides/gpu-host-with-compose.md says, under a project, image names and ports of its own, and removed at the end.
 Steps, each a name for ``--only`` (the steps that it needs run in any case): ``idle``; ``function`` (the README's,
-uploaded); ``spy`` (a function looks for passwords in all of ``/proc`` for a minute, while Redis is restarted); ``kill``
-(the first process of every container, under load) and ``restart`` (each), both but for ``trainings``; ``update`` (a
-line is changed, ``up --build``); ``second`` (a second host as a second project); ``down`` (and up again); ``keeper``
-(restart and kill of ``trainings``).
+uploaded); ``environment`` (a function whose folder brings a wheel); ``observe`` (the metrics of every process);
+``spy`` (a function looks for passwords in all of ``/proc`` for a minute, while Redis is restarted, and tries what it
+must not do); ``kill`` (the first process of every container, under load) and ``restart`` (each), both but for
+``trainings``; ``update`` (a line is changed, ``up --build``); ``second`` (a second host as a second project); ``down``
+(and up again); ``keeper`` (restart and kill of ``trainings``).
 
 Figures:
 
@@ -18,14 +19,16 @@ Figures:
 * ``unhealthy``: services that were not healthy, or a platform that was not ready, within 90 s after a step.
 * ``jobs_killed``: trainings that did not go on after a step in which none may end (all but ``down`` and ``keeper``),
   and after those two trainings that did not end with status 0.
-* ``secrets_seen``: places at which the spy found a password; ``command_lines_seen``: how many it could read.
-* ``build_s``, ``image_gb``; ``ready_s``: from ``docker compose up -d`` with the image built and empty volumes to the
+* ``secrets_seen``: places at which the spy found a password; ``command_lines_seen``: how many it could read;
+  ``escapes``: what it could do and must not.
+* ``build_s``, ``image_gb``; ``ready_s``: from ``docker compose up`` with the image built and empty volumes to the
   first 200 of ``/readyz``; ``healthy_s``: to healthy services; ``ready_again_s``, ``update_s``: of those steps.
 * ``idle_cpu``: cores that the containers and the engine's own processes take with nothing to do (Linux, where the
   engine's processes can be seen).
 * ``failed_steps``.
 
-The engine chooses the image store: run it under an engine of either kind.
+``steps``: ``ok`` or ``failed``, ``load`` among them; ``python -m bench.verified FILE`` writes what was ``ok`` into
+docs/status.md. The engine chooses the image store: run it under an engine of either kind.
 """
 
 import argparse
@@ -42,11 +45,12 @@ from bench.compose.engine import Failed, command, no_engine
 from bench.compose.platform import Platform
 from bench.compose.steps import Steps
 from bench.kills import account
-from bench.report import emit, progress
+from bench.report import emit, progress, revision
 
 NAME = "bench.compose"
 #: Of what ``bench.kills`` counts.
 OF_THE_LOAD = ("lost", "doubled", "sent", "accepted", "succeeded", "failed", "expired")
+OF_A_FAULT = ("lost", "doubled", "failed", "status_500")
 
 
 async def run(platform: Platform, only: re.Pattern[str], figures: Figures) -> None:
@@ -66,17 +70,19 @@ async def run(platform: Platform, only: re.Pattern[str], figures: Figures) -> No
     platform.witness.stop.set()
     figures.values |= {name: counted[name] for name in OF_THE_LOAD}
     figures.values["status_500"] = sum(platform.answers.failed.values())
+    figures.steps["load"] = "ok" if not any(figures.values[name] for name in OF_A_FAULT) else "failed"
     await platform.close()
 
 
 async def take(name: str, step: Callable[[], Awaitable[None]], figures: Figures) -> None:
     """Run one step; a step that fails is counted, and the next one runs."""
-    began = time.monotonic()
+    began, before = time.monotonic(), len(figures.notes)
     try:
         await step()
     except Failed as error:
         figures.count("failed_steps", [f"{name}: {error}"])
         progress(f"{name:24} FAILED: {error}")
+    figures.steps[name] = "ok" if len(figures.notes) == before else "failed"
     progress(f"{name:24} {time.monotonic() - began:.0f} s")
 
 
@@ -92,7 +98,8 @@ def main() -> None:
         return
     engine = command("docker", "info", "-f", "Docker {{.ServerVersion}}, {{.Driver}}").strip()
     containerd = "io.containerd.snapshotter" in command("docker", "info", "-f", "{{json .DriverStatus}}")
-    figures = Figures()
+    # The clone is made of this; by the end of the run the checkout may be another.
+    cloned, figures = revision(), Figures()
     with tempfile.TemporaryDirectory(prefix="smore-compose-") as folder:
         platform = Platform(Path(folder))
         try:
@@ -105,4 +112,5 @@ def main() -> None:
         progress(f"{name:20} {value:.4g}")
     if options.json:
         store = "containerd" if containerd else "classic"
-        emit(NAME, figures.values, engine=engine, image_store=store, notes=figures.notes)
+        how = {"revision": cloned, "engine": engine, "image_store": store}
+        emit(NAME, figures.values, **how, steps=figures.steps, notes=figures.notes)

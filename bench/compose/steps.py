@@ -15,6 +15,7 @@ from bench.compose.engine import IMAGE, Failed, command, cpu_s
 from bench.compose.platform import ENDED_JOB, Platform
 from bench.faults import LOADED
 from bench.report import ROOT, progress
+from bench.uploads import wheel
 
 IDLE_S: Final = 60.0
 SPY_S: Final = 60.0
@@ -33,6 +34,24 @@ class Reveal(Handler):
     def predict(self, inputs):
         return [{"secret": os.environ["TOKEN"]} for _ in inputs]
 """
+#: Fails where one of the addresses serves no metrics.
+SCRAPE: Final = """
+import sys
+from urllib.request import urlopen
+for target in sys.argv[1:]:
+    assert b"# TYPE" in urlopen(f"http://{target}/metrics", timeout=10).read(), target
+"""
+INSTALLED: Final = """
+import tinywheel
+from smore import Handler
+
+
+class Installed(Handler):
+    example = {}
+
+    def predict(self, inputs):
+        return [{"module": tinywheel.__name__} for _ in inputs]
+"""
 
 
 class Steps:
@@ -46,6 +65,8 @@ class Steps:
         """In their order."""
         return {
             "function": self.function,
+            "environment": self.environment,
+            "observe": self.observe,
             "spy": self.spy,
             "kill": self.kill,
             "restart": self.restart,
@@ -66,13 +87,19 @@ class Steps:
         values["image_gb"] = int(command("docker", "image", "inspect", "-f", "{{.Size}}", IMAGE)) / 1e9
         progress(f"built in {values['build_s']:.0f} s")
         began = time.monotonic()
-        starting = asyncio.create_task(asyncio.to_thread(platform.first.run, "up", "-d", "--no-build"))
-        await platform.ready()
-        values["ready_s"] = time.monotonic() - began
-        await starting
+        values["ready_s"] = await self._up("--no-build")
         await self._checks.healthy("up")
         values["healthy_s"] = time.monotonic() - began
         platform.read_key()
+
+    async def _up(self, *options: str) -> float:
+        """``docker compose up -d`` where nothing runs; the seconds until the platform is ready."""
+        began = time.monotonic()
+        starting = asyncio.create_task(asyncio.to_thread(self._platform.first.run, "up", "-d", *options))
+        await self._platform.ready()
+        ready_s = time.monotonic() - began
+        await starting
+        return ready_s
 
     async def idle(self) -> None:
         """CPU that the containers and the engine take with nothing to do."""
@@ -117,18 +144,49 @@ class Steps:
         if output != {"y": [[2.0, 4.0, 6.0]]}:
             raise Failed(f"twice answered {output}")
 
+    async def environment(self) -> None:
+        """A function whose folder brings a wheel, which the node installs without a way out."""
+        folder = self._platform.folder / "installed"
+        folder.mkdir()
+        await self._platform.deploy(
+            "installed",
+            INSTALLED,
+            f"entrypoint: handler:Installed, slo: {{deadline: 60s}}, requirements: [{wheel(folder)}]",
+        )
+        output = json.loads(await self._platform.cli("invoke", "installed"))
+        if output != {"module": "tinywheel"}:
+            raise Failed(f"the function with a wheel answered {output}")
+
+    async def observe(self) -> None:
+        """What docs/guides/gpu-host-with-compose.md says under Observe; every target of the scraper answers."""
+        first = self._platform.first
+        listed = await asyncio.to_thread(first.inside, "gateway", "smore", "gpus", "-o", "json")
+        workers = len(json.loads(listed))
+        words = ("smore", "metrics", "scrape-config", "--compose", "--workers", str(workers))
+        printed = await asyncio.to_thread(first.inside, "gateway", *words)
+        # The gateway's metrics want a key.
+        targets = [
+            target for target in re.findall(r"- ([\w-]+:\d+)$", printed, re.MULTILINE) if "gateway" not in target
+        ]
+        if len(targets) < 5 + workers:
+            raise Failed(f"the scraper's targets are {targets}")
+        await asyncio.to_thread(first.inside, "gateway", "python", "-c", SCRAPE, *targets)
+
     async def spy(self) -> None:
-        """A function looks for the passwords while Redis is restarted."""
+        """A function looks for the passwords while Redis is restarted, and tries what it must not do."""
         platform, figures = self._platform, self._figures
         handler = Path(spy.__file__).read_text()
         options = "slo: {deadline: 200s}, limits: {timeout: 150s}, batching: {max_size: 1}"
         await platform.deploy("spy", handler, f"entrypoint: handler:Spy, {options}")
-        id_ = await platform.send("spy", {"words": platform.passwords, "seconds": SPY_S})
+        ports = {"redis": 6379, "postgres": 5432, "gateway": 8400}
+        addresses = [(platform.first.address(service), port) for service, port in ports.items()]
+        id_ = await platform.send("spy", {"words": platform.passwords, "seconds": SPY_S, "addresses": addresses})
         await asyncio.sleep(SPY_S / 3)
         await asyncio.to_thread(platform.first.run, "restart", "redis")
         output = await platform.output(id_, 4 * SPY_S)
         figures.values["command_lines_seen"] = output["seen"]
         figures.count("secrets_seen", [f"spy: {place}" for place in output["found"]])
+        figures.count("escapes", [f"spy: {escape}" for escape in output["escapes"]])
         await self._checks.after("spy")
 
     async def kill(self) -> None:
@@ -166,8 +224,8 @@ class Steps:
         await asyncio.to_thread(second.run, "up", "-d", "--build")
         await self._checks.healthy("second host")
         await platform.cli("secrets", "set", "TOKEN", stdin=REVEALED)
-        key = platform.first.run("exec", "-T", "gateway", "cat", "/data/secrets.key")
-        second.run("exec", "-T", "node", "sh", "-c", "umask 077; cat > /data/secrets.key", stdin=key)
+        key = platform.first.inside("gateway", "cat", "/data/secrets.key")
+        second.inside("node", "sh", "-c", "umask 077; cat > /data/secrets.key", stdin=key)
         await platform.deploy("reveal", REVEAL, "entrypoint: handler:Reveal, slo: {deadline: 30s}, secrets: [TOKEN]")
         await platform.cli("pin", "reveal", SECOND_GPU)
         output = json.loads(await platform.cli("invoke", "reveal"))
@@ -183,10 +241,7 @@ class Steps:
         """``down`` ends the trainings of the first host in order; then ``up`` again."""
         first = self._platform.first
         await asyncio.to_thread(first.run, "down")
-        began = time.monotonic()
-        await asyncio.to_thread(first.run, "up", "-d")
-        await self._platform.ready()
-        self._figures.values["ready_again_s"] = time.monotonic() - began
+        self._figures.values["ready_again_s"] = await self._up()
         await self._checks.trainings_ended("down", FIRST_GPU)
         await self._checks.after("down, up")
         await self._checks.train(FIRST_GPU)

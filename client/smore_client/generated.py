@@ -22,6 +22,7 @@ __all__ = [
     "DryRun",
     "Execution",
     "Executions",
+    "Expected",
     "Explanation",
     "Function",
     "Functions",
@@ -30,6 +31,12 @@ __all__ = [
     "Gpus",
     "InvocationRecord",
     "Job",
+    "JobAttempt",
+    "JobAttempts",
+    "JobDecision",
+    "JobExplanation",
+    "JobQueue",
+    "JobTrial",
     "Jobs",
     "Key",
     "Keys",
@@ -55,6 +62,7 @@ __all__ = [
     "Quarantine",
     "Quarantined",
     "Queue",
+    "QueuedJob",
     "Queues",
     "Revision",
     "Revisions",
@@ -461,7 +469,8 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
     deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
-    frames of the handler's own code as Python prints them.
+    frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the handler;
+    lists alone say so, None = not known.
     """
 
     id: str
@@ -478,7 +487,36 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: datetime | None = None
     finished_at: datetime | None = None
     late_ms: float = 0.0
+    cold: bool | None = None
     output: Any = None
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What the job scheduler expects of a job that is not over. ``place`` in the queue, from 1; 0 = it is on ``gpus``.
+
+    It starts at ``start_at`` and ends at ``end_at``; in one case of ten later than ``start_late_at`` and
+    ``end_late_at``; None = nobody can say. ``length_s`` is left of it, in one case of ten more than ``length_90_s``.
+    ``source`` of that: ``measured`` (iterations left and their time now), ``profile`` (iterations and the profile's
+    time), ``declared`` (the duration that its owner said), ``name``, ``project`` or ``platform`` (the median of their
+    last runs), ``assumed`` (nothing is known).
+
+    ``waited_s``: so far. ``why`` it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``,
+    ``busy``, ``kept``, ``order``, ``stopping``, ``none``), and in words ``message``.
+    """
+
+    place: int = 0
+    gpus: list[str] = []
+    start_at: datetime | None = None
+    start_late_at: datetime | None = None
+    end_at: datetime | None = None
+    end_late_at: datetime | None = None
+    length_s: float = 0.0
+    length_90_s: float = 0.0
+    source: str = ""
+    waited_s: float = 0.0
+    why: str = ""
+    message: str = ""
 
 
 class Outcome(OpenEnum):
@@ -499,9 +537,14 @@ class Outcome(OpenEnum):
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A serverful job. Iteration times are means in seconds over the last window: ``solo_s`` while no function ran beside
-    it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation`` = shared / solo - 1,
-    None = not known yet.
+    A serverful job. ``state``: ``queued``, ``held`` (waits until it is released), ``starting``, ``running``,
+    ``stopping``, ``ended``, ``lost``. ``count``, ``device``, ``iterations_wanted``, ``duration_s``, ``restarts`` and
+    ``grace_s`` are what was asked for. ``attempt``: its starts so far, of which ``restarted`` after failures;
+    ``expected``: what the job scheduler said of it last, None = nothing, or it is over.
+
+    ``iterations``: done, over all attempts. Iteration times are means in seconds over the last window: ``solo_s`` while
+    no function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation``
+    = shared / solo - 1, None = not known yet.
 
     ``loss`` is what functions cost it by the last ``loss_windows`` closed windows, with its 95 % interval: a fraction
     like ``budget``, None = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.
@@ -522,11 +565,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     argv: list[str] = []
     gpus: list[str] = []
+    count: int = 1
+    device: str | None = None
     workload: str | None = None
     created_at: datetime | None = None
+    queued_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     iterations: int = 0
+    iterations_wanted: int | None = None
+    duration_s: float | None = None
+    restarts: int = 0
+    restarted: int = 0
+    grace_s: float = 10.0
+    attempt: int = 0
+    expected: Expected | None = None
     solo_s: float | None = None
     shared_s: float | None = None
     degradation: float | None = None
@@ -543,6 +596,112 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     source: str = "started"
     measured: bool = True
+
+
+class JobAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One start of all ranks of a job, on ``gpus`` (the rank of each is its place there) of the machines ``nodes``.
+
+    ``up_at``: all ranks ran; ``ended_at``: none of them does any more, None = it goes on. ``why`` it ended, and in
+    words ``message``. ``iterations_from`` and ``iterations``: of the job, when it began and at its end.
+    """
+
+    attempt: int
+    gpus: list[str] = []
+    nodes: list[str] = []
+    started_at: datetime | None = None
+    up_at: datetime | None = None
+    ended_at: datetime | None = None
+    why: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    iterations_from: int = 0
+    iterations: int = 0
+
+
+class JobAttempts(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempts of a job, the first one first."""
+
+    id: str
+    name: str = ""
+    attempts: list[JobAttempt] = []
+
+
+class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What the job scheduler decided of a job: ``kind`` start, stop, requeue or finish, and why. ``reasons`` of a start:
+    its place in the order of that round, how many before it did not fit (``passed``), and why other GPU instances were
+    refused.
+    """
+
+    at: datetime
+    attempt: int = 0
+    kind: str = ""
+    gpus: list[str] = []
+    message: str = ""
+    reasons: dict[str, Any] | None = None
+
+
+class JobExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Why a job is where it is: in words ``summary``, what is ``expected``, and the last ``decisions``, newest first.
+    """
+
+    id: str
+    name: str = ""
+    state: str = ""
+    summary: str = ""
+    expected: Expected | None = None
+    decisions: list[JobDecision] = []
+
+
+class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is not over, where it stands. ``count``: GPU instances that it asks for."""
+
+    place: int
+    gpus: list[str] = []
+    start_at: datetime | None = None
+    start_late_at: datetime | None = None
+    end_at: datetime | None = None
+    end_late_at: datetime | None = None
+    length_s: float = 0.0
+    length_90_s: float = 0.0
+    source: str = ""
+    waited_s: float = 0.0
+    why: str = ""
+    message: str = ""
+    id: str = ""
+    name: str = ""
+    project: str = ""
+    state: str = ""
+    count: int = 0
+    device: str | None = None
+
+
+class JobQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The jobs that are on GPU instances, then those that wait, in their order. A project's key sees its own ones, with
+    their places in the whole queue; an operator's key those of all projects.
+
+    ``at``: when the job scheduler published it, None = never; ``leading``: whether one leads now; ``setting``: the
+    named setting by which it decides. ``kept`` GPU instances are free and kept for the job ``kept_for``. ``waiting``:
+    jobs of all projects that wait.
+    """
+
+    at: datetime | None = None
+    leading: bool
+    setting: str = ""
+    kept: int = 0
+    kept_for: str | None = None
+    waiting: int = 0
+    jobs: list[QueuedJob] = []
+
+
+class JobTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """What would become of a job that came now. ``gpus``: it would start there at once; none = it would wait."""
+
+    gpus: list[str]
+    expected: Expected = msgspec.field(default_factory=Expected)
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -598,9 +757,10 @@ class LogStream(OpenEnum):
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One line that a function printed. ``id``: its position in the log, which ``Last-Event-ID`` takes; ``at``: by the
-    clock of ``node``, the machine of the GPU instance ``gpu``; ``invocations``: of the batch that ran then, none = it
-    was not running one: it was loaded, for instance. ``stream`` smore: the platform's own word.
+    One line that a function or a job printed. ``id``: its position in the log, which ``Last-Event-ID`` takes; ``at``:
+    by the clock of ``node``, the machine of the GPU instance ``gpu``; ``invocations``: of the batch that ran then, none
+    = it was not running one: it was loaded, for instance. ``stream`` smore: the platform's own word. ``attempt``: of a
+    job, whose standard error is part of its stdout.
     """
 
     id: str
@@ -609,6 +769,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     revision: int = 0
     invocations: list[str] = []
+    attempt: int = 0
     gpu: str = ""
     node: str = ""
 
@@ -779,8 +940,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Use(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a project uses now. ``depth``: invocations that wait; ``concurrency``: invocations that wait or run;
-    ``warm_memory_mib``: memory of its warm instances; ``jobs``: trainings; ``job_memory_mib``: memory reserved for
-    them.
+    ``warm_memory_mib``: memory of its warm instances; ``jobs``: trainings that wait or run; ``job_memory_mib``: memory
+    reserved for them; ``gpus``: GPU instances that they hold.
     """
 
     depth: int
@@ -788,6 +949,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     warm_memory_mib: float = 0.0
     jobs: int = 0
     job_memory_mib: float = 0.0
+    gpus: int = 0
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):

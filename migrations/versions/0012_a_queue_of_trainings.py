@@ -26,7 +26,7 @@ PLAIN: tuple[tuple[str, Any, Any], ...] = (
     ("asked", sa.Boolean(), sa.text("false")),
     ("moved", sa.BigInteger(), sa.text("0")),
     ("iterations", sa.BigInteger(), sa.text("0")),
-    *((name, sa.Integer(), sa.text("0")) for name in ("attempt", "restarts", "short_ends", "seed_attempt")),
+    *((name, sa.Integer(), sa.text("0")) for name in ("attempt", "restarts", "short_ends")),
 )
 EMPTY: tuple[tuple[str, Any], ...] = (
     ("env", sa.LargeBinary()),
@@ -105,7 +105,6 @@ def upgrade() -> None:
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         *(sa.Column(name, sa.Text(), server_default="", nullable=False) for name in ("why", "message")),
         sa.Column("exit_code", sa.Integer(), nullable=True),
-        sa.Column("seed_attempt", sa.Integer(), server_default=sa.text("0"), nullable=False),
         *(
             sa.Column(name, sa.BigInteger(), server_default=sa.text("0"), nullable=False)
             for name in ("iterations_from", "iterations")

@@ -23,7 +23,7 @@ from smore.messages.forecasts import Counted, Forecasts
 from smore.postgres.arrivals import MINUTE_S, SPAN_MIN, Past
 from smore.postgres.arrivals import Prewarming as History
 from smore.process.settings import PrewarmSettings
-from smore.redis.forecasts import Board
+from smore.redis.forecasts import PublishedForecasts
 
 Floats = NDArray[np.float64]
 
@@ -154,7 +154,7 @@ class Foresight:
     def __init__(
         self,
         history: History,
-        board: Board,
+        published: PublishedForecasts,
         knobs: PrewarmSettings,
         *,
         toolkit: ForecastToolkit,
@@ -162,7 +162,7 @@ class Foresight:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._history = history
-        self._board = board
+        self._published = published
         self._knobs = knobs
         self._toolkit = toolkit
         self._paper = paper
@@ -171,23 +171,23 @@ class Foresight:
     def fit(self, *, asked: bool) -> ForecastResult:
         """Fit on counted and imported arrivals if ``asked`` or if a fit is due, and if there are enough minutes."""
         began, now = time.perf_counter(), self._clock()
-        newest, lesson = self._history.newest(), self._board.lesson()
+        newest, lesson = self._history.newest(), self._published.lesson()
         past = self._history.past(now - SPAN_MIN * MINUTE_S, now)
         self._publish_counts(past, lesson)
-        self._board.learned(lesson)
+        self._published.learned(lesson)
         unchanged = newest is not None and newest.manifest.get("lesson", 0) == lesson
         if newest is not None and unchanged and not asked and now - newest.created_at < self._knobs.refit_s:
             # Redis may have lost the version.
-            self._board.use(newest.version)
+            self._published.use_model(newest.version)
             return ForecastResult(result="skipped", reason="The last fit is recent enough.", version=newest.version)
         candidates, least = sorted({*past.counts, *past.imported}), self._knobs.least_minutes
         known_minutes = dict(zip(candidates, np.isfinite(matrix(past, candidates)).sum(axis=1).tolist(), strict=True))
-        most = max(known_minutes.values(), default=sum(past.known))
+        most = max(known_minutes.values(), default=sum(past.counted))
         functions = [function for function in candidates if known_minutes[function] >= least]
         if not functions:
             if not unchanged:
                 # The arrivals that it was fitted on have been withdrawn.
-                self._board.use(0)
+                self._published.use_model(0)
             return ForecastResult(
                 result="skipped", reason=f"{most} minutes were counted; {least} are needed.", functions=len(candidates)
             )
@@ -200,12 +200,12 @@ class Foresight:
         manifest = {
             "functions": functions,
             "minutes": most,
-            "until": past.from_at + len(past.known) * MINUTE_S,
+            "until": past.from_at + len(past.counted) * MINUTE_S,
             "lesson": lesson,
             "imported": {function: len(minutes) for function, minutes in past.imported.items()},
         }
         version = self._history.store(manifest, model)
-        self._board.use(version)
+        self._published.use_model(version)
         return ForecastResult(
             result="fitted",
             reason=f"{most} minutes",
@@ -229,10 +229,10 @@ class Foresight:
                 result="failed", reason=f"forecasts of shape {mean.shape} and {any_.shape}, {shape} is expected"
             )
         forecasts = Forecasts(
-            version=self._board.version() + 1,
+            version=self._published.version() + 1,
             model=fitted.version,
             made_at=now,
-            from_at=past.from_at + len(past.known) * MINUTE_S,
+            from_at=past.from_at + len(past.counted) * MINUTE_S,
             horizon=self._knobs.horizon,
             functions=functions,
             sources=sources,
@@ -240,7 +240,7 @@ class Foresight:
             any=any_.astype("<f4").tobytes(),
             lesson=int(fitted.manifest.get("lesson", 0)),
         )
-        self._board.publish(forecasts)
+        self._published.publish(forecasts)
         reason = ", ".join(f"{source} {count}" for source, count in sorted(Counter(sources).items()))
         return ForecastResult(
             result="published",
@@ -252,7 +252,7 @@ class Foresight:
 
     def _publish_counts(self, past: Past, lesson: int) -> None:
         """Write to Redis the counts that a new leader's rules learn from."""
-        skipped = max(0, len(past.known) - TAUGHT_MIN)
+        skipped = max(0, len(past.counted) - TAUGHT_MIN)
         counts: dict[str, list[int]] = {}
         for function in {*past.counts, *past.imported}:
             # An imported minute does not count as known. A minute that was counted in part may have requests.
@@ -263,19 +263,21 @@ class Foresight:
                 if count and minute >= skipped
                 for value in (minute - skipped, count)
             ]
-        known_minutes = [minute - skipped for minute, counted in enumerate(past.known) if counted and minute >= skipped]
-        self._board.put_counts(
+        known_minutes = [
+            minute - skipped for minute, counted in enumerate(past.counted) if counted and minute >= skipped
+        ]
+        self._published.put_counts(
             Counted(from_at=past.from_at + skipped * MINUTE_S, known=known_minutes, counts=counts, lesson=lesson)
         )
 
 
 def matrix(past: Past, functions: Sequence[str]) -> Floats:
     """Arrivals [F, T]: imported counts where there are any, otherwise counted ones; NaN where neither is complete."""
-    counts = np.zeros((len(functions), len(past.known)))
+    counts = np.zeros((len(functions), len(past.counted)))
     for row, function in enumerate(functions):
         for minute, count in past.counts.get(function, {}).items():
             counts[row, minute] = count
-    counts[:, ~np.asarray(past.known, bool)] = np.nan
+    counts[:, ~np.asarray(past.counted, bool)] = np.nan
     for row, function in enumerate(functions):
         for minute, count in past.imported.get(function, {}).items():
             counts[row, minute] = count

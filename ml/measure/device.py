@@ -83,15 +83,18 @@ class Watch(Protocol):
 
 
 class CpuPartition:
-    """Pinned cores. Functions run at ``nice`` beside a training at 0, all in one scheduling group."""
+    """
+    Pinned cores. Functions run at ``nice`` beside a training at 0, all in one scheduling group. ``share``: the part of
+    the cores' time that belongs to the partition; it is measured while those that share the cores with it are idle.
+    """
 
     torch_device = "cpu"
     preset = "cpu"
 
-    def __init__(self, cores: Sequence[int], nice: int) -> None:
+    def __init__(self, cores: Sequence[int], nice: int, share: float = 1.0) -> None:
         self._cores, self._nice = tuple(cores), nice
         self.place = DeviceMode(
-            device=cpu_partition(len(cores)),
+            device=cpu_partition(len(cores), share),
             sharing_mode=sharing("time-slice", nice),
             driver=f"Linux {platform.release()}, torch {torch.__version__}",
             counter="cpu-time",
@@ -272,7 +275,9 @@ def _text(value: str | bytes) -> str:
 
 def _popen(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[str]":
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    own = {**inherited, **ALLOCATOR, "PYTHONPATH": str(ROOT), **environment}
+    # torch's profiler writes to the terminal below this level, into the line of progress.
+    quiet = {"KINETO_LOG_LEVEL": "99"}
+    own = {**inherited, **ALLOCATOR, **quiet, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,

@@ -33,6 +33,11 @@ class Run:
     members: tuple[Workload, ...]
     repeat: int = 0
 
+    @property
+    def pair(self) -> bool:
+        """Whether it is one training with one function, measured for the first time."""
+        return [member.role for member in self.members] == ["training", "function"] and self.repeat == 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:

@@ -37,6 +37,8 @@ from zoo.train import input_wait
 
 #: The zoo's models in the order of table I.
 MODELS = NAMES
+#: Models of a short run (``--few``): 8 workloads alone and 16 pairs, of which a predictor needs 10.
+FEW_MODELS = 4
 #: Seconds of a run alone, which gives the reference.
 SOLO_S = 4.0
 #: Seconds of the control before each window, and its least number of runs.
@@ -217,16 +219,21 @@ def _now() -> str:
 def progress(done: int, total: int, seconds: float, left_s: float) -> str:
     """One line of progress: runs done, minutes used and minutes left."""
     width = 30
-    filled = width * done // max(1, total)
+    filled = int(width * seconds / max(1.0, seconds + left_s))
     return (
-        f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total} runs, {seconds / 60:.1f} min, {left_s / 60:.1f} min"
-        " to go"
+        f"[{'#' * filled}{'.' * (width - filled)}] {done} of {total} runs, {seconds / 60:.1f} min,"
+        f" {left_s / 60:.1f} min to go "
     )
 
 
 def time_left(runs_s: float, minutes: float | None, used_s: float) -> float:
     """Seconds until the end: ``runs_s`` of what is planned, or what is left of ``minutes`` where that is less."""
     return runs_s if minutes is None else max(0.0, min(runs_s, minutes * 60 - used_s))
+
+
+def fits(longest_s: float, minutes: float | None, used_s: float) -> bool:
+    """Whether one more run ends within ``minutes`` if it takes as long as the longest one yet."""
+    return minutes is None or used_s + longest_s <= minutes * 60
 
 
 def _cores(text: str) -> list[int]:
@@ -247,6 +254,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--index", type=int, default=0, help="GPU number")
     parser.add_argument("--cores", type=_cores, default="0", help="CPU partition: its cores, separated by commas")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        help="CPU partition: the part of its cores' time that belongs to it, above 0 to 1; keep the others idle",
+    )
     parser.add_argument(
         "--function-nice", type=int, default=5, help="CPU partition: priority of functions below training, 0 to 19"
     )
@@ -281,13 +294,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--times", type=int, default=5, help="measurements of each repeated pair")
     parser.add_argument("--k-max", type=int, default=4, choices=range(2, 9), help="most functions at a time")
-    parser.add_argument("--models", default=",".join(MODELS), help="models, separated by commas")
+    parser.add_argument("--models", help="models, separated by commas (default: all)")
+    parser.add_argument(
+        "--few",
+        action="store_true",
+        help=f"default to the first {FEW_MODELS} models, so that a short run has enough pairs",
+    )
     options = parser.parse_args(arguments)
+    if options.models is None:
+        options.models = ",".join(MODELS[: FEW_MODELS if options.few else None])
     unknown = set(options.models.split(",")) - set(NAMES)
     if unknown:
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     if not 0 <= options.function_nice <= 19:
         parser.error("--function-nice must be within 0 to 19")
+    if not 0 < options.share <= 1:
+        parser.error("--share must be above 0, and 1 at most")
     if options.solo <= 0 or options.window <= 0:
         parser.error("--solo and --window must be above 0")
     try:
@@ -302,10 +324,13 @@ def main(arguments: Sequence[str]) -> int:
     # Record the file's name only, not its folder on that machine.
     words = [options.out.name if word == str(options.out) else word for word in arguments]
     command = "python -m ml.profile " + shlex.join(words)
-    began = time.monotonic()
+    # The budget includes the imports, which the process has spent its processor time on.
+    began = time.monotonic() - time.process_time()
     try:
         device: Device = (
-            CpuPartition(options.cores, options.function_nice) if options.device == "cpu" else CudaGpu(options.index)
+            CpuPartition(options.cores, options.function_nice, options.share)
+            if options.device == "cpu"
+            else CudaGpu(options.index)
         )
     except BadDevice as error:
         print(error, file=sys.stderr)
@@ -344,10 +369,12 @@ def main(arguments: Sequence[str]) -> int:
         todo = [run for run in runs if run not in campaign.done]
         if options.parallel:
             campaign.start(todo)
+        started, longest = time.monotonic(), options.window + 6
         for measured, run in enumerate(todo):
-            seconds = time.monotonic() - began
-            each = seconds / measured if measured else options.window + 6
-            if options.minutes is not None and seconds + each > options.minutes * 60:
+            now = time.monotonic()
+            seconds = now - began
+            each = (now - started) / measured if measured else longest
+            if not fits(longest, options.minutes, seconds):
                 break
             left_s = time_left(each * (len(todo) - measured), options.minutes, seconds)
             print(
@@ -357,10 +384,16 @@ def main(arguments: Sequence[str]) -> int:
                 flush=True,
             )
             campaign.measure(run)
+            longest = max(longest, time.monotonic() - now)
     print(file=sys.stderr)
     for workload, reason in campaign.failed.items():
         print(f"{workload} could not be measured: {reason}", file=sys.stderr)
-    figures = {"runs_done": len(campaign.done), "runs_planned": len(runs), "workloads_failed": len(campaign.failed)}
+    figures = {
+        "runs_done": len(campaign.done),
+        "runs_planned": len(runs),
+        "workloads_failed": len(campaign.failed),
+        "pairs": sum(run.pair for run in campaign.done),
+    }
     print(json.dumps({"figures": figures}))
     return 0
 

@@ -90,12 +90,17 @@ def parser() -> argparse.ArgumentParser:
 
     def changed(command: argparse.ArgumentParser) -> None:
         command.add_argument(
-            "--predictor", type=_assignments, default={}, metavar="NAME=VALUE,…", help="e.g. kind=exact or updates=0"
+            "--predictor",
+            type=_assignments,
+            default={},
+            metavar="NAME=VALUE,…",
+            help="e.g. kind=exact or updates=0; of trainings noise=0.25",
         )
         command.add_argument(
             "--truth",
             default="",
-            help="another interference model than the preset's: digest, turns or cpu-partition",
+            help="another interference model than the preset's: digest, turns or cpu-partition; of trainings muri,"
+            " constant=1.25, gavel-v100, gavel-p100 or gavel-k80",
         )
         command.add_argument(
             "--factors",
@@ -468,11 +473,14 @@ def _advantage(claimed: JudgedClaim, undefined: int, seeds: int) -> str:
 
 def _compare_trainings(options: argparse.Namespace, argv: Sequence[str]) -> None:
     """Settings of the queue of trainings (scheduler/policy/jobs/knobs.py), where the preset is one of those."""
-    for name in ("predictor", "factors", "trace", "no_interference", "worlds", "decision", "measured", "open"):
+    for name in ("factors", "trace", "no_interference", "worlds", "decision", "measured", "open"):
         if getattr(options, name):
             raise bad(name, f"it is for functions; {options.preset} is a preset of trainings")
+    noise = options.predictor.get("noise", 0.0)
+    if not isinstance(noise, float) or options.predictor.keys() - {"noise"}:
+        raise bad("predictor", "of a preset of trainings, noise=NUMBER is all that can be said")
     plan = trainings.plan(
-        options.preset, options.policies, options.seeds, options.truth, options.lengths, _folders(options)
+        options.preset, options.policies, options.seeds, options.truth, options.lengths, noise, _folders(options)
     )
     began = time.monotonic()
     by_policy = trainings.values(plan, options.workers, Progress("seeds", "jobs"))

@@ -3,7 +3,9 @@ Settings of the queue of trainings compared: ``python -m scheduler.simulation co
 
 Every setting meets the same jobs, errors and failures of a seed. Differences are paired by seed, with 95 % intervals
 (Student): ``advantage.<metric>.<other>`` is by how much the first setting is better, in the metric's unit;
-``reduction.<metric>.<a>.<b>`` the part by which a's is below b's. Each stands in the figures with ``.low`` and ``.high``.
+``reduction.<metric>.<a>.<b>`` the part by which a's is below b's; where a preset has several interference models, each seed
+counts once under each. ``ratio.<a>.<b>.<truth>`` is the mean completion over seeds of a over that of b under one of them,
+and ``worst_ratio.<a>.<b>`` the largest of these. Each stands in the figures with ``.low`` and ``.high``.
 """
 
 import csv
@@ -11,6 +13,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,23 +35,33 @@ SHOWN: Final = ("jct", "jct_median", "jct_p99", "wait", "makespan", "slowdown_ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """``lengths``: deviation of the logarithm of what owners say; ``truth``: another one, '' = the preset's."""
+    """
+    ``lengths``: deviation of the logarithm of what owners say; ``noise``: of what is predicted of pairs; ``truths``: the
+    interference models, under each of which all runs are made.
+    """
 
     preset: str
     policies: tuple[str, ...]
     seeds: int
-    truth: str
+    truths: tuple[str, ...]
     lengths: float
+    noise: float
     among: tuple[Path, ...]
 
 
-#: Setting → metric → one value for each seed.
+#: Setting → metric → one value for each truth and seed, the seeds of the first truth first.
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 
 
-def plan(preset: str, named: str, seeds: int, truth: str, lengths: float, among: Sequence[Path]) -> JobPlan:
-    """Of a command's options; ``named``: settings with commas between. Raises UnknownPolicy or BadWorld."""
-    policies = tuple(filter(None, named.split(","))) or load_job_preset(preset).policies
+def plan(
+    preset: str, named: str, seeds: int, truth: str, lengths: float, noise: float, among: Sequence[Path]
+) -> JobPlan:
+    """
+    Of a command's options; ``named``: settings with commas between; ``truth``: another one than the preset's, '' = its
+    own. Raises UnknownPolicy or BadWorld.
+    """
+    loaded = load_job_preset(preset, truth=truth, among=among)
+    policies = tuple(filter(None, named.split(","))) or loaded.policies
     for policy in policies:
         setting, knobs = parse(policy)
         job_setting(setting, **knobs)
@@ -56,41 +69,52 @@ def plan(preset: str, named: str, seeds: int, truth: str, lengths: float, among:
         raise bad("policies", "each once is expected")
     if not 0 <= lengths < 10:
         raise bad("lengths", f"a number in 0..10 is expected, not {lengths:g}")
-    return JobPlan(preset=preset, policies=policies, seeds=seeds, truth=truth, lengths=lengths, among=tuple(among))
+    if not 0 <= noise < 10:
+        raise bad("predictor", f"noise in 0..10 is expected, not {noise:g}")
+    return JobPlan(
+        preset=preset,
+        policies=policies,
+        seeds=seeds,
+        truths=loaded.truths,
+        lengths=lengths,
+        noise=noise,
+        among=tuple(among),
+    )
 
 
-def run_seed(plan: JobPlan, seed: int) -> tuple[int, dict[str, dict[str, float]], int]:
-    """(seed, figures by setting, jobs simulated)."""
-    preset = load_job_preset(plan.preset, truth=plan.truth, lengths=plan.lengths)
+def run_seed(plan: JobPlan, place: int) -> tuple[int, dict[str, dict[str, float]], int]:
+    """(place among truths and seeds, figures by setting, jobs simulated)."""
+    truth, seed = plan.truths[place // plan.seeds], place % plan.seeds
+    preset = load_job_preset(plan.preset, truth=truth, lengths=plan.lengths, noise=plan.noise, among=plan.among)
     trace = jobs(preset.trace, preset.world.size, seed, plan.among)
     by_policy = {}
     for policy in plan.policies:
         setting, knobs = parse(policy)
         by_policy[policy] = figures(simulate_jobs(preset.world, trace, job_setting(setting, **knobs), seed=seed))
-    return seed, by_policy, len(trace) * len(plan.policies)
+    return place, by_policy, len(trace) * len(plan.policies)
 
 
 def values(plan: JobPlan, workers: int, progress: Callable[[int, int, int], None]) -> Values:
     """All runs. ``progress(done, total, jobs)`` is called after each seed."""
     rows: dict[int, dict[str, dict[str, float]]] = {}
-    simulated = 0
-    for seed, by_policy, count in _each(plan, min(workers, plan.seeds)):
-        rows[seed] = by_policy
+    simulated, total = 0, plan.seeds * len(plan.truths)
+    for place, by_policy, count in _each(plan, min(workers, total)):
+        rows[place] = by_policy
         simulated += count
-        progress(len(rows), plan.seeds, simulated)
+        progress(len(rows), total, simulated)
     names = list(rows[0][plan.policies[0]])
     return {
-        policy: {name: [rows[seed][policy][name] for seed in range(plan.seeds)] for name in names}
+        policy: {name: [rows[place][policy][name] for place in range(total)] for name in names}
         for policy in plan.policies
     }
 
 
 def _each(plan: JobPlan, workers: int) -> Iterator[tuple[int, dict[str, dict[str, float]], int]]:
     if workers <= 1:
-        yield from map(partial(run_seed, plan), range(plan.seeds))
+        yield from map(partial(run_seed, plan), range(plan.seeds * len(plan.truths)))
         return
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        yield from pool.imap_unordered(partial(run_seed, plan), range(plan.seeds))
+        yield from pool.imap_unordered(partial(run_seed, plan), range(plan.seeds * len(plan.truths)))
 
 
 def intervals(plan: JobPlan, by: Values) -> dict[str, Interval]:
@@ -111,7 +135,28 @@ def intervals(plan: JobPlan, by: Values) -> dict[str, Interval]:
                         for mine, other in zip(by[ours][name], by[theirs][name], strict=True)
                     ]
                     found[f"reduction.{name}.{ours}.{theirs}"] = interval(parts)
+    return found | _ratios(plan, by)
+
+
+def _ratios(plan: JobPlan, by: Values) -> dict[str, Interval]:
+    """Mean completions over one another, under each truth, and the worst of them; nothing where there is one truth."""
+    found: dict[str, Interval] = {}
+    if len(plan.truths) < 2:
+        return found
+    for ours, theirs in permutations(plan.policies, 2):
+        ratios = {}
+        for number, truth in enumerate(plan.truths):
+            of = slice(number * plan.seeds, (number + 1) * plan.seeds)
+            ratios[truth] = _ratio(by[ours]["jct"][of], by[theirs]["jct"][of])
+        found |= {f"ratio.{ours}.{theirs}.{truth}": one for truth, one in ratios.items()}
+        found[f"worst_ratio.{ours}.{theirs}"] = max(ratios.values(), key=lambda one: one.mean)
     return found
+
+
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Of two means, with the interval of its linear form: deviations of a seed are of both together."""
+    ratio, mean = sum(ours) / sum(theirs), sum(theirs) / len(theirs)
+    return interval([ratio + (mine - ratio * other) / mean for mine, other in zip(ours, theirs, strict=True)])
 
 
 def judged(plan: JobPlan, found: Mapping[str, Interval]) -> dict[str, tuple[str, ClaimVerdict]]:
@@ -134,7 +179,7 @@ def document(plan: JobPlan, found: Mapping[str, Interval]) -> dict[str, Any]:
     named: dict[str, float] = {}
     for name, one in found.items():
         named[name] = one.mean
-        if name.startswith(("advantage.", "reduction.")):
+        if name.startswith(("advantage.", "reduction.", "ratio.", "worst_ratio.")):
             named |= {f"{name}.low": one.low, f"{name}.high": one.high}
     claims = judged(plan, found)
     holds = {ClaimVerdict.HELD: 1.0, ClaimVerdict.FAILED: 0.0, ClaimVerdict.UNKNOWN: float("nan")}
@@ -144,13 +189,14 @@ def document(plan: JobPlan, found: Mapping[str, Interval]) -> dict[str, Any]:
         "intervals": {name: {"low": one.low, "high": one.high} for name, one in found.items()},
         "claims": {name: f"{words}: {verdict}" for name, (words, verdict) in claims.items()},
         "seeds": plan.seeds,
+        "truths": list(plan.truths),
         "device": "simulated",
     }
 
 
 def show(plan: JobPlan, found: Mapping[str, Interval]) -> None:
     """The table and the claims, for people."""
-    print(f"{plan.preset}: {plan.seeds} seeds, +- half a 95 % interval over seeds")
+    print(f"{plan.preset} ({', '.join(plan.truths)}): {plan.seeds} seeds, +- half a 95 % interval over seeds")
     for name in SHOWN:
         print(f"  {name:13} {MEANINGS[name]}")
     wide = max(14, *(len(policy) + 2 for policy in plan.policies))
@@ -166,6 +212,18 @@ def show(plan: JobPlan, found: Mapping[str, Interval]) -> None:
             f"  {verdict:15} {words}: {one.mean:+.2f} [{one.low:+.2f}, {one.high:+.2f}], {100 * part.mean:.0f} %"
             f" [{100 * part.low:.0f}, {100 * part.high:.0f}]"
         )
+    if len(plan.truths) > 1:
+        _show_ratios(plan, found)
+
+
+def _show_ratios(plan: JobPlan, found: Mapping[str, Interval]) -> None:
+    first, *others = plan.policies
+    print(f"mean completion of {first} over the others':")
+    print(f"  {'':14}" + "".join(f"{truth:>15}" for truth in plan.truths))
+    for other in others:
+        print(
+            f"  {other:14}" + "".join(f"{found[f'ratio.{first}.{other}.{truth}'].mean:15.3f}" for truth in plan.truths)
+        )
 
 
 def _cell(one: Interval) -> str:
@@ -180,8 +238,10 @@ def write(plan: JobPlan, by: Values, folder: Path) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         names = list(by[plan.policies[0]])
-        writer.writerow(["seed", "policy", *names])
-        for seed in range(plan.seeds):
-            for policy in plan.policies:
-                writer.writerow([seed, policy, *(repr(by[policy][name][seed]) for name in names)])
+        writer.writerow(["truth", "seed", "policy", *names])
+        for number, truth in enumerate(plan.truths):
+            for seed in range(plan.seeds):
+                for policy in plan.policies:
+                    place = number * plan.seeds + seed
+                    writer.writerow([truth, seed, policy, *(repr(by[policy][name][place]) for name in names)])
     return path

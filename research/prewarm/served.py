@@ -73,7 +73,7 @@ class RulePoint:
 def workload(past: Past, specs: dict[str, FunctionSpec]) -> Workload:
     """The counted arrivals as a workload. Functions that the catalog no longer has get the default profile."""
     names = tuple(sorted(past.counts))
-    counts: Ints = np.zeros((len(names), len(past.known)), np.int64)
+    counts: Ints = np.zeros((len(names), len(past.counted)), np.int64)
     for row, name in enumerate(names):
         for minute, count in past.counts[name].items():
             counts[row, minute] = count
@@ -93,13 +93,13 @@ def since_counted(past: Past) -> Past:
     """The past from its first counted minute on: the time before the platform started does not count."""
     first = min(
         [minute for minutes in past.counts.values() for minute in minutes]
-        + [minute for minute, counted in enumerate(past.known) if counted]
+        + [minute for minute, counted in enumerate(past.counted) if counted]
     )
     counts = {
         function: {minute - first: count for minute, count in minutes.items()}
         for function, minutes in past.counts.items()
     }
-    return Past(from_at=past.from_at + first * MINUTE_S, known=past.known[first:], counts=counts)
+    return Past(from_at=past.from_at + first * MINUTE_S, counted=past.counted[first:], counts=counts)
 
 
 def points(work: Workload, seed: int, price: float) -> list[RulePoint]:
@@ -208,7 +208,7 @@ def page(
     past: Past, accounts: Sequence[FunctionAccount], rule_points: Sequence[RulePoint], svg: str, price: float
 ) -> str:
     begin = datetime.fromtimestamp(past.from_at).astimezone()
-    counted = f"{sum(past.known)} of {len(past.known)} minutes since {begin:%Y-%m-%d %H:%M %Z} were counted"
+    counted = f"{sum(past.counted)} of {len(past.counted)} minutes since {begin:%Y-%m-%d %H:%M %Z} were counted"
     attempts, cold, saved = (
         sum(getattr(account, name) for account in accounts) for name in ("invocations", "cold", "saved")
     )

@@ -40,7 +40,7 @@ from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
-from smore.redis.forecasts import Board
+from smore.redis.forecasts import PublishedForecasts
 from smore.redis.queue import ANSWER_TTL_S, Queue, Snapshot
 from smore.redis.records import LeasedInvocation, QueuedInvocation
 from smore.redis.tables import Tables
@@ -74,7 +74,7 @@ class Inbound:
         self._queue, self._board, self._now, self._prewarms = queue, board, now, prewarms
         self._silent_s = LOST_HEARTBEATS * config.worker.heartbeat_s
         self._fleet, self._catalog = Fleet(client, prefix), Catalog(client, prefix)
-        self._tables, self._forecasts = Tables(client, prefix), Board(client, prefix)
+        self._tables, self._forecasts = Tables(client, prefix), PublishedForecasts(client, prefix)
         #: The versions of the table and of the forecasts that were looked at last, good or not.
         self._table_version = 0
         self.forecasts_version = 0

@@ -37,7 +37,7 @@ from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.celery import RUN, gpu_queue, message
 from smore.redis.fleet import Fleet
-from smore.redis.forecasts import Board
+from smore.redis.forecasts import PublishedForecasts
 from smore.redis.queue import Claim, Queue
 
 log = metrics.logger(__name__)
@@ -56,7 +56,7 @@ class Outbound:
     def __init__(self, client: "redis.Redis", config: Settings, queue: Queue, board: AdmissionBoard) -> None:
         prefix = config.redis.prefix
         self._config, self._prefix, self._queue, self._board = config, prefix, queue, board
-        self._fleet, self._forecasts = Fleet(client, prefix), Board(client, prefix)
+        self._fleet, self._forecasts = Fleet(client, prefix), PublishedForecasts(client, prefix)
         self._token = ""
         self._clock_steps = 0
         #: The entry of the stream up to which events were read: a claim reads on from there.
@@ -172,7 +172,7 @@ class Outbound:
             jumps=status.clock_steps,
             functions=status.functions,
         )
-        self._forecasts.tell(encode_prewarm_report(state), STATE_TTL_S)
+        self._forecasts.put_state(encode_prewarm_report(state), STATE_TTL_S)
 
     # ---- the queue ---------------------------------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ class Admission:
         Whether budgets of trainings limit what is placed: then the bounds change with each run. Not while nothing is
         placed.
         """
-        if self._knobs.budget_rule is not BudgetRule.ACCOUNT or not self._budgets.any:
+        if self._knobs.budget_rule is not BudgetRule.BUCKET or not self._budgets.any:
             return False
         supply = self._supply_at(now)
         return supply.refill < inf and bool(supply.rivals)
@@ -154,7 +154,7 @@ class Admission:
 
         Work of other functions counts as far as their shares go: what they have waiting and what they go on sending.
         """
-        if self._knobs.budget_rule is not BudgetRule.ACCOUNT:
+        if self._knobs.budget_rule is not BudgetRule.BUCKET:
             return 0.0, 0.0
         supply = self._supply_at(now)
         if supply.refill == inf:

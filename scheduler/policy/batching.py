@@ -70,16 +70,16 @@ class Batching:
         Whether a batch of ``rows`` that could go to ``row`` now is better delayed, and until when; None: it goes.
 
         ``waiting``: what its lane holds, which may be more than could go. It waits at most while a larger batch would
-        still be in time, the bucket would have earned that batch's cost from nothing, and the knob ``company`` allows.
+        still be in time, an empty bucket would have refilled to that batch's cost, and the knob ``company`` allows.
         """
         cluster, knobs, most = self._cluster, self._knobs, demand.spec.max_batch
-        if not knobs.company or knobs.budget_rule is not BudgetRule.ACCOUNT or rows >= most or head.alone:
+        if not knobs.company or knobs.budget_rule is not BudgetRule.BUCKET or rows >= most or head.alone:
             return None
         facts = cluster.rows
         if not self._budgets.kept(row) or cluster.cells.item(demand.column, kernel.STATE, row) < 0:
             return None
-        earns = facts.item(kernel.REFILL, row)
-        if not 0 < earns < inf or kernel.tokens(facts, row, now, knobs.account_s) > LOW * earns * knobs.account_s:
+        refill = facts.item(kernel.REFILL, row)
+        if not 0 < refill < inf or kernel.tokens(facts, row, now, knobs.account_s) > LOW * refill * knobs.account_s:
             return None
         cost_s, own = self._budgets.cost_s(row, kind, demand.run_s(rows)), cluster.effects.item(kind, kernel.OWN, row)
         latest, leaves_at, target = head.arrival_at + knobs.company * (head.deadline_at - head.arrival_at), now, 0
@@ -87,7 +87,7 @@ class Batching:
             run_s = demand.run_s(most)
             larger_s = self._budgets.cost_s(row, cluster.kind(demand, most), run_s)
             if larger_s / most <= CHEAPER * cost_s / rows:
-                until = min(latest, head.deadline_at - run_s * (1.0 + own) - larger_s / earns)
+                until = min(latest, head.deadline_at - run_s * (1.0 + own) - larger_s / refill)
                 if until > leaves_at:
                     leaves_at, target = until, most
             most //= 2

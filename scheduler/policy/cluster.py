@@ -321,18 +321,18 @@ class Cluster:
         """The training's side of a report: what functions may cost it from now on."""
         facts = self.rows[:, row]
         budget = min((job.budget for job in event.losses), default=self.default_budget) if event.jobs else np.inf
-        earns = self.target * budget / (1.0 + budget) if event.jobs else np.inf
-        if earns != facts[kernel.REFILL]:
+        refill = self.target * budget / (1.0 + budget) if event.jobs else np.inf
+        if refill != facts[kernel.REFILL]:
             # Another training, or none: what the last one had saved or owed is not this one's.
-            facts[kernel.TOKENS], facts[kernel.AT] = earns * self.capacity_s, event.at
+            facts[kernel.TOKENS], facts[kernel.AT] = refill * self.capacity_s, event.at
         elif row in self._windows:
-            # Nothing is earned while a window is closed: what windows say of the loss, they say of the time beside
+            # No tokens come in while a window is closed: what windows say of the loss, they say of the time beside
             # them.
             facts[kernel.AT] = max(facts[kernel.AT], event.at)
         elif event.closed and event.jobs:
-            self.spend(row, 0.0, event.at)
+            self.take_tokens(row, 0.0, event.at)
         (self._windows.add if event.closed else self._windows.discard)(row)
-        facts[kernel.JOBS], facts[kernel.BUDGET], facts[kernel.REFILL] = event.jobs, budget, earns
+        facts[kernel.JOBS], facts[kernel.BUDGET], facts[kernel.REFILL] = event.jobs, budget, refill
         # The counter is a mean over what functions did too: their part of it is past, and those that run now are
         # counted by their profiles.
         facts[kernel.SM_TRAINING] = max(0.0, event.utilisation - event.function_utilisation)
@@ -439,9 +439,9 @@ class Cluster:
             self.rows[kernel.FACTOR, row], self.rows[kernel.CLOSED, row] = factor, float(closed)
             self.refresh(row, now)
 
-    def spend(self, row: int, seconds: float, now: float) -> None:
-        """Take training time from the account of the training there; a debt is allowed."""
-        kernel.spend(self.rows, row, seconds, now, self.capacity_s)
+    def take_tokens(self, row: int, seconds: float, now: float) -> None:
+        """Take seconds of training time from the token bucket of the training there; a debt is allowed."""
+        kernel.take_tokens(self.rows, row, seconds, now, self.capacity_s)
 
     def idle(self, column: int) -> Bools:
         """Rows with an instance that could run now: more are resident than are taken or still loading."""

@@ -389,6 +389,6 @@ def prepare() -> None:
     )
     engine.decide(1.0, [InvocationSettled(id="", attempt=1)])
     # Another one finds an empty token bucket.
-    engine.cluster.spend(0, 1.0, 1.0)
+    engine.cluster.take_tokens(0, 1.0, 1.0)
     engine.decide(1.0, [arrival])
     engine.decide(1.0, [StatusDue()])

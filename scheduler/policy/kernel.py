@@ -110,9 +110,9 @@ ASK_FIELDS: Final = 11
 
 #: A_SM_RULE: no test, all that is there, the training alone (EDF-util).
 SM_NONE, SM_TOTAL, SM_TRAINING_ONLY = 0.0, 1.0, 2.0
-#: A_BUDGET_RULE: no test, predicted loss within the budget at any moment (A28.1), within what the training's account
-#: holds.
-BUDGET_NONE, BUDGET_INSTANT, BUDGET_ACCOUNT = 0.0, 1.0, 2.0
+#: A_BUDGET_RULE: no test, predicted loss within the budget at any moment (A28.1), within what the training's token
+#: bucket holds.
+BUDGET_NONE, BUDGET_INSTANT, BUDGET_BUCKET = 0.0, 1.0, 2.0
 #: A_CHOICE: least impact (A27), least utilised (EDF-util).
 LEAST_IMPACT, LEAST_UTILISED = 0.0, 1.0
 
@@ -474,10 +474,10 @@ def end(
 
 
 @compiled
-def charge(rows: Floats, row: int, effects: Floats, kind: int, seconds: float) -> float:
+def cost_s(rows: Floats, row: int, effects: Floats, kind: int, seconds: float) -> float:
     """
-    Training time in seconds that a batch of ``seconds`` alone costs there: its duration times the share that it takes,
-    as corrected. By the factor it may come to more than its duration: what a run brings with it is work too.
+    Training time in seconds that a batch of ``seconds`` alone is predicted to cost there: its duration times the share
+    of the training's speed that it takes, times the cost correction. With the correction it may exceed the duration.
     """
     more = max(0.0, effects[kind, TRAINING, row] - rows[NOW_TRAINING, row])
     cost: float = seconds * (1.0 + effects[kind, OWN, row]) * more / (1.0 + more) * rows[FACTOR, row]
@@ -486,24 +486,24 @@ def charge(rows: Floats, row: int, effects: Floats, kind: int, seconds: float) -
 
 @compiled
 def tokens(rows: Floats, row: int, now: float, cap_s: float) -> float:
-    """What the training's account holds, after what has come in since: at most what comes in over ``cap_s``."""
+    """What the training's token bucket holds at ``now``, seconds: at most what comes in over ``cap_s``."""
     held: float = min(rows[TOKENS, row] + rows[REFILL, row] * max(0.0, now - rows[AT, row]), rows[REFILL, row] * cap_s)
     return held
 
 
 @compiled
-def spend(rows: Floats, row: int, seconds: float, now: float, cap_s: float) -> None:
-    """Take training time from the training's account; a debt is allowed."""
+def take_tokens(rows: Floats, row: int, seconds: float, now: float, cap_s: float) -> None:
+    """Take ``seconds`` of training time from the training's token bucket; a debt is allowed."""
     rows[TOKENS, row] = tokens(rows, row, now, cap_s) - seconds
     rows[AT, row] = now
 
 
 @compiled
-def _asked(cost: float, seconds: float, stretch: float, cap: float) -> float:
+def _needed_tokens(cost: float, seconds: float, stretch: float, cap: float) -> float:
     """
-    What an account must hold before a batch of ``cost`` and ``seconds`` may go. No run can be stopped, so the longest
-    that was seen (``stretch``, seconds) may leave a debt of a whole account. What costs more than one can hold may go
-    when it is full.
+    What a token bucket must hold before a batch that costs ``cost`` and runs for ``seconds`` may go. No run can be
+    stopped, so the longest that was seen (``stretch``, seconds) may leave a debt of a full bucket. A batch that costs
+    more than a full bucket may go when it is full.
     """
     longest = cost * stretch / seconds - cap if stretch > seconds > 0.0 else 0.0
     asked: float = min(max(cost, longest, 0.0), cap)
@@ -528,9 +528,9 @@ def reservation(
     may_load: bool,
 ) -> tuple[int, float, float, float]:
     """
-    Of the rows where an account stands in the way of a batch: the one where it would end first if it started as soon as
-    the account can pay for it (-1 = none); until it starts and until it ends, seconds, and what the account must hold
-    by then.
+    Of the rows where only a token bucket refuses a batch: the one where it would end first if it started as soon as the
+    bucket can pay for it (-1 = none); the seconds until it starts and until it ends, and what the bucket must hold by
+    then.
 
     ``code`` as :func:`weigh` has left it for all ``n`` rows, with the same arguments; ``may_load``: also where it must
     be loaded first.
@@ -548,9 +548,11 @@ def reservation(
             continue
         if knobs[A_PROTECT] > 0.0 and effects[kind, HOLDS, row] == 0.0:
             continue
-        earns, cap = rows[REFILL, row], rows[REFILL, row] * knobs[A_CAP_S]
-        asked = _asked(charge(rows, row, effects, kind, run_s), run_s * (1.0 + effects[kind, OWN, row]), stretch, cap)
-        wait_s = (asked - tokens(rows, row, now, knobs[A_CAP_S])) / earns
+        refill, cap = rows[REFILL, row], rows[REFILL, row] * knobs[A_CAP_S]
+        asked = _needed_tokens(
+            cost_s(rows, row, effects, kind, run_s), run_s * (1.0 + effects[kind, OWN, row]), stretch, cap
+        )
+        wait_s = (asked - tokens(rows, row, now, knobs[A_CAP_S])) / refill
         whole_s = wait_s + run_s * (1.0 + knobs[A_GUARD]) * (1.0 + slowed[row])
         if state < 0.0:
             whole_s += host_s if state == HOST else load_s
@@ -603,7 +605,7 @@ def weigh(
     # Each fact by itself: a view costs nothing within the loop, where a call with so many arrays would.
     gates, free, reserved, jobs = rows[REFUSAL], rows[MEMORY_FREE], rows[RESERVED], rows[JOBS]
     sm = rows[SM_TRAINING] if knobs[A_SM_RULE] == SM_TRAINING_ONLY else rows[SM]
-    budget, held, earns, at, factor, before = (
+    budget, held, refill, at, factor, before = (
         rows[BUDGET],
         rows[TOKENS],
         rows[REFILL],
@@ -655,10 +657,10 @@ def weigh(
             elif budgeted == BUDGET_INSTANT:
                 if training[row] * factor[row] > budget[row]:
                     why = OVER_BUDGET
-            elif budgeted == BUDGET_ACCOUNT:
+            elif budgeted == BUDGET_BUCKET:
                 more = max(0.0, training[row] - before[row])
-                cost, cap = run_s * (1.0 + own[row]) * more / (1.0 + more) * factor[row], earns[row] * cap_s
-                if min(held[row] + earns[row] * max(0.0, now - at[row]), cap) < _asked(
+                cost, cap = run_s * (1.0 + own[row]) * more / (1.0 + more) * factor[row], refill[row] * cap_s
+                if min(held[row] + refill[row] * max(0.0, now - at[row]), cap) < _needed_tokens(
                     cost, run_s * (1.0 + own[row]), stretch, cap
                 ):
                     why = OVER_BUDGET

@@ -56,7 +56,7 @@ class BudgetRule(StrEnum):
 
     NONE = "none"
     INSTANT = "instant"
-    ACCOUNT = "account"
+    BUCKET = "account"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ _PRODUCT: Final = replace(
     name="smore-product",
     order=Order.SHARES,
     sm_rule=SmRule.NONE,
-    budget_rule=BudgetRule.ACCOUNT,
+    budget_rule=BudgetRule.BUCKET,
     aim=0.8,
     account_s=2.0,
     company=0.5,

@@ -26,7 +26,7 @@ _SM_RULES: Final = {
 _BUDGET_RULES: Final = {
     BudgetRule.NONE: kernel.BUDGET_NONE,
     BudgetRule.INSTANT: kernel.BUDGET_INSTANT,
-    BudgetRule.ACCOUNT: kernel.BUDGET_ACCOUNT,
+    BudgetRule.BUCKET: kernel.BUDGET_BUCKET,
 }
 _NO_ROWS: Final = np.zeros(0, np.int64)
 

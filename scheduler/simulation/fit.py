@@ -1,6 +1,6 @@
 """
-The ground truth of a place that was measured: demands from solo rows, the parameters of ``truth.Law`` and the
-bandwidths fitted.
+The interference model of a measured device mode: demands from solo rows, the parameters of
+:class:`scheduler.simulation.interference.Law` and the bandwidths fitted.
 
 What is compared is the mean time of every member of every co-location (Eq. 1), in log space as Eq. 2 does. Half of the
 sets of members, drawn at random, is fitted by Levenberg and Marquardt's method with a weak prior that keeps what no row

@@ -112,7 +112,7 @@ class Past:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastWorld(World):
     """
-    A :class:`World` without the simulator's ground truth. A function's name is ``<project>/<name>@<revision>``.
+    A :class:`World` without an interference model. A function's name is ``<project>/<name>@<revision>``.
 
     ``seconds``: name → rows → seconds alone; ``loads``: name → seconds of a cold start; ``ratios`` [n]: each
     invocation's run time over the one of its size, NaN where it is not known; ``places``: by name of the GPU instance;

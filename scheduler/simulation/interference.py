@@ -1,5 +1,5 @@
 """
-What co-location really costs in the simulator: the ground truth, which no policy sees.
+The interference model: what co-location really costs in the simulator. No policy sees it.
 
 Its formula is not the predictor's, else every experiment would be circular. With u the demand for
 multiprocessors and b that for memory bandwidth of each active workload, both 0..1, and n active workloads on a GPU
@@ -171,7 +171,7 @@ class Use:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterferenceModel:
     """
-    Parameters of the ground truth.
+    Parameters of an interference model.
 
     ``demands``: role → model → (u, b) at the role's reference batch; with the batch, u grows as batch^``growth`` up to
     1, and times so that work (u x time) is proportional to rows. ``measured`` (``<model>/<preset>/<role>/<batch>`` →
@@ -276,7 +276,7 @@ class InterferenceModel:
         known = set(self.knobs()) | {"u", "b", "cold_s"}
         for name, factor in factors.items():
             if name not in known:
-                raise _bad(name, "no parameter of the ground truth has this name")
+                raise _bad(name, "no parameter of the interference model has this name")
             if not 0.0 <= factor <= 100.0:
                 raise _bad(name, f"a factor in 0..100 is expected, not {factor!r}")
 

@@ -27,7 +27,7 @@ from smore.process.environment import settings
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
-from smore.redis.forecasts import Board
+from smore.redis.forecasts import PublishedForecasts
 
 if TYPE_CHECKING:
     from ml.forecast.choice import Ahead, Judge
@@ -97,8 +97,8 @@ def foresight(config: Settings) -> Iterator[Foresight]:
             def judging(names: Sequence[str], counts: Floats, begin: int) -> "Judge":
                 return Rehearsal(names, counts, begin, specs(), config.prewarm.price_gb_s)
 
-            board = Board(client, config.redis.prefix)
-            yield Foresight(History(engine), board, config.prewarm, toolkit=Best(judging), paper=paper)
+            published = PublishedForecasts(client, config.redis.prefix)
+            yield Foresight(History(engine), published, config.prewarm, toolkit=Best(judging), paper=paper)
     finally:
         engine.dispose()
 

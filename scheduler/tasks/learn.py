@@ -21,7 +21,7 @@ from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.celery import FORECAST, REFIT, REPUBLISH, RETRAIN, ROLLBACK
 from smore.redis.connection import connect
-from smore.redis.forecasts import Board
+from smore.redis.forecasts import PublishedForecasts
 from smore.redis.tables import Tables
 
 log = metrics.logger(__name__)
@@ -77,7 +77,7 @@ def register_learn(app: Celery, config: Settings) -> None:
     """Make this app's worker learn."""
     os.nice(max(0, NICE - os.nice(0)))
     client, children = connect(config), Children()
-    tables, board = Tables(client, config.redis.prefix), Board(client, config.redis.prefix)
+    tables, forecasts = Tables(client, config.redis.prefix), PublishedForecasts(client, config.redis.prefix)
     seen = threading.Event()
 
     def published() -> bool:
@@ -115,10 +115,10 @@ def register_learn(app: Celery, config: Settings) -> None:
         with suppress(*_OUTAGE):
             if not config.prewarm.on:
                 return
-            if board.unlearned():
+            if forecasts.unlearned():
                 children.run("fit", module="scheduler.tasks.forecasting")
             # Mostly a small platform has nothing to forecast from, and then no process is started for it.
-            if board.model():
+            if forecasts.model():
                 children.run("forecast", module="scheduler.tasks.forecasting")
 
     @app.task(name=REFIT)

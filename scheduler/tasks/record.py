@@ -3,7 +3,6 @@
 import gc
 import threading
 import time
-from typing import Final
 
 import redis
 from celery import Celery
@@ -11,44 +10,21 @@ from sqlalchemy.exc import OperationalError
 
 from scheduler.tasks.sweep import sweep
 from smore.blobs.store import open_blobs
-from smore.domain.job import Action, JobState, exit_of, state_of
-from smore.messages.reports import JobReport
 from smore.postgres.catalog import Store
 from smore.postgres.history import retention
 from smore.postgres.history.recorder import Recorder
-from smore.postgres.jobs import Change
 from smore.postgres.rows import make_engine
 from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import RECORD, RETAIN
 from smore.redis.connection import connect
-from smore.redis.fleet import Fleet
 from smore.redis.outage import is_outage
 
 log = metrics.logger(__name__)
 
-#: What reports of a state do.
-_REPORTED: Final = {JobState.RUNNING: Action.RUN, JobState.ENDED: Action.END, JobState.LOST: Action.LOSE}
 #: Stream entries in one transaction.
 PAGE = 5000
-
-
-def follow_jobs(store: Store, fleet: Fleet) -> None:
-    """Write down what GPU workers report of serverful jobs: began, ended, lost."""
-    reports: dict[str, list[JobReport]] = {}
-    for report in fleet.reports():
-        for job in report.jobs:
-            reports.setdefault(job.id, []).append(job)
-    if not reports:
-        return
-    for known in store.jobs.unfinished():
-        ranks = reports.get(known.id, [])
-        state = state_of(known.state, {rank.state for rank in ranks})
-        if state is not known.state:
-            reason = next((rank.reason for rank in ranks if rank.reason), "")
-            details = Change(exit_code=exit_of([rank.exit_code for rank in ranks]), reason=reason)
-            store.jobs.move(known.id, _REPORTED[state], details)
 
 
 def register_record(app: Celery, config: Settings) -> None:
@@ -57,7 +33,7 @@ def register_record(app: Celery, config: Settings) -> None:
         raise ValueError("SMORE_POSTGRES__URL is not set")
     engine, client = make_engine(config.postgres.url, "control"), connect(config)
     recorder = Recorder(engine, client, config.redis.prefix)
-    store, fleet = Store(engine, Catalog(client, config.redis.prefix)), Fleet(client, config.redis.prefix)
+    store = Store(engine, Catalog(client, config.redis.prefix))
     recording = threading.Lock()
     # What was imported stays: a collection need not look at it again (measured: a third of the Python time of
     # recording).
@@ -72,7 +48,6 @@ def register_record(app: Celery, config: Settings) -> None:
             # A short page is the end of the stream; one more look would cost as much as the page.
             while recorder.drain(PAGE) == PAGE:
                 pass
-            follow_jobs(store, fleet)
         except OperationalError as error:
             # Postgres is away: the stream waits, and so do we.
             log.warning("history waits for Postgres", error=str(error.orig))

@@ -43,6 +43,8 @@ Deep-learning functions in the idle part of GPUs that are busy training.
 
 The platform of this machine is spoken to, or the one at SMORE_URL with the key in SMORE_API_KEY.
 
+`smore --install-completion` lets bash, zsh, fish or PowerShell complete commands, functions, GPU instances, trainings and other names.
+
 Exit codes: 0 done; 1 the request was refused or failed; 2 wrong usage; 3 the platform cannot be reached.
 """
 

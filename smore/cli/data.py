@@ -6,27 +6,38 @@ from typing import Annotated
 
 import typer
 
-from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE, fail, platform_home
+from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE, Output, OutputOption, fail, platform_home, say, show_value
 
 app = typer.Typer(help="Public traces for simulations; alone: list them.", invoke_without_command=True)
 
 
 @app.callback()
-def list_(context: typer.Context) -> None:
+def list_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
     """Public traces for simulations; alone: list them."""
     if context.invoked_subcommand is not None:
         return
     from smore.traces import public
 
-    print(f"bundled in {public.BUNDLED}:")
+    if output is not Output.TABLE:
+        bundled = {
+            file.relative_to(public.BUNDLED).as_posix(): file.stat().st_size for file in public.BUNDLED.rglob("*.gz")
+        }
+        fetched = public.fetched(platform_home())
+        sets = [
+            {"name": name, "bytes": each.bytes, "licence": each.licence, "fetched": (fetched / name).is_dir()}
+            for name, each in public.DATA_SETS.items()
+        ]
+        show_value({"bundled_bytes": bundled, "data_sets": sets}, output)
+        return
+    say(f"bundled in {public.BUNDLED}:")
     for file in sorted(public.BUNDLED.rglob("*.gz")):
-        print(f"  {file.relative_to(public.BUNDLED)}  {file.stat().st_size / 1e3:,.0f} kB")
-    print("to fetch:")
+        say(f"  {file.relative_to(public.BUNDLED)}  {file.stat().st_size / 1e3:,.0f} kB")
+    say("to fetch:")
     for name, data_set in public.DATA_SETS.items():
         folder = public.fetched(platform_home()) / name
         days = sorted(folder.glob("d*"))
         state = f"in {folder}, {days[0].name} to {days[-1].name}" if days else f"`smore data fetch {name}`"
-        print(f"  {name}  {data_set.bytes / 1e6:,.0f} MB  {data_set.about} ({data_set.licence}): {state}")
+        say(f"  {name}  {data_set.bytes / 1e6:,.0f} MB  {data_set.about} ({data_set.licence}): {state}")
 
 
 @app.command()

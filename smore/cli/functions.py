@@ -4,8 +4,10 @@ from typing import Annotated, Any
 
 import typer
 
+from smore.cli.names import gpus
 from smore.cli.terminal import (
     Column,
+    FunctionName,
     Output,
     OutputOption,
     connected,
@@ -14,7 +16,10 @@ from smore.cli.terminal import (
     moment,
     show,
     show_value,
+    tell,
 )
+
+GpuOption = Annotated[str | None, typer.Option(autocompletion=gpus, help="On this GPU instance only.")]
 
 app = typer.Typer(help="Functions and their revisions; alone: list them.", invoke_without_command=True)
 
@@ -37,14 +42,14 @@ def list_functions(output: Output) -> None:
 
 
 @app.command("show")
-def show_function(name: str, output: OutputOption = Output.YAML) -> None:
+def show_function(name: FunctionName, output: OutputOption = Output.YAML) -> None:
     """Everything about one function."""
     with connected() as client:
         show_value(client.function(name), output)
 
 
 @app.command("revisions")
-def revisions(name: str, output: OutputOption = Output.TABLE) -> None:
+def revisions(name: FunctionName, output: OutputOption = Output.TABLE) -> None:
     """A function's revisions."""
     with connected() as client:
         listed = client.revisions(name)
@@ -60,15 +65,16 @@ def revisions(name: str, output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("rollback")
-def rollback(name: str, revision: int) -> None:
+def rollback(name: FunctionName, revision: int, output: OutputOption = Output.TABLE) -> None:
     """Give the traffic to an earlier revision."""
     with connected() as client:
-        print(f"{name} revision {client.rollback(name, revision).revision}")
+        function = client.rollback(name, revision)
+    tell(f"{name} revision {function.revision}", function, output)
 
 
 @app.command("scale")
 def scale(
-    name: str,
+    name: FunctionName,
     min_warm: Annotated[
         int | None, typer.Option(help="Instances that stand ready at any time, on all GPU instances together.")
     ] = None,
@@ -106,28 +112,31 @@ def quarantined(output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("lift")
-def lift(name: str) -> None:
+def lift(name: FunctionName, output: OutputOption = Output.TABLE) -> None:
     """Let revisions of a function run again that were shut out."""
     with connected() as client:
-        print(f"{name}: revision {', '.join(map(str, client.lift(name)))} may run again")
+        lifted = client.lift(name)
+    tell(f"{name}: revision {', '.join(map(str, lifted))} may run again", lifted, output)
 
 
 @app.command("delete")
-def delete(name: str) -> None:
+def delete(name: FunctionName) -> None:
     """Delete a function; what waits for it fails."""
     with connected() as client:
         client.delete(name)
 
 
 @app.command("warm")
-def warm(name: str, gpu: Annotated[str | None, typer.Option(help="On this GPU instance only.")] = None) -> None:
+def warm(name: FunctionName, gpu: GpuOption = None, output: OutputOption = Output.TABLE) -> None:
     """Load a function before it is asked for."""
     with connected() as client:
-        print(" ".join(client.warm(name, gpu)))
+        told = client.warm(name, gpu)
+    tell(" ".join(told), told, output)
 
 
 @app.command("offload")
-def offload(name: str, gpu: Annotated[str | None, typer.Option(help="On this GPU instance only.")] = None) -> None:
+def offload(name: FunctionName, gpu: GpuOption = None, output: OutputOption = Output.TABLE) -> None:
     """Unload a function where it is idle."""
     with connected() as client:
-        print(" ".join(client.offload(name, gpu)))
+        told = client.offload(name, gpu)
+    tell(" ".join(told), told, output)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from smore.cli.terminal import Column, GpuName, Output, connected, list_alone, percent, show
+from smore.cli.terminal import Column, GpuName, Output, OutputOption, connected, list_alone, percent, say, show, tell
 
 if TYPE_CHECKING:
     from smore_client import Client
@@ -63,7 +63,7 @@ def list_gpus(output: Output) -> None:
     ]
     show(gpus, columns, output, optional=OPTIONAL)
     if line:
-        print(line)
+        say(line)
 
 
 def _in_force(gpu: "Gpu") -> str:
@@ -77,44 +77,44 @@ def _in_force(gpu: "Gpu") -> str:
     return f"{gpu.id}: {'; '.join(words) or 'no pause or drain'}; {gpu.running} of {gpu.slots} slots run"
 
 
-def print_gpu(client: "Client", name: str) -> None:
+def print_gpu(client: "Client", name: str, output: Output) -> None:
     """Print what is set now; nothing where the GPU instance does not report."""
-    for gpu in client.gpus():
-        if gpu.id == name:
-            print(_in_force(gpu))
+    gpu = next((each for each in client.gpus() if each.id == name), None)
+    if gpu is not None or output is not Output.TABLE:
+        tell(_in_force(gpu) if gpu is not None else "", gpu, output)
 
 
 @app.command("pause")
-def pause(gpu: GpuName) -> None:
+def pause(gpu: GpuName, output: OutputOption = Output.TABLE) -> None:
     """Place nothing new on a GPU instance."""
     with connected() as client:
         client.pause_gpu(gpu)
-        print_gpu(client, gpu)
+        print_gpu(client, gpu, output)
 
 
 @app.command("resume")
-def resume(gpu: GpuName) -> None:
+def resume(gpu: GpuName, output: OutputOption = Output.TABLE) -> None:
     """Place invocations on a GPU instance again."""
     with connected() as client:
         client.resume_gpu(gpu)
-        print_gpu(client, gpu)
+        print_gpu(client, gpu, output)
 
 
 @app.command("allow")
-def allow(gpu: GpuName, pid: int) -> None:
+def allow(gpu: GpuName, pid: int, output: OutputOption = Output.TABLE) -> None:
     """Let functions run beside a process that nobody registered, until it ends."""
     from smore_client import admin
 
     with connected() as client:
         client.carry(admin.allow(gpu, pid, True))
-        print_gpu(client, gpu)
+        print_gpu(client, gpu, output)
 
 
 @app.command("protect")
-def protect(gpu: GpuName, pid: int) -> None:
+def protect(gpu: GpuName, pid: int, output: OutputOption = Output.TABLE) -> None:
     """Keep functions away from such a process again."""
     from smore_client import admin
 
     with connected() as client:
         client.carry(admin.allow(gpu, pid, False))
-        print_gpu(client, gpu)
+        print_gpu(client, gpu, output)

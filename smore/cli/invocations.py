@@ -15,7 +15,7 @@ import typer
 from smore.cli.names import functions
 from smore.cli.terminal import (
     Column,
-    Id,
+    InvocationId,
     Output,
     OutputOption,
     connected,
@@ -23,9 +23,11 @@ from smore.cli.terminal import (
     moment,
     ms,
     percent,
+    say,
     show,
     show_value,
     span_s,
+    tell,
 )
 
 if TYPE_CHECKING:
@@ -176,7 +178,7 @@ def _show_output(invocation: "Invocation", output: Output) -> None:
 
 
 def status(
-    id_: Id,
+    id_: InvocationId,
     wait: Annotated[float | None, typer.Option(min=0, help="Seconds to wait for its end.")] = None,
     output: OutputOption = Output.YAML,
 ) -> None:
@@ -185,7 +187,7 @@ def status(
         show_value(client.invocation(id_, wait_s=wait), output)
 
 
-def result(id_: Id, output: OutputOption = Output.TABLE) -> None:
+def result(id_: InvocationId, output: OutputOption = Output.TABLE) -> None:
     """The output of an invocation that has succeeded."""
     with connected() as client:
         invocation = client.result(id_)
@@ -194,14 +196,15 @@ def result(id_: Id, output: OutputOption = Output.TABLE) -> None:
     _show_output(invocation, output)
 
 
-def cancel(id_: Id) -> None:
+def cancel(id_: InvocationId, output: OutputOption = Output.TABLE) -> None:
     """Cancel an invocation, waiting or running."""
     with connected() as client:
-        print(client.cancel(id_).state)
+        cancelled = client.cancel(id_)
+    tell(cancelled.state, cancelled, output)
 
 
 def explain(
-    id_: Id,
+    id_: InvocationId,
     output: OutputOption = Output.TABLE,
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
 ) -> None:
@@ -217,14 +220,14 @@ def explain(
 def _show_explanation(explanation: "Explanation") -> None:
     gate = explanation.gate
     incomplete = "" if explanation.complete else " (the history is not complete yet)"
-    print(
+    say(
         f"{explanation.id}  {explanation.function} revision {explanation.revision}  {explanation.state}{incomplete}\n{explanation.summary}"
     )
     needed = "had no prediction" if gate.needed_ms is None else f"predicted at least {gate.needed_ms:.1f} ms"
     now = "" if gate.now_ms is None else f"; for a request that arrives now it predicts {gate.now_ms:.1f} ms"
-    print(f"Admission {needed}; the deadline allowed {gate.allowed_ms:.1f} ms{now}.")
+    say(f"Admission {needed}; the deadline allowed {gate.allowed_ms:.1f} ms{now}.")
     if explanation.waits is not None:
-        print(
+        say(
             f"{explanation.waits.before} invocations of its function have earlier deadlines. {explanation.waits.detail}"
         )
         if explanation.waits.decision is not None:
@@ -239,7 +242,7 @@ def _show_attempt(attempt: "Attempt") -> None:
     start = "cold start" if attempt.cold else "warm" if attempt.cold is not None else "has not ended"
     batch = f", batch of {attempt.batch}" if attempt.batch else ""
     beside = f", beside {' '.join([*attempt.co_runners, *attempt.jobs])}" if attempt.co_runners or attempt.jobs else ""
-    print(
+    say(
         f"\nAttempt {attempt.attempt} on {attempt.gpu}: {attempt.state} ({attempt.cause or '-'}),"
         f" {start}{batch}{beside}"
     )
@@ -252,9 +255,9 @@ def _show_attempt(attempt: "Attempt") -> None:
         ("run", phases.run),
         ("other", phases.other),
     )
-    print("ms: " + ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in phase_times))
+    say("ms: " + ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in phase_times))
     if phases.loading:
-        print("load, ms: " + ", ".join(f"{name} {value:.1f}" for name, value in phases.loading.items()))
+        say("load, ms: " + ", ".join(f"{name} {value:.1f}" for name, value in phases.loading.items()))
     if attempt.predicted is not None:
         predicted, measured = attempt.predicted, attempt.measured
         lines: list[tuple[str, object, object, object]] = [
@@ -290,7 +293,7 @@ def _show_decision(decision: "Decision") -> None:
     shadow = decision.shadow
     beside = "" if shadow is None else f"; the shadow policy {shadow.policy} chose {shadow.gpu or 'nowhere'}"
     priority = "" if decision.priority is None else f", priority {decision.priority:.4g}"
-    print(f"Decided by {decision.policy} (seed {decision.seed}, table {decision.table or 'none'}{priority}){beside}")
+    say(f"Decided by {decision.policy} (seed {decision.seed}, table {decision.table or 'none'}{priority}){beside}")
     columns: list[Column[Any]] = [
         ("gpu", lambda c: c.gpu),
         ("warm", lambda c: c.warm),
@@ -304,27 +307,27 @@ def _show_decision(decision: "Decision") -> None:
     ]
     show(decision.candidates, columns, Output.TABLE)
     if decision.refused:
-        print(f"Refused: {refused_in_words(decision.refused)}.")
+        say(f"Refused: {refused_in_words(decision.refused)}.")
 
 
 def _show_dry_run(answer: "DryRun", output: Output) -> None:
     if output is not Output.TABLE:
         show_value(answer, output)
         return
-    print(f"{answer.outcome}: {answer.detail}")
+    say(f"{answer.outcome}: {answer.detail}")
     if answer.start_at is not None and answer.finish_at is not None:
-        print(
+        say(
             f"It would start at {moment(answer.start_at)} and take"
             f" {ms((answer.finish_at - answer.start_at).total_seconds())}."
         )
     if answer.predicted is not None:
         predicted = answer.predicted
-        print(
+        say(
             f"Slower by: the function {percent(predicted.function)} (90 % bound {percent(predicted.function_upper)}), "
             f"the training there {percent(predicted.training)} (90 % bound {percent(predicted.training_upper)})."
         )
     if answer.earliest_deadline_ms is not None:
-        print(f"The earliest deadline that would be accepted is {answer.earliest_deadline_ms:.0f} ms.")
+        say(f"The earliest deadline that would be accepted is {answer.earliest_deadline_ms:.0f} ms.")
     _show_decision(answer.decision)
 
 
@@ -347,6 +350,7 @@ def ps(
         ("state", lambda i: i.state),
         ("took", lambda i: ms(_took_s(i))),
         ("late", lambda i: f"{i.late_ms:.0f} ms" if i.late_ms else None),
+        ("cold", lambda i: i.cold),
         ("cause", lambda i: i.cause),
         ("gpu", lambda i: i.gpu),
         ("attempt", lambda i: i.attempt or None),
@@ -361,7 +365,7 @@ def ps(
                 rows = list(islice(_recent(every, since_s, slow_s), limit))
             if watch and sys.stdout.isatty():
                 print(CLEAR, end="")
-            show(rows, columns, output, optional=("revision", "attempt", "cause", "gpu"))
+            show(rows, columns, output, optional=("revision", "attempt", "cause", "gpu", "arrival"))
             if not watch:
                 return
             sys.stdout.flush()

@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from smore.cli.terminal import Column, Id, Output, connected, list_alone, moment, show
+from smore.cli import names
+from smore.cli.terminal import Column, Output, OutputOption, ProjectOption, connected, list_alone, moment, show, tell
 
 app = typer.Typer(help="API keys; alone: list them.", invoke_without_command=True)
 
@@ -29,16 +30,17 @@ def create(
     scope: Annotated[
         list[str] | None, typer.Option(help="invoke, read, deploy, jobs or admin, once for each; else invoke, read.")
     ] = None,
-    project: Annotated[str | None, typer.Option(help="Of this project; default: that of your key.")] = None,
+    project: ProjectOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Create an API key and print it. It is shown this once."""
     with connected() as client:
         created = client.create_key(name, scope or ["invoke", "read"], project)
-    print(created.key)
+    tell(str(created.key), created, output)
 
 
 @app.command("revoke")
-def revoke(id_: Id) -> None:
+def revoke(id_: Annotated[str, typer.Argument(metavar="ID", autocompletion=names.keys)]) -> None:
     """Revoke a key: requests with it are refused."""
     with connected() as client:
         client.revoke_key(id_)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +16,16 @@ from smore.cli.terminal import fail, platform_home
 PASSED_ON: Final = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-def start(name: str, *arguments: str) -> None:
+def start(name: str, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
     """
     Run the program ``name`` of :data:`~smore.cli.programs.STARTED` in a process of its own.
 
-    Its environment names this machine's Redis and Postgres. Raises typer.Exit with its exit code where that is not 0.
+    Its environment names this machine's Redis and Postgres, and has ``variables``. Raises typer.Exit with its exit code
+    where that is not 0.
     """
     from smore import local
 
-    environment = _environment()
+    environment = {**_environment(), **(variables or {})}
     endpoints = local.endpoints(platform_home())
     if endpoints is not None:
         environment.setdefault("SMORE_REDIS__URL", endpoints.redis_url)

@@ -23,6 +23,7 @@ from smore.cli.terminal import (
     searched,
     show,
     show_value,
+    tell,
     warn_of_unknown_settings,
 )
 
@@ -131,24 +132,33 @@ def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs to
         print(f"training goes on: {job.name} ({job.id}) on {', '.join(job.gpus)}; the next `smore up` adopts it")
 
 
-def health() -> None:
+def health(output: OutputOption = Output.TABLE) -> None:
     """Whether the platform can do work, and this machine's processes."""
     from smore import local
 
-    for process in local.status(platform_home()):
-        print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}")
+    processes = local.status(platform_home())
+    if output is Output.TABLE:
+        for process in processes:
+            print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}")
     if (abandoned := local.abandoned(platform_home())) is not None:
         print(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", file=sys.stderr)
     with connected() as client:
         client.healthy()
-        print(json.dumps(client.ready()))
+        ready = client.ready()
+    if output is not Output.TABLE:
+        show_value({"processes": processes, **ready}, output)
+        return
+    for name, check in ready.get("checks", {}).items():
+        print(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
+    for warning in ready.get("warnings", ()):
+        print(f"warning: {warning}", file=sys.stderr)
 
 
-def version() -> None:
+def version(output: OutputOption = Output.TABLE) -> None:
     """The version of this program."""
     from smore.process import observability
 
-    print(observability.version())
+    tell(observability.version(), {"version": observability.version()}, output)
 
 
 def doctor(output: OutputOption = Output.TABLE) -> None:

@@ -12,6 +12,8 @@ from smore.cli.terminal import (
     EndOption,
     ForOption,
     FunctionName,
+    Output,
+    OutputOption,
     ProjectOption,
     YesOption,
     confirm,
@@ -35,6 +37,7 @@ def drain(
     end: EndOption = False,
     project: ProjectOption = None,
     yes: YesOption = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Let a function, a GPU instance or the whole platform run empty."""
     from smore_client import admin
@@ -49,10 +52,10 @@ def drain(
                 client.resume_gpu(gpu)
             else:
                 client.carry(admin.drain_gpu(gpu))
-            print_gpu(client, gpu)
+            print_gpu(client, gpu, output)
         else:
             client.carry((admin.resume if end else admin.drain)(function, project=project))
-            print_in_force(client, function, project)
+            print_in_force(client, function, output, project)
 
 
 def boost(
@@ -61,6 +64,7 @@ def boost(
     for_: ForOption = None,
     end: EndOption = False,
     project: ProjectOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Put a function before or behind others for a while: smore boost echo 4 --for 30m."""
     from smore_client import admin
@@ -70,7 +74,7 @@ def boost(
     for_s = span_s(for_) if for_ is not None else None
     with connected() as client:
         client.carry(admin.boost(function, factor, for_s=for_s, project=project))
-        print_in_force(client, function, project)
+        print_in_force(client, function, output, project)
 
 
 def pin(
@@ -81,6 +85,7 @@ def pin(
     for_: ForOption = None,
     end: EndOption = False,
     project: ProjectOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Keep a function to some GPU instances, those that are away now too: while all of them are, it waits."""
     from smore_client import admin
@@ -90,7 +95,7 @@ def pin(
     for_s = span_s(for_) if for_ is not None else None
     with connected() as client:
         client.carry(admin.pin(function, gpu or [], for_s=for_s, project=project))
-        print_in_force(client, function, project)
+        print_in_force(client, function, output, project)
         away = set(gpu or []) - {gpu_instance.id for gpu_instance in client.gpus()} if gpu else set()
     if away:
         print(f"smore: away now: {', '.join(sorted(away))}", file=sys.stderr)

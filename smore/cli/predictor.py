@@ -1,12 +1,32 @@
 """``smore profiles`` and ``smore predictor``: measured co-locations, and the predictor that learns from them."""
 
+import os
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from smore.cli import launch
-from smore.cli.terminal import Column, Output, OutputOption, connected, percent, show, show_value
+from smore.cli.gpus import unmeasured
+from smore.cli.terminal import (
+    EXIT_USAGE,
+    Column,
+    Output,
+    OutputOption,
+    configuration,
+    connected,
+    fail,
+    percent,
+    platform_home,
+    say,
+    searched,
+    show,
+    show_value,
+)
+
+#: Minutes below which `smore profile` measures a few models only.
+SHORT_MIN: Final = 15
 
 profiles = typer.Typer(help="Measured co-locations.", no_args_is_help=True)
 
@@ -30,15 +50,42 @@ def profile(
     context: typer.Context,
     minutes: Annotated[float, typer.Option(min=1, help="How long it measures, at most.")] = 20.0,
     out: Annotated[Path, typer.Option(help="File of rows; an existing one is continued.")] = Path("profile.jsonl"),
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU instance of this machine, by its name in `smore gpus`; else the first.")
+    ] = None,
 ) -> None:
     """
-    Measure this machine's device and import the rows: smore profile --minutes 20.
+    Measure a device of this machine, import the rows and fit a predictor on them: smore profile --minutes 20.
 
-    It measures trainings and functions of its own beside each other; let nothing else run there meanwhile. Further
-    options are those of `python -m ml.profile`.
+    It measures trainings and functions of its own beside each other; let nothing else run there meanwhile. Below 15
+    minutes it measures four models, else eight. GPU instances with the same device share the rows. Further options are
+    those of `python -m ml.profile`.
     """
-    launch.start("profile", "--out", str(out), "--minutes", f"{minutes:g}", *context.args)
-    launch.start("learning", "import", str(out))
+    from smore import local
+    from smore.domain.spelling import did_you_mean
+
+    parts = {part.gpu: part for part in local.machine_partitions(sorted(os.sched_getaffinity(0)))}
+    if gpu is not None and gpu not in parts:
+        fail(f"this machine has no GPU instance {gpu}{did_you_mean(gpu, parts)}", EXIT_USAGE)
+    part = parts[gpu] if gpu is not None else next(iter(parts.values()))
+    config = configuration()
+    platform = config.postgres.url is not None or local.endpoints(platform_home()) is not None
+    if not platform:
+        print(f"smore: {searched()} The rows stay in {out}; `smore profiles import` takes them in.", file=sys.stderr)
+    # Many pairs of few workloads: a predictor needs pairs, and each workload costs a load and a run alone.
+    few = ["--positions", "1", "--order", "pairs", *(["--few"] if minutes < SHORT_MIN else [])]
+    device = ["--device", "cpu", "--cores", part.device, "--share", f"{part.share:g}"]
+    device += ["--function-nice", str(config.worker.function_nice)]
+    variables = {}
+    if part.kind != "cpu":
+        device, variables = ["--device", "cuda"], {"CUDA_VISIBLE_DEVICES": part.device}
+    words = ["--out", str(out), "--minutes", f"{minutes:g}", *few, *device, *context.args]
+    launch.start("profile", *words, variables=variables)
+    if platform:
+        launch.start("learning", "import", str(out))
+        launch.start("learning", "retrain")
+        if _show_predictor(Output.TABLE):
+            print(f"A predictor needs 10 pairs of a device. The same command goes on where {out} ends.")
 
 
 @profiles.command("import")
@@ -53,13 +100,15 @@ def profiles_report(data: Data = None, out: Out = Path("profiles-report")) -> No
     _report("profiles", data, out)
 
 
-def _show_predictor(output: Output) -> None:
+def _show_predictor(output: Output) -> str:
+    """Print the version in force. Returns the line about GPU instances without measured rows, "" = all have some."""
     with connected() as client:
         predictor = client.predictor()
+        lacking = unmeasured(client.gpus(), predictor.places) if output is Output.TABLE else ""
     if output is not Output.TABLE:
         show_value(predictor, output)
-        return
-    print(
+        return ""
+    say(
         f"version {predictor.version}"
         + (
             f" of {predictor.created_at:%Y-%m-%d %H:%M:%S %Z}: {predictor.reason}"
@@ -76,6 +125,9 @@ def _show_predictor(output: Output) -> None:
         ("weights", lambda p: p.weights),
     ]
     show(predictor.places, columns, output)
+    if lacking:
+        say(lacking)
+    return lacking
 
 
 @app.callback()

@@ -1,16 +1,19 @@
 """``smore prewarm``: which functions are kept ready, and what that cost and saved."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from smore.cli import launch
-from smore.cli.terminal import Column, Output, OutputOption, connected, show, show_value, span_s
+from smore.cli.terminal import Column, Output, OutputOption, connected, say, show, show_value, span_s
 
 app = typer.Typer(
     help="How functions are kept ready; alone: as it is now, and what it came to.", invoke_without_command=True
 )
 
+
+#: Columns that a narrow screen does without, the first of them first.
+OPTIONAL: Final = ("failed", "wasted", "late", "hit", "because", "mode")
 
 Since = Annotated[str, typer.Option(help="How far back is counted: 90s, 30m, 24h.")]
 
@@ -22,7 +25,7 @@ def _show_status(since: str, output: Output) -> None:
         show_value(status, output)
         return
     counts = status.counts
-    print(
+    say(
         (f"rule {status.rule}" if status.on else "switched off")
         + (f", forecasts {status.forecasts or 'none'}" if status.leading else ", no leader")
         + f"; in {since}: {counts.cold} of {counts.invocations} cold, {counts.saved} saved, {counts.idle_gb_s:.1f} GB s"
@@ -54,7 +57,7 @@ def _show_status(since: str, output: Output) -> None:
         ),
         ("GB s idle", lambda f: f"{f.counts.idle_gb_s:.1f}"),
     ]
-    show(status.functions, columns, output)
+    show(status.functions, columns, output, optional=OPTIONAL)
 
 
 @app.callback()

@@ -9,13 +9,16 @@ from smore.cli.terminal import (
     Column,
     FunctionName,
     Output,
+    OutputOption,
     ProjectOption,
     YesOption,
     confirm,
     connected,
     list_alone,
     moment,
+    say,
     show,
+    show_value,
 )
 
 if TYPE_CHECKING:
@@ -59,13 +62,16 @@ def _until(at: "datetime | None") -> str:
     return f" until {moment(at)}" if at is not None else ""
 
 
-def print_in_force(client: "Client", function: str | None, project: str | None = None) -> None:
+def print_in_force(client: "Client", function: str | None, output: Output, project: str | None = None) -> None:
     """Print what is set now: of one function, or None = of all."""
     from smore_client import admin
 
-    for queue in client.carry(admin.queues(project=project)):
-        if function in (None, queue.function):
-            print(in_force(queue))
+    queues = [each for each in client.carry(admin.queues(project=project)) if function in (None, each.function)]
+    if output is not Output.TABLE:
+        show_value(queues, output)
+        return
+    for queue in queues:
+        say(in_force(queue))
 
 
 @app.command("pause")
@@ -73,6 +79,7 @@ def pause(
     function: Annotated[str | None, typer.Argument(metavar="FUNCTION", autocompletion=functions)] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every function of every project.")] = False,
     yes: YesOption = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Stop dispatching; requests go on being accepted and their deadlines run."""
     from smore_client import admin
@@ -82,13 +89,14 @@ def pause(
         confirm("Stop dispatching everything, in all projects?", yes)
     with connected() as client:
         client.carry(admin.pause_all()) if function is None else client.pause(function)
-        print_in_force(client, function)
+        print_in_force(client, function, output)
 
 
 @app.command("resume")
 def resume(
     function: Annotated[str | None, typer.Argument(metavar="FUNCTION", autocompletion=functions)] = None,
     everything: Annotated[bool, typer.Option("--all", help="End the pause and the drain of everything.")] = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Dispatch requests again, and take new ones."""
     from smore_client import admin
@@ -96,7 +104,7 @@ def resume(
     _one_or_all(function, everything)
     with connected() as client:
         client.carry(admin.resume(None)) if function is None else client.resume(function)
-        print_in_force(client, function)
+        print_in_force(client, function, output)
 
 
 def _one_or_all(function: str | None, everything: bool) -> None:
@@ -105,11 +113,20 @@ def _one_or_all(function: str | None, everything: bool) -> None:
 
 
 @app.command("purge")
-def purge(function: FunctionName, project: ProjectOption = None, yes: YesOption = False) -> None:
+def purge(
+    function: FunctionName,
+    project: ProjectOption = None,
+    yes: YesOption = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Cancel all that waits for a function; what runs goes on."""
     from smore_client import admin
 
     confirm(f"Cancel everything that waits for {function}?", yes)
     with connected() as client:
-        print(f"{client.carry(admin.purge(function, project=project))} cancelled")
-        print_in_force(client, function, project)
+        cancelled = client.carry(admin.purge(function, project=project))
+        if output is not Output.TABLE:
+            show_value({"cancelled": cancelled}, output)
+            return
+        print(f"{cancelled} cancelled")
+        print_in_force(client, function, output, project)

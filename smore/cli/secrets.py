@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from smore.cli import names
 from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show
 
 app = typer.Typer(help="Secrets of functions; alone: list their names.", invoke_without_command=True)
@@ -49,7 +50,7 @@ def set_(
 
 
 @app.command("rm")
-def rm(name: str) -> None:
+def rm(name: Annotated[str, typer.Argument(autocompletion=names.secrets)]) -> None:
     """Delete a secret. A warm instance that has it keeps it until it is offloaded."""
     with connected() as client:
         client.delete_secret(name)

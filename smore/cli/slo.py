@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from smore.cli.terminal import Column, FunctionName, Id, Output, OutputOption, connected, percent, show, span_s
+from smore.cli.terminal import Column, FunctionName, JobId, Output, OutputOption, connected, percent, show, span_s
 
 app = typer.Typer(
     help="Targets: deadlines of functions and budgets of jobs; alone: list them.", invoke_without_command=True
@@ -57,7 +57,7 @@ def function(
 
 @app.command("job")
 def job(
-    id_: Id, budget: Annotated[float, typer.Argument(help="What it may lose to functions at most, 0.01 to 1.")]
+    id_: JobId, budget: Annotated[float, typer.Argument(help="What it may lose to functions at most, 0.01 to 1.")]
 ) -> None:
     """Set the degradation budget of a training job."""
     from smore_client import admin

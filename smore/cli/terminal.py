@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,16 +36,19 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to show it.")]
-Id = Annotated[str, typer.Argument(metavar="ID")]
+InvocationId = Annotated[str, typer.Argument(metavar="ID", autocompletion=names.invocations)]
+ProjectName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=names.projects)]
 FunctionName = Annotated[str, typer.Argument(metavar="FUNCTION", autocompletion=names.functions)]
 GpuName = Annotated[str, typer.Argument(metavar="GPU", autocompletion=names.gpus)]
-JobId = Annotated[str, typer.Argument(metavar="ID", autocompletion=names.jobs)]
+JobId = Annotated[str, typer.Argument(metavar="JOB", autocompletion=names.jobs)]
 ForOption = Annotated[
     str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d; without it until --end.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 EndOption = Annotated[bool, typer.Option("--end", help="Take it back.")]
-ProjectOption = Annotated[str | None, typer.Option(help="Of this project; without it that of your key.")]
+ProjectOption = Annotated[
+    str | None, typer.Option(autocompletion=names.projects, help="Of this project; without it that of your key.")
+]
 T = TypeVar("T")
 #: Columns of a line that is written into a pipe.
 PIPE_WIDTH: Final = 200
@@ -122,8 +127,8 @@ def list_alone(app: typer.Typer, help_: str) -> Callable[[Callable[[Output], Non
 
 def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output, *, optional: Sequence[str] = ()) -> None:
     """
-    Print ``rows`` as a table, or whole as JSON or YAML. ``optional``: headers that a screen which is too narrow does
-    without, the first of them first.
+    Print ``rows`` as a table, or whole as JSON or YAML. A screen that is too narrow does without columns that are empty
+    in all rows, then without those of the headers in ``optional``, the first of them first.
 
     A screen that is too narrow for the rest gets one paragraph a row.
     """
@@ -147,8 +152,12 @@ def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output, *, opt
     def fits(made: Table) -> bool:
         return console.measure(made, options=console.options.update(width=MOST_WIDTH)).maximum <= console.width
 
-    for count in range(len(optional) + 1):
-        made = table([column for column in columns if column[0] not in optional[:count]])
+    filled = [column for column in columns if any(cell(column[1](row)) != cell(None) for row in rows)]
+    for kept in (
+        columns,
+        *([column for column in filled if column[0] not in optional[:count]] for count in range(len(optional) + 1)),
+    ):
+        made = table(kept)
         if fits(made):
             console.print(made)
             return
@@ -178,9 +187,43 @@ def _paragraphs(headers: Sequence[str], cells: Sequence[Sequence[str]], width: i
                 lines[-1] += f"   {labelled}"
                 room -= len(labelled) + 3
             else:
-                lines.append(f"  {labelled}")
-                room = width - len(labelled) - 2
+                lines += _wrapped(labelled, width, "  ")
+                room = width - len(lines[-1])
         yield "\n".join(lines)
+
+
+def say(text: str) -> None:
+    """Print sentences; in a terminal no line is longer than the screen is wide."""
+    print("\n".join(_wrapped(text, screen_width())))
+
+
+def screen_width() -> int:
+    """Columns of a line: those of the terminal, or enough for any line of a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else MOST_WIDTH
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """The lines of a text, broken between words; a word that is too long stays whole."""
+    lines = (
+        textwrap.wrap(
+            line,
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent and f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.splitlines()
+    )
+    return [line for wrapped in lines for line in wrapped or [""]]
+
+
+def tell(line: str, value: object, output: Output) -> None:
+    """Print what came of a command: in a line, or whole as JSON or YAML."""
+    if output is Output.TABLE:
+        say(line)
+    else:
+        show_value(value, output)
 
 
 def show_value(value: object, output: Output) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show, show_value
+from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show, show_value, tell
 
 app = typer.Typer(
     help="Arrivals that were recorded elsewhere, for forecasters; alone: list them.", invoke_without_command=True
@@ -91,7 +91,7 @@ def _list(output: Output) -> None:
         ("imported", lambda t: moment(t.created_at)),
         ("functions", lambda t: ", ".join(f"{f.function} {f.arrivals}" for f in t.functions)),
     ]
-    show(imported, columns, output)
+    show(imported, columns, output, optional=("imported", "since"))
 
 
 @app.callback()
@@ -107,10 +107,10 @@ def list_(output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("remove")
-def remove(trace: Annotated[int, typer.Argument(metavar="ID", min=1)]) -> None:
+def remove(trace: Annotated[int, typer.Argument(metavar="ID", min=1)], output: OutputOption = Output.TABLE) -> None:
     """Forget an imported trace; forecasters are fitted without it."""
     from smore_client import admin
 
     with connected() as client:
         client.carry(admin.remove_trace(trace))
-    print(f"trace {trace} removed")
+    tell(f"trace {trace} removed", {"id": trace}, output)

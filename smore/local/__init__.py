@@ -8,7 +8,16 @@ runs.
 """
 
 from smore.local.embedded import ServerMissing, StartFailed
-from smore.local.layout import Layout, Partition, Process, environment, gpu_partitions, plan_partitions, processes
+from smore.local.layout import (
+    Layout,
+    Partition,
+    Process,
+    environment,
+    gpu_partitions,
+    machine_partitions,
+    plan_partitions,
+    processes,
+)
 from smore.local.machine import (
     Endpoints,
     ServerUrls,
@@ -40,6 +49,7 @@ __all__ = [
     "endpoints",
     "environment",
     "gpu_partitions",
+    "machine_partitions",
     "pid",
     "plan_partitions",
     "processes",

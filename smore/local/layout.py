@@ -92,6 +92,11 @@ def plan_partitions(cores: Sequence[int], count: int | None = None) -> tuple[Par
     )
 
 
+def machine_partitions(cores: Sequence[int]) -> tuple[Partition, ...]:
+    """What ``up`` makes of a machine on these cores: its GPUs, or where it has none, CPU partitions."""
+    return gpu_partitions() or plan_partitions(cores)
+
+
 def gpu_partitions() -> tuple[Partition, ...]:
     """
     Every NVIDIA GPU of this machine that works and is visible to this process (:func:`_visible`), or its MIG instances

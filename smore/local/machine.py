@@ -25,7 +25,7 @@ from smore.local.layout import (
     Partition,
     Process,
     environment,
-    gpu_partitions,
+    machine_partitions,
     plan_partitions,
 )
 from smore.local.layout import processes as platform_processes
@@ -377,12 +377,16 @@ def _layout(
     home: Path, config: Settings, partitions: int | Sequence[Partition] | None, redis_url: str, postgres_url: str
 ) -> Layout:
     cores = sorted(os.sched_getaffinity(0))
-    named = () if partitions is None or isinstance(partitions, int) else tuple(partitions)
-    count = partitions if isinstance(partitions, int) else None
-    gpus = gpu_partitions() if partitions is None else ()
     if reason := refused(config.worker.sharing_mode):
         raise embedded.StartFailed(reason)
-    parts = named or gpus or plan_partitions(cores, count)
+    match partitions:
+        case None:
+            parts = machine_partitions(cores)
+        case int():
+            parts = plan_partitions(cores, partitions)
+        case _:
+            parts = tuple(partitions) or plan_partitions(cores)
+    gpus = partitions is None and parts[0].kind != "cpu"
     first = config.node.metrics_port
     if first:
         first = ports.free_block(config.metrics_host, first, len(parts) + METRICS_PORTS, {config.api.port})

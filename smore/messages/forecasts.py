@@ -25,7 +25,8 @@ class Forecasts(msgspec.Struct, frozen=True, kw_only=True):
     """
     ``mean``, ``any`` [F, H]: expected arrivals of ``functions`` (``<project>/<name>``) in the minutes from ``from_at``
     + 60 h, and the chance of at least one; ``sources`` [F]: the forecaster that was best in each one's backtest.
-    ``model``: version of the fit; ``lesson``: state of what was imported that it rests on (smore.redis.forecasts.Board.lesson).
+    ``model``: version of the fit; ``lesson``: the imported arrivals that it rests on
+    (``lesson`` in smore/redis/forecasts.py).
     """
 
     format: int = FORMAT

@@ -169,6 +169,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     #: Where ranks on other nodes reach one that trains here.
     address: str = ""
+    #: What names the device in CUDA_VISIBLE_DEVICES, "" = it is no CUDA device.
+    visible: str = ""
 
 
 encode_report = msgspec.json.Encoder().encode

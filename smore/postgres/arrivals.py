@@ -41,14 +41,14 @@ KEPT: Final = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """
-    Arrivals per minute from ``from_at`` (epoch seconds) on. ``known`` [T]: whether the minute was counted; ``counts``:
+    Arrivals per minute from ``from_at`` (epoch seconds) on. ``counted`` [T]: whether each minute was counted; ``counts``:
     function (``<project>/<name>``) → minute → arrivals, minutes without arrivals left out.
 
     ``imported``: function → minute → arrivals of a trace, 0 included, in minutes that were not counted here.
     """
 
     from_at: float
-    known: Sequence[bool]
+    counted: Sequence[bool]
     counts: Mapping[str, Mapping[int, int]]
     imported: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
@@ -125,21 +125,21 @@ class Prewarming:
         """Arrivals in the whole minutes of [since, until), of all functions of all projects."""
         begin, end = floor(since / MINUTE_S) * MINUTE_S, floor(until / MINUTE_S) * MINUTE_S
         minutes = max(0, int((end - begin) / MINUTE_S))
-        known = [False] * minutes
+        counted = [False] * minutes
         counts: dict[str, dict[int, int]] = {}
-        row, counted = ArrivalsMinuteRow, CountedMinuteRow
+        row, minute_row = ArrivalsMinuteRow, CountedMinuteRow
         with self._engine.connect() as connection:
-            span = (counted.minute >= _moment(begin), counted.minute < _moment(end))
-            for minute, seconds in connection.execute(select(counted.minute, counted.seconds).where(*span)):
+            span = (minute_row.minute >= _moment(begin), minute_row.minute < _moment(end))
+            for minute, seconds in connection.execute(select(minute_row.minute, minute_row.seconds).where(*span)):
                 if int(seconds).bit_count() >= LEAST_SECONDS:
-                    known[int((minute.timestamp() - begin) / MINUTE_S)] = True
+                    counted[int((minute.timestamp() - begin) / MINUTE_S)] = True
             columns = (row.project, row.function, row.minute, row.n)
             for project, function, minute, n in connection.execute(
                 select(*columns).where(row.minute >= _moment(begin), row.minute < _moment(end)).order_by(row.minute)
             ):
                 counts.setdefault(f"{project}/{function}", {})[int((minute.timestamp() - begin) / MINUTE_S)] = n
-            imported = self._imported(connection, begin, known)
-        return Past(from_at=begin, known=known, counts=counts, imported=imported)
+            imported = self._imported(connection, begin, counted)
+        return Past(from_at=begin, counted=counted, counts=counts, imported=imported)
 
     # ---- what was imported -------------------------------------------------------------------------------------------
 
@@ -197,9 +197,9 @@ class Prewarming:
             return bool(gone)
 
     @staticmethod
-    def _imported(connection: Any, begin: float, known: Sequence[bool]) -> dict[str, dict[int, int]]:
+    def _imported(connection: Any, begin: float, counted: Sequence[bool]) -> dict[str, dict[int, int]]:
         """Imported arrivals by function, in minutes that were not counted; where two traces have one, the newer counts."""
-        end = begin + len(known) * MINUTE_S
+        end = begin + len(counted) * MINUTE_S
         columns = (TraceRow.project, TraceCountRow.function, TraceRow.from_at, TraceCountRow.counts)
         rows = (
             select(*columns)
@@ -211,8 +211,8 @@ class Prewarming:
         for project, function, from_at, counts in connection.execute(rows):
             first = int((from_at.timestamp() - begin) / MINUTE_S)
             minutes = imported.setdefault(f"{project}/{function}", {})
-            for minute in range(max(0, first), min(len(known), first + len(counts))):
-                if not known[minute]:
+            for minute in range(max(0, first), min(len(counted), first + len(counts))):
+                if not counted[minute]:
                     minutes[minute] = counts[minute - first]
         return imported
 

@@ -23,6 +23,7 @@ from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFoun
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict, with_scaling
 from smore.domain.limits import Limits
 from smore.domain.secret import Secret
+from smore.domain.spelling import nothing_named
 from smore.postgres import mirror
 from smore.postgres.jobs import JobStore
 from smore.postgres.rows import ApiKeyRow, FunctionRow, ProjectRow, RevisionRow, SecretRow, epoch_s, require_project
@@ -242,7 +243,8 @@ class Store:
         """Raises FunctionNotFound."""
         functions = self._functions(FunctionRow.project == project, FunctionRow.name == name)
         if not functions:
-            raise FunctionNotFound
+            with Session(self._engine) as session:
+                raise _no_function(session, project, name)
         return functions[0]
 
     def list_functions(self, project: str) -> list[Function]:
@@ -413,8 +415,15 @@ def _function_row(session: Session, project: str, name: str) -> FunctionRow:
     """The row, locked until the transaction ends, so that changes of one function follow each other."""
     row = session.get(FunctionRow, (project, name), with_for_update=True)
     if row is None or row.deleted_at is not None:
-        raise FunctionNotFound
+        raise _no_function(session, project, name)
     return row
+
+
+def _no_function(session: Session, project: str, name: str) -> FunctionNotFound:
+    names = session.scalars(
+        select(FunctionRow.name).where(FunctionRow.project == project, FunctionRow.deleted_at.is_(None))
+    )
+    return FunctionNotFound(nothing_named("function", name, names, "in this project"))
 
 
 def _revision_row(session: Session, project: str, name: str, number: int) -> RevisionRow:

@@ -67,7 +67,6 @@ class Job:
     short_ends: int = 0
     iterations: int = 0
     home: str = ""
-    seed_attempt: int = 0
     estimate_s: float | None = None
     estimate_90_s: float | None = None
     estimate_source: str = ""
@@ -86,7 +85,6 @@ class Attempt:
     why: str
     message: str
     exit_code: int | None
-    seed_attempt: int
     iterations_from: int
     iterations: int
 
@@ -417,7 +415,7 @@ def _start(session: Session, row: JobRow, details: Change, now: datetime) -> Non
     attempt = JobAttemptRow(
         job=row.id, attempt=row.attempt, gpus=list(details.gpus), nodes=list(details.nodes), started_at=now
     )
-    attempt.seed_attempt, attempt.iterations_from, attempt.iterations = row.seed_attempt, row.iterations, row.iterations
+    attempt.iterations_from = attempt.iterations = row.iterations
     session.add(attempt)
 
 
@@ -430,7 +428,7 @@ def _end_attempt(session: Session, row: JobRow, details: Change, now: datetime) 
 
 
 def _queue(row: JobRow, action: Action, details: Change, now: datetime) -> None:
-    row.queued_at = now
+    row.queued_at, row.gpus = now, []
     if action is Action.REQUEUE:
         row.restarts, row.short_ends = details.restarts, details.short_ends
         if details.not_before is not None:

@@ -33,6 +33,7 @@ from sqlalchemy import (
     event,
     func,
     make_url,
+    select,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -43,6 +44,7 @@ from smore.domain.function import RevisionState
 from smore.domain.invocation import State
 from smore.domain.job import JobState, Outcome
 from smore.domain.predictor import PredictorState
+from smore.domain.spelling import nothing_named
 
 #: Timeout of a connection's start and test, seconds.
 _CONNECT_S: Final = 3
@@ -193,15 +195,15 @@ class RevisionRow(Base):
 class JobRow(Base):
     """
     A serverful job. ``spec``: what its owner asks for (:class:`smore.domain.job.JobRequest`); ``env``: its variables,
-    sealed (smore/process/vault.py). ``gpus``: where it is or was last. ``source``: started, tracked or attached;
+    sealed (smore/process/vault.py). ``gpus``: where it is, or was when it ended. ``source``: started, tracked or attached;
     ``rank_group`` and ``ranks`` (GPU instance → process) of one that was attached.
 
     ``state`` is written by ``Store.jobs.move`` alone. ``asked``: its owner stopped it; ``reason``: why the platform
     refused it or let it go, or ended it. Times in seconds: ``waited_s`` in the queue and ``ran_s`` on GPU instances,
     both until the last change; ``not_before``: the end of its back-off. ``moved``: its place among operators' orders, 0 =
-    none. ``iterations`` that its last complete checkpoint holds, which attempt ``seed_attempt`` wrote on the node
-    ``home`` ('' = every node sees it). ``estimate_*``: what was expected of its length when it started last. ``ratios``:
-    of one that succeeded, source of a length → what it really took over what that source told.
+    none. ``iterations`` that its last complete checkpoint holds, which lies on the node ``home`` ('' = every node sees
+    it). ``estimate_*``: what was expected of its length when it started last. ``ratios``: of one that succeeded, source
+    of a length → what it really took over what that source told.
     """
 
     __tablename__ = "jobs"
@@ -241,7 +243,6 @@ class JobRow(Base):
     short_ends: Mapped[int] = mapped_column(server_default=text("0"))
     iterations: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     home: Mapped[str] = mapped_column(server_default="")
-    seed_attempt: Mapped[int] = mapped_column(server_default=text("0"))
     estimate_s: Mapped[float | None]
     estimate_90_s: Mapped[float | None]
     estimate_source: Mapped[str] = mapped_column(server_default="")
@@ -267,7 +268,6 @@ class JobAttemptRow(Base):
     why: Mapped[str] = mapped_column(server_default="")
     message: Mapped[str] = mapped_column(server_default="")
     exit_code: Mapped[int | None]
-    seed_attempt: Mapped[int] = mapped_column(server_default=text("0"))
     iterations_from: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     iterations: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
 
@@ -779,7 +779,7 @@ def require_project(session: Session, name: str) -> ProjectRow:
     """Raises NotFound."""
     row = session.get(ProjectRow, name)
     if row is None:
-        raise NotFound(f"There is no project {name}.")
+        raise NotFound(nothing_named("project", name, session.scalars(select(ProjectRow.name))))
     return row
 
 

@@ -31,6 +31,9 @@ from smore.process.settings import Settings
 #: Seconds, 5 ms to 30 min: queue waits are much longer than run times.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
+#: Seconds, 1 s to two weeks: trainings.
+LONG_BUCKETS = (1, 5, 30, 120, 600, 1800, 3600, 3 * 3600, 12 * 3600, 86_400, 3 * 86_400, 14 * 86_400)
+
 #: The program that runs, 1 for each process: join it to see which version a series comes from.
 BUILD = Gauge(
     "smore_build_info", "1, with the version of the platform and of Python", ["version", "python"], registry=None
@@ -167,6 +170,32 @@ RETIRED = Counter(
 HISTORY_BYTES = Gauge(
     "smore_history_bytes",
     "What the rows of the history take in Postgres, indices included, as of the last retention",
+    registry=CONTROL,
+)
+# Job scheduler
+JOBS = Gauge("smore_jobs", "Trainings that are not over", ["state", "project"], registry=CONTROL)
+JOB_WAIT_SECONDS = Histogram(
+    "smore_job_wait_seconds", "Time in the queue before a training's start", buckets=LONG_BUCKETS, registry=CONTROL
+)
+JOB_COMPLETION_SECONDS = Histogram(
+    "smore_job_completion_seconds",
+    "Submission to end of trainings that succeeded",
+    buckets=LONG_BUCKETS,
+    registry=CONTROL,
+)
+JOB_RESTARTS = Counter("smore_job_restarts", "Trainings started again, by why", ["why"], registry=CONTROL)
+JOB_ESTIMATE_RATIO = Histogram(
+    "smore_job_estimate_ratio",
+    "What a training that succeeded took over what was told of it, by the source of its length",
+    ["source"],
+    buckets=(0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.33, 2, 4, 10),
+    registry=CONTROL,
+)
+GPUS_KEPT = Gauge("smore_gpus_kept", "Free GPU instances that are kept for the first training", registry=CONTROL)
+JOB_ROUND_SECONDS = Histogram(
+    "smore_job_round_seconds",
+    "One round of the job scheduler: events in, decisions out",
+    buckets=(1e-4, 5e-4, 1e-3, 5e-3, 0.025, 0.1, 0.5, 2),
     registry=CONTROL,
 )
 RECORD_LAG = Gauge("smore_record_lag_seconds", "Age of the oldest stream entry not yet in Postgres", registry=CONTROL)

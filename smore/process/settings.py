@@ -210,6 +210,28 @@ class PrewarmSettings(BaseModel):
     refit_s: float = Field(default=600.0, gt=0)
 
 
+class JobsSettings(BaseModel):
+    """The queue of trainings and the job scheduler."""
+
+    #: The rule that decides: a named setting of scheduler/policy/jobs/knobs.py that stops no running training.
+    policy: str = "smore-jobs"
+    #: Knobs that differ from the named setting, as a JSON object: ``{"back_off_s": 30}``.
+    knobs: dict[str, Any] = {}
+    #: How long a GPU instance may be silent before the trainings on it are lost, seconds.
+    silent_s: float = Field(default=60.0, ge=5)
+    #: How long all ranks of a training may take to be reported, seconds; then they are ended and the attempt is over.
+    up_s: float = Field(default=60.0, ge=5)
+    #: The folder of checkpoints, where all nodes see the same one. None = each node has its own, ``<home>/checkpoints``,
+    #: and a training is started again on the node that has its last checkpoint.
+    checkpoints: Path | None = None
+    #: The job scheduler must renew its lease within this, else another process takes over, seconds.
+    lease_s: float = Field(default=3.0, gt=0)
+    #: How often it looks for ends and changes when nobody wakes it, seconds.
+    tick_s: float = Field(default=0.5, gt=0)
+    #: A file to which it writes what it decides by (scheduler/jobs/recording.py), up to 256 MiB. None = it does not.
+    record: Path | None = None
+
+
 class SchedulerSettings(BaseModel):
     """The leader and its standby."""
 
@@ -361,6 +383,7 @@ class Settings(BaseSettings):
     policy: PolicySettings = PolicySettings()
     prewarm: PrewarmSettings = PrewarmSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    jobs: JobsSettings = JobsSettings()
     worker: WorkerSettings = WorkerSettings()
     node: NodeSettings = NodeSettings()
 

@@ -24,6 +24,7 @@ from smore.redis.url import celery_url
 RUN = "worker.run"
 ASSIGN = "scheduler.assign"
 RECORD = "scheduler.record"
+JOBS = "scheduler.jobs"
 RETAIN = "scheduler.retain"
 RETRAIN = "scheduler.retrain"
 ROLLBACK = "scheduler.rollback"

@@ -10,9 +10,10 @@ from smore.messages.forecasts import Counted, Forecasts, decode, decode_counted,
 TTL_S: Final = 3600
 
 
-class Board:
+class PublishedForecasts:
     """
-    The published forecasts in Redis: a blob, its version, the counts, and the version of the forecaster in use.
+    What the learn worker publishes in Redis for the leader: the forecasts and their version, the arrivals counted so
+    far, and the version of the forecaster in use. The leader publishes what it prewarms (:meth:`put_state`).
     """
 
     def __init__(self, client: "redis.Redis", prefix: str) -> None:
@@ -49,7 +50,7 @@ class Board:
         raw = cast("bytes | None", self._redis.get(self._counts))
         return None if raw is None else decode_counted(raw)
 
-    def use(self, model: int) -> None:
+    def use_model(self, model: int) -> None:
         """Set the version of the forecaster in use."""
         self._redis.set(self._model, model)
 
@@ -57,7 +58,7 @@ class Board:
         """Version of the forecaster in use, 0 = there is none."""
         return int(cast("bytes | None", self._redis.get(self._model)) or 0)
 
-    def changed(self) -> None:
+    def imports_changed(self) -> None:
         """The imported arrivals have changed: the learn worker fits again when the next minute begins."""
         self._redis.incr(self._lesson)
 
@@ -74,7 +75,7 @@ class Board:
         lesson, learned = cast("list[bytes | None]", self._redis.mget(self._lesson, self._learned))
         return int(lesson or 0) != int(learned or 0)
 
-    def tell(self, state: bytes, ttl_s: float) -> None:
+    def put_state(self, state: bytes, ttl_s: float) -> None:
         """Publish the leader's prewarming (:class:`smore.messages.forecasts.PrewarmReport`)."""
         self._redis.set(self._state, state, px=int(ttl_s * 1000))
 

@@ -1,10 +1,10 @@
 """
-Logs in Redis: what functions print, as a bounded stream for each of them. GPU workers append, gateways read.
+Logs in Redis: what functions and jobs print, as a bounded stream for each of them. GPU workers append, gateways read.
 
-A log is named ``function/<project>/<name>``. It keeps the newest pieces (``SMORE_LOGS__PIECES``) and is deleted
-``SMORE_LOGS__KEEP_S`` after its last one, or earlier where all logs together are too large (:meth:`LogWriter.trim`). A
-line has a position: the entry's id in Redis, a dot, and the line's number in the entry. Positions only grow, so a reader
-can go on behind the last line that it has.
+A log is named ``function/<project>/<name>`` or ``job/<id>/<rank>``. It keeps the newest pieces
+(``SMORE_LOGS__PIECES``) and is deleted ``SMORE_LOGS__KEEP_S`` after its last one, or earlier where all logs together are
+too large (:meth:`LogWriter.trim`). A line has a position: the entry's id in Redis, a dot, and the line's number in the
+entry. Positions only grow, so a reader can go on behind the last line that it has.
 """
 
 import re
@@ -43,6 +43,11 @@ class LogLine:
 def function_log(function: str) -> str:
     """The name of the log of ``<project>/<name>``."""
     return f"function/{function}"
+
+
+def job_log(job: str, rank: int) -> str:
+    """The name of the log of a rank of a job, over all its attempts."""
+    return f"job/{job}/{rank}"
 
 
 def log_key(prefix: str, log: str) -> str:
@@ -102,6 +107,14 @@ class LogWriter:
             pipe.zrem(self._names, *gone)
             pipe.execute()
         return deleted
+
+    def newest(self, log: str) -> LogPiece | None:
+        """The last piece of a log; None where there is none, or none that can be read."""
+        entries = cast("list[Any]", self._redis.xrevrange(log_key(self._prefix, log), count=1))
+        try:
+            return decode_piece(entries[0][1][_FIELD]) if entries else None
+        except (msgspec.MsgspecError, KeyError):
+            return None
 
 
 class LogReader:

@@ -13,6 +13,7 @@ offset type meaning
 16     u64  count: steps written in the life of the file
 24     f64  when the present writer opened it, epoch seconds
 32     u32  process id of the present writer
+40     u64  iterations that the training makes in all; 0 = not said
 64     slot x capacity: f64 end (epoch seconds), f64 duration (seconds)
 ====== ==== =======================================================
 
@@ -39,7 +40,7 @@ FILE_BYTES: Final = HEADER_BYTES + CAPACITY * SLOT_BYTES
 _HEADER: Final = struct.Struct("<8sIIQdI")
 _SLOT: Final = struct.Struct("<dd")
 # Indices of the fields as 8-byte words: a memoryview item is stored by one 8-byte copy, struct's "<Q" byte by byte.
-_COUNT, _START, _FIRST_SLOT = 2, 3, HEADER_BYTES // 8
+_COUNT, _START, _LENGTH, _FIRST_SLOT = 2, 3, 5, HEADER_BYTES // 8
 _PID_OFFSET: Final = 32
 
 
@@ -58,7 +59,8 @@ class Tracker:
     It must never harm the training: after an error with the file it does nothing any more, and the log has one warning.
     """
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, *, length: int = 0) -> None:
+        """``length``: iterations that the training makes in all, 0 = not said."""
         self._map: mmap.mmap | None = None
         self._count = 0
         self._last = time.perf_counter()
@@ -68,11 +70,11 @@ class Tracker:
             warn("steps are not tracked: the file's layout is little-endian, this machine is not")
             return
         try:
-            self._open(path)
+            self._open(path, length)
         except (OSError, ValueError) as error:
             self._fail(error)
 
-    def _open(self, path: str) -> None:
+    def _open(self, path: str, length: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             # Two writers would mix their steps (the ranks of a distributed job inherit one environment). The first one
@@ -97,6 +99,7 @@ class Tracker:
         view.release()
         self._count = self._integers[_COUNT]
         self._floats[_START] = time.time()
+        self._integers[_LENGTH] = length
         self._map[_PID_OFFSET : _PID_OFFSET + 4] = struct.pack("<I", os.getpid())
 
     def _fail(self, error: Exception) -> None:
@@ -168,6 +171,8 @@ class TrackReader:
         self.count = 0
         #: Process id of the last writer; 0 = not known.
         self.pid = 0
+        #: Iterations that the training makes in all; 0 = it has not said so.
+        self.length = 0
         #: Steps that were overwritten before this reader had read them.
         self.lost = 0
         descriptor = self._look()
@@ -186,11 +191,13 @@ class TrackReader:
             return None
         try:
             status = os.fstat(descriptor)
-            header = os.pread(descriptor, _HEADER.size, 0)
+            raw = os.pread(descriptor, HEADER_BYTES, 0)
+            header = raw[: _HEADER.size]
             self.ok = status.st_size >= FILE_BYTES and _valid(header)
             if self.ok:
                 self.count = self._steady_count(descriptor)
                 self.pid = int(_HEADER.unpack(header)[5])
+                (self.length,) = struct.unpack_from("<Q", raw, 8 * _LENGTH)
         except (OSError, struct.error):
             self.ok = False
         if not self.ok:

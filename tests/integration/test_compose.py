@@ -130,6 +130,10 @@ def test_the_image_runs_as_a_user_of_its_own_who_finds_the_compiled_policy() -> 
     user = next(number for number, line in enumerate(lines) if "useradd --uid 10001" in line)
     assert user < lines.index("COPY . .") < lines.index("USER smore") < lines.index("RUN python -m scheduler.policy")
     assert any("chmod -R a+rX ." in line for line in lines)
+    # What is installed depends on two pyproject.toml and the constraints alone: other changes leave that layer as it is.
+    install = next(number for number, line in enumerate(lines) if "pip install" in line)
+    copied = {word for line in lines[:install] if line.startswith("COPY") for word in line.split()[1:-1]}
+    assert copied == {"pyproject.toml", "constraints.txt", "client/pyproject.toml"}
 
 
 def test_trainings_have_a_container_that_an_update_leaves_alone() -> None:
@@ -148,6 +152,17 @@ def test_trainings_have_a_container_that_an_update_leaves_alone() -> None:
     assert re.findall(r"\$\{(\w+)", own) == ["SMORE_TRAININGS_MEMORY"]
     assert set(trainings["environment"]) == {"SMORE_HOME", "CUDA_DEVICE_ORDER"}
     assert trainings["shm_size"] == "16gb"
+
+
+@pytest.mark.parametrize("page", ["gpu-host-with-compose.md", "second-host.md"])
+def test_a_guide_names_the_files_and_the_image_of_the_trainings_before_the_first_up(page: str) -> None:
+    """Without the tag ``up`` fails; with ``-f`` in one command, the next one without it would start another platform."""
+    text = (ROOT / "docs" / "guides" / page).read_text()
+    tagged = text.index("docker tag smore-platform:0.1.0 smore-platform:trainings")
+    assert text.index("docker compose build\n") < tagged < text.index("docker compose up -d --wait\n")
+    assert "docker compose -f" not in text
+    for line in re.findall(r"COMPOSE_FILE=(\S+?)[`\n]", text + (ROOT / ".env.example").read_text()):
+        assert all((ROOT / file).is_file() for file in line.split(":")), line
 
 
 def test_the_node_knows_no_password_of_postgres() -> None:

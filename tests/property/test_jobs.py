@@ -1,6 +1,7 @@
 """
-Whatever happens to trainings in whatever order: nothing is over its bounds, a gang is whole or absent, the state equals a
-fresh count, whoever is first by patience starts in bounded time, replays agree.
+Whatever happens to trainings in whatever order: nothing is over its bounds, a gang is whole or absent, two share a GPU
+instance only where both owners allow it and both fit, the state equals a fresh count, whoever is first by patience starts
+in bounded time, replays agree.
 """
 
 from collections import Counter
@@ -24,6 +25,9 @@ from scheduler.policy.jobs.events import (
     JobSubmitted,
     JobWithdrawn,
     LimitsChanged,
+    PairKnown,
+    PairMeasured,
+    PairsKnown,
     ProjectLimit,
     QueueAsked,
     StartRefused,
@@ -39,10 +43,24 @@ FLEET = [
     GpuSeen(gpu="slice", node="n9", device="A", memory_mib=10.0, mig=True),
 ]
 
+#: What two cost each other on a device, by the distance of their workloads.
+PAIRS = {
+    (device, one, other): 1.05 + 0.3 * abs(ord(one) - ord(other)) + 0.1 * (device == "B")
+    for device in "AB"
+    for one in "abc"
+    for other in "abcx"
+}
+
+
+def table(first: int) -> PairsKnown:
+    known = list(PAIRS.items())[first:]
+    return PairsKnown(pairs=[PairKnown(*key, slowdown, slowdown + 0.2) for key, slowdown in known])
+
+
 steps = st.lists(
     st.tuples(
         st.sampled_from(
-            ["submit"] * 3
+            ["submit"] * 6
             + ["end"] * 2
             + [
                 "fail",
@@ -56,6 +74,8 @@ steps = st.lists(
                 "move",
                 "withdraw",
                 "progress",
+                "measure",
+                "pairs",
                 "limit",
                 "ask",
                 "back",
@@ -64,6 +84,7 @@ steps = st.lists(
         st.integers(0, 1000),
         st.floats(1.0, 20 * HOUR),
     ),
+    min_size=20,
     max_size=60,
 )
 
@@ -95,22 +116,34 @@ class World:
                     held[self.specs[event.id].project] -= len(names)
         decisions, wake_at = self.policy.decide(self.now, events)
         assert wake_at == wake_at
-        taken = {name for _, names in self.running.values() for name in names}
         for decision in decisions:
             match decision:
                 case Start():
-                    self.check(decision, taken, held)
+                    self.check(decision, held)
                 case Stop() | Requeue() | Finish() | PublishQueue():
                     pass
         self.log += decisions
         assert self.policy.differing() == 0
 
-    def check(self, start: Start, taken: set[str], held: Counter[str]) -> None:
-        """A gang is whole, on free open GPU instances of one kind with enough memory, within its project's limit."""
+    def check(self, start: Start, held: Counter[str]) -> None:
+        """
+        A gang is whole, on open GPU instances of one kind with enough memory, within its project's limit; they are free,
+        or have one job on them where both owners allow what the two cost each other.
+        """
         spec = self.specs[start.id]
         assert start.id not in self.running
         assert len(set(start.gpus)) == len(start.gpus) == spec.size
-        assert not taken & set(start.gpus)
+        on = {name: [id_ for id_, (_, names) in self.running.items() if name in names] for name in start.gpus}
+        assert {id_ for ids in on.values() for id_ in ids} == {one.id for one in start.beside}
+        for name, ids in on.items():
+            assert len(ids) <= 1
+            for other in (self.specs[id_] for id_ in ids):
+                device = self.open[name].device
+                assert PAIRS[device, spec.workload, other.workload] + 0.2 - 1 <= spec.share
+                assert PAIRS[device, other.workload, spec.workload] + 0.2 - 1 <= other.share
+                assert spec.memory_mib > 0
+                assert other.memory_mib > 0
+                assert spec.memory_mib + other.memory_mib <= 0.95 * self.open[name].memory_mib
         seen = [self.open[name] for name in start.gpus]
         assert all(spec.memory_mib <= gpu.memory_mib for gpu in seen)
         if spec.gpus:
@@ -122,7 +155,6 @@ class World:
         held[spec.project] += spec.size
         limit = self.limits.get(spec.project)
         assert limit is None or limit.gpus is None or held[spec.project] <= limit.gpus
-        taken |= set(start.gpus)
         self.running[start.id] = start.attempt, start.gpus
 
     def step(self, what: str, number: int, seconds: float) -> None:
@@ -136,12 +168,14 @@ class World:
                     id=f"j{len(self.specs)}",
                     project="pqr"[number % 3],
                     name="mn"[number % 2],
-                    count=(1, 2, 1, 3, 4, 9)[number % 6],
+                    count=(1, 2, 1, 3, 4, 9)[number // 5 % 6],
                     device=("", "", "A", "B")[number % 4],
-                    memory_mib=(0.0, 30.0, 60.0)[number % 3],
+                    memory_mib=(20.0, 30.0, 0.0)[number % 3],
                     duration_s=seconds if number % 5 else 0.0,
                     iterations=number if number % 7 == 0 else 0,
                     restarts=number % 4,
+                    share=(1.0, 1.0, 0.6, 0.0)[number // 3 % 4],
+                    workload="aabx"[number // 12 % 4],
                 )
                 if number % 11 == 0:
                     spec = replace(spec, gpus=(gpu.gpu,))
@@ -174,6 +208,11 @@ class World:
                 id_ = running[number % len(running)]
                 progress = JobProgressed(id=id_, attempt=self.running[id_][0], iterations=number, iteration_s=seconds)
                 self.tell(progress)
+            case "measure" if running:
+                id_ = running[number % len(running)]
+                self.tell(PairMeasured(id=id_, attempt=self.running[id_][0], slowdown=1.0 + number % 20 / 10))
+            case "pairs":
+                self.tell(table(number % len(PAIRS)))
             case "limit":
                 self.limits = {"p": ProjectLimit(gpus=number % 5, weight=1.0 + number % 3)} if number % 4 else {}
                 self.tell(LimitsChanged(limits=self.limits))
@@ -185,7 +224,7 @@ class World:
 
 def played(setting: str, script: Sequence[tuple[str, int, float]]) -> World:
     world = World(JobPolicy(job_setting(setting)))
-    world.tell(*FLEET)
+    world.tell(*FLEET[::3], table(0))
     for what, number, seconds in script:
         world.step(what, number, seconds)
     return world
@@ -217,21 +256,23 @@ def test_a_call_that_only_asks_changes_nothing(setting: str, script: list[tuple[
         max_size=30,
     ),
     st.sampled_from([0.25, 0.5, 1.0]),
+    st.sampled_from([0.0, 1.0]),
 )
 def test_whoever_is_first_by_patience_starts_when_those_that_ran_have_ended(
-    jobs: list[tuple[int, int, int]], factor: float
+    jobs: list[tuple[int, int, int]], factor: float, share: float
 ) -> None:
     """
     Jobs of so many GPU instances and quarters of an hour keep coming, and never take longer than was said of them. A
     job that is first by patience starts at the latest when all that ran at that moment have ended, or were expected to.
     """
     policy = JobPolicy(replace(SETTINGS["smore-jobs"], patience_s=HOUR, patience_lengths=0.1))
-    policy.decide(NOW, FLEET[:4])
+    policy.decide(NOW, [*FLEET[:4], PairsKnown(pairs=[PairKnown("A", "a", "a", 1.3, 1.4)])])
     quarter, at = HOUR / 4, NOW
     comes: list[tuple[float, JobSpec]] = []
     for number, (size, quarters, gap) in enumerate(jobs):
         at += gap * quarter
         spec = JobSpec(id=f"j{number}", project="p", count=size, duration_s=quarters * quarter)
+        spec = replace(spec, share=share, workload="a", memory_mib=30.0)
         comes.append((at, spec))
     lasts = {spec.id: spec.duration_s * factor for _, spec in comes}
     ends: dict[str, float] = {}

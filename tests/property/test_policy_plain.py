@@ -63,7 +63,7 @@ class Gpu:
         """SM in use by all but functions."""
         return max(0.0, self.told.utilisation - self.told.function_utilisation)
 
-    def earns(self, aim: float) -> float:
+    def refill(self, aim: float) -> float:
         budget = self.told.losses[0].budget if self.jobs else inf
         return aim * budget / (1.0 + budget) if self.jobs else inf
 
@@ -248,26 +248,22 @@ class Plain:
             return kernel.BESIDE_TRAINING, ends
         if gpu.jobs and knobs.budget_rule is BudgetRule.INSTANT and added.training > told.losses[0].budget:
             return kernel.OVER_BUDGET, ends
-        if (
-            gpu.jobs
-            and knobs.budget_rule is BudgetRule.ACCOUNT
-            and self.held(gpu, now) < self.asked(gpu, column, run_s)
-        ):
+        if gpu.jobs and knobs.budget_rule is BudgetRule.BUCKET and self.held(gpu, now) < self.asked(gpu, column, run_s):
             return kernel.OVER_BUDGET, ends
         if knobs.protect_inflight and not added.holds:
             return kernel.BREAKS_OTHERS, ends
         return (kernel.TOO_LATE if knobs.accept and ends > deadline else kernel.OPEN), ends
 
     def held(self, gpu: Gpu, now: float) -> float:
-        earns = gpu.earns(self.knobs.aim)
-        return min(gpu.balance + earns * max(0.0, now - gpu.at), earns * self.knobs.account_s)
+        refill = gpu.refill(self.knobs.aim)
+        return min(gpu.balance + refill * max(0.0, now - gpu.at), refill * self.knobs.account_s)
 
     def asked(self, gpu: Gpu, column: int, run_s: float) -> float:
         """
         What the account must hold: the usual cost, or of the longest run what is more than a whole account; but no more
         than that.
         """
-        added, most = self.added(gpu, column), gpu.earns(self.knobs.aim) * self.knobs.account_s
+        added, most = self.added(gpu, column), gpu.refill(self.knobs.aim) * self.knobs.account_s
         more, expected_s = max(0.0, added.training - self.lost_now(gpu)), run_s * (1.0 + added.own)
         usual, longest = (
             seconds * more / (1.0 + more) for seconds in (expected_s, max(expected_s, self.demands[column].stretch_s))
@@ -289,7 +285,7 @@ class Plain:
                 and (self.added(gpu, column).holds or not self.knobs.protect_inflight)
             ):
                 asked = self.asked(gpu, column, run_s)
-                wait_s = (asked - self.held(gpu, now)) / gpu.earns(self.knobs.aim)
+                wait_s = (asked - self.held(gpu, now)) / gpu.refill(self.knobs.aim)
                 found[row] = (wait_s, wait_s + self.why(gpu, column, run_s, inf, now)[1] - now, asked)
         return found
 
@@ -419,7 +415,7 @@ class Pair:
             plain.gpus.append(Gpu(told=told, training=tabled, balance=0.0, at=0.0))
         gpu = plain.gpus[row]
         gpu.told, gpu.training = told, tabled
-        gpu.balance, gpu.at = gpu.earns(self.knobs.aim) * self.knobs.account_s, self.now
+        gpu.balance, gpu.at = gpu.refill(self.knobs.aim) * self.knobs.account_s, self.now
         plain.go_on(gpu, self.now)
 
     def begin(self, row: int, column: int, run_s: float) -> None:
@@ -451,10 +447,10 @@ class Pair:
     def spend(self, row: int, seconds: float) -> None:
         gpu = self.plain.gpus[row]
         if gpu.jobs:
-            self.engine.cluster.spend(row, seconds, self.now)
-            most = gpu.earns(self.knobs.aim) * self.knobs.account_s
+            self.engine.cluster.take_tokens(row, seconds, self.now)
+            most = gpu.refill(self.knobs.aim) * self.knobs.account_s
             gpu.balance, gpu.at = (
-                min(gpu.balance + gpu.earns(self.knobs.aim) * max(0.0, self.now - gpu.at), most) - seconds,
+                min(gpu.balance + gpu.refill(self.knobs.aim) * max(0.0, self.now - gpu.at), most) - seconds,
                 self.now,
             )
 
@@ -484,7 +480,7 @@ class Pair:
         )
         for row, cold in ((found.warm, False), (found.cold, True)):
             assert row in self.plain.best(column, codes, cold)
-        if self.knobs.budget_rule is BudgetRule.ACCOUNT and not fast:
+        if self.knobs.budget_rule is BudgetRule.BUCKET and not fast:
             may_load = self.random.random() < 0.5
             row, *told = kernel.reservation(
                 cluster.rows,

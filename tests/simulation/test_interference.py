@@ -1,4 +1,4 @@
-"""The ground truth by hand, and what the digest says of its constants."""
+"""The interference model by hand, and what the digest says of its constants."""
 
 from dataclasses import replace
 

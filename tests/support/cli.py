@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
+import typer
 
 import smore_client
 from smore.cli import app
@@ -55,10 +56,14 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     return start
 
 
+#: Made once: it takes longer than most commands.
+_COMMAND = typer.main.get_command(app.app)
+
+
 def smore(*arguments: str) -> int:
     """Run a command; its exit code."""
     try:
-        app.app(args=arguments, prog_name="smore")
+        _COMMAND(args=arguments, prog_name="smore")
     except SystemExit as end:
         return int(end.code or 0)
     raise AssertionError("a command ends by exiting")

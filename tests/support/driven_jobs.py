@@ -6,6 +6,7 @@ from dataclasses import replace
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import Decision, Expected, PublishQueue, Start, Stop, TrialAnswered
 from scheduler.policy.jobs.events import AttemptOver, Ended, Event, GpuSeen, JobSubmitted, QueueAsked, TrialAsked
+from scheduler.policy.jobs.fleet import TENANTS
 from scheduler.policy.jobs.knobs import JobKnobs, job_setting
 from scheduler.policy.jobs.spec import JobSpec
 
@@ -43,7 +44,7 @@ class DrivenJobs:
             if isinstance(decision, Start):
                 self.running[decision.id] = decision.attempt, decision.gpus
         on = Counter(name for _, names in self.running.values() for name in names)
-        assert not on or max(on.values()) == 1
+        assert not on or max(on.values()) <= TENANTS
         assert self.policy.differing() == 0
         return decisions
 

@@ -1,10 +1,10 @@
 """
-A function's secrets, decrypted for the load of its runner. Used by the pool's loads. What must stay true: a decrypted
+Secrets of a function, decrypted for the load of its runner, and of a training, for its start. What must stay true: a decrypted
 secret is kept nowhere in the worker.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import redis
@@ -32,14 +32,17 @@ class Secrets:
         The secrets that a function (``project/name``) names, by name. Raises LoadFailed where one does not exist or
         cannot be opened here, Unservable while Redis is away.
         """
-        if not spec.secrets:
+        return self.named(function.partition("/")[0], spec.secrets)
+
+    def named(self, project: str, names: Sequence[str]) -> Mapping[str, str]:
+        """These secrets of a project, by name. Raises as :meth:`of`."""
+        if not names:
             return {}
-        project = function.partition("/")[0]
         try:
-            sealed = self._catalog.secrets(project, spec.secrets)
+            sealed = self._catalog.secrets(project, names)
         except (redis.RedisError, OSError) as error:
             raise Unservable(f"Its secrets cannot be read: {error}") from error
-        missing = [name for name in spec.secrets if name not in sealed]
+        missing = [name for name in names if name not in sealed]
         if missing:
             raise LoadFailed(f"There is no secret {', '.join(missing)} in the project {project}.")
         try:

@@ -17,6 +17,7 @@ import hmac
 import os
 import secrets
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -47,11 +48,14 @@ _MOST_BYTES: Final = 1 << 20
 
 class Training(msgspec.Struct, kw_only=True, frozen=True):
     """
-    A training to start: ``python -m argv``, on these cores (none = any), with ``env`` beside the environment of the
-    process that starts it.
+    A training to start: ``python -m argv``, or, with ``program``, ``argv`` as it is; on these cores (none = any), with
+    ``env`` beside the environment of the process that starts it.
     """
 
     argv: Sequence[str]
+    program: bool = False
+    #: The folder in which it begins, "" = the platform's.
+    cwd: str = ""
     env: Mapping[str, str]
     cores: Sequence[int]
     #: Files: for its shim to write how it ended, and for its output.
@@ -81,21 +85,28 @@ def start(training: Training) -> tuple["subprocess.Popen[bytes]", int]:
     """Start a training. Returns its shim, a child of this process, and its process number. Raises OSError."""
     # The allocator's settings are the platform's own: a training has its own or none.
     inherited = {name: value for name, value in scrubbed({}).items() if not name.startswith("MALLOC_")}
+    env = {**inherited, **training.env}
+    command = [sys.executable, "-m", *training.argv]
+    if training.program:
+        program = shutil.which(training.argv[0], path=env.get("PATH"))
+        if program is None:
+            raise OSError(f"there is no program {training.argv[0]}")
+        command = [program, *training.argv[1:]]
     reader, writer = os.pipe()
     try:
         with open(training.log, "ab") as output, pinned(training.cores):
             child = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", str(Path(shim.__file__)), training.status, str(writer)),
-                    *(sys.executable, "-m", *training.argv),
+                    *command,
                 ],
                 pass_fds=[writer],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                cwd=ROOT,
-                env={**inherited, **training.env},
+                cwd=training.cwd or ROOT,
+                env=env,
             )
         os.close(writer)
         writer = -1

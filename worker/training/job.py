@@ -1,6 +1,6 @@
 """
-One job as its worker sees it: its record, its steps, its memory. Part of :mod:`worker.training.jobs`, whose lock guards
-it.
+One rank of a job as its worker sees it: its record, its steps, its memory. Part of :mod:`worker.training.jobs`, whose
+lock guards it.
 """
 
 import subprocess
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from smore.domain.job import RESERVE, JobState
+from smore.domain.job import OVER, RESERVE, JobState
 from smore.domain.loss import Sample
 from smore.messages.reports import JobReport
 from smore.tracking.ring import TrackReader
@@ -65,9 +65,13 @@ class Job:
         return self.record.state is JobState.RUNNING
 
     @property
+    def over(self) -> bool:
+        return self.record.state in OVER
+
+    @property
     def reserve_mib(self) -> float:
         """What no function may take from it: its declared memory, or the most that was measured, and a little more."""
-        return max(self.record.memory_mib, self.record.peak_mib) * (1 + RESERVE) if self.running else 0.0
+        return 0.0 if self.over else max(self.record.memory_mib, self.record.peak_mib) * (1 + RESERVE)
 
     def alive(self) -> bool:
         """Whether it still trains: by its process, or, where that cannot be seen from here, by the steps it reports."""
@@ -137,11 +141,17 @@ class Job:
         while self.iterations and self.iterations[0][0] <= now - WINDOW_S:
             self.iterations.popleft()
 
+    @property
+    def iterations_made(self) -> int:
+        """By its process; of one that is over they stay known when the file of its steps is gone."""
+        return max(self.reader.count, self.record.iterations)
+
     # ---- its end -----------------------------------------------------------------------------------------------------
 
     def close(self, state: JobState, code: int | None) -> None:
         """It has ended so; nothing of it is read any more. The caller writes the record."""
         self.record.state, self.record.exit_code, self.record.ended_at = state, code, time.time()
+        self.record.iterations = self.iterations_made
         self.memory_mib = 0.0
 
     def reap(self) -> None:
@@ -151,7 +161,8 @@ class Job:
         if isinstance(self.reader, RemoteSteps):
             self.reader.close()
 
-    def report(self) -> JobReport:
+    def report(self, checkpoint_iterations: int = 0) -> JobReport:
+        """``checkpoint_iterations``: of the last complete checkpoint in its folder."""
         solo = [duration for _, duration, shared in self.iterations if not shared]
         shared = [duration for _, duration, shared in self.iterations if shared]
         windows, loss, record = self.windows, self.windows.loss, self.record
@@ -163,7 +174,7 @@ class Job:
             pid=record.pid,
             memory_mib=round(self.memory_mib, 1),
             reserve_mib=round(self.reserve_mib, 1),
-            iterations=self.reader.count,
+            iterations=self.iterations_made,
             window_s=WINDOW_S,
             solo_s=sum(solo) / len(solo) if solo else 0.0,
             solo_count=len(solo),
@@ -186,4 +197,10 @@ class Job:
             closed_sd=closed.sd,
             suspended=self.running and proc.suspended(record.pid),
             reason=record.reason,
+            attempt=record.attempt,
+            rank=record.rank,
+            world=record.world,
+            checkpoint_iterations=checkpoint_iterations,
+            started_at=record.started_at,
+            length=self.reader.length,
         )

@@ -1,49 +1,50 @@
 """
 Serverful jobs: training processes that outlive their worker, and those that run elsewhere and were attached.
 
-A job is started in a session of its own, under a shim that writes down how it ended (worker/training/shim.py). What is
-known of it is in its record (worker/training/record.py), so a worker that starts adopts the jobs that live, reports how
-those ended that did so meanwhile, and reports the others lost. Its iterations come from the file that ``smore.track``
-writes or through the gateway, and count as shared where a function ran meanwhile.
+A job's attempt is one process on each of its GPU instances, its ranks. The worker of a GPU instance knows the rank there.
+It starts it in a session of its own, under a shim that writes down how it ended (worker/training/shim.py). What is known
+of it is in its record (worker/training/record.py), so a worker that starts adopts the ranks that live, reports how those
+ended that did so meanwhile, and reports the others lost. An end is reported until ``ForgetJob`` says that it is recorded.
+A rank's iterations come from the file that ``smore.track`` writes or through the gateway, and count as shared where a
+function ran meanwhile.
 
 Used by the worker's heartbeat, by its prober and, for memory, by its warm pool. What must stay true: a job is never a
-child that ends with its worker, and an attached process is never started, signalled or moved.
+child that ends with its worker, an attached process is never started, signalled or moved, and no rank of an attempt
+starts here after a later attempt, or the end of its own, was heard of.
 """
 
 import os
-import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from smore.domain.job import REFUSED, JobState
-from smore.messages.commands import AttachJob, ForgetJob, StartJob
+from smore.messages.commands import AttachJob, ForgetJob, StartJob, StopJob
 from smore.messages.reports import JobReport
 from smore.process import observability
 from smore.tracking.ring import TrackReader
 from worker import proc
 from worker.activity import Activity
 from worker.training import watch
+from worker.training.checkpoints import Checkpoints
+from worker.training.fences import Fences
 from worker.training.job import Job
 from worker.training.launcher import Launcher
-from worker.training.record import TOKEN, Record, Records
+from worker.training.record import TOKEN, Record, Records, begun, to_attach, to_start
 from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import Due, RunGate
+from worker.training.starting import Refused, Starting, Unwanted
 from worker.training.windows import Closing, Windows
 
 log = observability.logger(__name__)
 
-#: Seconds from SIGTERM to SIGKILL.
-STOP_S: Final = 10.0
-#: Seconds for which a job that has ended is reported and its record kept.
-REMEMBERED_S: Final = 600.0
 #: Seconds within which an attached process must compute on the GPU; otherwise it is let go of.
 PLACED_S: Final = 60.0
 #: Seconds that a shim has to write down how its training ended.
 _SHIM_S: Final = 10.0
+_LOOK_S: Final = 0.05
 
 
 class Jobs:
@@ -56,9 +57,9 @@ class Jobs:
     ``computing`` those of every process on it, None where it cannot tell. ``users`` are those whose processes may be
     attached (None = anybody's). ``started`` is called with the process number of every job of our own, adopted ones
     too; ``changed`` when reports would say something new. ``steps_of`` makes the reader of an attached job's steps.
-    ``entrypoints``, ``cores``, ``born_on``, ``environment`` and ``hosted``: see
-    :class:`~worker.training.launcher.Launcher`. ``gate`` learns whether a job runs. ``probe_share`` and
-    ``probe_max_s``: see :class:`~worker.training.windows.Windows`, whose times follow from ``seed`` and the job's id.
+    ``starting`` readies ranks, whose checkpoints are in ``checkpoints``. ``cores``: of a CPU partition. ``gate`` learns
+    whether a job runs. ``probe_share`` and ``probe_max_s``: see :class:`~worker.training.windows.Windows`, whose times
+    follow from ``seed`` and the record's key.
     ``owns_rest``: a training whose memory nobody has declared is left all of the device until it has shown what it
     needs (on a GPU its first iteration takes most of that at once).
     """
@@ -67,10 +68,10 @@ class Jobs:
         self,
         *,
         gpu: str,
-        home: Path,
-        entrypoints: Sequence[str],
-        cores: Sequence[int],
-        environment: Mapping[str, str],
+        records: Records,
+        launcher: Launcher,
+        checkpoints: Checkpoints,
+        starting: Starting,
         activity: Activity,
         gate: RunGate,
         seed: str,
@@ -83,22 +84,15 @@ class Jobs:
         steps_of: Callable[[str], RemoteSteps],
         started: Callable[[int], None],
         changed: Callable[[], None],
-        born_on: Sequence[int] = (),
+        cores: Sequence[int] = (),
         owns_rest: bool = False,
-        hosted: bool = False,
     ) -> None:
         self._gpu = gpu
         self._owns_rest = owns_rest
-        self._records = Records(home / "run" / "jobs")
-        self._launcher = Launcher(
-            home=home,
-            records=self._records,
-            entrypoints=entrypoints,
-            cores=cores,
-            born_on=born_on,
-            environment=environment,
-            hosted=hosted,
-        )
+        self._records = records
+        self._launcher = launcher
+        self._checkpoints = checkpoints
+        self._starting = starting
         self._cores = cores
         self._activity = activity
         self._gate = gate
@@ -113,7 +107,9 @@ class Jobs:
         self._started = started
         self._changed = changed
         self._lock = threading.RLock()
+        #: By the keys of their records.
         self._jobs: dict[str, Job] = {}
+        self._fences = Fences()
 
     # ---- begin -------------------------------------------------------------------------------------------------------
 
@@ -121,57 +117,86 @@ class Jobs:
         """Find the jobs that a former worker of this GPU instance has left running; called once, at the start."""
         with self._lock:
             for record in self._records.all(self._gpu):
-                job = self._jobs[record.id] = self._job(record)
-                if not job.running:
+                if record.state is JobState.STARTING:
+                    pid, shim = begun(record.token)
+                    if not pid:
+                        # Its process never was: the command comes again.
+                        self._records.remove(record.key)
+                        continue
+                    record.begin(pid, shim)
+                    self._records.write(record)
+                job = self._jobs[record.key] = self._job(record)
+                if job.over:
                     continue
                 if job.alive():
-                    log.info("job adopted", job=record.id, pid=record.pid)
+                    log.info("job adopted", job=record.key, pid=record.pid)
                     if not record.attached:
                         self._started(record.pid)
                 elif (code := self._records.exit_code(record)) is not None:
-                    log.info("job ended meanwhile", job=record.id, exit_code=code)
+                    log.info("job ended meanwhile", job=record.key, exit_code=code)
                     self._close(job, JobState.ENDED, code)
                 elif not record.shim_alive():
-                    log.warning("job lost", job=record.id, pid=record.pid)
+                    log.warning("job lost", job=record.key, pid=record.pid)
                     self._close(job, JobState.LOST, None)
+            for record in [job.record for job in self._jobs.values()]:
+                self._end(record.id, up_to=record.attempt - 1, grace_s=0.0)
 
     def start(self, command: StartJob) -> None:
-        """Start a job unless it exists already (the command may come twice). One that may not run ends at once."""
+        """
+        Start a rank unless it exists already (the command may come again), or its attempt is past. Ranks of older
+        attempts are killed: what they do does not count any more. Returns at once; a rank that may not run ends.
+        """
         with self._lock:
-            if not self._new(command.id):
+            record = to_start(command, self._gpu)
+            if not self._new(record) or self._past(command):
                 return
-            record = Record(
-                id=command.id,
-                project=command.project,
-                name=command.name,
-                argv=command.argv,
-                pid=0,
-                start=0,
-                boot=proc.boot_id(),
-                token=secrets.token_hex(16),
-                gpu=self._gpu,
-                workload=command.workload,
-                budget=command.budget,
-                memory_mib=command.memory_mib,
-            )
-            job = self._jobs[command.id] = self._job(record)
-            if reason := self._launcher.refusal(command.argv):
+            self._end(command.id, up_to=command.attempt - 1, grace_s=0.0)
+            job = self._jobs[record.key] = self._job(record)
+            if reason := self._launcher.refusal(command):
                 self._refuse(job, reason)
                 return
-            # Written before the process exists: a worker that is killed in between must not start it again, only lose
-            # it.
+            # Written before the process exists: a worker that is killed in between must find it, and never start it a
+            # second time.
             self._records.write(record)
-            try:
-                job.child, started = self._launcher.start(record, command.env)
-            except OSError as error:
-                self._refuse(job, f"it could not be started: {error}")
-                return
-            record.pid, record.start = started.pid, proc.start_time(started.pid) or 0
-            record.shim, record.shim_start = started.shim, proc.start_time(started.shim) or 0
-            self._records.write(record)
-            self._started(record.pid)
-            log.info("job started", job=record.id, pid=record.pid, argv=record.argv)
-            self._gate.protect(True)
+        self._changed()
+        threading.Thread(target=self._begin, args=(job, command), name=f"start {record.key}", daemon=True).start()
+
+    def _past(self, command: StartJob) -> bool:
+        """Whether a later attempt, or the end of this one, was heard of."""
+        latest = max((job.record.attempt for job in self._of(command.id)), default=0)
+        if command.attempt >= latest and not self._fences.stands(command.id, command.attempt):
+            return False
+        log.warning("job passed over: its attempt is past", job=command.id, attempt=command.attempt)
+        return True
+
+    def _begin(self, job: Job, command: StartJob) -> None:
+        record = job.record
+
+        def wanted() -> bool:
+            return record.state is JobState.STARTING
+
+        try:
+            values = self._starting.secrets(command, wanted)
+            given = self._starting.environment(command, wanted)
+            while wanted() and any(one.record.alive() for one in self._of(record.id) if one is not job):
+                time.sleep(_LOOK_S)
+            with self._lock:
+                if not wanted():
+                    return
+                job.child, started = self._launcher.start(record, command, values, given)
+                record.begin(started.pid, started.shim)
+                self._records.write(record)
+                self._started(record.pid)
+                log.info("job started", job=record.key, pid=record.pid, argv=record.argv)
+                self._gate.protect(True)
+        except Unwanted:
+            return
+        except Exception as error:
+            if not isinstance(error, Refused | OSError):
+                log.exception("job not started", job=record.key)
+            with self._lock:
+                if wanted():
+                    self._refuse(job, f"it could not be started: {error}")
         self._changed()
 
     def attach(self, command: AttachJob) -> None:
@@ -180,101 +205,101 @@ class Jobs:
         ends at once; one that reports steps is then watched by them alone.
         """
         with self._lock:
-            if not self._new(command.id):
+            if command.id in self._jobs:
                 return
-            boot = proc.boot_id()
-            pid = _process_of(command, boot)
-            start = proc.start_time(pid) if pid else None
-            if start is None:
-                reason = f"there is no process {command.pid} on the machine of {self._gpu}"
-            else:
-                reason = self._unwatchable(pid, command)
-            seen = start is not None and not reason
-            record = Record(
-                id=command.id,
-                project=command.project,
-                name=command.name,
-                argv=[],
-                pid=pid if seen else 0,
-                start=(start or 0) if seen else 0,
-                boot=boot,
-                token="",
-                gpu=self._gpu,
-                workload=command.workload,
-                budget=command.budget,
-                attached=True,
-                tracked=command.tracked,
-            )
-            job = self._jobs[command.id] = self._job(record)
-            if not seen and not command.tracked:
-                self._refuse(job, reason)
+            users = None if command.any_user else self._users
+            process = watch.find(command, self._gpu, cores=self._cores, users=users, token=TOKEN, watched=self.pids())
+            record = to_attach(command, self._gpu, process)
+            if not self._new(record):
+                return
+            job = self._jobs[record.key] = self._job(record)
+            if not process.pid and not command.tracked:
+                self._refuse(job, process.reason)
             else:
                 self._records.write(record)
-                log.info("job attached", job=record.id, pid=record.pid, tracked=record.tracked, unseen=reason)
+                log.info("job attached", job=record.key, pid=record.pid, tracked=record.tracked, unseen=process.reason)
                 self._gate.protect(True)
         self._changed()
 
-    def _new(self, id_: str) -> bool:
-        """Whether a job of this id is still to be made, and may be."""
-        if id_ in self._jobs:
+    def _new(self, record: Record) -> bool:
+        """Whether this rank is still to be made, and may be."""
+        if record.key in self._jobs:
             return False
-        if not _file_name(id_):
-            log.error("job refused: its id is no file name", job=id_)
+        if not _file_name(record.id):
+            log.error("job refused: its id is no file name", job=record.id)
             return False
         return True
 
-    def _unwatchable(self, pid: int, command: AttachJob) -> str:
-        """
-        Why this process may not be watched, '' = it may. A command that names its start and the boot proves nothing:
-        everybody can read them in /proc, a function as well.
-        """
-        users = None if command.any_user else self._users
-        if reason := watch.refusal(pid, cores=self._cores, users=users, token=TOKEN):
-            return reason
-        family, watched = set(proc.tree(pid)), set(self.pids())
-        if pid in watched or not watched.isdisjoint(family):
-            return f"process {pid} is watched already, or one that it has started is"
-        return ""
+    def _of(self, id_: str) -> list[Job]:
+        """The ranks here of a job, of all its attempts."""
+        return [job for job in list(self._jobs.values()) if job.record.id == id_]
 
     def _refuse(self, job: Job, reason: str) -> None:
-        log.error("job refused", job=job.record.id, reason=reason)
+        log.error("job refused", job=job.record.key, reason=reason)
         job.record.reason = reason
         self._close(job, JobState.ENDED, REFUSED)
 
     def _job(self, record: Record) -> Job:
-        seed = f"{self._seed}/{record.id}"
+        seed = f"{self._seed}/{record.key}"
         windows = Windows(seed=seed, share=self._probe_share, longest_s=self._probe_max_s, since=time.time())
         tracked = record.tracked
-        reader = self._steps_of(record.id) if tracked else TrackReader(str(self._records.track(record.id)))
+        reader = self._steps_of(record.id) if tracked else TrackReader(str(self._records.track(record.key)))
         return Job(record, reader, windows)
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 
-    def stop(self, id_: str) -> None:
-        """SIGTERM now, SIGKILL after :data:`STOP_S`; an attached one is let go of and trains on."""
+    def stop(self, command: StopJob) -> None:
+        """
+        End the ranks of an attempt and of those before it; an attached training is let go of and trains on.
+        """
         with self._lock:
-            job = self._jobs.get(id_)
-            if job is not None and job.running and job.record.attached:
-                log.info("job let go", job=id_)
-                self._close(job, JobState.ENDED, None)
-            elif job is not None and job.running and job.kill_at is None:
-                job.kill_at = time.monotonic() + STOP_S
-                _signal(job, signal.SIGTERM)
+            self._fences.put(command.id, command.attempt)
+            self._end(command.id, up_to=command.attempt or None, grace_s=command.grace_s)
+        self._changed()
+
+    def fence(self, command: StopJob) -> None:
+        """The command follows: what would be stopped by it need not start before."""
+        with self._lock:
+            self._fences.put(command.id, command.attempt)
 
     def forget(self, command: ForgetJob) -> None:
-        """Let go of a job whose end is recorded."""
+        """The ends of an attempt and of those before it are recorded: report them no more."""
         with self._lock:
-            job = self._jobs.get(command.id)
-            if job is not None and not job.running:
-                self._forget(job)
+            self._fences.put(command.id, command.attempt, recorded=True)
+            for job in self._of(command.id):
+                if job.over and job.record.attempt <= command.attempt:
+                    self._forget(job)
+        self._changed()
+
+    def _end(self, id_: str, *, up_to: int | None, grace_s: float) -> None:
+        """End the job's ranks up to an attempt, None = all: SIGTERM now, SIGKILL after ``grace_s``."""
+        for job in self._of(id_):
+            record = job.record
+            if job.over or (up_to is not None and record.attempt > up_to):
+                continue
+            if record.attached:
+                log.info("job let go", job=record.key)
+                self._close(job, JobState.ENDED, None)
+            elif not job.running:
+                self._close(job, JobState.ENDED, None)
+            else:
+                self._signal_end(job, grace_s)
+
+    def _signal_end(self, job: Job, grace_s: float) -> None:
+        kill_at = time.monotonic() + grace_s
+        if grace_s and job.kill_at is None:
+            _signal(job, signal.SIGTERM)
+        job.kill_at = kill_at if job.kill_at is None else min(job.kill_at, kill_at)
+        if not grace_s:
+            _signal(job, signal.SIGKILL)
 
     def set_budget(self, id_: str, budget: float) -> None:
-        """Change the degradation budget of a running job (a ratio)."""
+        """Change the degradation budget of a job (a ratio)."""
         with self._lock:
-            job = self._jobs.get(id_)
-            if job is not None and job.running:
-                job.record.budget = budget
-                self._records.write(job.record)
+            for job in self._of(id_):
+                if not job.over:
+                    job.record.budget = budget
+                    self._records.write(job.record)
         self._changed()
 
     # ---- every heartbeat ---------------------------------------------------------------------------------------------
@@ -292,8 +317,6 @@ class Jobs:
                         _signal(job, signal.SIGKILL)
                     job.measure(mono, self._memory_of, self._quick_memory_of)
                     job.note_peak(mono)
-                elif now - job.record.ended_at > REMEMBERED_S:
-                    self._forget(job)
             self._gate.protect(any(job.running for job in self._jobs.values()))
         if ended:
             self._changed()
@@ -304,7 +327,7 @@ class Jobs:
         if job.alive():
             return False
         if record.pid == 0 and isinstance(job.reader, RemoteSteps) and not job.reader.ended:
-            log.warning("job lost: it has fallen silent", job=record.id)
+            log.warning("job lost: it has fallen silent", job=record.key)
             self._close(job, JobState.LOST, None)
             return True
         # In this order: a shim writes before it ends.
@@ -314,7 +337,7 @@ class Jobs:
             job.gone_at = job.gone_at if job.gone_at is not None else mono
             if mono - job.gone_at < _SHIM_S:
                 return False
-        log.info("job ended", job=record.id, exit_code=code)
+        log.info("job ended", job=record.key, exit_code=code)
         self._close(job, JobState.ENDED, code)
         return True
 
@@ -331,7 +354,7 @@ class Jobs:
             self._records.write(record)
         elif now - record.attached_at > PLACED_S:
             record.reason = f"process {record.pid} did not compute on {self._gpu} within {PLACED_S:g} s"
-            log.warning("job let go", job=record.id, reason=record.reason)
+            log.warning("job let go", job=record.key, reason=record.reason)
             self._close(job, JobState.ENDED, None)
             return True
         return False
@@ -340,10 +363,12 @@ class Jobs:
         job.close(state, code)
         self._records.write(job.record)
         job.reap()
+        self._checkpoints.look_soon()
 
     def _forget(self, job: Job) -> None:
-        del self._jobs[job.record.id]
-        self._records.remove(job.record.id)
+        del self._jobs[job.record.key]
+        self._records.remove(job.record.key)
+        self._checkpoints.unwatch(job.record.id, job.record.attempt)
         if job.child is not None:
             job.child.poll()
 
@@ -354,22 +379,22 @@ class Jobs:
         now = time.time()
         with self._lock:
             windows = []
-            for id_, job in self._jobs.items():
+            for key, job in self._jobs.items():
                 at = job.windows.due(now) if job.running else None
                 if at is not None:
-                    windows.append(Due(job=id_, at=at, length_s=job.windows.length_s or 0.0, side_s=job.windows.side_s))
+                    windows.append(Due(job=key, at=at, length_s=job.windows.length_s or 0.0, side_s=job.windows.side_s))
             return windows
 
-    def runs(self, id_: str) -> bool:
+    def runs(self, key: str) -> bool:
         """Whether the job still runs."""
         with self._lock:
-            return id_ in self._jobs and self._jobs[id_].running
+            return key in self._jobs and self._jobs[key].running
 
-    def closed(self, id_: str, closing: Closing) -> None:
+    def closed(self, key: str, closing: Closing) -> None:
         """The run gate was shut for one job: for the others it is a disturbance."""
         with self._lock:
             for other, job in self._jobs.items():
-                if other == id_:
+                if other == key:
                     job.windows.closed(closing)
                 else:
                     job.windows.disturbed(closing)
@@ -377,14 +402,19 @@ class Jobs:
     # ---- for reports and the pool ------------------------------------------------------------------------------------
 
     def reports(self) -> list[JobReport]:
-        """Of all jobs, those that ended a short while ago too."""
+        """Of all ranks, those too whose end is not recorded yet."""
         with self._lock:
-            return [job.report() for job in self._jobs.values()]
+            return [job.report(self._checkpointed(job.record)) for job in self._jobs.values()]
+
+    def _checkpointed(self, record: Record) -> int:
+        if record.rank or not record.attempt or record.reason:
+            return 0
+        return self._checkpoints.iterations(record.id, record.attempt)
 
     def running(self) -> list[str]:
         """Ids."""
         with self._lock:
-            return [id_ for id_, job in self._jobs.items() if job.running]
+            return list(dict.fromkeys(job.record.id for job in self._jobs.values() if job.running))
 
     def memory_mib(self) -> float:
         """Of the device, held or reserved, whichever is more for each job. No lock, see the class."""
@@ -413,13 +443,6 @@ class Jobs:
         with self._lock:
             records = [job.record for job in self._jobs.values() if job.running]
         return [pid for record in records for pid in record.processes()]
-
-
-def _process_of(command: AttachJob, boot: str) -> int:
-    """The number here of the process that the command names; 0 where it is not on this machine."""
-    if not command.boot:
-        return command.pid
-    return proc.find(command.pid, command.start) if command.boot == boot else 0
 
 
 def _file_name(id_: str) -> bool:

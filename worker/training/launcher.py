@@ -5,18 +5,21 @@ Used by :mod:`worker.training.jobs`. What must stay true: a job's own variables 
 point, its device and its file of steps.
 """
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from smore.messages.commands import StartJob
 from worker.inherited import MALLOC, ROOT
 from worker.training import host
 from worker.training.host import Started, Training
 from worker.training.record import TOKEN, Record, Records
 
-#: Variables, or their first letters, that a job may not set.
-_RESERVED: Final = ("SMORE_", "LD_", "PYTHON", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
+#: Variables, or their first letters, that no job may set, and those that none may that an operator has not started.
+_PLATFORM: Final = ("SMORE_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+_RESERVED: Final = (*_PLATFORM, "LD_", "PYTHON", "PATH")
 
 
 class Launcher:
@@ -47,30 +50,46 @@ class Launcher:
         self._logs = home / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
 
-    def refusal(self, argv: Sequence[str]) -> str:
-        """Why this command may not be started, '' = it may."""
-        if argv and argv[0] in self._entrypoints:
+    def log(self, record: Record) -> Path:
+        """The file of a rank's output."""
+        return self._logs / f"job-{record.key}.log"
+
+    def refusal(self, command: StartJob) -> str:
+        """Why this command may not be obeyed, '' = it may."""
+        argv = command.argv
+        if argv and (command.trusted or argv[0] in self._entrypoints):
             return ""
         return f"{' '.join(argv[:1])!r} is not an entry point that this worker allows"
 
-    def start(self, record: Record, env: Mapping[str, str]) -> tuple["subprocess.Popen[bytes] | None", Started]:
-        """Start a job. Returns its shim, where that is a child of this process, and process numbers. Raises OSError."""
-        own = {name: value for name, value in env.items() if not name.startswith(_RESERVED)}
+    def start(
+        self, record: Record, command: StartJob, secrets: Mapping[str, str], given: Mapping[str, str]
+    ) -> tuple["subprocess.Popen[bytes] | None", Started]:
+        """
+        Start a rank. ``secrets``: the values of the command's secrets, by variable; ``given``: what the platform tells the
+        rank. Returns its shim, where that is a child of this process, and process numbers. Raises OSError.
+        """
+        asked = {**command.env, **secrets}
+        reserved = _PLATFORM if command.trusted else _RESERVED
+        own = {name: value for name, value in asked.items() if not name.startswith(reserved)}
+        paths = [own["PYTHONPATH"]] if own.get("PYTHONPATH") else []
         threads = {"OMP_NUM_THREADS": "1"} if self._cores else {}
         # A core of a partition has one arena. A training that feeds a GPU has many threads.
         allocator = MALLOC if self._cores else {}
         platform = {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]),
             "PYTHONUNBUFFERED": "1",
-            "SMORE_TRACK": str(self._records.track(record.id)),
+            "SMORE_TRACK": str(self._records.track(record.key)),
             TOKEN: record.token,
         }
         training = Training(
             argv=record.argv,
-            env={**threads, **own, **allocator, **self._environment, **platform},
+            program=command.trusted,
+            # Modules are looked for in the folder where `python -m` begins: only an operator names another.
+            cwd=command.cwd if command.trusted else "",
+            env={**threads, **own, **allocator, **self._environment, **given, **platform},
             cores=self._cores or self._born_on,
-            status=str(self._records.status(record.id)),
-            log=str(self._logs / f"job-{record.id}.log"),
+            status=str(self._records.status(record.key)),
+            log=str(self.log(record)),
         )
         if self._hosted:
             return None, host.ask(self._home, training)

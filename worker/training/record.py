@@ -1,12 +1,14 @@
 """
-What a worker writes down about a job, so that its successor finds it: ``<home>/run/jobs/<id>.json``, and beside it the
-file of its steps and the file in which its shim notes how it ended.
+What a worker writes down about a job's rank, so that its successor finds it: ``<home>/run/jobs/<key>.json``, and beside
+it the file of its steps and the file in which its shim notes how it ended. The key is ``<job>.<attempt>.<rank>``;
+trainings that were not started from the queue of jobs have no attempt (0), and their key is ``<job>``.
 
 Used by :mod:`worker.training.jobs`. What must stay true: a record is whole or not there, only its owner can read it, and
 a process counts as the job only with its number, its start time, the machine's boot and the token in its environment.
 """
 
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +18,23 @@ import msgspec
 
 from smore.domain.job import JobState
 from smore.domain.loss import DEFAULT_BUDGET
+from smore.messages.commands import AttachJob, StartJob
 from smore.process import observability
 from worker import proc
 from worker.training import shim
+from worker.training.watch import Process
 
 log = observability.logger(__name__)
 
 #: The variable in the environment of every job that the platform has started.
 TOKEN: Final = "SMORE_JOB_TOKEN"  # noqa: S105 - the name of a variable
+#: Seconds that a shim has to begin its training, and between two looks.
+_BEGIN_S: Final = 10.0
+_LOOK_S: Final = 0.05
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """What is written down about a job. ``start`` in clock ticks since the boot ``boot``."""
+    """What is written down about a job's rank. ``start`` in clock ticks since the boot ``boot``."""
 
     id: str
     project: str
@@ -59,6 +66,23 @@ class Record(msgspec.Struct, kw_only=True):
     placed: bool = False
     #: Why the platform refused it or let it go by itself.
     reason: str = ""
+    attempt: int = 0
+    rank: int = 0
+    world: int = 1
+    #: When its process began, epoch seconds, and how many iterations it had made at its end.
+    started_at: float = 0.0
+    iterations: int = 0
+
+    @property
+    def key(self) -> str:
+        """What its files are named after."""
+        return f"{self.id}.{self.attempt}.{self.rank}" if self.attempt else self.id
+
+    def begin(self, pid: int, shim_: int) -> None:
+        """Its process and its shim have these numbers."""
+        self.pid, self.start = pid, proc.start_time(pid) or 0
+        self.shim, self.shim_start = shim_, proc.start_time(shim_) or 0
+        self.state, self.started_at = JobState.RUNNING, time.time()
 
     def alive(self) -> bool:
         """Whether the process with that number is still the job."""
@@ -90,7 +114,7 @@ class Records:
         folder.mkdir(parents=True, exist_ok=True)
 
     def all(self, gpu: str) -> Iterator[Record]:
-        """Those of a GPU instance, in the order of their ids; one that cannot be read is logged and left out."""
+        """Those of a GPU instance, in the order of their keys; one that cannot be read is logged and left out."""
         for path in sorted(self._folder.glob("*.json")):
             try:
                 record = _decode(path.read_bytes())
@@ -102,29 +126,97 @@ class Records:
 
     def write(self, record: Record) -> None:
         """Raises OSError."""
-        path = self._path(record.id)
-        new = path.with_suffix(".new")
+        path = self._path(record.key)
+        new = path.with_name(f"{path.name}.new")
         # The token proves a process to be the job: nobody but the owner may read it.
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(_encode(record))
         new.replace(path)
 
-    def remove(self, id_: str) -> None:
+    def remove(self, key: str) -> None:
         """With the files beside it."""
-        for path in (self._path(id_), self.track(id_), self.status(id_)):
+        for path in (self._path(key), self.track(key), self.status(key)):
             path.unlink(missing_ok=True)
 
     def exit_code(self, record: Record) -> int | None:
         """As its shim wrote it down, negative = by that signal; None = it did not."""
-        return None if record.attached else shim.read(str(self.status(record.id)))
+        return None if record.attached else shim.read(str(self.status(record.key)))
 
-    def track(self, id_: str) -> Path:
+    def track(self, key: str) -> Path:
         """The file of its steps (smore/tracking/ring.py)."""
-        return self._folder / f"{id_}.track"
+        return self._folder / f"{key}.track"
 
-    def status(self, id_: str) -> Path:
+    def status(self, key: str) -> Path:
         """The file in which its shim notes how it ended."""
-        return self._folder / f"{id_}.status"
+        return self._folder / f"{key}.status"
 
-    def _path(self, id_: str) -> Path:
-        return self._folder / f"{id_}.json"
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.json"
+
+
+def to_start(command: StartJob, gpu: str) -> Record:
+    """The record of a rank that has no process yet."""
+    return Record(
+        id=command.id,
+        project=command.project,
+        name=command.name,
+        argv=command.argv,
+        pid=0,
+        start=0,
+        boot=proc.boot_id(),
+        token=secrets.token_hex(16),
+        gpu=gpu,
+        workload=command.workload,
+        budget=command.budget,
+        memory_mib=command.memory_mib,
+        state=JobState.STARTING,
+        attempt=command.attempt,
+        rank=command.rank,
+        world=command.world,
+    )
+
+
+def to_attach(command: AttachJob, gpu: str, process: Process) -> Record:
+    """The record of a training that runs elsewhere."""
+    return Record(
+        id=command.id,
+        project=command.project,
+        name=command.name,
+        argv=[],
+        pid=process.pid,
+        start=process.start,
+        boot=proc.boot_id(),
+        token="",
+        gpu=gpu,
+        workload=command.workload,
+        budget=command.budget,
+        attached=True,
+        tracked=command.tracked,
+    )
+
+
+def begun(token: str) -> tuple[int, int]:
+    """
+    The numbers of the training's process with this token in its environment, and of its shim; 0 = there is none. A worker
+    that was killed while it started a job has not written them down. Waits while a shim has still to begin its training.
+    """
+    until = time.monotonic() + _BEGIN_S
+    while True:
+        pid, shim_ = _look_for(token)
+        if pid or not shim_ or time.monotonic() > until:
+            return pid, shim_
+        time.sleep(_LOOK_S)
+
+
+def _look_for(token: str) -> tuple[int, int]:
+    leaders = {
+        pid: proc.ancestors(pid)[:1]
+        for pid in proc.numbers()
+        if proc.session(pid) == pid and proc.environment_of(pid).get(TOKEN) == token
+    }
+    # The training too is one until it has begun its own program.
+    shims = {pid for pid in leaders if str(Path(shim.__file__)) in proc.command(pid)}
+    for pid, (parent, *_) in leaders.items():
+        if parent in shims:
+            return pid, parent
+    return next((pid for pid in leaders if pid not in shims), 0), next(iter(shims), 0)

@@ -38,6 +38,8 @@ class RemoteSteps:
         self._key = steps_key(prefix, job, gpu)
         #: Steps reported so far, those included that were lost on the way.
         self.count = 0
+        #: A training elsewhere says nothing of its length.
+        self.length = 0
         self.ended = False
         self._received_at = time.monotonic()
 

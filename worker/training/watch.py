@@ -9,10 +9,12 @@ project's.
 
 import os
 import pwd
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from smore.messages.commands import AttachJob
 from worker import proc
 
 #: What is started as ``python -m <module>``.
@@ -33,6 +35,42 @@ _SUPERVISOR: Final = "smore/local/daemon.py"
 #: The names of servers, as the kernel knows them.
 _SERVERS: Final = frozenset({"redis-server", "valkey-server", "postgres", "supervisord"})
 ANYBODY: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process to watch, and its start in clock ticks since the boot; 0 = none may be, because of ``reason``."""
+
+    pid: int = 0
+    start: int = 0
+    reason: str = ""
+
+
+def find(
+    command: AttachJob,
+    gpu: str,
+    *,
+    cores: Sequence[int],
+    users: frozenset[int] | None,
+    token: str,
+    watched: Collection[int],
+) -> Process:
+    """
+    The process that the command names, if it may be watched. A command that names its start and the boot proves nothing:
+    everybody can read them in /proc, a function as well. ``watched``: those that are already; the others as for
+    :func:`refusal`.
+    """
+    pid = command.pid
+    if command.boot:
+        pid = proc.find(command.pid, command.start) if command.boot == proc.boot_id() else 0
+    start = proc.start_time(pid) if pid else None
+    if start is None:
+        return Process(reason=f"there is no process {command.pid} on the machine of {gpu}")
+    reason = refusal(pid, cores=cores, users=users, token=token)
+    family = set(proc.tree(pid))
+    if not reason and (pid in watched or not family.isdisjoint(watched)):
+        reason = f"process {pid} is watched already, or one that it has started is"
+    return Process(reason=reason) if reason else Process(pid, start)
 
 
 def refusal(pid: int, *, cores: Sequence[int], users: frozenset[int] | None, token: str) -> str:

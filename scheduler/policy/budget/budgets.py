@@ -86,14 +86,14 @@ class Budgets:
     def charge_run(self, now: float, row: int, kind: int, run_s: float) -> float:
         """Charge what a run is predicted to cost the training, seconds of training time; returns it."""
         cluster = self._cluster
-        cost_s: float = kernel.charge(cluster.rows, row, cluster.effects, kind, run_s)
+        cost_s: float = kernel.cost_s(cluster.rows, row, cluster.effects, kind, run_s)
         self._charge(now, row, cost_s)
         return cost_s
 
     def cost_s(self, row: int, kind: int, run_s: float) -> float:
         """What a run of ``run_s`` seconds alone is predicted to cost the training of a row, seconds."""
         cluster = self._cluster
-        return kernel.charge(cluster.rows, row, cluster.effects, kind, run_s)
+        return kernel.cost_s(cluster.rows, row, cluster.effects, kind, run_s)
 
     def charge_load(self, now: float, demand: Demand, row: int) -> None:
         """A load costs training time as a run of its length does."""
@@ -116,8 +116,8 @@ class Budgets:
     def _charge(self, now: float, row: int, seconds: float) -> None:
         """Take corrected training time from the token bucket, and log it as predicted: corrections learn from it."""
         self._controllers[row].charged_s += seconds / float(self._cluster.rows[kernel.FACTOR, row])
-        if self._knobs.budget_rule is BudgetRule.ACCOUNT:
-            self._cluster.spend(row, seconds, now)
+        if self._knobs.budget_rule is BudgetRule.BUCKET:
+            self._cluster.take_tokens(row, seconds, now)
 
     def buckets(self, now: float) -> list[TokenBucket]:
         """Of each GPU instance with a training."""

@@ -35,13 +35,13 @@ class Reservations:
         """The end of a round: reserved tokens go back, so that the next round decides afresh."""
         if self._reserved:
             for row, seconds in self._reserved:
-                self._cluster.spend(row, -seconds, now)
+                self._cluster.take_tokens(row, -seconds, now)
             self._reserved.clear()
             self._functions.clear()
 
     def reserve(self, now: float, row: int, seconds: float) -> None:
         """Nobody who comes later in this round may use so many seconds of a row's tokens."""
-        self._cluster.spend(row, seconds, now)
+        self._cluster.take_tokens(row, seconds, now)
         self._reserved.append((row, seconds))
 
     def reserve_budget(
@@ -60,7 +60,7 @@ class Reservations:
         batch of several waits only where that is cheaper for each than half of them are. One batch of a function waits
         at a time. After a sample nothing is reserved: the next sample would be another.
         """
-        if self._knobs.budget_rule is not BudgetRule.ACCOUNT or weighed.sampled or max(weighed.warm, weighed.cold) >= 0:
+        if self._knobs.budget_rule is not BudgetRule.BUCKET or weighed.sampled or max(weighed.warm, weighed.cold) >= 0:
             return False, inf
         cluster, rows = self._cluster, sum(member.rows for member in members)
         row, wait_s, ends_s, tokens_s = kernel.reservation(

@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from math import inf
 
 from scheduler.policy.jobs.decisions import Expected, Misfit, PublishQueue, Wait
-from scheduler.policy.jobs.explain import Refused, why
+from scheduler.policy.jobs.explain import Refused, beside_nobody, runs, why
 from scheduler.policy.jobs.fleet import Fleet, PoolKey
-from scheduler.policy.jobs.job import Job, Phase
+from scheduler.policy.jobs.job import Job, Phase, end_at
 from scheduler.policy.jobs.knobs import JobKnobs, Passing
 from scheduler.policy.jobs.lengths import Length, Lengths
 from scheduler.policy.jobs.order import Queue
-from scheduler.policy.jobs.plan import Ending, Reservation, Waiting, forecast
+from scheduler.policy.jobs.places import Places
+from scheduler.policy.jobs.plan import Ending, Waiting, forecast
 from scheduler.policy.jobs.projects import Projects
+from scheduler.policy.jobs.sharing import Waits
 from scheduler.policy.jobs.spec import JobSpec
 
 
@@ -26,21 +28,28 @@ class Outlook:
         queue: Queue,
         jobs: Mapping[str, Job],
         lengths: Lengths,
-        kept: Reservation | None,
+        places: Places,
+        wait_s: Waits,
     ) -> None:
         self._knobs, self._fleet, self._projects, self._queue = knobs, fleet, projects, queue
-        self._jobs, self._lengths, self._kept = jobs, lengths, kept
+        self._jobs, self._lengths, self._places, self._kept = jobs, lengths, places, places.kept
+        self._wait_s = wait_s
 
     def publish(self, at: float, set_back: float) -> PublishQueue:
         """Every job; ``at`` runs ahead of the clock by ``set_back``, times in the answer are the clock's."""
-        running = sorted((job for job in self._jobs.values() if job.gpus), key=lambda job: (job.since_at, job.spec.id))
-        waiting = [*self._queue, *self._out_of_queue(Phase.RESTING)]
+        running, waiting = self._running(), self._waiting()
         held = self._out_of_queue(Phase.HELD)
         lefts = {job.spec.id: job.left(self._lengths, at) for job in (*running, *held)}
-        starts = [self._starts(at, running, waiting, lefts, most=most) for most in (False, True)]
+        ends = [self._ends(running, at, most=most) for most in (False, True)]
+        starts = [
+            self._starts(at, running, waiting, of, most=most) for of, most in zip(ends, (False, True), strict=True)
+        ]
         counted: Refused = {}
         in_order = self._knobs.passing is Passing.NONE
-        entries = [self._of_running(job, at, set_back, lefts[job.spec.id]) for job in running]
+        entries = [
+            self._of_running(job, set_back, lefts[job.spec.id], (ends[0][job.spec.id], ends[1][job.spec.id]))
+            for job in running
+        ]
         for place, job in enumerate((*waiting, *held), 1):
             expected_at, late_at = (start.get(job.spec.id) for start in starts)
             length = lefts.get(job.spec.id, job.length)
@@ -50,6 +59,9 @@ class Outlook:
                 start_at = expected_at - set_back, max(expected_at, late_at) - set_back
                 end_at = start_at[0] + length.expected_s, start_at[1] + length.most_s
             cause, message = why(self._fleet, self._projects, self._kept, job, at, counted, in_order=in_order)
+            doubt = self._places.doubt(job, at, self._wait_s) if job.phase is Phase.WAITING else None
+            if doubt is not None:
+                message += " " + beside_nobody(self._knobs, self._fleet, doubt)
             entries.append(
                 Expected(
                     id=job.spec.id,
@@ -66,6 +78,11 @@ class Outlook:
         kept = self._kept
         free = sum(not self._fleet.gpus[name].jobs for name in kept.gpus) if kept is not None else 0
         return PublishQueue(jobs=entries, kept_for=kept.id if kept is not None else "", kept=free)
+
+    def starts(self, at: float) -> dict[str, float]:
+        """When each job that waits is expected to start on GPU instances of its own."""
+        running = self._running()
+        return self._starts(at, running, self._waiting(), self._ends(running, at, most=False), most=False)
 
     def misfit(self, spec: JobSpec) -> Misfit | None:
         """Why a job could never start on the GPU instances that there are and with its project's limit."""
@@ -110,32 +127,43 @@ class Outlook:
             if (len(fleet.eligible(needs, key)) if needs.home else pool.open) >= needs.size
         )
 
+    def _running(self) -> list[Job]:
+        return sorted((job for job in self._jobs.values() if job.gpus), key=lambda job: (job.since_at, job.spec.id))
+
+    def _ends(self, running: list[Job], at: float, *, most: bool) -> dict[str, float]:
+        return {job.spec.id: end_at(self._jobs, job, self._lengths, at, most=most) for job in running}
+
+    def _waiting(self) -> list[Job]:
+        return [*self._queue, *self._out_of_queue(Phase.RESTING)]
+
     def _out_of_queue(self, phase: Phase) -> list[Job]:
         return sorted(
             (job for job in self._jobs.values() if job.phase is phase),
             key=lambda job: (job.not_before, job.submitted_at, job.spec.id),
         )
 
-    def _of_running(self, job: Job, at: float, set_back: float, length: Length) -> Expected:
+    def _of_running(self, job: Job, set_back: float, length: Length, end_at: tuple[float, float]) -> Expected:
         start_at = job.since_at - set_back
         stopping = job.phase is Phase.STOPPING
-        now = at - set_back
+        gpus = [self._fleet.gpus[name] for name in job.gpus]
         return Expected(
             id=job.spec.id,
             place=0,
             gpus=job.gpus,
             start_at=(start_at, start_at),
-            end_at=(now, now) if stopping else (now + length.expected_s, now + length.most_s),
+            end_at=(end_at[0] - set_back, end_at[1] - set_back),
             length=length,
             waited_s=job.waited_s,
             why=Wait.STOPPING if stopping else Wait.NONE,
-            message="It is being ended." if stopping else "It runs.",
+            message="It is being ended." if stopping else runs(job),
+            beside=tuple(sorted(job.beside)),
+            guest=any(gpu.jobs[0] != job.spec.id for gpu in gpus),
         )
 
     def _starts(
-        self, at: float, running: list[Job], waiting: list[Job], lefts: Mapping[str, Length], *, most: bool
+        self, at: float, running: list[Job], waiting: list[Job], end_ats: Mapping[str, float], *, most: bool
     ) -> dict[str, float]:
-        """When each job that waits starts, by the clock of the rule; ``most``: by 90 % lengths."""
+        """When each job that waits starts, by the clock of the rule; ``most``: by 90 % lengths, as ``end_ats`` are."""
         fleet, kept = self._fleet, self._kept
         kept_gpus = kept.gpus if kept is not None else frozenset[str]()
 
@@ -151,11 +179,13 @@ class Outlook:
         pinned = {name for job in waiting for name in job.needs.pins}
         pins = {name: at for name in pinned if name in fleet.gpus and fleet.gpus[name].refusal() is None}
         for job in running:
-            end_at = at if job.phase is Phase.STOPPING else at + seconds(lefts[job.spec.id])
+            end_at = end_ats[job.spec.id]
             groups: dict[PoolKey | None, int] = {}
             for name in job.gpus:
                 gpu = fleet.gpus[name]
-                usable = gpu.open and gpu.seen is not None and name not in kept_gpus
+                # Of two jobs on a GPU instance, the one that ends last makes room.
+                last = max(gpu.jobs, key=lambda id_: (end_ats[id_], id_)) == job.spec.id
+                usable = last and gpu.open and gpu.seen is not None and name not in kept_gpus
                 key = (gpu.seen.device, gpu.seen.mig) if usable and gpu.seen is not None else None
                 groups[key] = groups.get(key, 0) + 1
                 if name in pinned and gpu.open:

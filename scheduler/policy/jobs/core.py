@@ -1,13 +1,15 @@
 """
 The rule for trainings: which job starts where and when.
 
-A round tries the jobs that wait in their order (``order.py``) and starts what fits (``fleet.py``: whole or not at all).
+A round tries the jobs that wait in their order (``order.py``) and starts what fits (``fleet.py``: whole or not at all),
+on free GPU instances, else beside another job where that is better for both (``sharing.py``).
 For whoever is first by patience or by an operator's order, GPU instances are kept (``plan.py``). Settings that preempt
 first stop running jobs that are behind others in the order; only the simulator runs those.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import assert_never
@@ -36,6 +38,8 @@ from scheduler.policy.jobs.events import (
     JobUnderWay,
     JobWithdrawn,
     LimitsChanged,
+    PairMeasured,
+    PairsKnown,
     Question,
     QueueAsked,
     Run,
@@ -45,13 +49,16 @@ from scheduler.policy.jobs.events import (
 )
 from scheduler.policy.jobs.fleet import Fleet
 from scheduler.policy.jobs.job import Job, Phase
-from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs
+from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs, Sharing
 from scheduler.policy.jobs.lengths import Lengths
 from scheduler.policy.jobs.order import Queue
+from scheduler.policy.jobs.pairs import UNPROFILED, Pairs, Slowdown
 from scheduler.policy.jobs.places import Places
 from scheduler.policy.jobs.preemption import crosses_at, losers
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.restarts import after
+from scheduler.policy.jobs.sharing import Partners, Shared
+from scheduler.policy.jobs.spec import MicroBatches
 
 
 class JobPolicy:
@@ -64,7 +71,11 @@ class JobPolicy:
         self.projects = Projects()
         self.queue = Queue(knobs, self.lengths)
         self.jobs: dict[str, Job] = {}
-        self.places = Places(knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths)
+        self.pairs = Pairs()
+        self.partners = Partners(knobs, self.fleet, self.jobs, self.lengths, self.pairs)
+        self.places = Places(knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.partners)
+        #: When jobs that wait would start on GPU instances of their own, counted once in a round where somebody asks.
+        self._starts: Mapping[str, float] | None = None
         #: Jobs in their back-off, by its end.
         self._resting: list[tuple[float, str]] = []
         #: Time that never goes back: the clock's, and what it was set back by so far.
@@ -125,6 +136,15 @@ class JobPolicy:
             case RunsKnown():
                 for run in event.runs:
                     self.lengths.learn(run)
+            case PairsKnown():
+                self.pairs.learn(event.pairs)
+                for job in self.jobs.values():
+                    if job.beside:
+                        job.settle(at)
+                        job.measured = 0.0
+                        job.beside = {id_: self._slowdown(job, self.jobs[id_]) for id_ in job.beside}
+            case PairMeasured():
+                self._measured(at, event)
             case QueueAsked() | TrialAsked():
                 questions.append(event)
             case _:
@@ -156,17 +176,40 @@ class JobPolicy:
             job.waited_s = job.waiting_s(at)
             self.queue.remove(job)
 
-    def _place(self, job: Job, gpus: tuple[str, ...], since_at: float) -> None:
-        self.fleet.take(job.spec.id, gpus)
+    def _place(self, job: Job, gpus: tuple[str, ...], since_at: float, parts: MicroBatches) -> None:
+        self.fleet.take(job.spec.id, gpus, willing=job.spec.share > 0)
         self.projects.held[job.spec.project] += len(gpus)
         seen = self.fleet.gpus[gpus[0]].seen
         job.phase, job.gpus, job.since_at, job.ended_as = Phase.PLACED, gpus, since_at, None
         job.device = seen.device if seen is not None else ""
+        job.parts, job.slowed_at = parts, self._at
+        for other in self._neighbours(job):
+            other.settle(self._at)
+            other.measured = 0.0
+            other.beside[job.spec.id] = self._slowdown(other, job)
+            job.beside[other.spec.id] = self._slowdown(job, other)
+
+    def _neighbours(self, job: Job) -> list[Job]:
+        """Those with which it shares GPU instances, each once."""
+        ids = dict.fromkeys(id_ for name in job.gpus for id_ in self.fleet.gpus[name].jobs if id_ != job.spec.id)
+        return [self.jobs[id_] for id_ in ids]
+
+    def _slowdown(self, job: Job, other: Job) -> Slowdown:
+        """What another one on one of its GPU instances costs a job."""
+        return self.pairs.of(job.device, job.spec.workload, other.spec.workload) or UNPROFILED
 
     def _vacate(self, job: Job) -> None:
+        job.settle(self._at)
+        for id_ in job.beside:
+            other = self.jobs[id_]
+            other.settle(self._at)
+            other.measured = 0.0
+            del other.beside[job.spec.id]
+        job.beside, job.measured = {}, 0.0
         self.fleet.give(job.spec.id, job.gpus)
         self.projects.held[job.spec.project] -= len(job.gpus)
         job.gpus, job.device = (), ""
+        job.parts = MicroBatches(count=1, memory_mib=job.spec.memory_mib)
 
     def _under_way(self, event: JobUnderWay) -> None:
         job = self.jobs.get(event.id)
@@ -174,7 +217,10 @@ class JobPolicy:
             return
         self._leave_queue(job, job.queued_at)
         job.attempt = event.attempt
-        self._place(job, event.gpus, event.since_at + self._set_back)
+        job.lost_s += event.lost_s
+        ways = (way for way in job.spec.micro_batches if way.count == event.micro_batches)
+        parts = next(ways, MicroBatches(count=event.micro_batches, memory_mib=job.spec.memory_mib))
+        self._place(job, event.gpus, event.since_at + self._set_back, parts)
         if event.stopping:
             job.phase, job.withdrawn = Phase.STOPPING, True
 
@@ -224,8 +270,21 @@ class JobPolicy:
         job = self.jobs.get(event.id)
         if job is None or not job.gpus or event.attempt != job.attempt or event.iteration_s <= 0:
             return
-        job.iterations, job.iteration_s, job.progressed_s = event.iterations, event.iteration_s, job.running_s(at)
+        if event.length and not job.spec.iterations:
+            job.spec = replace(job.spec, iterations=event.length)
+        job.iterations, job.iteration_s = event.iterations, event.iteration_s / job.slowdown
+        job.progressed_s = job.alone_s(at)
         job.note_told(self.lengths, at)
+
+    def _measured(self, at: float, event: PairMeasured) -> None:
+        job = self.jobs.get(event.id)
+        if job is None or not job.beside or event.attempt != job.attempt or event.slowdown <= 0:
+            return
+        job.settle(at)
+        if event.slowdown - 1 > job.spec.share:
+            worst = max(job.beside, key=lambda id_: (job.beside[id_].expected, id_))
+            self.pairs.note_worse(job.device, job.spec.workload, self.jobs[worst].spec.workload)
+        job.measured = max(1.0, event.slowdown / job.parts.factor)
 
     def _over(self, at: float, event: AttemptOver, decisions: list[Decision]) -> None:
         job = self.jobs.get(event.id)
@@ -242,7 +301,7 @@ class JobPolicy:
         verdict = after(self._knobs, ended, lasted_s, job.spec.restarts, job.restarts, job.short_ends)
         job.restarts, job.short_ends = verdict.restarts, verdict.short_ends
         if verdict.ended is None:
-            job.iterations, job.progressed_s = event.iterations, job.ran_s
+            job.iterations, job.progressed_s = event.iterations, job.ran_s - job.lost_s
             job.bind(event.home)
             job.moved, job.not_before, job.phase = 0, at + verdict.pause_s, Phase.WAITING
             self._wait(job, at)
@@ -256,11 +315,12 @@ class JobPolicy:
             )
             return
         del self.jobs[event.id]
-        ratios = job.ratios(job.ran_s) if verdict.ended is Ended.SUCCEEDED else {}
+        alone_s = job.ran_s - job.lost_s
+        ratios = job.ratios(alone_s) if verdict.ended is Ended.SUCCEEDED else {}
         if ratios:
-            self.lengths.learn(Run(project=job.spec.project, name=job.spec.name, seconds=job.ran_s, ratios=ratios))
+            self.lengths.learn(Run(project=job.spec.project, name=job.spec.name, seconds=alone_s, ratios=ratios))
         decisions.append(
-            Finish(id=event.id, ended=verdict.ended, message=verdict.message, seconds=job.ran_s, ratios=ratios)
+            Finish(id=event.id, ended=verdict.ended, message=verdict.message, seconds=alone_s, ratios=ratios)
         )
 
     def _lost(self, event: GpuLost, decisions: list[Decision]) -> None:
@@ -288,16 +348,35 @@ class JobPolicy:
                 message = "Jobs before it in the order need its GPU instances."
                 decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
         self.places.check()
+        self._forget()
+        shares = self._knobs.sharing is not Sharing.NONE
         for place, job in enumerate(self.queue, 1):
-            if not self.fleet.free:
+            if not self.fleet.free and not (shares and any(pool.half for pool in self.fleet.pools.values())):
                 break
-            gpus = self.places.gpus_for(job, at)
-            if gpus is not None:
-                self._start(job, gpus, at, place, decisions)
+            gpus = self.places.gpus_for(job, at) if self.fleet.free else None
+            shared = self.places.hosts_for(job, at, self._wait_s) if gpus is None and shares else None
+            if shared is not None:
+                self._start(job, shared, at, place, decisions)
+                self._forget()
+            elif gpus is not None:
+                self._start(job, Shared(gpus, (), job.parts), at, place, decisions)
+                self.partners.begin()
             elif not self.places.passable(job, at):
                 break
 
-    def _start(self, job: Job, gpus: tuple[str, ...], at: float, place: int, decisions: list[Decision]) -> None:
+    def _forget(self) -> None:
+        """What was counted for those that might share is not true any more."""
+        self.partners.begin()
+        self._starts = None
+
+    def _wait_s(self, job: Job) -> float:
+        """How long a job would wait for GPU instances of its own, by the plan; inf = for ever."""
+        if self._starts is None:
+            self._starts = self._outlook().starts(self._at)
+        return max(0.0, self._starts.get(job.spec.id, inf) - self._at)
+
+    def _start(self, job: Job, shared: Shared, at: float, place: int, decisions: list[Decision]) -> None:
+        gpus = shared.gpus
         turn, waited_s = self.queue.turn(job), job.waiting_s(at)
         kept_for = self.places.kept.id if self.places.kept is not None and self.places.kept.id != job.spec.id else ""
         if self.places.kept is not None and self.places.kept.id == job.spec.id:
@@ -306,7 +385,7 @@ class JobPolicy:
         length = job.left(self.lengths, at, self._device(gpus))
         self._leave_queue(job, at)
         job.attempt += 1
-        self._place(job, gpus, at)
+        self._place(job, gpus, at, shared.parts)
         reasons = Reasons(
             setting=self._knobs.name,
             turn=turn,
@@ -318,7 +397,16 @@ class JobPolicy:
             kept_for=kept_for,
             refused={code: count for code, count in self.fleet.refusals.items() if count},
         )
-        decisions.append(Start(id=job.spec.id, attempt=job.attempt, gpus=gpus, reasons=reasons))
+        decisions.append(
+            Start(
+                id=job.spec.id,
+                attempt=job.attempt,
+                gpus=gpus,
+                reasons=reasons,
+                beside=shared.beside,
+                micro_batches=shared.parts.count,
+            )
+        )
 
     def _device(self, gpus: tuple[str, ...]) -> str:
         seen = self.fleet.gpus[gpus[0]].seen
@@ -339,8 +427,14 @@ class JobPolicy:
             look_at = self._look_at(at if self._unlooked else self._crosses_at)
         return min(resting, self.queue.next_due(), look_at)
 
+    def _outlook(self) -> Outlook:
+        return Outlook(
+            self._knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.places, self._wait_s
+        )
+
     def _answer(self, at: float, question: Question) -> Decision:
-        outlook = Outlook(self._knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.places.kept)
+        self._forget()
+        outlook = self._outlook()
         if isinstance(question, QueueAsked):
             return outlook.publish(at, self._set_back)
         misfit = outlook.misfit(question.spec)
@@ -348,6 +442,7 @@ class JobPolicy:
             return TrialAnswered(id=question.spec.id, gpus=(), expected=None, misfit=misfit)
         job = self.jobs[question.spec.id] = Job(JobSubmitted(spec=question.spec, submitted_at=at - self._set_back))
         self.queue.add(job, at)
+        self._forget()
         expected = next(job for job in outlook.publish(at, self._set_back).jobs if job.id == question.spec.id)
         at_once = expected.start_at is not None and expected.start_at[0] <= at - self._set_back
         gpus = (self.places.gpus_for(job, at) or ()) if at_once else ()
@@ -360,10 +455,16 @@ class JobPolicy:
         held: Counter[str] = Counter()
         for job in self.jobs.values():
             held[job.spec.project] += len(job.gpus)
+        beside = sum(
+            set(job.beside) != {other.spec.id for other in self._neighbours(job)}
+            or any(job.beside[other.spec.id] != self._slowdown(job, other) for other in self._neighbours(job))
+            for job in self.jobs.values()
+        )
         waiting = {id_ for id_, job in self.jobs.items() if job.phase is Phase.WAITING}
         return (
             self.fleet.differing()
             + self.queue.differing(self._at)
+            + beside
             + (+held != +self.projects.held)
             + (waiting != {job.spec.id for job in self.queue})
         )

@@ -24,6 +24,24 @@ class JobRefusal(StrEnum):
     HOME = "home"
 
 
+class PairRefusal(StrEnum):
+    """Why a job does not start beside one that runs."""
+
+    STOPPING = "stopping"
+    FULL = "full"
+    FEW = "few"
+    KEPT = "kept"
+    UNWILLING = "unwilling"
+    UNPROFILED = "unprofiled"
+    WORSE = "worse"
+    SHARE = "share"
+    ITS_SHARE = "its_share"
+    MEMORY_UNKNOWN = "memory_unknown"
+    MEMORY = "memory"
+    LITTLE = "little"
+    WAITING = "waiting"
+
+
 class Turn(StrEnum):
     """Why a job was tried when it was: in its order, by patience, by an operator's order."""
 
@@ -50,14 +68,33 @@ class Reasons:
     refused: Mapping[JobRefusal, int]
 
 
+class Beside(NamedTuple):
+    """
+    A host that a job starts beside as a guest: how many times longer an iteration of the job takes because of it
+    (``own``), and one of the host because of the job (``its``), as expected and at most (in nine cases of ten).
+    """
+
+    id: str
+    own: float
+    own_most: float
+    its: float
+    its_most: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start ``attempt`` of a job on all of ``gpus``; the rank of each is its place there, those of a node in a row."""
+    """
+    Start ``attempt`` of a job on all of ``gpus``; the rank of each is its place there, those of a node in a row.
+    ``beside``: its hosts there, () = it has all of its GPU instances for itself; ``micro_batches``: in how many parts it
+    is to run its batch.
+    """
 
     id: str
     attempt: int
     gpus: tuple[str, ...]
     reasons: Reasons
+    beside: tuple[Beside, ...] = ()
+    micro_batches: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +119,10 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The job is over for good. ``run``: what is to be remembered of one that succeeded."""
+    """
+    The job is over for good. ``seconds`` and ``ratios``: what is to be remembered of one that succeeded
+    (:class:`~scheduler.policy.jobs.events.Run`).
+    """
 
     id: str
     ended: Ended
@@ -111,7 +151,8 @@ class Wait(StrEnum):
 class Expected:
     """
     Times of a job, each (expected, later in one case of ten), None = nobody can say. ``gpus``: where it runs, () = it
-    waits, and ``why`` and ``message`` say for what. ``place`` in the queue from 1, 0 = it runs.
+    waits, and ``why`` and ``message`` say for what. ``place`` in the queue from 1, 0 = it runs. ``beside``: the jobs
+    with which it shares GPU instances, of which it is a ``guest`` where they were there first.
     """
 
     id: str
@@ -123,6 +164,8 @@ class Expected:
     waited_s: float
     why: Wait
     message: str
+    beside: tuple[str, ...] = ()
+    guest: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from scheduler.policy.jobs.spec import JobSpec
 
@@ -21,9 +22,9 @@ class Ended(StrEnum):
 class JobSubmitted:
     """
     A job waits. A rule that takes over is told what it cannot know by the fields with defaults: ``attempt`` = attempts
-    so far, ``waited_s`` and ``ran_s`` = time in the queue and on GPU instances before now, ``moved`` = the place of the
-    operator's order among such orders (0 = none), ``not_before`` = the end of its back-off; the others as in
-    :class:`AttemptOver`.
+    so far, ``waited_s`` and ``ran_s`` = time in the queue and on GPU instances before now, ``lost_s`` = what of the
+    latter other trainings beside it cost it, ``moved`` = the place of the operator's order among such orders (0 =
+    none), ``not_before`` = the end of its back-off; the others as in :class:`AttemptOver`.
     """
 
     spec: JobSpec
@@ -38,17 +39,24 @@ class JobSubmitted:
     home: str = ""
     held: bool = False
     moved: int = 0
+    lost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUnderWay:
-    """Told to a rule that takes over: ``attempt`` was placed on ``gpus`` at ``since_at``. ``stopping``: it is being ended."""
+    """
+    Told to a rule that takes over: ``attempt`` was placed on ``gpus`` at ``since_at``, earlier ones first, so that hosts
+    come before their guests. ``stopping``: it is being ended. ``micro_batches``: in how many parts it runs its batch;
+    ``lost_s``: what others beside it cost the attempt so far.
+    """
 
     id: str
     attempt: int
     gpus: tuple[str, ...]
     since_at: float
     stopping: bool = False
+    micro_batches: int = 1
+    lost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +91,16 @@ class StartRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgressed:
-    """The attempt has done ``iterations`` of the job in all, and one takes ``iteration_s`` now."""
+    """
+    The attempt has done ``iterations`` of the job in all, and one takes ``iteration_s`` now, whoever is beside it.
+    ``length``: how many the job has, as its process says, 0 = it says nothing; it counts where its owner said none.
+    """
 
     id: str
     attempt: int
     iterations: int
     iteration_s: float
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +122,8 @@ class GpuSeen:
     """
     A GPU instance reports. ``device``: its kind; ``mig``: a slice, which forms no gangs; ``closed``: why it takes no
     job (drained, paused, protected, unhealthy), '' = it does; ``attached``: trainings there that this rule did not
-    place; ``held``: instances of functions that are meant to stay there.
+    place; ``held``: instances of functions that are meant to stay there; ``context_mib``: what a process takes of its
+    memory before it does anything.
     """
 
     gpu: str
@@ -121,6 +134,7 @@ class GpuSeen:
     closed: str = ""
     attached: int = 0
     held: int = 0
+    context_mib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +165,9 @@ class LimitsChanged:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """
-    A job that succeeded, for lengths to be learnt from: it held its GPU instances for ``seconds``; ``ratios``: what was
-    left of it over what a source (:class:`~scheduler.policy.jobs.lengths.Source`) told, of each that was asked first.
+    A job that succeeded, for lengths to be learnt from: it held its GPU instances for ``seconds``, less what others
+    beside it cost it; ``ratios``: what was left of it over what a source
+    (:class:`~scheduler.policy.jobs.lengths.Source`) told, of each that was asked first.
     """
 
     project: str
@@ -166,6 +181,39 @@ class RunsKnown:
     """Told to a rule that takes over: the last runs, oldest first."""
 
     runs: Sequence[Run]
+
+
+class PairKnown(NamedTuple):
+    """
+    On one ``device``, an iteration of ``workload`` takes ``slowdown`` (>= 1) times as long as alone while ``beside``
+    trains there too; more than ``most`` times in one case of ten.
+    """
+
+    device: str
+    workload: str
+    beside: str
+    slowdown: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairsKnown:
+    """All pairs that are measured or predicted, in both directions: those that are not named are never formed."""
+
+    pairs: Sequence[PairKnown]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairMeasured:
+    """
+    The attempt is measured to take ``slowdown`` times as long as alone, beside those that are beside it now. It holds
+    instead of what was predicted until they change. Where it is more than the job's owner allows, the pair is not
+    formed again until the next :class:`PairsKnown`.
+    """
+
+    id: str
+    attempt: int
+    slowdown: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,5 +247,7 @@ Event = (
     | GpuLost
     | LimitsChanged
     | RunsKnown
+    | PairsKnown
+    | PairMeasured
     | Question
 )

@@ -4,11 +4,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from scheduler.policy.jobs.decisions import JobRefusal, Wait
+from scheduler.policy.jobs.decisions import JobRefusal, PairRefusal, Wait
 from scheduler.policy.jobs.fleet import Fleet, Needs
 from scheduler.policy.jobs.job import Job, Phase
+from scheduler.policy.jobs.knobs import JobKnobs
 from scheduler.policy.jobs.plan import Reservation
 from scheduler.policy.jobs.projects import Projects
+from scheduler.policy.jobs.sharing import Candidate, Doubt
+from scheduler.policy.jobs.spec import MicroBatches
 
 _WORDS: Final[Mapping[JobRefusal, str]] = {
     JobRefusal.LOST: "silent",
@@ -102,3 +105,84 @@ def _pins(fleet: Fleet, job: Job, kept: frozenset[str]) -> str:
         elif name in kept:
             parts.append(f"{name} is kept for another job")
     return "; ".join(parts) or "all of them are free, and it is next"
+
+
+#: What stands against jobs that run as hosts.
+DOUBTS: Final[Mapping[PairRefusal, str]] = {
+    PairRefusal.STOPPING: "end just now",
+    PairRefusal.FULL: "have no room for another one",
+    PairRefusal.FEW: "have too few GPU instances for it",
+    PairRefusal.KEPT: "are on GPU instances that are kept",
+    PairRefusal.UNWILLING: "admit nobody beside them",
+    PairRefusal.UNPROFILED: "were never profiled beside it",
+    PairRefusal.WORSE: "were much worse beside its kind than predicted",
+    PairRefusal.SHARE: "could slow it by more than its owner allows",
+    PairRefusal.ITS_SHARE: "could be slowed by more than their owners allow",
+    PairRefusal.MEMORY_UNKNOWN: "do not say how much memory they need",
+    PairRefusal.MEMORY: "leave too little memory",
+    PairRefusal.LITTLE: "would do too little together with it",
+    PairRefusal.WAITING: "would end with it later on average than if it waited",
+}
+
+
+def runs(job: Job) -> str:
+    """What a running job does."""
+    if not job.beside:
+        return "It runs."
+    others = ", ".join(sorted(job.beside))
+    source = "measured" if job.measured else "expected"
+    return f"It runs beside {others}, at {1 / job.slowdown:.2f} of its speed ({source})."
+
+
+def beside_nobody(knobs: JobKnobs, fleet: Fleet, doubt: Doubt) -> str:
+    """Why a job that may share starts beside nobody."""
+    if not doubt.refused:
+        words = ""
+    else:
+        counts = ", ".join(f"{count} {DOUBTS[code]}" for code, count in sorted(doubt.refused.items()))
+        words = f" Of the {'other ' if doubt.best is not None else ''}jobs that run, {counts}."
+    best = doubt.best
+    if best is None or doubt.why is None:
+        return words.strip() or "Nobody runs beside whom it could start."
+    own, its = best.own, best.its
+    return (
+        f"Beside {best.host.spec.id} it would run at {1 / own.expected:.2f} and {best.host.spec.id} at"
+        f" {1 / its.expected:.2f} of their speeds (in one case of ten below {1 / own.most:.2f} and"
+        f" {1 / its.most:.2f}); refused because {_because(knobs, fleet, doubt.parts, best, doubt.why)}.{words}"
+    )
+
+
+def _because(knobs: JobKnobs, fleet: Fleet, parts: MicroBatches, best: Candidate, why: PairRefusal) -> str:
+    """What stands against a pair, for the job's owner."""
+    host = best.host.spec.id
+    match why:
+        case PairRefusal.MEMORY:
+            seen = fleet.gpus[best.names[0]].seen
+            there = seen.memory_mib if seen is not None else 0.0
+            context = (
+                f" and two contexts of {seen.context_mib:.0f} MiB" if seen is not None and seen.context_mib else ""
+            )
+            return (
+                f"{parts.memory_mib:.0f} MiB and {best.host.parts.memory_mib:.0f} MiB do not fit into {there:.0f} MiB with"
+                f" {100 * knobs.spare_part:.0f} %{context} to spare"
+            )
+        case PairRefusal.LITTLE:
+            return (
+                f"together they would do {best.gain:.2f} times the work of one, {knobs.least_gain:g} are asked for, and it"
+                f" is not short enough to be through within {100 * knobs.short_part:.0f} % of its wait"
+            )
+        case PairRefusal.WAITING:
+            return "on average both would end later than if it waited"
+        case PairRefusal.SHARE:
+            return f"it could take up to {best.own.most:.2f} times as long, more than its owner allows"
+        case PairRefusal.ITS_SHARE:
+            return f"{host} could take up to {best.its.most:.2f} times as long, more than its owner allows"
+        case PairRefusal.WORSE:
+            return "such a pair was measured to be worse than its owner allows"
+        case PairRefusal.KEPT:
+            return f"the GPU instances of {host} are kept for whoever is first"
+        case PairRefusal.FEW:
+            return f"there are too few GPU instances beside {host} and others"
+        case PairRefusal.MEMORY_UNKNOWN:
+            return f"{host} does not say how much memory it needs"
+    return f"{host} takes nobody now"

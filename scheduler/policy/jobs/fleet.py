@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from scheduler.policy.jobs.decisions import JobRefusal
 from scheduler.policy.jobs.events import GpuSeen
 
-#: Jobs on a GPU instance at a time.
-TENANTS: Final = 1
+#: Jobs on a GPU instance at a time: a host, and a guest where both their owners allow it.
+TENANTS: Final = 2
 
 
 class Needs(NamedTuple):
@@ -26,7 +26,9 @@ class Needs(NamedTuple):
 
 
 class Gpu:
-    """A GPU instance: its last report, None before the first; ``jobs`` on it; ``lost`` while it is silent."""
+    """
+    A GPU instance: its last report, None before the first; ``jobs`` on it, the host first; ``lost`` while it is silent.
+    """
 
     __slots__ = ("jobs", "lost", "name", "seen")
 
@@ -37,14 +39,14 @@ class Gpu:
         self.lost = True
 
     def refusal(self) -> JobRefusal | None:
-        """Why it takes no job at all for now, None = it would take one."""
+        """Why no job may have it for itself for now, None = one may."""
         if self.lost or self.seen is None:
             return JobRefusal.LOST
         if self.seen.closed:
             return JobRefusal.CLOSED
         if self.seen.attached:
             return JobRefusal.ATTACHED
-        return JobRefusal.BUSY if len(self.jobs) >= TENANTS else None
+        return JobRefusal.BUSY if self.jobs else None
 
     @property
     def open(self) -> bool:
@@ -55,12 +57,14 @@ class Gpu:
 class Pool:
     """GPU instances of one device kind, whole or slices: a gang takes all of its own from one pool."""
 
-    __slots__ = ("count", "free", "largest_mib", "least_mib", "open", "size")
+    __slots__ = ("count", "free", "half", "largest_mib", "least_mib", "open", "size")
 
     def __init__(self) -> None:
         #: Free ones by node.
         self.free: dict[str, set[str]] = {}
         self.count = 0
+        #: By job that would have a guest: the GPU instances where there is room for one.
+        self.half: dict[str, set[str]] = {}
         #: That take jobs, and that there are.
         self.open = self.size = 0
         self.least_mib, self.largest_mib = inf, 0.0
@@ -79,6 +83,8 @@ class Fleet:
         #: Free GPU instances of all pools, and how many others take no job for what.
         self.free = 0
         self.refusals: Counter[JobRefusal] = Counter()
+        #: Jobs whose owners allow another one beside them.
+        self._willing: set[str] = set()
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
@@ -102,7 +108,10 @@ class Fleet:
         self._enter(gpu)
         return list(gpu.jobs)
 
-    def take(self, job: str, names: Iterable[str]) -> None:
+    def take(self, job: str, names: Iterable[str], *, willing: bool = False) -> None:
+        """``willing``: another job may come beside it."""
+        if willing:
+            self._willing.add(job)
         for name in names:
             gpu = self._gpu(name)
             self._leave(gpu)
@@ -115,6 +124,7 @@ class Fleet:
             self._leave(gpu)
             gpu.jobs.remove(job)
             self._enter(gpu)
+        self._willing.discard(job)
 
     def _gpu(self, name: str) -> Gpu:
         """Made where it was not known: nothing is placed there before it has reported."""
@@ -141,16 +151,12 @@ class Fleet:
         pool.size += sign
         if gpu.open:
             pool.open += sign
+            if 0 < len(gpu.jobs) < TENANTS and self._willing.issuperset(gpu.jobs):
+                _index(pool.half, gpu.jobs[0], gpu.name, sign)
         if why is None:
             pool.count += sign
             self.free += sign
-            names = pool.free.setdefault(gpu.seen.node, set())
-            if sign > 0:
-                names.add(gpu.name)
-            else:
-                names.remove(gpu.name)
-                if not names:
-                    del pool.free[gpu.seen.node]
+            _index(pool.free, gpu.seen.node, gpu.name, sign)
         # Bounds of what it ever held: they only save work.
         pool.least_mib = min(pool.least_mib, gpu.seen.memory_mib)
         pool.largest_mib = max(pool.largest_mib, gpu.seen.memory_mib)
@@ -196,18 +202,57 @@ class Fleet:
             pool = self.pools[key]
             if pool.count < needs.size:
                 continue
-            picky = bool(without) or needs.memory_mib > pool.least_mib
-            nodes: dict[str, Collection[str]] = {}
-            for node, names in pool.free.items():
-                if needs.home not in ("", node):
-                    continue
-                usable = [name for name in names if self._takes(name, needs, without)] if picky else names
-                if usable:
-                    nodes[node] = usable
-            chosen = self._from_nodes(needs.size, nodes)
+            chosen = self._from_nodes(needs.size, self._usable(pool, needs, without))
             if chosen is not None:
                 return chosen
         return None
+
+    def _usable(self, pool: Pool, needs: Needs, without: Collection[str]) -> dict[str, Collection[str]]:
+        """The free GPU instances of a pool that a job may have, by node."""
+        picky = bool(without) or needs.memory_mib > pool.least_mib
+        nodes: dict[str, Collection[str]] = {}
+        for node, names in pool.free.items():
+            if needs.home not in ("", node):
+                continue
+            usable = [name for name in names if self._takes(name, needs, without)] if picky else names
+            if usable:
+                nodes[node] = usable
+        return nodes
+
+    def spare(self, needs: Needs, key: PoolKey, without: Collection[str]) -> list[str]:
+        """The free ones of a pool that a job may have, though they may not be enough, in the order in which they rank."""
+        usable = [name for names in self._usable(self.pools[key], needs, without).values() for name in names]
+        if needs.pins:
+            usable = [name for name in usable if name in needs.pins]
+        return sorted(usable, key=self._rank)
+
+    def half(self, needs: Needs, key: PoolKey, without: Collection[str]) -> dict[str, list[str]]:
+        """
+        Jobs of a pool beside which there is room, each with the GPU instances where a job may be its guest, as they rank.
+        ``without``: of the host of one of these nothing.
+        """
+        hosts: dict[str, list[str]] = {}
+        for id_, names in self.pools[key].half.items():
+            if without and any(id_ in self.gpus[name].jobs for name in without):
+                continue
+            usable = [
+                name
+                for name in names
+                if (not needs.pins or name in needs.pins)
+                and (seen := self.gpus[name].seen) is not None
+                and needs.home in ("", seen.node)
+            ]
+            if usable:
+                hosts[id_] = sorted(usable, key=self._rank)
+        return hosts
+
+    def place_of(self, name: str) -> tuple[str, int, str]:
+        """By it, GPU instances stand in a row: those of a node together."""
+        return self._rank(name)
+
+    def in_rank(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of a node in a row."""
+        return tuple(sorted(names, key=self._rank))
 
     def gather(self, size: int, gpus: Iterable[Gpu]) -> tuple[str, ...]:
         """``size`` of ``gpus``, of which there are enough, from the fewest nodes."""
@@ -275,6 +320,7 @@ class Fleet:
     def differing(self) -> int:
         """How many pools differ from a fresh count, of which each is a defect."""
         fresh = Fleet()
+        fresh._willing = self._willing
         for gpu in self.gpus.values():
             copy = fresh.gpus.setdefault(gpu.name, Gpu(gpu.name))
             copy.seen, copy.jobs, copy.lost = gpu.seen, list(gpu.jobs), gpu.lost
@@ -282,8 +328,21 @@ class Fleet:
         keys = self.pools.keys() | fresh.pools.keys()
         empty = Pool()
         pools = sum(_counts(self.pools.get(key, empty)) != _counts(fresh.pools.get(key, empty)) for key in keys)
-        return pools + (self.free != fresh.free) + (+self.refusals != +fresh.refusals)
+        there = {job for gpu in self.gpus.values() for job in gpu.jobs}
+        strangers = len(self._willing - there)
+        return pools + (self.free != fresh.free) + (+self.refusals != +fresh.refusals) + strangers
 
 
-def _counts(pool: Pool) -> tuple[int, int, int, dict[str, set[str]]]:
-    return pool.size, pool.open, pool.count, pool.free
+def _index(by: dict[str, set[str]], key: str, name: str, sign: int) -> None:
+    """Add a GPU instance to those of a key, or take it out."""
+    names = by.setdefault(key, set())
+    if sign > 0:
+        names.add(name)
+    else:
+        names.remove(name)
+        if not names:
+            del by[key]
+
+
+def _counts(pool: Pool) -> tuple[int, int, int, dict[str, set[str]], dict[str, set[str]]]:
+    return pool.size, pool.open, pool.count, pool.free, pool.half

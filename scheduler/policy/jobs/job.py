@@ -1,11 +1,13 @@
 """What the rule keeps of each job."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from scheduler.policy.jobs.events import Ended, JobSubmitted
 from scheduler.policy.jobs.fleet import Needs
 from scheduler.policy.jobs.lengths import Length, Lengths, Source
-from scheduler.policy.jobs.spec import JobSpec
+from scheduler.policy.jobs.pairs import Slowdown, end_beside
+from scheduler.policy.jobs.spec import JobSpec, MicroBatches
 
 
 class Phase(StrEnum):
@@ -25,11 +27,14 @@ class Job:
     """
     A job that is not over. ``attempt``: the last that was placed; ``gpus`` it is on since ``since_at``; ``queued_at``:
     since when it waits; times before that are in ``waited_s`` and ``ran_s``. ``told``: what was left of it when each
-    source was first asked, and the time that it had run then.
+    source was first asked, and the time that it had run then. ``beside``: what each job costs it with which it shares
+    GPU instances. Times that a length is made of (what it has run, what is left) are those alone, so what it lost to
+    others (``lost_s`` until ``slowed_at``) does not count as run.
     """
 
     __slots__ = (
         "attempt",
+        "beside",
         "device",
         "ended_as",
         "gpus",
@@ -37,9 +42,12 @@ class Job:
         "iteration_s",
         "iterations",
         "length",
+        "lost_s",
+        "measured",
         "moved",
         "needs",
         "not_before",
+        "parts",
         "phase",
         "progressed_s",
         "queued_at",
@@ -47,6 +55,7 @@ class Job:
         "restarts",
         "short_ends",
         "since_at",
+        "slowed_at",
         "spec",
         "submitted_at",
         "told",
@@ -65,7 +74,13 @@ class Job:
         self.device = ""
         self.since_at = self.queued_at = 0.0
         #: Iterations done, what one takes (0 = not measured) and the time that the job had run when that was told.
-        self.iterations, self.iteration_s, self.progressed_s = event.iterations, 0.0, event.ran_s
+        self.iterations, self.iteration_s = event.iterations, 0.0
+        self.progressed_s = event.ran_s - event.lost_s
+        self.lost_s, self.slowed_at = event.lost_s, 0.0
+        self.beside: dict[str, Slowdown] = {}
+        #: What all of them cost it together by measurement, 0 = not measured; how its attempt runs its batch.
+        self.measured = 0.0
+        self.parts = MicroBatches(count=1, memory_mib=event.spec.memory_mib)
         self.told: dict[Source, tuple[float, float]] = {}
         self.withdrawn = False
         #: How its attempt is over by a decision of the rule; None = as it is reported.
@@ -91,9 +106,38 @@ class Job:
         """Time on GPU instances so far."""
         return self.ran_s + (at - self.since_at if self.gpus else 0.0)
 
+    def alone_s(self, at: float) -> float:
+        """Of that, the time that it would have taken to come as far if nobody had been beside it."""
+        return self.running_s(at) - self._lost_s(at)
+
+    @property
+    def slowdown(self) -> float:
+        """How many times longer than alone an iteration takes now."""
+        return self.parts.factor * self.besides
+
+    @property
+    def besides(self) -> float:
+        """Of that, what those beside it cost it."""
+        return self.measured or max((slowdown.expected for slowdown in self.beside.values()), default=1.0)
+
+    def _lost_s(self, at: float) -> float:
+        slowdown = self.slowdown if self.gpus else 1.0
+        return self.lost_s + ((at - self.slowed_at) * (1.0 - 1.0 / slowdown) if slowdown > 1.0 else 0.0)
+
+    def settle(self, at: float) -> None:
+        """Its slowdown is about to change."""
+        self.lost_s, self.slowed_at = self._lost_s(at), at
+
+    def beside_at(self, id_: str) -> float:
+        """How many times longer an iteration takes because of one of those beside it; a measurement counts for all."""
+        expected = self.beside[id_].expected
+        if self.measured:
+            expected *= self.measured / max(slowdown.expected for slowdown in self.beside.values())
+        return self.parts.factor * expected
+
     def left(self, lengths: Lengths, at: float, device: str = "") -> Length:
         """What is left of it on ``device`` ('' = where it is, else the fastest)."""
-        ran_s = self.running_s(at)
+        ran_s = self.alone_s(at)
         if self.iteration_s and self.spec.iterations:
             left_s = (self.spec.iterations - self.iterations) * self.iteration_s
             return lengths.measured(left_s - (ran_s - self.progressed_s))
@@ -102,7 +146,7 @@ class Job:
 
     def note_told(self, lengths: Lengths, at: float) -> None:
         """Remember what is told of it now by a source that was not asked before."""
-        ran_s = self.running_s(at)
+        ran_s = self.alone_s(at)
         if self.iteration_s and self.spec.iterations:
             left_s = (self.spec.iterations - self.iterations) * self.iteration_s
             if left_s > 0:
@@ -113,12 +157,26 @@ class Job:
                 self.told.setdefault(source, (told_s, 0.0))
 
     def ratios(self, seconds: float) -> dict[str, float]:
-        """What was left over what was told, by source, of a job that ran for ``seconds`` in all."""
+        """What was left over what was told, by source, of a job that would have run for ``seconds`` alone."""
         return {
             source.value: (seconds - ran_s) / told_s for source, (told_s, ran_s) in self.told.items() if seconds > ran_s
         }
 
 
-def end_at(job: Job, lengths: Lengths, at: float) -> float:
-    """When a job on GPU instances is expected to have ended; one that is being ended, at once."""
-    return at if job.phase is Phase.STOPPING else at + job.left(lengths, at).expected_s
+def end_at(jobs: Mapping[str, Job], job: Job, lengths: Lengths, at: float, *, most: bool = False) -> float:
+    """
+    When a job on GPU instances is expected to have ended, or by its 90 % length; one that is being ended, at once. Of
+    those beside it, each is taken to be as slow as now until it ends.
+    """
+    if job.phase is Phase.STOPPING:
+        return at
+    left = job.left(lengths, at)
+    left_s = left.most_s if most else left.expected_s
+    if job.parts.factor == 1.0 and not job.beside:
+        return at + left_s
+    others = []
+    for id_ in job.beside:
+        other = jobs[id_]
+        other_s = 0.0 if other.phase is Phase.STOPPING else other.left(lengths, at).expected_s * other.slowdown
+        others.append((other_s, job.beside_at(id_) / job.parts.factor))
+    return at + end_beside(left_s * job.parts.factor, others)

@@ -34,6 +34,18 @@ class Passing(StrEnum):
     NONE = "none"
 
 
+class Sharing(StrEnum):
+    """
+    Beside whom a job starts for which too few GPU instances are free: nobody; the first that there are; the paper's
+    partner (SJF-BSBF: the smallest mean end of the two, where it beats waiting for that one); SMore's (``sharing.py``).
+    """
+
+    NONE = "none"
+    FIRST = "first"
+    PAIR = "pair"
+    GAIN = "gain"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobKnobs:
     """
@@ -50,6 +62,10 @@ class JobKnobs:
     preemptive            running jobs are stopped for others; needs a checkpoint at any moment         bool
     look_s                time between two looks at who must stop, 0 = whenever something has changed   >= 0
     attained_gpu_s        GPU time from which on a job is in the second queue of the order ``attained``  > 0
+    sharing               beside whom a job may start, where both owners allow it                       Sharing
+    least_gain            work that two do together that share a GPU instance, of what one does alone   >= 1
+    short_part            a newcomer may gain less that is through within this part of its wait         >= 0
+    spare_part            of the memory that stays free where two share                                 0..1
     back_off_s            pause before the first restart; each further one is twice as long             >= 0
     back_off_most_s       the longest such pause                                                        >= 0
     short_s               an attempt that fails before is a short end                                   >= 0
@@ -66,6 +82,10 @@ class JobKnobs:
     preemptive: bool = False
     look_s: float = 0.0
     attained_gpu_s: float = 8 * HOUR_S
+    sharing: Sharing = Sharing.GAIN
+    least_gain: float = 1.2
+    short_part: float = 0.1
+    spare_part: float = 0.05
     back_off_s: float = 10.0
     back_off_most_s: float = 600.0
     short_s: float = 60.0
@@ -78,6 +98,10 @@ class JobKnobs:
             ("patience_most_s", self.patience_most_s >= 0),
             ("look_s", 0 <= self.look_s < inf),
             ("attained_gpu_s", self.attained_gpu_s > 0),
+            ("sharing", self.sharing is Sharing.NONE or not self.preemptive),
+            ("least_gain", 1 <= self.least_gain < inf),
+            ("short_part", 0 <= self.short_part < inf),
+            ("spare_part", 0 <= self.spare_part < 1),
             ("back_off_s", 0 <= self.back_off_s < inf),
             ("back_off_most_s", isfinite(self.back_off_most_s) and self.back_off_most_s >= 0),
             ("short_s", 0 <= self.short_s < inf),
@@ -88,10 +112,11 @@ class JobKnobs:
 
 
 _SMORE: Final = JobKnobs()
-_PLAIN: Final = replace(_SMORE, patience_s=inf, patience_most_s=inf)
+_PLAIN: Final = replace(_SMORE, patience_s=inf, patience_most_s=inf, sharing=Sharing.NONE)
 
 #: Named settings. Without patience a baseline is what its publication says. ``tiresias`` with two queues looks as often
-#: as its authors' scheduler; ``srsf`` looks whenever a job comes or ends.
+#: as its authors' scheduler; ``srsf`` looks whenever a job comes or ends. ``sjf-ffs`` and ``sjf-bsbf`` are those of one
+#: publication: first fit sharing, and best sharing benefit first.
 SETTINGS: Final[Mapping[str, JobKnobs]] = {
     knobs.name: knobs
     for knobs in (
@@ -99,6 +124,8 @@ SETTINGS: Final[Mapping[str, JobKnobs]] = {
         replace(_PLAIN, name="fifo", order=JobOrder.ARRIVAL, passing=Passing.NONE),
         replace(_PLAIN, name="fifo-backfill", order=JobOrder.ARRIVAL, passing=Passing.BACKFILL),
         replace(_PLAIN, name="sjf"),
+        replace(_PLAIN, name="sjf-ffs", sharing=Sharing.FIRST),
+        replace(_PLAIN, name="sjf-bsbf", sharing=Sharing.PAIR),
         replace(_PLAIN, name="srsf", order=JobOrder.REMAINING_GPUS, preemptive=True),
         replace(_PLAIN, name="tiresias", order=JobOrder.ATTAINED, preemptive=True, look_s=120.0),
     )

@@ -91,7 +91,10 @@ class Recent:
 
 
 class Lengths:
-    """What was learnt so far. ``changed``: sources whose answers have changed; whoever orders by them empties it."""
+    """
+    What was learnt so far. ``changed``: sources whose answers have changed; ``changed_late``: sources whose answers may
+    have changed for jobs that have run before. Whoever orders by them empties both.
+    """
 
     def __init__(self) -> None:
         normal = NormalDist()
@@ -99,6 +102,7 @@ class Lengths:
         self._ratios = {source: Recent(RATIOS, [exp(SPREAD[source] * z) for z in shape]) for source in Source}
         self._runs: dict[tuple[Source, str, str], Recent] = {}
         self.changed: set[Source] = set()
+        self.changed_late: set[Source] = set()
 
     def learn(self, run: Run) -> None:
         """A job succeeded."""
@@ -106,6 +110,7 @@ class Lengths:
             ratios = self._ratios[Source(source)]
             before = ratios.quantile(0.5), ratios.quantile(0.9)
             ratios.add(ratio)
+            self.changed_late.add(Source(source))
             if before != (ratios.quantile(0.5), ratios.quantile(0.9)):
                 self.changed.add(Source(source))
         for key in _keys(run.project, run.name):

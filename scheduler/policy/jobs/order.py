@@ -107,11 +107,13 @@ class Queue:
 
     def advance(self, at: float) -> None:
         """Time has passed, and lengths may have changed."""
-        if self._lengths.changed:
+        if self._lengths.changed or self._lengths.changed_late:
             changed, self._lengths.changed = self._lengths.changed, set()
+            late, self._lengths.changed_late = self._lengths.changed_late, set()
             unsure = {Source.NAME, Source.PROJECT, Source.PLATFORM, Source.ASSUMED}
             for job in self._jobs.values():
-                if job.length.source in changed or (changed & unsure and job.length.source in unsure):
+                source = job.length.source
+                if source in changed or (changed & unsure and source in unsure) or (source in late and job.ran_s > 0):
                     self._renew(job, at)
         while self.next_due() <= at:
             _, id_ = heappop(self._due)

@@ -11,16 +11,24 @@ from scheduler.policy.jobs.lengths import Lengths
 from scheduler.policy.jobs.order import Queue
 from scheduler.policy.jobs.plan import Reservation, reserve
 from scheduler.policy.jobs.projects import Projects
+from scheduler.policy.jobs.sharing import Doubt, Partners, Shared, Waits
 
 
 class Places:
     """The state of a rule, to choose from. ``kept``: what is reserved, None = nothing."""
 
     def __init__(
-        self, knobs: JobKnobs, fleet: Fleet, projects: Projects, queue: Queue, jobs: Mapping[str, Job], lengths: Lengths
+        self,
+        knobs: JobKnobs,
+        fleet: Fleet,
+        projects: Projects,
+        queue: Queue,
+        jobs: Mapping[str, Job],
+        lengths: Lengths,
+        partners: Partners,
     ) -> None:
         self._knobs, self._fleet, self._projects, self._queue = knobs, fleet, projects, queue
-        self._jobs, self._lengths = jobs, lengths
+        self._jobs, self._lengths, self._partners = jobs, lengths, partners
         self.kept: Reservation | None = None
 
     def gpus_for(self, job: Job, at: float) -> tuple[str, ...] | None:
@@ -43,6 +51,29 @@ class Places:
             if gpus is not None and at + self._left_on(job, gpus, at) > kept.at:
                 gpus = None
         return gpus
+
+    def hosts_for(self, job: Job, at: float, wait_s: Waits) -> Shared | None:
+        """Where a job for which too few GPU instances are free would start beside others, None = nowhere."""
+        if not self._partners.may_share(job) or not self._allowed(job):
+            return None
+        return self._partners.hosts_for(job, self.keys(job), at, self._kept_from(job), wait_s)
+
+    def doubt(self, job: Job, at: float, wait_s: Waits) -> Doubt | None:
+        """Why it starts beside nobody, None = that is not asked."""
+        if not self._partners.may_share(job) or not self._allowed(job):
+            return None
+        return self._partners.doubt(job, self.keys(job), at, self._kept_from(job), wait_s)
+
+    def _allowed(self, job: Job) -> bool:
+        """Whether the project may have more, and whoever is first of it still what is kept for it."""
+        room = self._projects.room(job.spec.project)
+        first = self._jobs[self.kept.id] if self.kept is not None and self.kept.id != job.spec.id else None
+        of_both = first is not None and first.spec.project == job.spec.project
+        return room >= job.needs.size + (first.needs.size if first is not None and of_both else 0)
+
+    def _kept_from(self, job: Job) -> frozenset[str]:
+        """What is kept for another one."""
+        return self.kept.gpus if self.kept is not None and self.kept.id != job.spec.id else frozenset()
 
     def _left_on(self, job: Job, gpus: tuple[str, ...], at: float) -> float:
         """The 90 % length of a job that waits, on ``gpus``."""
@@ -102,7 +133,7 @@ class Places:
         if room >= job.needs.size:
             return at
         for freed_at, size in sorted(
-            (end_at(other, self._lengths, at), len(other.gpus))
+            (end_at(self._jobs, other, self._lengths, at), len(other.gpus))
             for other in self._jobs.values()
             if other.gpus and other.spec.project == job.spec.project
         ):
@@ -122,5 +153,5 @@ class _ReadyAt:
     def __call__(self, gpu: Gpu) -> float:
         for id_ in gpu.jobs:
             if id_ not in self._ends:
-                self._ends[id_] = end_at(self._jobs[id_], self._lengths, self._at)
+                self._ends[id_] = end_at(self._jobs, self._jobs[id_], self._lengths, self._at)
         return max((self._ends[id_] for id_ in gpu.jobs), default=self._at)

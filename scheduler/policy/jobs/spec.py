@@ -5,6 +5,18 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatches:
+    """
+    A way to run a job: its batch in ``count`` parts, one after the other (gradient accumulation). It needs
+    ``memory_mib`` then on each GPU instance, and an iteration takes ``factor`` times as long as in one part.
+    """
+
+    count: int
+    memory_mib: float
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """
     A training that asks for ``count`` GPU instances, or for those that ``gpus`` names (a pin).
@@ -12,6 +24,10 @@ class JobSpec:
     ``device``: the kind that it must have, '' = any. ``memory_mib`` on each GPU instance; 0 = not known, so all of it.
     Its length is said by ``iterations`` or ``duration_s`` (0 = not said); ``iteration_s``: the profile's time of an
     iteration by device. ``restarts``: how often it may be started again.
+
+    ``share``: an iteration may take up to 1 + ``share`` times as long because of another training; 0 = nobody runs
+    beside it. ``workload``: the profile by which it is known what it costs others and they it, '' = none.
+    ``micro_batches``: other ways to run it where the memory is short, by ``count``, which is above 1.
     """
 
     id: str
@@ -25,6 +41,9 @@ class JobSpec:
     duration_s: float = 0.0
     iteration_s: Mapping[str, float] = field(default_factory=dict)
     restarts: int = 0
+    share: float = 0.0
+    workload: str = ""
+    micro_batches: tuple[MicroBatches, ...] = ()
 
     @property
     def size(self) -> int:

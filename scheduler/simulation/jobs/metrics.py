@@ -17,10 +17,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     "wait_p99": "99th percentile of it, h",
     "makespan": "first arrival to last end, h",
     "slowdown_max": "largest completion over the length alone",
-    "gpu_share": "GPU time held, of all until the last end",
+    "gpu_share": "GPU time held by a job or two, of all until the last end",
     "failed": "jobs that did not succeed",
     "restarts": "attempts after the first for each job, those after a preemption included",
     "preemptions": "jobs stopped for others, for each job",
+    "guests": "attempts that started beside another job, for each job",
 }
 
 
@@ -34,7 +35,7 @@ def figures(result: JobResult) -> dict[str, float]:
     completion, alone = (ended - submitted) / 3600.0, np.array(result.alone_s) / 3600.0
     wait = np.maximum(0.0, completion - on / 3600.0)
     makespan = float(ended.max() - submitted.min()) / 3600.0
-    held = float((np.array(result.gpus) * on).sum()) / 3600.0
+    held = float((np.array(result.gpus) * on).sum() - result.shared_s) / 3600.0
     n = len(completion)
     return {
         "jct": float(completion.mean()),
@@ -49,4 +50,5 @@ def figures(result: JobResult) -> dict[str, float]:
         "failed": 1.0 - sum(result.succeeded) / n,
         "restarts": sum(attempts - 1 for attempts in result.attempts) / n,
         "preemptions": result.preempted / n,
+        "guests": result.guests / n,
     }

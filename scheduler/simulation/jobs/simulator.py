@@ -6,7 +6,10 @@ that time; a stop, which frees GPU instances at once here, comes back to it in a
 that contradicts the world (a GPU instance taken twice, a part of a gang) raises
 :class:`~scheduler.simulation.result.Inconsistent`. The same world, jobs, seed and rule give the same result.
 
-Simulated: gangs, nodes that fail and come back, attempts that fail, restarts from checkpoints, wrong lengths. Not: what
+Two jobs on a GPU instance are as slow as the interference model says, each gang as its slowest rank, while both run. With
+wrong predictions (``noise``) the rule hears after a minute how slow they really are.
+
+Simulated: gangs, pairs, nodes that fail and come back, attempts that fail, restarts from checkpoints, wrong lengths. Not: what
 functions cost trainings, how long a start takes, networks, checkpoints that are on one node alone.
 """
 
@@ -21,7 +24,19 @@ from typing import Final, assert_never
 
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import Decision, Finish, PublishQueue, Requeue, Start, Stop, TrialAnswered
-from scheduler.policy.jobs.events import AttemptOver, Ended, Event, GpuLost, GpuSeen, JobProgressed, JobSubmitted
+from scheduler.policy.jobs.events import (
+    AttemptOver,
+    Ended,
+    Event,
+    GpuLost,
+    GpuSeen,
+    JobProgressed,
+    JobSubmitted,
+    PairKnown,
+    PairMeasured,
+    PairsKnown,
+)
+from scheduler.policy.jobs.fleet import TENANTS
 from scheduler.policy.jobs.knobs import JobKnobs
 from scheduler.policy.jobs.spec import JobSpec
 from scheduler.simulation.jobs.traces import HOUR_S, SimulatedJob
@@ -30,6 +45,10 @@ from scheduler.simulation.result import Inconsistent
 
 #: A run that goes on so many times longer than all work on one GPU would take never ends.
 ENDLESS: Final = 100
+#: From the last change of who is beside a job until its slowdown is measured, seconds.
+MEASURED_S: Final = 60.0
+#: Of a normal distribution: nine values in ten are below so many deviations.
+NINE_IN_TEN: Final = 1.2816
 
 
 class Happening(IntEnum):
@@ -47,13 +66,17 @@ class Happening(IntEnum):
     NODE_BACK = 5
     #: The rule wanted to be woken.
     WAKE = 6
+    #: A job's slowdown is measured: (job, attempt).
+    MEASURED = 7
 
 
 @dataclass(slots=True)
 class _State:
     """
     A job in the run: ``done_s`` of its seconds are in its last checkpoint, ``on_s`` it has held GPU instances;
-    ``attempt`` runs on ``gpus`` since ``since``, goes on from ``resumed`` and is over at ``over_at`` as ``ended``.
+    ``attempt`` runs on ``gpus`` since ``since``, goes on from ``resumed`` and is over at ``over_at`` as ``ended``, after
+    ``to_do_s`` of its seconds. Of these it had done ``did_s`` at ``paced_at``; since then it takes ``rate`` times as long as
+    alone.
     """
 
     job: SimulatedJob
@@ -65,6 +88,10 @@ class _State:
     since: float = 0.0
     resumed: float = 0.0
     over_at: float = inf
+    to_do_s: float = 0.0
+    did_s: float = 0.0
+    paced_at: float = 0.0
+    rate: float = 1.0
     ended: Ended = Ended.SUCCEEDED
     first_start: float = inf
     end: float = inf
@@ -76,7 +103,8 @@ class JobResult:
     """
     Of each job, in order of arrival: when it came, first started and ended (seconds from the first arrival), the time that
     it held GPU instances, its length alone, its GPUs, whether it succeeded, and its attempts. ``size``: GPU instances of
-    the cluster; ``preempted`` stops in all; ``policy_s`` of the processor in the rule.
+    the cluster; ``preempted`` stops in all; ``guests``: attempts that started beside another job; ``shared_s``: GPU time
+    that two jobs held; ``policy_s`` of the processor in the rule.
     """
 
     submit_s: list[float] = field(default_factory=list)
@@ -89,6 +117,8 @@ class JobResult:
     attempts: list[int] = field(default_factory=list)
     size: int = 0
     preempted: int = 0
+    guests: int = 0
+    shared_s: float = 0.0
     policy_s: float = 0.0
 
 
@@ -117,7 +147,11 @@ class _Run:
         #: GPU instances that have failed, and of these the ones that the rule knows of.
         self._down: set[str] = set()
         self._lost: set[str] = set()
-        self._holder: dict[str, str] = {}
+        #: Jobs on each GPU instance, and since when there are two.
+        self._holders: dict[str, list[str]] = {}
+        self._two_since: dict[str, float] = {}
+        self._slowdowns: dict[tuple[str, str], float] = {}
+        self._guests, self._shared_s = 0, 0.0
         self._nodes = [Random(f"node {seed} {node}") for node in range(world.nodes)]
         self._heap: list[tuple[float, int, Happening, tuple[str, int]]] = []
         self._number = 0
@@ -130,6 +164,8 @@ class _Run:
         """What its owner says of it: iterations of a profiled workload, or a duration that may be wrong."""
         error = errors.gauss(0.0, 1.0)
         common = {"id": job.id, "project": job.project, "name": job.model, "count": job.gpus}
+        common |= {"memory_mib": job.memory_mib, "share": self._world.share}
+        common |= {"workload": self._world.interference.workload(job) if self._world.share else ""}
         if self._world.lengths:
             seconds = job.seconds * exp(self._world.lengths * error)
             return JobSpec(**common, restarts=self._world.restarts, duration_s=seconds)  # type: ignore[arg-type]
@@ -147,7 +183,8 @@ class _Run:
         if self._world.node_days:
             for node, draw in enumerate(self._nodes):
                 self._push(draw.expovariate(1 / (self._world.node_days * DAY_S)), Happening.NODE_FAILS, ("", node))
-        self._tell(0.0, list(self._reports.values()))
+        known = [PairsKnown(pairs=self._pairs())] if self._world.share else []
+        self._tell(0.0, [*self._reports.values(), *known])
         latest = ENDLESS * sum(state.job.seconds for state in self._states) + self._states[-1].job.submit_s
         while self._left:
             now = self._heap[0][0] if self._heap else inf
@@ -159,6 +196,21 @@ class _Run:
                 self._happen(now, what, payload, events)
             self._tell(now, events)
         return self._result()
+
+    def _pairs(self) -> list[PairKnown]:
+        """What the rule is told of all pairs that fit: the truth, or what a predictor of this noise would say."""
+        noise = self._world.noise
+        like = {state.spec.workload: state.job for state in self._states}
+        known = []
+        for one in sorted(like):
+            for other in sorted(like):
+                real = self._world.interference.slowdown(like[one], [like[other]])
+                self._slowdowns[one, other] = real
+                if real < inf:
+                    error = noise * Random(f"pair {self._seed} {one} {other}").gauss(0.0, 1.0) if noise else 0.0
+                    told = max(1.0, real * exp(error))
+                    known.append(PairKnown(self._world.device, one, other, told, told * exp(NINE_IN_TEN * noise)))
+        return known
 
     def _push(self, at: float, what: Happening, payload: tuple[str, int]) -> None:
         self._number += 1
@@ -208,6 +260,12 @@ class _Run:
             case Happening.WAKE:
                 if now >= self._woken_at:
                     self._woken_at = inf
+            case Happening.MEASURED:
+                state = self._by_id[id_]
+                if state.attempt == number and state.gpus and now >= state.paced_at + MEASURED_S and state.rate > 1:
+                    events.append(PairMeasured(id=id_, attempt=number, slowdown=state.rate))
+                    if state.spec.iterations:
+                        events.append(self._progress(state, self._done(state, now)))
             case _:
                 assert_never(what)
 
@@ -218,26 +276,45 @@ class _Run:
         """Whoever runs there stands still until the rule hears of it; it is back after that at the earliest."""
         world = self._world
         self._down |= set(self._of_node(node))
-        for id_ in {self._holder[gpu] for gpu in self._of_node(node) if gpu in self._holder}:
+        for id_ in {id_: None for gpu in self._of_node(node) for id_ in self._holders.get(gpu, ())}:
             state = self._by_id[id_]
             state.done_s, state.over_at = self._kept(state, now), inf
-            state.resumed = inf
+            state.resumed, state.did_s = inf, 0.0
         self._push(now + world.silent_s, Happening.NODE_LOST, ("", node))
         self._push(now + max(2 * world.silent_s, world.repair_h * HOUR_S), Happening.NODE_BACK, ("", node))
 
     def _progress(self, state: _State, done_s: float) -> JobProgressed:
         iteration_s = state.spec.iteration_s[self._world.device]
         return JobProgressed(
-            id=state.job.id, attempt=state.attempt, iterations=int(done_s / iteration_s), iteration_s=iteration_s
+            id=state.job.id,
+            attempt=state.attempt,
+            iterations=int(done_s / iteration_s),
+            iteration_s=iteration_s * state.rate,
         )
 
-    def _rate(self, state: _State) -> float:
-        """Times longer than alone; nobody shares a GPU instance with it."""
-        return self._world.interference.slowdown(state.job, ())
+    def _beside(self, state: _State) -> list[_State]:
+        """Those with which it shares GPU instances, each once."""
+        ids = {id_: None for gpu in state.gpus for id_ in self._holders[gpu] if id_ != state.job.id}
+        return [self._by_id[id_] for id_ in ids]
+
+    def _pace(self, state: _State, now: float) -> None:
+        """Who is beside it has changed: it runs at another speed from now on."""
+        state.did_s, state.paced_at = self._did(state, now), now
+        workload = state.spec.workload
+        state.rate = max((self._slowdowns[workload, other.spec.workload] for other in self._beside(state)), default=1.0)
+        if state.resumed < inf:
+            state.over_at = max(now, state.resumed) + (state.to_do_s - state.did_s) * state.rate
+            self._push(state.over_at, Happening.OVER, (state.job.id, state.attempt))
+        if self._world.noise and state.rate > 1:
+            self._push(now + MEASURED_S, Happening.MEASURED, (state.job.id, state.attempt))
+
+    def _did(self, state: _State, now: float) -> float:
+        """Seconds of its length that an attempt has done."""
+        return state.did_s + max(0.0, now - max(state.paced_at, state.resumed)) / state.rate
 
     def _done(self, state: _State, now: float) -> float:
-        """Seconds of its length that an attempt has behind it."""
-        return min(state.job.seconds, state.done_s + max(0.0, now - state.resumed) / self._rate(state))
+        """Seconds of its length that are behind it, those before this attempt included."""
+        return min(state.job.seconds, state.done_s + self._did(state, now))
 
     def _kept(self, state: _State, now: float) -> float:
         """What of it is in a checkpoint."""
@@ -249,10 +326,14 @@ class _Run:
             state.done_s = self._done(state, now)
         elif ended is not Ended.SUCCEEDED:
             state.done_s = self._kept(state, now)
+        beside = self._beside(state)
         for gpu in state.gpus:
-            del self._holder[gpu]
+            self._holders[gpu].remove(state.job.id)
+            self._shared_s += now - self._two_since.pop(gpu, now)
         state.on_s += now - state.since
-        state.gpus, state.over_at = (), inf
+        state.gpus, state.over_at, state.rate = (), inf, 1.0
+        for other in beside:
+            self._pace(other, now)
         iteration_s = state.spec.iteration_s.get(self._world.device, 0.0)
         iterations = int(state.done_s / iteration_s) if iteration_s else 0
         events.append(AttemptOver(id=state.job.id, attempt=state.attempt, ended=ended, iterations=iterations))
@@ -278,24 +359,35 @@ class _Run:
 
     def _start(self, now: float, start: Start, events: list[Event]) -> None:
         state, world = self._by_id[start.id], self._world
-        taken = [gpu for gpu in start.gpus if gpu in self._holder or gpu in self._lost]
+        on = {gpu: self._holders.setdefault(gpu, []) for gpu in start.gpus}
+        taken = [gpu for gpu in start.gpus if len(on[gpu]) >= TENANTS or gpu in self._lost]
+        hosts = {id_ for ids in on.values() for id_ in ids}
+        taken = taken or sorted(hosts ^ {host.id for host in start.beside})
         if taken or state.gpus or len(set(start.gpus)) != state.job.gpus or start.attempt != state.attempt + 1:
             raise Inconsistent(
                 f"{start.id} cannot start on {', '.join(start.gpus)}: {', '.join(taken) or 'no whole gang'}"
             )
-        self._holder |= dict.fromkeys(start.gpus, start.id)
+        for gpu in start.gpus:
+            if on[gpu]:
+                self._two_since[gpu] = now
+            on[gpu].append(start.id)
+        self._guests += bool(start.beside)
         state.attempt, state.gpus, state.since = start.attempt, start.gpus, now
+        state.did_s, state.paced_at = 0.0, now
         state.first_start = min(state.first_start, now)
         state.resumed = now + (world.resume_s if start.attempt > 1 else 0.0)
         draw = Random(f"attempt {self._seed} {start.id} {start.attempt}")
-        left_s = (state.job.seconds - state.done_s) * self._rate(state)
+        left_s = state.job.seconds - state.done_s
         state.ended = Ended.FAILED if draw.random() < world.attempts else Ended.SUCCEEDED
         if any(gpu in self._down for gpu in start.gpus):
             # The node has failed and nobody knows yet.
             state.resumed = state.over_at = inf
+        state.to_do_s = left_s * (draw.random() if state.ended is Ended.FAILED else 1.0)
+        self._pace(state, now)
+        for other in self._beside(state):
+            self._pace(other, now)
+        if state.resumed == inf:
             return
-        state.over_at = state.resumed + left_s * (draw.random() if state.ended is Ended.FAILED else 1.0)
-        self._push(state.over_at, Happening.OVER, (start.id, start.attempt))
         if state.resumed > now:
             self._push(state.resumed, Happening.RESUMED, (start.id, start.attempt))
         elif state.spec.iterations:
@@ -314,5 +406,7 @@ class _Run:
             attempts=[state.attempt for state in states],
             size=self._world.size,
             preempted=self._preempted,
+            guests=self._guests,
+            shared_s=self._shared_s,
             policy_s=self._policy_s,
         )

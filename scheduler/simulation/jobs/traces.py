@@ -3,9 +3,9 @@ Jobs of a run: when each comes, how many GPUs it asks for and how long it runs a
 
 Readers of the publishers' own CSV files (gzip or not): **Muri** (Philly's times, with models and batches that its authors
 assigned), **Pollux** (workloads of 160 jobs by application) and **Philly** itself. ``most_gpus``, ``most_h``: jobs that ask
-for more are cut to it. ``load``: arrivals are stretched so that the GPU time asked for is this part of what the cluster
-has between the first arrival and the last. What cannot be used raises BadTrace or BadWorld with file, line and field; a
-missing file NotFound.
+for more are cut to it. ``memory_mib``: of jobs of which the trace says nothing of it. ``load``: arrivals are stretched so
+that the GPU time asked for is this part of what the cluster has between the first arrival and the last. What cannot be
+used raises BadTrace or BadWorld with file, line and field; a missing file NotFound.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ KINDS: Final = ("muri", "pollux", "philly", "drawn", "made")
 class SimulatedJob:
     """
     A job as it is. ``seconds`` alone on its ``gpus``; ``iteration_s`` of one iteration there; ``busy_s``: of these the
-    time on CPU, GPU and network, () = the trace says nothing of it.
+    time on CPU, GPU and network, () = the trace says nothing of it; ``memory_mib`` on each GPU, 0 = not known.
     """
 
     id: str
@@ -41,6 +41,7 @@ class SimulatedJob:
     project: str = "p"
     iteration_s: float = 1.0
     busy_s: tuple[float, ...] = ()
+    memory_mib: float = 0.0
 
 
 #: Applications of Pollux's workloads: class, and what its own is called by Gavel (model and batch).
@@ -66,6 +67,17 @@ HOURS: Final[Mapping[str, tuple[float, float]]] = {
     "largest": (12.0, 24.0),
 }
 #: What Muri's authors measured of each model: iteration and busy seconds on one GPU, for traces that name no model.
+#: What each needs on a GPU, MiB, by the published scheduler of SJF-BSBF.
+MURI_MEMORY_MIB: Final[Mapping[str, float]] = {
+    "a2c": 2094,
+    "bert": 8058,
+    "dqn": 2230,
+    "gpt2": 10532,
+    "resnet18": 6432,
+    "shufflenet_v2_x1_0": 5252,
+    "vgg16": 4224,
+    "vgg19": 4304,
+}
 MURI_MODELS: Final = ("a2c", "bert", "dqn", "gpt2", "resnet18", "shufflenet_v2_x1_0", "vgg16", "vgg19")
 
 
@@ -76,6 +88,7 @@ def jobs(document: Mapping[str, object], gpus: int, seed: int, among: Sequence[P
     count = reader.whole("jobs", 160, 2, 100_000)
     most_gpus, most_s = reader.whole("most_gpus", gpus, 1, 100_000), HOUR_S * reader.number("most_h", 1e6, 0.01, 1e6)
     load = reader.number("load", 0.0, 0.0, 100.0)
+    memory_mib = reader.number("memory_mib", 0.0, 0.0, 1e9)
     path = Path() if kind == "made" else locate(reader.word("file", "").removesuffix(".gz"), among)
     numbers = [int(number) for _, number in reader.items("traces")]
     reader.end()
@@ -101,7 +114,15 @@ def jobs(document: Mapping[str, object], gpus: int, seed: int, among: Sequence[P
         ]
     else:
         chosen = _drawn(_pollux(path), count, draw) if kind == "drawn" else _made(count, gpus, draw)
-    cut = [replace(job, gpus=min(job.gpus, most_gpus), seconds=min(job.seconds, most_s)) for job in chosen]
+    cut = [
+        replace(
+            job,
+            gpus=min(job.gpus, most_gpus),
+            seconds=min(job.seconds, most_s),
+            memory_mib=MURI_MEMORY_MIB.get(job.model, memory_mib),
+        )
+        for job in chosen
+    ]
     return _stretched(cut, gpus, load)
 
 

@@ -1,6 +1,6 @@
 """A simulated cluster for trainings, and the presets that describe one with its jobs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +9,7 @@ import yaml
 
 from scheduler.simulation.jobs.interference import InterferenceModel, interference_of
 from scheduler.simulation.world import Reader, bad
+from smore.traces.public import BUNDLED
 
 PRESETS: Final = Path(__file__).parent / "presets"
 DAY_S: Final = 86_400.0
@@ -23,7 +24,9 @@ class JobWorld:
 
     A node fails after an exponential time of mean ``node_days`` (0 = never) for ``repair_h``; its GPU instances count as
     lost after ``silent_s``. An attempt fails of itself with the probability ``attempts``. ``lengths``: owners say a
-    length times e to the power of a normal error with this deviation; 0 = lengths are known exactly.
+    length times e to the power of a normal error with this deviation; 0 = lengths are known exactly. ``share``: what each
+    owner allows (JobSpec.share). ``noise``: the deviation of the logarithm of predicted over real slowdowns, drawn once for
+    each pair and seed; 0 = they are known exactly.
     """
 
     name: str
@@ -40,6 +43,8 @@ class JobWorld:
     attempts: float = 0.0
     silent_s: float = 60.0
     lengths: float = 0.0
+    share: float = 0.0
+    noise: float = 0.0
 
     @property
     def size(self) -> int:
@@ -48,20 +53,34 @@ class JobWorld:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPreset:
-    """A world, its trace as a document (traces.py), and the policies that are compared by default, the first judged."""
+    """
+    A world, its trace as a document (traces.py), and the policies that are compared by default, the first judged.
+    ``truths``: the interference models under which each policy runs; the world has the first.
+    """
 
     about: str
     world: JobWorld
     trace: Mapping[str, Any]
     policies: tuple[str, ...]
+    truths: tuple[str, ...]
 
 
 def job_presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-def load_job_preset(name: str, *, truth: str = "", lengths: float = 0.0) -> JobPreset:
-    """A preset of trainings by its name, with another interference model or with wrong lengths. Raises BadWorld."""
+def load_job_preset(
+    name: str,
+    *,
+    truth: str = "",
+    lengths: float = 0.0,
+    noise: float = 0.0,
+    among: Sequence[Path] = (BUNDLED,),
+) -> JobPreset:
+    """
+    A preset of trainings by its name, with another interference model, wrong lengths or wrong predictions; files are
+    looked for in the folders ``among``. Raises BadWorld.
+    """
     path = PRESETS / f"{name}.yaml"
     if name not in job_presets():
         raise bad("preset", f"there is no {name!r}; there are {', '.join(job_presets())}")
@@ -69,13 +88,15 @@ def load_job_preset(name: str, *, truth: str = "", lengths: float = 0.0) -> JobP
     about = reader.word("about", "")
     cluster = Reader(reader.take("cluster", {}), "cluster")
     failures = Reader(reader.take("failures", {}), "failures")
+    own = [str(one) for _, one in reader.items("truths")] or [reader.word("truth", "constant=1")]
+    truths = (truth,) if truth else tuple(own)
     world = JobWorld(
         name=name,
         nodes=cluster.whole("nodes", 8, 1, 10_000),
         gpus=cluster.whole("gpus", 8, 1, 10_000),
         device=cluster.word("device", "V100"),
         memory_mib=cluster.number("memory_mib", 32_768, 1, 1e9),
-        interference=interference_of(truth or reader.word("truth", "constant=1")),
+        interference=interference_of(truths[0], among),
         resume_s=reader.number("resume_s", 0, 0, 1e6),
         checkpoint_s=reader.number("checkpoint_s", 0, 0, 1e9),
         restarts=reader.whole("restarts", 0, 0, 1000),
@@ -83,10 +104,10 @@ def load_job_preset(name: str, *, truth: str = "", lengths: float = 0.0) -> JobP
         repair_h=failures.number("repair_h", 1, 0, 1e6),
         attempts=failures.number("attempts", 0, 0, 0.99),
         lengths=lengths,
+        share=reader.number("share", 0, 0, 1e6),
+        noise=noise,
     )
     trace, policies = reader.take("trace", {}), reader.take("policies", [])
-    if truth:
-        reader.take("truth")
     for part in (reader, cluster, failures):
         part.end()
-    return JobPreset(about=about, world=world, trace=trace, policies=tuple(map(str, policies)))
+    return JobPreset(about=about, world=world, trace=trace, policies=tuple(map(str, policies)), truths=truths)

@@ -112,6 +112,16 @@ class Reader:
         page = self._all(PastInvocation, InvocationRow, narrow)
         return page[:limit], page[limit - 1].id if len(page) > limit else None
 
+    def cold_starts(self, project: str, ids: Sequence[str]) -> dict[str, bool]:
+        """Whether the last attempt of each invocation was a cold start; without those of which that is not known."""
+        query = (
+            select(ExecutionRow.invocation, ExecutionRow.cold)
+            .where(ExecutionRow.invocation.in_(ids), ExecutionRow.project == project, ExecutionRow.cold.is_not(None))
+            .order_by(ExecutionRow.attempt)
+        )
+        with self._connect() as connection:
+            return {invocation: bool(cold) for invocation, cold in connection.execute(query)}
+
     def executions(self, project: str, id_: str) -> list[Execution]:
         """By attempt."""
         which = (ExecutionRow.invocation == id_, ExecutionRow.project == project)

@@ -46,8 +46,9 @@ def stage(platform: Platform) -> Iterator[Platform]:
         "cpu",
         "--batch",
         "16",
+        # It goes on through all tests of the module; nothing here depends on how much it computes.
         "--input-wait",
-        "0.5",
+        "0.9",
         "--seconds",
         "3600",
     ]

@@ -18,7 +18,7 @@ from smore.postgres.arrivals import Prewarming
 from smore.postgres.history.retention import retain
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog, FunctionEntry
-from smore.redis.forecasts import Board
+from smore.redis.forecasts import PublishedForecasts
 from tests.support.eventually import eventually
 from tests.support.gateway import Served, add_key, problem
 
@@ -53,7 +53,7 @@ def minute(back: int) -> float:
 def test_a_trace_is_laid_into_the_past_and_taken_back(
     http: httpx.Client, engine: Engine, redis_client: "redis.Redis", catalog: Catalog
 ) -> None:
-    door, board = Prewarming(engine), Board(redis_client, "smore:")
+    door, published = Prewarming(engine), PublishedForecasts(redis_client, "smore:")
     end = datetime.fromtimestamp(minute(10), UTC)
     found = imported(
         http, gzip.compress(FILE.encode()), name="day.csv.gz", map=["rare=b"], deal=["a"], end=end.isoformat()
@@ -65,14 +65,14 @@ def test_a_trace_is_laid_into_the_past_and_taken_back(
         {"function": "a", "source": "busy", "arrivals": 17},
         {"function": "b", "source": "rare", "arrivals": 1},
     ]
-    assert board.unlearned()
+    assert published.unlearned()
     # One minute of it the platform has counted itself.
     with engine.begin() as connection:
         own = datetime.fromtimestamp(minute(11), UTC)
         connection.execute(text("INSERT INTO counted_minutes VALUES (:own, (1::bigint << 60) - 1)"), {"own": own})
         connection.execute(text("INSERT INTO arrivals_minute VALUES ('default', 'a', :own, 3)"), {"own": own})
     past = door.past(minute(14), minute(9))
-    assert (past.known, past.counts) == ([False, False, False, True, False], {"default/a": {3: 3}})
+    assert (past.counted, past.counts) == ([False, False, False, True, False], {"default/a": {3: 3}})
     assert past.imported == {"default/a": {1: 9, 2: 0}, "default/b": {1: 0, 2: 0}}
     # The newer one holds where both have the minute.
     newer = imported(http, "function,timestamp\na," + str(minute(13)) + "\n").json()
@@ -87,10 +87,10 @@ def test_a_trace_is_laid_into_the_past_and_taken_back(
     assert http.get("/v1/traces", headers=theirs).json() == {"traces": []}
     problem(http.delete(f"/v1/traces/{trace['id']}", headers=theirs), 404, "not_found")
 
-    board.learned(board.lesson())
+    published.learned(published.lesson())
     for one in (newer, trace):
         assert http.delete(f"/v1/traces/{one['id']}").json() == {"id": one["id"]}
-    assert board.unlearned()
+    assert published.unlearned()
     assert door.past(minute(14), minute(9)).imported == {}
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM trace_counts")).scalar_one() == 0

@@ -33,6 +33,24 @@ def test_the_last_line_has_figures_intervals_and_claims(tmp_path: Path, capsys: 
     assert len((out / "rows.csv").read_text().splitlines()) == 1 + 4 * 3
 
 
+def test_a_preset_of_several_truths_says_the_worst_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--policies", "smore-jobs,sjf-bsbf,sjf", "--seeds", "2", "--predictor", "noise=0.25"]
+    command = ["compare", "--preset", "jobs-small-shared", "--workers", "1", *words]
+    assert main([*command, "--json", "--out", str(tmp_path)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    figures = document["figures"]
+
+    assert document["truths"] == ["constant=1.1", "constant=1.5"]
+    ratios = {name: value for name, value in figures.items() if name.startswith("ratio.smore_jobs.sjf.")}
+    assert len(ratios) == 2 * 3
+    worst = figures["worst_ratio.smore_jobs.sjf"]
+    assert worst == max(value for name, value in ratios.items() if not name.endswith((".low", ".high")))
+    assert figures["worst_ratio.smore_jobs.sjf.low"] <= worst <= figures["worst_ratio.smore_jobs.sjf.high"]
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + 2 * 2 * 3
+    assert main([*command, "--seeds", "1"]) == 0
+    assert "mean completion of smore-jobs over the others':" in capsys.readouterr().out
+
+
 def test_without_json_a_table_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMPARE, "--policies", "smore-jobs,fifo", "--seeds", "1", "--lengths", "0.5"]) == 0
     shown = capsys.readouterr().out
@@ -49,6 +67,9 @@ def test_without_json_a_table_is_shown(capsys: pytest.CaptureFixture[str]) -> No
         (["--worlds", "3"], "worlds: it is for functions"),
         (["--lengths", "-1"], "lengths"),
         (["--truth", "digest"], "truth"),
+        (["--predictor", "kind=exact"], "noise=NUMBER is all"),
+        (["--predictor", "noise=-1"], "noise in 0..10"),
+        (["--preset", "jobs-pollux", "--data", "/nowhere"], "no interference/gavel_pairs.csv in /nowhere"),
         (["--preset", "jobs-philly", "--data", "/nowhere"], "no jobs/philly.csv in /nowhere"),
         (["--preset", "jobs-muri", "--data", "/nowhere"], "no jobs/muri_traces.csv in /nowhere"),
         (["--preset", "fig14", "--lengths", "1"], "presets of trainings"),
@@ -65,6 +86,6 @@ def test_what_cannot_be_used_is_one_line_and_exit_2(
 
 
 def test_the_number_of_processes_changes_nothing() -> None:
-    plan = trainings.plan("jobs-small", "smore-jobs,tiresias", 3, "", 0.0, (BUNDLED,))
+    plan = trainings.plan("jobs-small-shared", "smore-jobs,sjf-bsbf", 2, "", 0.0, 0.25, (BUNDLED,))
     one, two = (trainings.values(plan, workers, lambda *_: None) for workers in (1, 2))
     assert one == two

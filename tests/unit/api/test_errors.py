@@ -8,6 +8,7 @@ import orjson
 import psycopg
 import pytest
 import redis
+import structlog
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy.exc import DataError, OperationalError
@@ -18,7 +19,15 @@ from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
 from api.invoke.admit import earliest, refusal
 from api.invoke.response import Run, server_timing, settled
 from smore.domain import errors
-from smore.domain.errors import CallerError, FunctionNotFound, InvalidInput, PlatformError, SmoreError, Unauthorised
+from smore.domain.errors import (
+    CallerError,
+    FunctionNotFound,
+    InvalidInput,
+    PlatformError,
+    SmoreError,
+    Unauthorised,
+    Unavailable,
+)
 from smore.domain.invocation import TERMINAL, Cause, State
 from smore.messages.results import Result, encode_result, error_result
 from smore.redis.outage import is_outage
@@ -33,6 +42,15 @@ def document(error: Exception) -> tuple[int, dict[str, object], dict[str, str]]:
 
 def classes(of: type[SmoreError]) -> list[type[SmoreError]]:
     return [of, *(deeper for child in of.__subclasses__() for deeper in classes(child))]
+
+
+def test_a_platform_that_is_not_ready_is_a_line_in_the_log_and_no_traceback() -> None:
+    with structlog.testing.capture_logs() as logged:
+        status, body, _ = document(Unavailable("leader: no scheduler holds the lease"))
+    assert (status, body["code"]) == (503, "unavailable")
+    (line,) = logged
+    assert (line["log_level"], line["reason"]) == ("warning", "leader: no scheduler holds the lease")
+    assert "exc_info" not in line
 
 
 def test_every_code_has_a_status() -> None:

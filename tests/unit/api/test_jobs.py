@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from api import trainings
+from api.job_views import shown as view
 from api.routes import health
-from api.routes.jobs import _shown
-from api.schemas.jobs import JobBody
-from smore.domain.errors import Conflict, InvalidInput, LimitReached
+from api.schemas.jobs import JobBody, SecretOf
+from smore.domain.errors import LimitReached
 from smore.domain.job import REFUSED, JobState, exit_of, outcome_of, state_of
 from smore.domain.limits import Limits
 from smore.messages.reports import JobReport, Report
@@ -60,11 +60,11 @@ def report(state: str = "running", solo_s: float = 0.0, shared_s: float = 0.0, i
     ],
 )
 def test_degradation(reports: list[JobReport], degradation: float | None) -> None:
-    assert _shown(JOB, reports).degradation == (None if degradation is None else pytest.approx(degradation))
+    assert view(JOB, reports).degradation == (None if degradation is None else pytest.approx(degradation))
 
 
 def test_ranks_together() -> None:
-    shown = _shown(JOB, [report(iterations=10), report(iterations=7)])
+    shown = view(JOB, [report(iterations=10), report(iterations=7)])
 
     assert (shown.iterations, shown.memory_mib) == (7, 200)
 
@@ -74,10 +74,10 @@ def test_the_loss_is_that_of_the_rank_with_the_highest_bound_once_all_are_known(
         replace(report(), loss=loss, loss_low=loss - 0.01, loss_high=high, loss_windows=windows)
         for loss, high, windows in ((0.05, 0.06, 30), (0.04, 0.09, 9))
     ]
-    shown = _shown(JOB, ranks)
+    shown = view(JOB, ranks)
     assert (shown.loss, shown.loss_low, shown.loss_high, shown.loss_windows) == (0.04, pytest.approx(0.03), 0.09, 9)
-    assert _shown(JOB, [*ranks, report()]).loss is None
-    assert (shown.budget, _shown(dataclasses.replace(JOB, budget=0.02), ranks).budget) == (0.1, 0.02)
+    assert view(JOB, [*ranks, report()]).loss is None
+    assert (shown.budget, view(dataclasses.replace(JOB, budget=0.02), ranks).budget) == (0.1, 0.02)
 
 
 @pytest.mark.parametrize(
@@ -130,16 +130,16 @@ def test_how_a_job_ended(
     state: JobState, exit_code: int | None, asked: bool, reason: str, outcome: str | None, signal: str | None
 ) -> None:
     assert outcome_of(state, exit_code, asked=asked, reason=reason) == outcome
-    shown = _shown(dataclasses.replace(JOB, state=state, exit_code=exit_code, asked=asked, reason=reason), [])
+    shown = view(dataclasses.replace(JOB, state=state, exit_code=exit_code, asked=asked, reason=reason), [])
     if state is not JobState.RUNNING:
         assert (shown.outcome, shown.signal, shown.reason) == (outcome, signal, reason or None)
 
 
 def test_how_it_ended_is_told_before_it_is_written_down() -> None:
     ended = replace(report("ended"), exit_code=-11)
-    shown = _shown(JOB, [ended, replace(ended, exit_code=0)])
+    shown = view(JOB, [ended, replace(ended, exit_code=0)])
     assert (shown.state, shown.outcome, shown.signal, shown.exit_code) == ("ended", "killed", "SIGSEGV", -11)
-    suspended = _shown(JOB, [replace(report(), suspended=True), report()])
+    suspended = view(JOB, [replace(report(), suspended=True), report()])
     assert (suspended.state, suspended.suspended, suspended.outcome) == ("running", True, None)
 
 
@@ -151,32 +151,16 @@ def declared(id_: str, mib: float, *gpus: str, state: JobState = JobState.RUNNIN
     return dataclasses.replace(JOB, id=id_, gpus=list(gpus), state=state, memory_mib=mib)
 
 
-def test_a_reserve_must_fit_the_device_and_what_others_have_reserved_of_it() -> None:
+def test_a_training_reserves_what_was_declared_or_what_it_holds() -> None:
     # One declared 400 MiB and holds more; one has declared nothing; what nobody reports yet counts as declared.
     a = gpu("a", replace(report(), id="x", reserve_mib=525), replace(report(), id="y", reserve_mib=100))
     b = gpu("b", total_mib=2000)
     jobs = [declared("x", 400, "a", "b"), declared("y", 0, "a")]
     assert trainings.reserves(jobs, [a, b]) == {("x", "a"): 525, ("x", "b"): 420, ("y", "a"): 100}
 
-    trainings.check_fits([a, b], jobs, 0)
-    trainings.check_fits([a], jobs, 357)
-    with pytest.raises(
-        Conflict,
-        match=r"358 MiB and 5% more do not fit on a now: other trainings have reserved all but 375 of its 1000",
-    ):
-        trainings.check_fits([a], jobs, 358)
-    with pytest.raises(InvalidInput, match="102400000 MiB and 5% more do not fit on b, which has 2000 MiB") as refused:
-        trainings.check_fits([b], jobs, 102400000)
-    assert refused.value.details == {"field": "memory", "gpu": "b", "memory_total_mib": 2000}
-    with pytest.raises(InvalidInput):
-        trainings.check_fits([a], [], 960)
-
-    enough, fitting = trainings.places([a, b], jobs, 700)
-    assert ([one.gpu for one in enough], [one.gpu for one in fitting]) == (["a", "b"], ["b"])
-
 
 @pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"=": "x"}, {"A\0": "x"}, {"A": "\0"}, {"A\n=": "x"}])
-def test_a_variable_that_no_process_can_have_is_refused(env: dict[str, str]) -> None:
+def test_a_variable_that_no_process_can_have_is_refused(env: dict[str, str | SecretOf]) -> None:
     with pytest.raises(ValidationError) as refused:
         JobBody(name="a", argv=["zoo.train"], env=env)
     assert {error["loc"][0] for error in refused.value.errors()} == {"env"}

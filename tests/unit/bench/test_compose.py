@@ -2,6 +2,7 @@
 
 import glob
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -38,3 +39,12 @@ def test_the_spy_finds_what_is_on_a_command_line(monkeypatch: pytest.MonkeyPatch
     (found,) = said["found"]
     assert found.startswith("word 0 in /proc/self/cmdline")
     assert said["seen"] == 1
+
+
+def test_the_spy_names_what_nothing_kept_it_from(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        done = spy.escapes([(host, port)], [str(tmp_path), str(tmp_path / "missing")])
+    assert done[:2] == [f"connected to {host}:{port}", f"wrote in {tmp_path}"]
+    assert "signalled its parent" in done
+    assert not list(tmp_path.iterdir())

@@ -98,6 +98,14 @@ def test_a_step_that_fails_is_counted_and_the_run_goes_on() -> None:
     async def fails() -> None:
         raise Failed("no such command")
 
-    asyncio.run(run.take("update", fails, figures))
+    async def finds() -> None:
+        figures.count("unhealthy", ["restart: redis is exited"])
+
+    async def passes() -> None:
+        figures.count("secrets_seen", [])
+
+    for name, step in (("update", fails), ("restart", finds), ("spy", passes)):
+        asyncio.run(run.take(name, step, figures))
     assert figures.values["failed_steps"] == 1
-    assert figures.notes == ["update: no such command"]
+    assert figures.notes[0] == "update: no such command"
+    assert figures.steps == {"update": "failed", "restart": "failed", "spy": "ok"}

@@ -35,7 +35,7 @@ from smore.process import observability as metrics
 from smore.process.settings import QueueSettings, SchedulerSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.fleet import Fleet
-from smore.redis.forecasts import Board
+from smore.redis.forecasts import PublishedForecasts
 from smore.redis.queue import Queue
 from tests.support.eventually import eventually
 
@@ -146,7 +146,7 @@ def test_a_minute_counts_where_the_platform_was_up_in_most_of_it(
     recorder.drain(30)
     recorder.drain()
     past = door.past(T - 60, T + 179)
-    assert (past.from_at, past.known, past.counts) == (T - 60, [False, True, False], {"default/echo": {2: 15}})
+    assert (past.from_at, past.counted, past.counts) == (T - 60, [False, True, False], {"default/echo": {2: 15}})
     # A database that was restored reads the stream again.
     with engine.begin() as connection:
         connection.execute(text("UPDATE stream_cursor SET last_id = '0-0'"))
@@ -168,7 +168,7 @@ def test_counts_outlive_a_redis_that_lost_everything(
     recorder.drain()
     Recorder(engine, redis_client, PREFIX).drain()
     past = History(engine).past(T, T + 180)
-    assert (past.known, past.counts) == ([True, True, False], {"default/echo": {0: 60, 2: 1}})
+    assert (past.counted, past.counts) == ([True, True, False], {"default/echo": {0: 60, 2: 1}})
 
 
 def test_a_life_is_told_in_parts_and_the_last_word_counts(
@@ -327,9 +327,9 @@ def test_each_function_is_foreseen_by_what_would_have_cost_least(
     with foresight(config) as door:
         assert door.fit(asked=True).result == "fitted"
         assert door.forecast().result == "published"
-    board = Board(redis_client, PREFIX).current()
-    assert board is not None
-    sources = dict(zip(board.functions, board.sources, strict=True))
+    published = PublishedForecasts(redis_client, PREFIX).current()
+    assert published is not None
+    sources = dict(zip(published.functions, published.sources, strict=True))
     assert sources["default/hourly"] in ("seasonal-naive", "renewal")
     assert sources["default/random"] == "gaps"
 
@@ -343,7 +343,7 @@ class Led:
     def __init__(self, client: "redis.Redis") -> None:
         self.client = client
         self.catalog = Catalog(client, PREFIX)
-        self.fleet, self.board = Fleet(client, PREFIX), Board(client, PREFIX)
+        self.fleet, self.published = Fleet(client, PREFIX), PublishedForecasts(client, PREFIX)
         self.queue = Queue(client, PREFIX, QueueSettings())
         self.stop = threading.Event()
         config = Settings(scheduler=SchedulerSettings(lease_s=5.0, tick_s=0.02))
@@ -393,7 +393,7 @@ class Led:
 
         def look() -> PrewarmReport | None:
             self.heartbeat()
-            raw = self.board.state()
+            raw = self.published.state()
             state = decode_prewarm_report(raw) if raw is not None else None
             if state is None or not state.functions:
                 return None
@@ -450,7 +450,7 @@ def test_what_a_worker_has_parked_is_known_and_how_long_its_return_takes(led: Le
 
 def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) -> None:
     led.deploy("echo")
-    led.board.put_counts(
+    led.published.put_counts(
         Counted(from_at=time.time() // 60 * 60 - 600, known=list(range(10)), counts={"default/echo": [3, 1]})
     )
     led.start()
@@ -466,7 +466,7 @@ def test_forecasts_come_as_events_and_bad_ones_leave_the_keep_alive(led: Led) ->
         assert prewarmer._forecasts == {}
         numbers = np.full((1, 3), 0.5, "<f4").tobytes()
         now = time.time()
-        led.board.publish(
+        led.published.publish(
             Forecasts(
                 version=2,
                 model=1,

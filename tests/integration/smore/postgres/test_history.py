@@ -248,6 +248,9 @@ def test_batches_of_any_size_come_to_the_same(
     assert (b.state, b.attempt, b.gpu, b.started_at, b.rows, b.key_id) == (State.DISPATCHED, 1, "cpu0", None, 4, "key1")
     assert (c.state, c.gpu, c.claimed_at) == (State.QUEUED, "", None)
     first, second = reader.executions("default", "a")
+    # Of two attempts the last one counts; "b" has not ended, and "c" was never started.
+    assert reader.cold_starts("default", ["a", "b", "c"]) == {"a": True}
+    assert reader.cold_starts("other", ["a"]) == {}
     assert (first.state, first.cause, first.claimed_at, first.finished_at) == (
         State.QUEUED,
         "worker_lost",

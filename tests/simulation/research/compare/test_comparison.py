@@ -167,7 +167,7 @@ def test_run_and_trace_write_the_same_bytes_again(
         (["compare", "--policies", "edf-util:sm_cap=-1"], "sm_cap: -1.0 is out of range"),
         (["compare", "--policies", "edf-util:sm_cap"], "'sm_cap' is not of the form knob=value"),
         (["compare", "--policies", "smore,smore"], "policies: at least one policy is expected, each once"),
-        (["compare", "--factors", "speed=2"], "speed: no parameter of the ground truth has this name"),
+        (["compare", "--factors", "speed=2"], "speed: no parameter of the interference model has this name"),
         (["compare", "--truth", "moon"], "truth: 'moon' is not known; known are digest, turns, cpu-partition"),
         (["compare", "--factors", "u=much"], "factors.u: a number is expected"),
         (["compare", "--trace", "rate_per_min=-5"], "trace.rate_per_min: a number in"),

@@ -10,6 +10,7 @@ import pytest
 
 from ml.measure import device, processes, profile, rows
 from ml.measure.rows import BadRow, DeviceMode
+from smore.process.device_name import cpu_partition
 from tests.support.measured import function, solo, training
 
 TRAINING, FUNCTION = training("bert", 4), function("vgg16")
@@ -106,3 +107,23 @@ def test_the_countdown_keeps_its_budget() -> None:
     assert profile.time_left(runs_s=3276.0, minutes=1.0, used_s=15.0) == 45.0
     assert profile.time_left(runs_s=20.0, minutes=1.0, used_s=15.0) == 20.0
     assert profile.time_left(runs_s=3276.0, minutes=None, used_s=15.0) == 3276.0
+    # The next run may take as long as the longest one yet: it is begun only where that fits.
+    assert profile.fits(longest_s=40.0, minutes=1.0, used_s=20.0)
+    assert not profile.fits(longest_s=40.0, minutes=1.0, used_s=21.0)
+    assert profile.fits(longest_s=40.0, minutes=None, used_s=1e9)
+    assert (
+        profile.progress(3, 40, 30.0, 90.0) == "[#######.......................] 3 of 40 runs, 0.5 min, 1.5 min to go "
+    )
+
+
+def test_a_short_run_measures_few_models_and_names_its_part_of_the_cores() -> None:
+    given = ["--out", "x.jsonl", "--device", "cpu"]
+    assert profile.parse(given).models == ",".join(profile.MODELS)
+    options = profile.parse([*given, "--few", "--share", "0.5"])
+    assert options.models.split(",") == list(profile.MODELS[: profile.FEW_MODELS])
+    place = device.CpuPartition(options.cores, options.function_nice, options.share).place
+    # The name that a worker with such a part reports.
+    assert place.device == cpu_partition(1, 0.5) != cpu_partition(1)
+    for wrong in ("0", "1.5"):
+        with pytest.raises(SystemExit):
+            profile.parse([*given, "--share", wrong])

@@ -26,7 +26,7 @@ def stage(run_s: dict[int, float] | None = None, *, spent: float = SPENT, **knob
     engine = DrivenEngine(preset("smore-product", **knobs))
     functions = [batched(number, run_s or {1: 0.01, 8: 0.02}) for number in range(2)]
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, gpu("a", functions=2)])
-    engine.cluster.spend(0, spent, NOW)
+    engine.cluster.take_tokens(0, spent, NOW)
     return engine
 
 

@@ -334,7 +334,7 @@ def test_the_longest_run_that_was_seen_must_fit_an_account() -> None:
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01), gpu("a", functions=1, stretches=[("p/f0", 1, 4.0)])])
     first = engine.decide(NOW, [arrived(0, "1")])
     assert [type(decision) for decision in first] == [Dispatch]
-    engine.cluster.spend(0, 0.1, NOW)
+    engine.cluster.take_tokens(0, 0.1, NOW)
     assert engine.decide(NOW, [arrived(0, "2")]) == []
     engine.decide(NOW, [gpu("a", functions=1, stretches=[("p/f0", 1, 0.02)])])
     assert [type(decision) for decision in engine.decide(NOW, [arrived(0, "3")])] == [Dispatch]
@@ -344,9 +344,9 @@ def test_a_long_run_that_was_seen_once_does_not_keep_a_function_out() -> None:
     """10 ms expected, 0.5 s the longest: that would leave an account at half a debt that the next seconds pay back."""
     engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.01), gpu("a", functions=1, stretches=[("p/f0", 1, 0.5)])])
-    engine.cluster.spend(0, FULL / 2, NOW)
+    engine.cluster.take_tokens(0, FULL / 2, NOW)
     assert [type(decision) for decision in engine.decide(NOW, [arrived(0, "1")])] == [Dispatch]
-    engine.cluster.spend(0, FULL, NOW)
+    engine.cluster.take_tokens(0, FULL, NOW)
     assert engine.decide(NOW, [arrived(0, "2")]) == []
 
 
@@ -357,7 +357,7 @@ def test_a_batch_is_saved_for_and_goes_when_it_can_be_paid() -> None:
     """
     engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), batched(0, {1: 0.01, 8: 0.03}), gpu("a", functions=1)])
-    engine.cluster.spend(0, FULL, NOW)
+    engine.cluster.take_tokens(0, FULL, NOW)
     assert engine.decide(NOW, [arrived(0, str(number)) for number in range(8)]) == []
     paid_at = NOW + 0.03 * 0.5 / 1.5 / EARNS
     assert engine.wake_at == pytest.approx(paid_at)
@@ -372,7 +372,7 @@ def test_what_cannot_be_saved_for_in_time_is_made_smaller() -> None:
     """Eight are paid after 0.14 s, and four, which take two thirds of that time, after 0.09 s."""
     engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), batched(0, {1: 0.01, 4: 0.02, 8: 0.03}), gpu("a", functions=1)])
-    engine.cluster.spend(0, FULL, NOW)
+    engine.cluster.take_tokens(0, FULL, NOW)
     assert engine.decide(NOW, [arrived(0, str(number), within=0.15) for number in range(8)]) == []
     assert engine.wake_at == pytest.approx(NOW + 0.02 * 0.5 / 1.5 / EARNS)
     placed = engine.decide(engine.wake_at, [])
@@ -382,7 +382,7 @@ def test_what_cannot_be_saved_for_in_time_is_made_smaller() -> None:
 def test_what_is_no_cheaper_together_goes_as_soon_as_one_is_paid() -> None:
     engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), batched(0, {1: 0.01, 8: 0.08}), gpu("a", functions=1)])
-    engine.cluster.spend(0, FULL, NOW)
+    engine.cluster.take_tokens(0, FULL, NOW)
     assert engine.decide(NOW, [arrived(0, str(number)) for number in range(8)]) == []
     assert engine.wake_at == pytest.approx(NOW + 0.01 * 0.5 / 1.5 / EARNS)
 
@@ -398,7 +398,7 @@ def test_nobody_takes_what_is_saved_for_whose_turn_it_is() -> None:
     engine.decide(NOW, [arrived(0, "before")])
     engine.decide(NOW + 0.02, [InvocationSettled(id="before", attempt=1)])
     now = NOW + 0.02
-    engine.cluster.spend(0, float(kernel.tokens(engine.cluster.rows, 0, now, engine.cluster.capacity_s)), now)
+    engine.cluster.take_tokens(0, float(kernel.tokens(engine.cluster.rows, 0, now, engine.cluster.capacity_s)), now)
     engine.decide(now, [arrived(1, "dear"), *(arrived(0, f"cheap{number}") for number in range(5))])
     cost_s = 0.1 * 0.5 / 1.5
     assert engine.decide(now + 0.9 * cost_s / EARNS, []) == [], "enough for nine cheap ones"
@@ -410,7 +410,7 @@ def test_who_cannot_be_paid_in_time_leaves_its_turn_to_the_next_of_its_lane() ->
     """What one run costs is earned in 0.46 s; the head has 0.3."""
     engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=1), gpu("a", functions=1)])
-    engine.cluster.spend(0, FULL, NOW)
+    engine.cluster.take_tokens(0, FULL, NOW)
     assert engine.decide(NOW, [arrived(0, "head", within=0.3), arrived(0, "next")]) == []
     paid_at = NOW + 0.1 * 0.5 / 1.5 / EARNS
     assert engine.wake_at == pytest.approx(paid_at)
@@ -427,7 +427,7 @@ def test_what_a_long_run_asks_for_is_saved_too() -> None:
     functions = [function(0, run_s=0.01, max_batch=1), function(1, run_s=0.1, max_batch=1)]
     stretched = gpu("a", functions=2, stretches=[("p/f1", 1, 10.0)])
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, stretched])
-    engine.cluster.spend(0, FULL, NOW)
+    engine.cluster.take_tokens(0, FULL, NOW)
     engine.decide(
         NOW,
         [
@@ -450,7 +450,7 @@ def test_nothing_is_saved_where_a_project_may_load_no_more(mib: float, saved: bo
     functions = [function(number, run_s=0.1, max_batch=1) for number in range(2)]
     report = replace(gpu("a", functions=2), warm=[("p/f1", 1, 1)])
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, WarmLimits(mib={"p": mib}), report])
-    engine.cluster.spend(0, FULL, NOW)
+    engine.cluster.take_tokens(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, "x")])
     assert engine.waiting.count("p/f0") == 1
     assert (engine.wake_at < inf) == saved
@@ -472,7 +472,7 @@ def test_the_gate_is_told_when_an_account_can_pay() -> None:
         0,
         0.0,
     )
-    engine.cluster.spend(0, FULL, NOW)
+    engine.cluster.take_tokens(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, str(number)) for number in range(4)])
     assert engine.waiting.count("p/f0") == 4
     told = engine.bounds(NOW + 1e-6, "p/f0", 1)
@@ -500,7 +500,7 @@ def test_the_gate_divides_what_a_budget_leaves_among_the_functions_that_want_it(
     cost, earns = 0.1 * 0.5 / 1.5, EARNS
     functions = [function(number, run_s=0.1, max_batch=1) for number in range(2)]
     engine.decide(NOW, [known([[0.5, 0.5]]), *functions, gpu("a", functions=2)])
-    engine.cluster.spend(0, FULL, NOW)
+    engine.cluster.take_tokens(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, str(number), within=60.0) for number in range(10)])
     one, other = engine.bounds(NOW, "p/f0", 1), engine.bounds(NOW, "p/f1", 1)
     assert one is not None and other is not None

@@ -113,6 +113,7 @@ class TestInvocations:
                 "arrival_at": f"2999-01-0{day}T00:00:00Z",
                 "finished_at": f"2999-01-0{day}T00:00:0{took_s}Z",
                 "late_ms": 250 if took_s > 1 else 0,
+                "cold": True,
             }
 
         platform = serve()
@@ -122,14 +123,14 @@ class TestInvocations:
                 "invocations": [
                     ended("slow", 2, 3),
                     ended("quick", 1, 1),
-                    {**ended("old", 1, 4), "arrival_at": "2020-01-01T00:00:00Z"},
+                    {**ended("ancient", 1, 4), "arrival_at": "2020-01-01T00:00:00Z"},
                 ]
             },
         )
         assert smore("ps", "--since", "1d", "--slow", "2s") == 0
         said = capsys.readouterr().out
-        assert "slow" in said and "3000.0 ms" in said and "250 ms" in said
-        assert "quick" not in said and "old" not in said
+        assert "slow" in said and "3000.0 ms" in said and "250 ms" in said and "yes" in said
+        assert "quick" not in said and "ancient" not in said
 
 
 DECISION = {

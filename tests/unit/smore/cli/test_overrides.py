@@ -38,7 +38,7 @@ Q = "/v1/queues"
         (("slo", "function", "f", "250ms"), "PUT /v1/functions/f/slo", {"deadline_ms": 250.0}),
         (("slo", "function", "f"), "PUT /v1/functions/f/slo", {"deadline_ms": None}),
         (
-            ("projects", "limit", "p", "--rate", "5", "--depth", "9", "--jobs", "3"),
+            ("projects", "limit", "p", "--rate", "5", "--depth", "9", "--jobs", "3", "--gpus", "4", "--weight", "2"),
             "PUT /v1/projects/p/limits",
             {
                 "rate_per_s": 5.0,
@@ -48,6 +48,8 @@ Q = "/v1/queues"
                 "warm_memory_mib": None,
                 "jobs": 3,
                 "job_memory_mib": None,
+                "gpus": 4,
+                "weight": 2.0,
             },
         ),
         (("projects", "create", "p"), "POST /v1/projects", {"name": "p"}),

@@ -81,6 +81,13 @@ def test_a_table_too_wide_for_the_screen_becomes_paragraphs(
     show(rows, columns, Output.TABLE, optional=("device",))
     table = capsys.readouterr().out
     assert "[bracketed]" in table and "device" not in table
+    # A column that is empty goes first.
+    show([(*row[:3], None) for row in rows], columns, Output.TABLE, optional=("count",))
+    table = capsys.readouterr().out
+    assert "count" in table and "device" not in table
+    # What is too long for the screen goes on in the next line.
+    show([("a", "word " * 20, None, None)], columns, Output.TABLE)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
     monkeypatch.setenv("COLUMNS", "120")
     show(rows, columns, Output.TABLE)
     assert "[bracketed]" in capsys.readouterr().out.splitlines()[3]

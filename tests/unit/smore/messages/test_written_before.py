@@ -91,7 +91,7 @@ REPORT = (
     b'"loss_windows":0,"recent_s":0.0,"recent_n":0,"recent_sd":0.0,"closed_s":0.0,"closed_n":0,"closed_sd":0.0,"attempt":2,"rank":1,"world":2,'
     b'"checkpoint_iterations":5,"started_at":1.5,"length":90}],'
     b'"quarantined":["p/f@2"],"duty":1.0,"closed":false,"closed_until":0.0,"strangers":[{"pid":5,"start":6,'
-    b'"memory_mib":2.0,"name":"x"}],"node":"n","address":"10.0.0.7"}'
+    b'"memory_mib":2.0,"name":"x"}],"node":"n","address":"10.0.0.7","visible":"GPU-1"}'
 )
 EXECUTION = (
     b'{"version":1,"boot":"b","cold":true,"load_ms":{"import":1.5},"run_ms":2.5,"batch":2,"rows":3,"co":["p/g"],'

@@ -374,6 +374,8 @@ def test_what_is_reported(stages: Any) -> None:
         executor=cast(Executor, SimpleNamespace(draining=False, batches=lambda: 0)),
         jobs=cast(Jobs, jobs),
         zygotes=list,
+        node="here",
+        address="10.0.0.7",
     )
     stage.gpu.utilisation = 0.5
     stage.run("a")

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 
 from smore import alive
-from smore.messages.commands import StartJob
+from smore.messages.commands import StartJob, StopJob
 from tests.support.eventually import eventually
+from tests.support.trainings import jobs
 from worker import proc
-from worker.activity import Activity
 from worker.training import host, shim, watch
 from worker.training.jobs import Jobs
 from worker.training.record import TOKEN
-from worker.training.run_gate import RunGate
 
 ROOT = Path(__file__).resolve().parents[4]
 #: A module of the standard library that runs until it is told to end.
@@ -29,29 +28,9 @@ ENTRY = "timeit"
 ARGV = [ENTRY, "-n", "1", "-r", "1", "import time; time.sleep(600)"]
 
 
-def jobs(home: Path) -> Jobs:
+def worker_of(home: Path) -> Jobs:
     """What a worker knows of jobs; a new one is a worker that has started again."""
-    activity = Activity()
-    made = Jobs(
-        gpu="test0",
-        home=home,
-        entrypoints=(ENTRY,),
-        cores=(0,),
-        environment={},
-        activity=activity,
-        gate=RunGate(activity),
-        seed="s",
-        probe_share=0.0,
-        probe_max_s=1.0,
-        memory_of=lambda _pid: 1.0,
-        quick_memory_of=lambda _pid: None,
-        computing=lambda: None,
-        users=frozenset(),
-        steps_of=lambda _id: pytest.fail("no job of these tells its steps"),
-        started=lambda _pid: None,
-        changed=lambda: None,
-        hosted=True,
-    )
+    made = jobs(home, entrypoints=(ENTRY,), cores=(0,), hosted=True)
     made.adopt()
     return made
 
@@ -98,39 +77,46 @@ def start(worker: Jobs, name: str = "one") -> None:
 
 
 def only(worker: Jobs) -> tuple[str, int, str]:
-    """Of the one job: state, process number, reason."""
+    """Of the one job, once it has begun or could not: state, process number, reason."""
+    eventually(lambda: all(one.state != "starting" for one in worker.reports()), what="it has begun, or could not")
     worker.tick()
     (report,) = worker.reports()
     return report.state, report.pid, report.reason
 
 
 def test_it_outlives_the_worker_and_hears_of_the_end(home: Path, service: "subprocess.Popen[bytes]") -> None:
-    first = jobs(home)
+    first = worker_of(home)
     start(first)
     state, pid, _ = only(first)
     assert state == "running"
     assert service.pid in proc.ancestors(pid), "it is the training host's, not the worker's"
     given = proc.environment_of(pid)
     assert (given["MINE"], given["PYTHONPATH"]) == ("1", str(ROOT))
-    assert {name for name in given if name.startswith("SMORE_")} == {TOKEN, "SMORE_TRACK"}
+    assert {name for name in given if name.startswith("SMORE_")} == {
+        TOKEN,
+        "SMORE_TRACK",
+        "SMORE_ATTEMPT",
+        "SMORE_CHECKPOINT",
+    }
     assert os.sched_getaffinity(pid) == {0}
     assert (home / "logs" / "job-one.log").stat().st_mode & 0o077 == 0
     assert "platform's own" in watch.refusal(service.pid, cores=(), users=None, token=TOKEN)
 
     # A worker that has started again finds it, and can end it.
-    second = jobs(home)
+    second = worker_of(home)
     assert only(second)[:2] == ("running", pid)
-    second.stop("one")
+    second.stop(StopJob(1, "one"))
     eventually(lambda: only(second)[0] == "ended", what="the job has ended")
     assert second.reports()[0].exit_code == -signal.SIGTERM
 
     # The training host ends, and gives its trainings a SIGTERM and the time that they need.
     start(second, "two")
+    eventually(lambda: {one.state for one in second.reports()} == {"ended", "running"}, what="the second has begun")
     service.terminate()
     assert service.wait(30) == 0
     assert shim.read(str(home / "run" / "jobs" / "two.status")) == -signal.SIGTERM
     eventually(
-        lambda: {one.state for one in jobs(home).reports()} == {"ended"},
+        lambda: {one.state for one in worker_of(home).reports()} == {"ended"},
         what="a worker that starts later knows how it ended",
     )
 
@@ -162,7 +148,7 @@ def test_nothing_is_started_for_whom_it_does_not_know_or_who_has_left(
 
 
 def test_without_the_service_a_job_is_refused_with_the_reason(home: Path) -> None:
-    worker = jobs(home)
+    worker = worker_of(home)
     start(worker)
     state, _, reason = only(worker)
     assert state == "ended"

@@ -4,43 +4,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from smore.messages.commands import AttachJob, StartJob
+from tests.support.eventually import eventually
+from tests.support.trainings import jobs
 from worker import proc
-from worker.activity import Activity
-from worker.training.jobs import Jobs
-from worker.training.remote_steps import RemoteSteps
-from worker.training.run_gate import RunGate
-
-
-def jobs(home: Path, *, cores: Sequence[int] = (), born_on: Sequence[int] = ()) -> Jobs:
-    activity = Activity()
-    return Jobs(
-        gpu="g",
-        home=home,
-        entrypoints=("zoo.train",),
-        cores=cores,
-        environment={},
-        activity=activity,
-        gate=RunGate(activity),
-        seed="s",
-        probe_share=0.0,
-        probe_max_s=1.0,
-        memory_of=lambda _: 1.0,
-        quick_memory_of=lambda _: None,
-        computing=lambda: None,
-        users=frozenset({os.geteuid()}),
-        steps_of=lambda _: cast(RemoteSteps, None),
-        started=lambda _: None,
-        changed=lambda: None,
-        born_on=born_on,
-    )
 
 
 def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(
@@ -65,9 +38,14 @@ def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(
     one, command = {min(mine)}, StartJob(version=1, id="j", project="p", name="n", argv=["zoo.train"], env={})
     try:
         os.sched_setaffinity(0, one)
-        jobs(tmp_path / "gpu", born_on=sorted(mine)).start(command)
-        jobs(tmp_path / "cpu", cores=sorted(one)).start(msgspec.structs.replace(command, env=asked))
-        jobs(tmp_path / "asked").start(msgspec.structs.replace(command, env=asked))
+        for name, cores, born_on, env in (
+            ("gpu", (), sorted(mine), {}),
+            ("cpu", sorted(one), (), asked),
+            ("asked", (), (), asked),
+        ):
+            allowed = jobs(tmp_path / name, entrypoints=["zoo.train"], cores=cores, born_on=born_on)
+            allowed.start(msgspec.structs.replace(command, env=env))
+            eventually(lambda worker=allowed: worker.reports()[0].state == "ended", what="it could not be started")  # type: ignore[misc]
     finally:
         os.sched_setaffinity(0, mine)
     (on_gpu, gpu), (on_cpu, cpu), (_, chosen) = started
@@ -95,7 +73,7 @@ def test_a_training_in_a_container_is_found_by_the_number_and_start_that_it_tell
         pid, start = map(int, process.stdout.readline().split())
         outer = list(proc.tree(process.pid))[-1]
         assert pid != outer
-        watching = jobs(tmp_path)
+        watching = jobs(tmp_path, users=frozenset({os.geteuid()}))
         told: dict[str, Any] = {"project": "p", "name": "n", "pid": pid, "tracked": False}
         watching.attach(AttachJob(version=1, id="there", start=start, boot=proc.boot_id(), **told))
         watching.attach(AttachJob(version=1, id="another", start=start + 1, boot=proc.boot_id(), **told))

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from scheduler.policy.jobs.events import JobProgressed, Run, RunsKnown
+from scheduler.policy.jobs.events import Ended, JobProgressed, Run, RunsKnown
 from scheduler.policy.jobs.lengths import ASSUMED_S, Lengths, Recent, Source
 from scheduler.policy.jobs.spec import JobSpec
 from tests.support.driven_jobs import HOUR, DrivenJobs, gpus
@@ -109,3 +109,21 @@ def test_what_happened_before_a_take_over_is_told() -> None:
 
     assert jobs.entry("job").length.source is Source.NAME
     assert jobs.entry("job").length.expected_s == 500.0
+
+
+def test_what_is_left_of_a_job_that_has_run_follows_what_was_learnt_of_longer_ones() -> None:
+    """A longer run that changes neither quantile changes what is left of a job that had outlived all others."""
+    driven = DrivenJobs("sjf", gpus(1))
+
+    def learn(ratio: float) -> RunsKnown:
+        return RunsKnown(runs=[Run(project="q", name="", seconds=1.0, ratios={"declared": ratio})])
+
+    driven.tell(learn(1000.0))
+    driven.submit("again", hours=0.01, restarts=1)
+    driven.end("again", Ended.FAILED, later=15 * HOUR)
+    driven.submit("other", hours=1)
+    driven.tell(later=60.0)
+    assert driven.entry("again").length.expected_s == pytest.approx(7.5 * HOUR)
+    # The queue is compared with a fresh count after each call.
+    driven.tell(learn(2000.0))
+    assert driven.entry("again").length.expected_s == pytest.approx(5 * HOUR)

@@ -1,0 +1,201 @@
+"""Jobs as the API shows them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from api.dates import moment
+from api.deps import Gateway
+from api.schemas import jobs as schemas
+from smore.domain.job import OVER, exit_of, outcome_of, signal_of, state_of
+from smore.messages.job_queue import PublishedJob, PublishedQueue
+from smore.messages.reports import JobReport
+
+if TYPE_CHECKING:
+    from smore.postgres.jobs import Attempt, Job, JobDecision
+
+
+def live(gateway: Gateway) -> dict[str, list[JobReport]]:
+    """The present reports of GPU workers, by job."""
+    by_job: dict[str, list[JobReport]] = {}
+    for report in gateway.fleet().reports():
+        for job in report.jobs:
+            by_job.setdefault(job.id, []).append(job)
+    return by_job
+
+
+def shown(job: "Job", reports: Sequence[JobReport], of_queue: PublishedJob | None = None) -> schemas.Job:
+    """``reports``: of its ranks now; ``of_queue``: what the job scheduler published of it last."""
+    # A rank of an older attempt, on a host that was silent, says nothing of the job.
+    reports = [report for report in reports if report.attempt == job.attempt]
+    request = job.request
+    # What may be started again is not over when its ranks are.
+    state = state_of(job.state, {report.state for report in reports}) if not request.restarts else job.state
+    # Of a job that is over and not yet recorded, its workers know the exit code.
+    exit_code = job.exit_code if job.state in OVER else exit_of([report.exit_code for report in reports])
+    reason = job.reason or next((report.reason for report in reports if report.reason), "")
+    # A job is as fast as its slowest rank.
+    solo_s = max((report.solo_s for report in reports if report.solo_count), default=None)
+    shared_s = max((report.shared_s for report in reports if report.shared_count), default=None)
+    known = all(report.loss_high is not None for report in reports)
+    worst = max(reports, key=lambda report: report.loss_high or 0.0, default=None) if known else None
+    return schemas.Job(
+        id=job.id,
+        name=job.name,
+        state=state.value,
+        argv=list(job.argv),
+        gpus=list(job.gpus),
+        count=max(request.count, len(job.gpus)),
+        device=request.device or None,
+        workload=job.workload or None,
+        created_at=moment(job.created_at),
+        queued_at=_moment(job.queued_at),
+        started_at=_moment(job.started_at),
+        ended_at=_moment(job.ended_at),
+        # What was done before a restart of the job or of its worker counts too.
+        iterations=max(job.iterations, min((report.iterations for report in reports), default=0)),
+        iterations_wanted=request.iterations or None,
+        duration_s=request.duration_s or None,
+        restarts=request.restarts,
+        restarted=job.restarts,
+        grace_s=request.grace_s,
+        attempt=job.attempt,
+        expected=expected(of_queue) if of_queue is not None and state not in OVER else None,
+        solo_s=solo_s,
+        shared_s=shared_s,
+        degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
+        budget=job.budget,
+        loss=worst.loss if worst else None,
+        loss_low=worst.loss_low if worst else None,
+        loss_high=worst.loss_high if worst else None,
+        loss_windows=min((report.loss_windows for report in reports), default=0),
+        memory_mib=sum(report.memory_mib for report in reports) if reports else None,
+        exit_code=exit_code,
+        suspended=any(report.suspended for report in reports),
+        signal=signal_of(exit_code),
+        reason=reason or None,
+        outcome=outcome_of(state, exit_code, asked=job.asked, reason=reason),
+        source=job.source,
+        measured=job.source != "attached",
+    )
+
+
+def expected(job: PublishedJob) -> schemas.Expected:
+    """What the job scheduler published of a job."""
+    return schemas.Expected(**_expected(job))
+
+
+def _expected(job: PublishedJob) -> dict[str, Any]:
+    start_at, start_late_at = job.start_at or (None, None)
+    end_at, end_late_at = job.end_at or (None, None)
+    return {
+        "place": job.place,
+        "gpus": list(job.gpus),
+        "start_at": _moment(start_at),
+        "start_late_at": _moment(start_late_at),
+        "end_at": _moment(end_at),
+        "end_late_at": _moment(end_late_at),
+        "length_s": job.length_s,
+        "length_90_s": job.length_90_s,
+        "source": job.source,
+        "waited_s": job.waited_s,
+        "why": job.why,
+        "message": job.message,
+    }
+
+
+def queue(
+    published: PublishedQueue | None, leading: bool, jobs: Sequence["Job"], project: str | None
+) -> schemas.JobQueue:
+    """
+    The queue as it was published, of one project or of all (None). ``jobs``: all that are not over; one that has come
+    since is no part of it yet.
+    """
+    if published is None:
+        return schemas.JobQueue(leading=leading, jobs=[])
+    by_id = {job.id: job for job in jobs}
+    return schemas.JobQueue(
+        at=moment(published.at),
+        leading=leading,
+        setting=published.setting,
+        kept=published.kept,
+        kept_for=published.kept_for or None,
+        waiting=sum(job.place > 0 for job in published.jobs),
+        jobs=[
+            schemas.QueuedJob(
+                **_expected(entry),
+                id=entry.id,
+                name=entry.name,
+                project=entry.project,
+                state=job.state.value,
+                count=max(job.request.count, len(job.gpus)),
+                device=job.request.device or None,
+            )
+            for entry in published.jobs
+            if (job := by_id.get(entry.id)) is not None and project in (None, entry.project)
+        ],
+    )
+
+
+def explanation(
+    job: "Job", of_queue: PublishedJob | None, decisions: Sequence["JobDecision"], leading: bool
+) -> schemas.JobExplanation:
+    """Why a job is where it is."""
+    return schemas.JobExplanation(
+        id=job.id,
+        name=job.name,
+        state=job.state.value,
+        summary=_why(job, of_queue, decisions, leading),
+        expected=expected(of_queue) if of_queue is not None and job.state not in OVER else None,
+        decisions=[
+            schemas.JobDecision(
+                at=moment(one.at),
+                attempt=one.attempt,
+                kind=one.kind,
+                gpus=list(one.gpus),
+                message=one.message,
+                reasons=dict(one.reasons) if one.reasons is not None else None,
+            )
+            for one in decisions
+        ],
+    )
+
+
+def _why(job: "Job", of_queue: PublishedJob | None, decisions: Sequence["JobDecision"], leading: bool) -> str:
+    last = next((one.message for one in decisions if one.message), "")
+    if job.state in OVER:
+        outcome = job.outcome.value if job.outcome is not None else job.state.value
+        return f"It is over: {outcome}. {job.reason or last}".strip()
+    if not leading:
+        return "No job scheduler leads now: what runs goes on, and nothing is started."
+    if of_queue is not None:
+        return of_queue.message
+    return "The job scheduler has not decided about it yet."
+
+
+def attempts(job: "Job", of_job: Sequence["Attempt"]) -> schemas.JobAttempts:
+    """The attempts of a job."""
+    return schemas.JobAttempts(
+        id=job.id,
+        name=job.name,
+        attempts=[
+            schemas.JobAttempt(
+                attempt=one.attempt,
+                gpus=list(one.gpus),
+                nodes=list(one.nodes),
+                started_at=moment(one.started_at),
+                up_at=_moment(one.up_at),
+                ended_at=_moment(one.ended_at),
+                why=one.why,
+                message=one.message,
+                exit_code=one.exit_code,
+                iterations_from=one.iterations_from,
+                iterations=one.iterations,
+            )
+            for one in of_job
+        ],
+    )
+
+
+def _moment(at: float | None) -> datetime | None:
+    return None if at is None else moment(at)

@@ -1,0 +1,141 @@
+"""What a request to start a training asks for, checked."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from api.auth import is_operator
+from api.budgets import check_budget
+from api.deps import Gateway
+from api.schemas.jobs import JobBody, SecretOf
+from smore.domain.errors import InvalidInput, Unavailable
+from smore.domain.function import duration_s, parse_name, size_bytes
+from smore.domain.job import GRACE_S, JobRequest
+from smore.domain.loss import DEFAULT_BUDGET
+from smore.domain.quote import quoted
+from smore.domain.spelling import did_you_mean
+from smore.domain.workload import parse_training
+from smore.messages.job_queue import TrialAnswer
+from smore.messages.reports import Report
+from smore.redis.catalog import KeyEntry
+from smore.redis.job_queue import JobQueue
+
+#: The longest that a training may be said to be, and that it may take to end after SIGTERM, seconds.
+LONGEST_S: Final = 10 * 365.25 * 86_400
+LONGEST_GRACE_S: Final = 3600.0
+#: Seconds that an answer to a job that is started may wait for the job scheduler's word whether it can ever run.
+FIT_S: Final = 1.0
+
+
+def request_of(gateway: Gateway, caller: KeyEntry, body: JobBody, reports: Sequence[Report]) -> JobRequest:
+    """
+    The request without its plain variables. Raises InvalidInput and InvalidSpec, which name the field, and Forbidden.
+    """
+    parse_name(body.name)
+    trusted = _trusted(gateway, caller, body)
+    gpus = _gpus(gateway, body)
+    if body.iterations is not None and body.duration is not None:
+        raise InvalidInput("duration: a length is said in iterations or as a duration, not both", field="duration")
+    places = {
+        (report.device, report.sharing_mode)
+        for report in reports
+        if (report.gpu in gpus if gpus else body.device in (None, report.device))
+    }
+    workload = parse_training(body.workload, "workload") if body.workload is not None else ""
+    if body.budget is not None:
+        check_budget(gateway, body.budget, workload, sorted(places))
+    return JobRequest(
+        argv=body.argv,
+        count=len(gpus) or body.count or 1,
+        gpus=gpus,
+        device=body.device or "",
+        memory_mib=size_bytes(body.memory, "memory") / 2**20 if body.memory is not None else 0.0,
+        workload=workload,
+        budget=body.budget if body.budget is not None else DEFAULT_BUDGET,
+        iterations=body.iterations or 0,
+        duration_s=_seconds(body.duration, "duration", LONGEST_S),
+        restarts=body.restarts,
+        grace_s=_seconds(body.grace, "grace", LONGEST_GRACE_S) or GRACE_S,
+        secrets=_secrets(gateway, caller, body),
+        trusted=trusted,
+        cwd=body.cwd or "",
+    )
+
+
+def check_ever(gateway: Gateway, project: str, name: str, request: JobRequest) -> None:
+    """
+    Raises InvalidInput, which names the field and the largest value that would do, where the job could never start. The
+    job scheduler answers that; where none leads, whoever asks is not kept waiting, and the job's explanation says it.
+    """
+    try:
+        answer = JobQueue(gateway.client(), gateway.settings.redis.prefix).trial(project, name, request, FIT_S)
+    except Unavailable:
+        return
+    check_fits(answer)
+
+
+def check_fits(answer: TrialAnswer) -> None:
+    """Raises InvalidInput where the answer is that the job could never start."""
+    if answer.field:
+        raise InvalidInput(f"{answer.field}: {answer.message}", field=answer.field, largest=answer.largest)
+
+
+def _trusted(gateway: Gateway, caller: KeyEntry, body: JobBody) -> bool:
+    """Whether it is a program of an operator's, and no entry point."""
+    allowed = gateway.settings.job_entrypoints
+    if body.argv[0] in allowed:
+        if body.cwd is not None:
+            raise InvalidInput("cwd: an entry point starts in a folder of the platform", field="cwd")
+        return False
+    if not is_operator(caller):
+        raise InvalidInput(
+            f"argv[0]: {quoted(body.argv[0])} is not one of the entry points that this key may start"
+            f" ({', '.join(allowed)}). Any other program needs an operator's key: ask an operator to start it, or to add"
+            " its module to SMORE_JOB_ENTRYPOINTS.",
+            field="argv[0]",
+        )
+    if body.cwd is not None and not body.cwd.startswith("/"):
+        raise InvalidInput(f"cwd: {quoted(body.cwd)} is no absolute path", field="cwd")
+    return True
+
+
+def _gpus(gateway: Gateway, body: JobBody) -> list[str]:
+    """The GPU instances that it names, none = any."""
+    gpus = body.gpus or []
+    if gpus and body.count is not None:
+        raise InvalidInput(
+            f"count: {body.count} beside gpus: the names say how many it runs on", field="count", largest=len(gpus)
+        )
+    names = gateway.fleet().known() if gpus else []
+    for position, gpu in enumerate(gpus):
+        field = f"gpus[{position}]"
+        if gpu in gpus[:position]:
+            raise InvalidInput(f"{field}: {quoted(gpu)} is named twice", field=field)
+        if gpu not in names:
+            raise InvalidInput(
+                f"{field}: there is no GPU instance {quoted(gpu)}{did_you_mean(gpu, names) or '.'}", field=field
+            )
+    return gpus
+
+
+def _seconds(value: float | str | None, field: str, longest_s: float) -> float:
+    """0 where nothing was said."""
+    if value is None:
+        return 0.0
+    seconds = duration_s(value, field)
+    if not (math.isfinite(seconds) and 0 < seconds <= longest_s):
+        raise InvalidInput(f"{field}: {value} is not above 0 and at most {longest_s:.0f} s", field=field)
+    return seconds
+
+
+def _secrets(gateway: Gateway, caller: KeyEntry, body: JobBody) -> dict[str, str]:
+    """Variable → name of a secret that the project has."""
+    named = {variable: value.secret for variable, value in body.env.items() if isinstance(value, SecretOf)}
+    there = {secret.name for secret in gateway.store().list_secrets(caller.project)} if named else set()
+    for variable, secret in named.items():
+        if secret not in there:
+            raise InvalidInput(
+                f"env.{variable}: the project has no secret {quoted(secret)}{did_you_mean(secret, there) or '.'}",
+                field=f"env.{variable}",
+            )
+    return named

@@ -1,0 +1,76 @@
+"""What the job scheduler shows: the queue in Redis, answers to dry runs, and metrics."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from scheduler.policy.jobs.decisions import Expected, PublishQueue, TrialAnswered
+from scheduler.policy.jobs.spec import JobSpec
+from smore.domain.job import RESERVE, JobRequest
+from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer
+from smore.postgres.jobs import Job
+from smore.process import observability as metrics
+
+
+def spec_of(id_: str, project: str, name: str, request: JobRequest, iteration_s: Mapping[str, float]) -> JobSpec:
+    """What the rule knows of a job. ``iteration_s``: the profile's time of an iteration by device."""
+    return JobSpec(
+        id=id_,
+        project=project,
+        name=name,
+        count=request.count,
+        gpus=tuple(request.gpus),
+        device=request.device,
+        memory_mib=request.memory_mib * (1 + RESERVE),
+        iterations=request.iterations,
+        duration_s=request.duration_s,
+        iteration_s=iteration_s,
+        restarts=request.restarts,
+    )
+
+
+def published(answer: PublishQueue, jobs: Mapping[str, Job], at: float, leader: str, setting: str) -> PublishedQueue:
+    return PublishedQueue(
+        at=at,
+        leader=leader,
+        setting=setting,
+        kept_for=answer.kept_for,
+        kept=answer.kept,
+        jobs=[_entry(each, jobs[each.id].project, jobs[each.id].name) for each in answer.jobs if each.id in jobs],
+    )
+
+
+def answered(answer: TrialAnswered, project: str, name: str) -> TrialAnswer:
+    misfit, expected = answer.misfit, answer.expected
+    return TrialAnswer(
+        gpus=answer.gpus,
+        expected=_entry(expected, project, name) if expected is not None else None,
+        field=misfit.field if misfit is not None else "",
+        largest=misfit.largest if misfit is not None else 0.0,
+        message=misfit.message if misfit is not None else "",
+    )
+
+
+def count(jobs: Mapping[str, Job], kept: int) -> None:
+    """Set the gauges."""
+    metrics.JOBS.clear()
+    for (state, project), number in Counter((job.state.value, job.project) for job in jobs.values()).items():
+        metrics.JOBS.labels(state, project).set(number)
+    metrics.GPUS_KEPT.set(kept)
+
+
+def _entry(job: Expected, project: str, name: str) -> PublishedJob:
+    return PublishedJob(
+        id=job.id,
+        project=project,
+        name=name,
+        place=job.place,
+        gpus=job.gpus,
+        start_at=job.start_at,
+        end_at=job.end_at,
+        length_s=job.length.expected_s,
+        length_90_s=job.length.most_s,
+        source=job.length.source.value,
+        waited_s=job.waited_s,
+        why=job.why.value,
+        message=job.message,
+    )

@@ -1,0 +1,308 @@
+"""
+Beside whom a job starts for which too few GPU instances are free.
+
+SMore's rule shares only if
+
+1. neither is slowed by more than its owner allows, by the 90 % bound (``JobSpec.share``; 0 = nobody beside me);
+2. both fit into the memory, with 5 % and two contexts to spare; where they do not, in the fewest micro-batches with which
+   they do;
+3. the mean end is earlier than if the newcomer waited until the plan has its GPU instances free, whoever frees them;
+4. the two together do at least 1.2 times the work of one (1/x_a + 1/x_b), or the newcomer is through within a tenth of
+   its wait;
+5. none of the host's GPU instances is kept for whoever is first.
+
+Free GPU instances come before shared ones. Of several hosts it takes the one with the greatest 1/x_a + 1/x_b, then the
+one with the most of the GPU instances that it needs, then the one that ends first. A gang may have several hosts and is as
+slow as its slowest rank. Two jobs of which nobody knows what they cost each other, or how much memory they need, never
+share. The settings of the publication have points 1, 2 and 5, because they hold what owners were promised; of 3 and 4
+``sjf-bsbf`` has its own test, and ``sjf-ffs`` none.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from scheduler.policy.jobs.decisions import Beside, PairRefusal
+from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
+from scheduler.policy.jobs.job import Job, Phase, end_at
+from scheduler.policy.jobs.knobs import JobKnobs, Sharing
+from scheduler.policy.jobs.lengths import Lengths
+from scheduler.policy.jobs.pairs import Host, Pairs, Slowdown, ends, share_now, wait_for
+from scheduler.policy.jobs.spec import MicroBatches
+
+#: Seconds that a job would wait for GPU instances of its own.
+Waits = Callable[[Job], float]
+
+
+class Shared(NamedTuple):
+    """Where a job starts as a guest, beside whom, and how it runs its batch there."""
+
+    gpus: tuple[str, ...]
+    beside: tuple[Beside, ...]
+    parts: MicroBatches
+
+
+class Candidate(NamedTuple):
+    """A host with the GPU instances that it could give, both slowdowns, and its time left as it runs now."""
+
+    host: Job
+    names: Sequence[str]
+    own: Slowdown
+    its: Slowdown
+    left_s: float
+
+    @property
+    def gain(self) -> float:
+        """Work that the two do together of what one does alone."""
+        return 1 / self.own.expected + 1 / self.its.expected
+
+
+class Doubt(NamedTuple):
+    """
+    Why a job has no host: how many others than the best were refused for what; ``parts``, in which it would have run its
+    batch; the best one, and what stands against it.
+    """
+
+    refused: Counter[PairRefusal]
+    parts: MicroBatches
+    best: Candidate | None
+    why: PairRefusal | None
+
+
+#: What matters of a newcomer before its length: jobs alike in it are looked at once in a round.
+_Kind = tuple[Needs, str, float, MicroBatches, PoolKey]
+
+
+class Partners:
+    """The state of a rule, to choose a job's hosts from."""
+
+    def __init__(self, knobs: JobKnobs, fleet: Fleet, jobs: Mapping[str, Job], lengths: Lengths, pairs: Pairs) -> None:
+        self._knobs, self._fleet, self._jobs, self._lengths, self._pairs = knobs, fleet, jobs, lengths, pairs
+        #: Good until somebody starts or ends, time passes, or something else is kept.
+        self._candidates: dict[_Kind, list[Candidate]] = {}
+        self._refusals: dict[_Kind, tuple[Counter[PairRefusal], tuple[Candidate, PairRefusal] | None]] = {}
+        self._lefts: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """Something may have changed since the last look."""
+        self._candidates.clear()
+        self._refusals.clear()
+        self._lefts.clear()
+
+    def may_share(self, job: Job) -> bool:
+        """Whether its owner and what is known of it let it be a guest at all."""
+        spec = job.spec
+        return (
+            self._knobs.sharing is not Sharing.NONE and spec.share > 0 and spec.workload != "" and spec.memory_mib > 0
+        )
+
+    def hosts_for(
+        self, job: Job, keys: Sequence[PoolKey], at: float, kept: frozenset[str], wait_s: Waits
+    ) -> Shared | None:
+        """Where a job starts beside others now, None = nowhere. ``kept`` for somebody else."""
+        for parts in _ways(job):
+            for key in keys:
+                shared = self._in_pool(job, parts, key, at, kept, wait_s)
+                if shared is not None:
+                    return shared
+        return None
+
+    def doubt(self, job: Job, keys: Sequence[PoolKey], at: float, kept: frozenset[str], wait_s: Waits) -> Doubt:
+        """Why a job that may share does not: what stands against the best host, and what against how many others."""
+        refused = Counter[PairRefusal]()
+        best: tuple[Candidate, PairRefusal] | None = None
+        parts = _ways(job)[-1]
+        for key in keys:
+            counts, nearest = self._refused(job, parts, key, at, kept)
+            refused += counts
+            candidates = self._of_pool(job, parts, key, at, kept)
+            if candidates:
+                enough = self._enough(candidates, job.needs.size - len(self._fleet.spare(job.needs, key, kept)))
+                why = self._dynamic(job, parts, enough, wait_s) if enough else PairRefusal.FEW
+                nearest = candidates[0], why or PairRefusal.FEW
+            if nearest is not None and (best is None or nearest[0].gain > best[0].gain):
+                best = nearest
+        if best is not None and best[1] in refused:
+            refused[best[1]] -= 1
+        return Doubt(+refused, parts, *(best or (None, None)))
+
+    def _refused(
+        self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]
+    ) -> tuple[Counter[PairRefusal], tuple[Candidate, PairRefusal] | None]:
+        """How many jobs of a pool are no hosts whatever the times, for what, and of these the best as far as is known."""
+        kind = job.needs, job.spec.workload, job.spec.share, parts, key
+        if kind not in self._refusals:
+            counts = Counter[PairRefusal]()
+            best: tuple[Candidate, PairRefusal] | None = None
+            room = self._fleet.half(job.needs, key, ())
+            for host in self._running(key):
+                why, candidate = self._look(job, parts, key[0], host, room.get(host.spec.id, ()), at, kept)
+                if why is None:
+                    continue
+                counts[why] += 1
+                if candidate is not None and (best is None or candidate.gain > best[0].gain):
+                    best = candidate, why
+            self._refusals[kind] = counts, best
+        return self._refusals[kind]
+
+    def _running(self, key: PoolKey) -> Iterator[Job]:
+        for job in self._jobs.values():
+            if job.gpus:
+                seen = self._fleet.gpus[job.gpus[0]].seen
+                if seen is not None and (seen.device, seen.mig) == key:
+                    yield job
+
+    # ---- who could be a host, whatever the times -----------------------------------------------------------------------
+
+    def _look(
+        self,
+        job: Job,
+        parts: MicroBatches,
+        device: str,
+        host: Job,
+        names: Sequence[str],
+        at: float,
+        kept: frozenset[str],
+    ) -> tuple[PairRefusal | None, Candidate | None]:
+        """What stands against a host, and what the two cost each other where that is known."""
+        if host.phase is not Phase.PLACED:
+            return PairRefusal.STOPPING, None
+        if host.spec.share <= 0:
+            return PairRefusal.UNWILLING, None
+        if not names:
+            return PairRefusal.FULL, None
+        own = self._pairs.of(device, job.spec.workload, host.spec.workload)
+        its = self._pairs.of(device, host.spec.workload, job.spec.workload)
+        if own is None or its is None:
+            return PairRefusal.UNPROFILED, None
+        own = Slowdown(own.expected * parts.factor, own.most * parts.factor)
+        candidate = Candidate(host, names, own, its, self._left_s(host, at))
+        if not kept.isdisjoint(host.gpus):
+            return PairRefusal.KEPT, candidate
+        if self._pairs.was_worse(device, job.spec.workload, host.spec.workload):
+            return PairRefusal.WORSE, candidate
+        if own.most - 1 > job.spec.share:
+            return PairRefusal.SHARE, candidate
+        if its.most * host.parts.factor - 1 > host.spec.share:
+            return PairRefusal.ITS_SHARE, candidate
+        if not host.parts.memory_mib:
+            return PairRefusal.MEMORY_UNKNOWN, candidate
+        fitting = [name for name in names if self._room_mib(name) >= host.parts.memory_mib + parts.memory_mib]
+        if not fitting:
+            return PairRefusal.MEMORY, candidate
+        return None, candidate._replace(names=fitting)
+
+    def _room_mib(self, name: str) -> float:
+        """What two on a GPU instance may have together."""
+        seen = self._fleet.gpus[name].seen
+        return seen.memory_mib * (1 - self._knobs.spare_part) - 2 * seen.context_mib if seen is not None else 0.0
+
+    def _left_s(self, host: Job, at: float) -> float:
+        left_s = self._lefts.get(host.spec.id)
+        if left_s is None:
+            left_s = self._lefts[host.spec.id] = end_at(self._jobs, host, self._lengths, at) - at
+        return left_s
+
+    def _of_pool(self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]) -> list[Candidate]:
+        """In the order of the setting, as far as it does not depend on the newcomer's length."""
+        kind = job.needs, job.spec.workload, job.spec.share, parts, key
+        found = self._candidates.get(kind)
+        if found is None:
+            found = self._candidates[kind] = []
+            for id_, names in self._fleet.half(job.needs, key, kept).items():
+                why, candidate = self._look(job, parts, key[0], self._jobs[id_], names, at, kept)
+                if why is None and candidate is not None:
+                    found.append(candidate)
+            if self._knobs.sharing is Sharing.FIRST:
+                found.sort(key=lambda one: self._fleet.place_of(one.names[0]))
+            else:
+                size = job.needs.size
+                found.sort(key=lambda one: (-one.gain, -min(size, len(one.names)), one.left_s, one.host.spec.id))
+        return found
+
+    # ---- whether it pays -------------------------------------------------------------------------------------------------
+
+    def _in_pool(
+        self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str], wait_s: Waits
+    ) -> Shared | None:
+        candidates = self._of_pool(job, parts, key, at, kept)
+        if not candidates:
+            return None
+        spare = self._fleet.spare(job.needs, key, kept)
+        lacking = job.needs.size - len(spare)
+        if lacking <= 0:
+            return None
+        if self._knobs.sharing is not Sharing.GAIN:
+            chosen = self._enough(self._published(job, candidates), lacking)
+            return self._shared(parts, spare, chosen, lacking) if chosen else None
+        before = 0.0
+        for place, candidate in enumerate(candidates):
+            # Of hosts with the same gain none is better than the first.
+            if candidate.gain == before:
+                continue
+            before = candidate.gain
+            chosen = self._enough(candidates[place:], lacking)
+            if not chosen:
+                return None
+            if self._dynamic(job, parts, chosen, wait_s) is None:
+                return self._shared(parts, spare, chosen, lacking)
+        return None
+
+    def _published(self, job: Job, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Those that the paper's test lets through, the smallest mean end first; without a test all of them."""
+        if self._knobs.sharing is Sharing.FIRST:
+            return candidates
+        left_s = job.length.expected_s
+        found = []
+        for one in candidates:
+            shared_s = share_now(left_s, one.own.expected, one.left_s, one.its.expected)
+            if shared_s < wait_for(left_s, one.left_s):
+                found.append((shared_s, one.host.spec.id, one))
+        return [one for _, _, one in sorted(found, key=lambda entry: entry[:2])]
+
+    def _dynamic(self, job: Job, parts: MicroBatches, chosen: Sequence[Candidate], wait_s: Waits) -> PairRefusal | None:
+        """What stands against starting beside all of ``chosen`` now."""
+        if self._knobs.sharing is Sharing.FIRST:
+            return None
+        if self._knobs.sharing is Sharing.PAIR:
+            return None if self._published(job, chosen) else PairRefusal.WAITING
+        knobs, left_s = self._knobs, job.length.expected_s
+        slowest = max(one.own.expected for one in chosen)
+        little = any(1 / slowest + 1 / one.its.expected < knobs.least_gain for one in chosen)
+        wait = wait_s(job)
+        if little and left_s > knobs.short_part * wait:
+            return PairRefusal.LITTLE
+        hosts = [
+            Host(one.left_s, one.own.expected / parts.factor, max(1.0, one.its.expected / one.host.besides))
+            for one in chosen
+        ]
+        end, host_ends = ends(left_s * parts.factor, hosts)
+        if little and end > knobs.short_part * wait:
+            return PairRefusal.LITTLE
+        if end + sum(host_ends) >= wait + left_s + sum(one.left_s for one in chosen):
+            return PairRefusal.WAITING
+        return None
+
+    @staticmethod
+    def _enough(candidates: Sequence[Candidate], lacking: int) -> list[Candidate]:
+        """The first that have enough together, [] = all together have not."""
+        chosen = []
+        for candidate in candidates:
+            chosen.append(candidate)
+            lacking -= len(candidate.names)
+            if lacking <= 0:
+                return chosen
+        return []
+
+    def _shared(self, parts: MicroBatches, spare: Sequence[str], chosen: Sequence[Candidate], lacking: int) -> Shared:
+        names = [name for one in chosen for name in one.names][:lacking]
+        beside = tuple(
+            Beside(one.host.spec.id, one.own.expected, one.own.most, one.its.expected, one.its.most) for one in chosen
+        )
+        return Shared(self._fleet.in_rank([*spare, *names]), beside, parts)
+
+
+def _ways(job: Job) -> list[MicroBatches]:
+    """How a job may run its batch, the fewest parts first."""
+    spec = job.spec
+    return [MicroBatches(count=1, memory_mib=spec.memory_mib), *sorted(spec.micro_batches, key=lambda way: way.count)]

@@ -1,0 +1,65 @@
+"""
+``scheduler.jobs``, the task that decides over trainings.
+
+It is fired every second and has no end, as ``scheduler.assign``: the first firing in a process leads whenever it finds
+the lease free, every other one returns at once.
+"""
+
+import sys
+import threading
+
+from celery import Celery
+from celery.signals import worker_ready, worker_shutting_down
+
+from scheduler.jobs.decider import Decider
+from scheduler.policy.jobs.knobs import JobKnobs, job_setting, why_not_live
+from scheduler.policy.setting import UnknownPolicy
+from scheduler.schedule import CONTROL_QUEUE
+from smore.postgres.rows import make_engine
+from smore.process.settings import Settings
+from smore.redis.celery import JOBS
+from smore.redis.connection import connect
+
+
+def live_setting(config: Settings) -> JobKnobs:
+    """The rule that the settings name. One that may not lead live trainings ends the process: one line, exit status 2."""
+    try:
+        knobs = job_setting(config.jobs.policy, **config.jobs.knobs)
+        refusal = why_not_live(knobs)
+    except UnknownPolicy as error:
+        refusal = str(error)
+    if refusal is not None:
+        print(f"SMORE_JOBS__POLICY: {refusal}", file=sys.stderr)
+        raise SystemExit(2)
+    return knobs
+
+
+def register_jobs(app: Celery, config: Settings) -> None:
+    """Make this app's worker able to lead the queue of trainings."""
+    knobs = live_setting(config)
+    if config.postgres.url is None:
+        raise ValueError("SMORE_POSTGRES__URL is not set")
+    engine = make_engine(config.postgres.url, "jobs", statement_timeout_s=10.0)
+    stop = threading.Event()
+    deciding = threading.Lock()
+
+    @worker_shutting_down.connect(weak=False)
+    def _stop(**_: object) -> None:
+        # Without it a warm shutdown would wait for a task that has no end.
+        stop.set()
+
+    @app.task(name=JOBS)
+    def jobs() -> None:
+        if not deciding.acquire(blocking=False):
+            return
+        client = connect(config)
+        try:
+            Decider(client, engine, config, stop, knobs).run()
+        finally:
+            client.close()
+            deciding.release()
+
+    @worker_ready.connect(weak=False)
+    def _fire(**_: object) -> None:
+        # Beat may take a while longer to start.
+        jobs.apply_async(queue=CONTROL_QUEUE, expires=1.0)

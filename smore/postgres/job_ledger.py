@@ -1,0 +1,207 @@
+"""
+What the job scheduler reads and writes in Postgres. Each write is one transaction that checks the fencing token, the
+job's state and its attempt: what a former leader still wants is refused.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import Engine, select, update
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm import Session
+
+from smore.domain.job import PLACED, STARTED, Action, Outcome
+from smore.postgres.jobs import Attempt, Change, attempt_of, change
+from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow
+
+#: Runs that lengths are learnt from when a leader begins.
+RUNS: Final = 500
+#: The one row of job_leader.
+_ROW: Final = 1
+
+
+class Fenced(Exception):
+    """Another job scheduler leads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRun:
+    """A job that succeeded: it held its GPU instances for ``seconds``; ``ratios`` as in :class:`JobRow`."""
+
+    project: str
+    name: str
+    seconds: float
+    ratios: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """
+    Of an attempt: ``iterations`` of the job done in all; ``checkpoint``: those that its last complete checkpoint holds,
+    on the node ``home`` ('' = every node sees it).
+    """
+
+    job: str
+    attempt: int
+    iterations: int
+    checkpoint: int
+    home: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What is remembered of a decision: ``kind`` start, stop, requeue or finish, why in words, reasons of a start."""
+
+    kind: str
+    message: str = ""
+    gpus: Sequence[str] = ()
+    reasons: Mapping[str, Any] | None = None
+
+
+class JobLedger:
+    """Raises SQLAlchemy's OperationalError where Postgres is away, and :class:`Fenced` where another leads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._token = 0
+
+    def lead(self) -> int:
+        """Begin to lead: no other job scheduler can write from now on. Returns the fencing token."""
+        row = JobLeaderRow
+        with Session(self._engine) as session:
+            new = upsert(row).values(id=_ROW, token=1)
+            grown = new.on_conflict_do_update(index_elements=["id"], set_={"token": row.token + 1})
+            self._token = int(session.execute(grown.returning(row.token)).scalar_one())
+            session.commit()
+        return self._token
+
+    # ---- read --------------------------------------------------------------------------------------------------------
+
+    def under_way(self, jobs: Collection[str]) -> dict[str, Attempt]:
+        """The last attempt of each job that had one."""
+        row = JobAttemptRow
+        newest = select(row).where(row.job.in_(jobs)).ext(distinct_on(row.job)).order_by(row.job, row.attempt.desc())
+        with Session(self._engine) as session:
+            return {each.job: attempt_of(each) for each in session.scalars(newest)}
+
+    def env(self, job: str) -> bytes | None:
+        """The job's variables, sealed."""
+        with Session(self._engine) as session:
+            return session.scalar(select(JobRow.env).where(JobRow.id == job))
+
+    def runs(self) -> list[PastRun]:
+        """The last jobs that succeeded, oldest first."""
+        row = JobRow
+        query = select(row.project, row.name, row.ran_s, row.ratios).where(row.outcome == Outcome.SUCCEEDED)
+        query = query.where(row.source == STARTED).order_by(row.ended_at.desc()).limit(RUNS)
+        with Session(self._engine) as session:
+            rows = session.execute(query).all()
+        return [
+            PastRun(project=project, name=name, seconds=ran_s, ratios=ratios or {})
+            for project, name, ran_s, ratios in reversed(rows)
+        ]
+
+    def standing(self, jobs: Collection[str]) -> dict[str, tuple[str, int, bool]]:
+        """Source, last attempt, and whether an attempt is under way, of those jobs that there are."""
+        row = JobRow
+        query = select(row.id, row.source, row.attempt, row.state).where(row.id.in_(jobs))
+        with Session(self._engine) as session:
+            return {id_: (source, attempt, state in PLACED) for id_, source, attempt, state in session.execute(query)}
+
+    # ---- write -------------------------------------------------------------------------------------------------------
+
+    def start(
+        self, job: str, attempt: int, nodes: Sequence[str], decided: Decided, length: tuple[float, float, str]
+    ) -> bool:
+        """
+        Place ``attempt`` on ``decided.gpus``; ``length``: expected, longer in one case of ten, source. False where the
+        job does not wait any more.
+        """
+        with self._fenced() as session:
+            row = session.get(JobRow, job, with_for_update=True)
+            if row is None or row.attempt != attempt - 1:
+                return False
+            if not change(session, row, Action.START, Change(gpus=decided.gpus, nodes=nodes)):
+                return False
+            row.estimate_s, row.estimate_90_s, row.estimate_source = length
+            self._note(session, job, attempt, decided)
+            session.commit()
+            return True
+
+    def over(
+        self,
+        job: str,
+        attempt: int,
+        action: Action,
+        details: Change,
+        decided: Decided,
+        ratios: Mapping[str, float] | None = None,
+    ) -> bool:
+        """
+        The attempt is over, and with it the job, or it waits again (``action``). False where that was written before.
+        """
+        with self._fenced() as session:
+            row = session.get(JobRow, job, with_for_update=True)
+            if row is None or row.attempt != attempt or not change(session, row, action, details):
+                return False
+            if ratios:
+                row.ratios = dict(ratios)
+            self._note(session, job, attempt, decided)
+            session.commit()
+            return True
+
+    def run(self, job: str, attempt: int) -> None:
+        """All ranks are there."""
+        with self._fenced() as session:
+            row = session.get(JobRow, job, with_for_update=True)
+            if row is not None and row.attempt == attempt and change(session, row, Action.RUN):
+                session.commit()
+
+    def note(self, job: str, attempt: int, decided: Decided) -> None:
+        """A decision that changes no state: the ranks are told to end."""
+        with self._fenced() as session:
+            self._note(session, job, attempt, decided)
+            session.commit()
+
+    def progress(self, changes: Sequence[Progress]) -> None:
+        if not changes:
+            return
+        with self._fenced() as session:
+            for each in sorted(changes, key=lambda each: each.job):
+                of_attempt = (JobAttemptRow.job == each.job, JobAttemptRow.attempt == each.attempt)
+                session.execute(update(JobAttemptRow).where(*of_attempt).values(iterations=each.iterations))
+                if each.checkpoint:
+                    # A checkpoint of an older attempt counts for nothing.
+                    of_job = (JobRow.id == each.job, JobRow.attempt == each.attempt)
+                    values = {"iterations": each.checkpoint, "home": each.home}
+                    session.execute(update(JobRow).where(*of_job).values(values))
+            session.commit()
+
+    @contextmanager
+    def _fenced(self) -> Iterator[Session]:
+        """A transaction of whoever leads: nobody can take the lead before it has ended."""
+        with Session(self._engine) as session:
+            holder = session.scalar(
+                select(JobLeaderRow.token).where(JobLeaderRow.id == _ROW).with_for_update(read=True)
+            )
+            if holder != self._token:
+                raise Fenced
+            yield session
+
+    def _note(self, session: Session, job: str, attempt: int, decided: Decided) -> None:
+        session.add(
+            JobDecisionRow(
+                job=job,
+                attempt=attempt,
+                at=datetime.now(UTC),
+                token=self._token,
+                kind=decided.kind,
+                gpus=list(decided.gpus),
+                message=decided.message,
+                reasons=dict(decided.reasons) if decided.reasons is not None else None,
+            )
+        )

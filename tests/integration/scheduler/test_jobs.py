@@ -1,0 +1,281 @@
+"""The job scheduler on a real Postgres and a real Redis, with workers that only say that they obey."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from sqlalchemy import Engine
+
+from scheduler.jobs.lead import Lead
+from scheduler.jobs.recording import replay
+from scheduler.policy.jobs.knobs import SETTINGS
+from smore.domain.job import Action, JobRequest, JobState, Outcome
+from smore.messages.commands import ForgetJob, StartJob, StopJob
+from smore.messages.job_queue import TrialAnswer
+from smore.postgres.catalog import Store
+from smore.postgres.history.reader import Reader
+from smore.postgres.job_ledger import Fenced, JobLedger
+from smore.postgres.jobs import Job, JobStore
+from smore.process.settings import JobsSettings, Settings
+from smore.process.vault import Vault, make_key, seal_env
+from smore.redis.catalog import Catalog
+from smore.redis.fleet import Fleet
+from smore.redis.job_queue import JobQueue
+from tests.support.eventually import PATIENCE
+from tests.support.fake_ranks import FakeRanks
+
+
+class Stage:
+    """A job scheduler with a clock that the test moves, over four GPU instances on two nodes."""
+
+    def __init__(self, config: Settings, client: "redis.Redis", engine: Engine) -> None:
+        self.config, self._client, self._engine = config, client, engine
+        self.jobs = JobStore(engine)
+        self.queue = JobQueue(client, config.redis.prefix)
+        self.ranks = FakeRanks(client, config.redis.prefix, {"a0": "a", "a1": "a", "b0": "b", "b1": "b"})
+        self.now = time.time()
+        self.lead = self.new_lead()
+
+    def new_lead(self) -> Lead:
+        """Another process takes the lead, with nothing but Postgres and the reports."""
+        prefix = self.config.redis.prefix
+        fleet, catalog = Fleet(self._client, prefix), Catalog(self._client, prefix)
+        ledger, reader = JobLedger(self._engine), Reader(self._engine)
+        self.lead = Lead(
+            self.config, SETTINGS["smore-jobs"], self.queue, fleet, catalog, ledger, self.jobs, reader, "t"
+        )
+        self.lead.begin(self.now)
+        return self.lead
+
+    def submit(self, name: str, **asked: Any) -> Job:
+        return self.jobs.submit("default", name, JobRequest(argv=["zoo.train"], **asked))
+
+    def pass_by(self, seconds: float = 1.0) -> None:
+        """Workers report, the job scheduler decides, workers read and report."""
+        self.now += seconds
+        self.ranks.beat()
+        self.lead.round(self.now, self.now)
+        self.ranks.beat()
+
+    def job(self, job: Job) -> Job:
+        return self.jobs.get("default", job.id)
+
+    def states(self, *jobs: Job) -> list[JobState]:
+        return [self.job(job).state for job in jobs]
+
+
+@pytest.fixture
+def stage(config: Settings, redis_client: "redis.Redis", engine: Engine, tmp_path: Path) -> Stage:
+    jobs = JobsSettings(record=tmp_path / "record", silent_s=60.0)
+    return Stage(config.model_copy(update={"jobs": jobs, "home": tmp_path}), redis_client, engine)
+
+
+def test_a_gang_starts_whole_and_the_next_one_waits_its_turn(stage: Stage, tmp_path: Path) -> None:
+    make_key(stage.config.secrets_file)
+    env = seal_env(Vault.open(stage.config.secrets_file), "default", "big", {"SEED": "7"})
+    request = JobRequest(argv=["zoo.train"], count=2, secrets={"TOKEN": "HUB"}, restarts=1, iterations=100)
+    big = stage.jobs.submit("default", "big", request, env)
+    wide, next_ = stage.submit("wide", count=2), stage.submit("next", count=3)
+    stage.pass_by()
+    assert stage.states(big, wide, next_) == [JobState.STARTING, JobState.STARTING, JobState.QUEUED]
+    told = [
+        (gpu, command) for gpu, command in stage.ranks.heard if isinstance(command, StartJob) and command.id == big.id
+    ]
+    assert len(told) == 2
+    for gpu, command in told:
+        assert command.gpus[command.rank] == gpu
+        assert (command.world, command.local_world, command.attempt) == (2, 2, 1), "on one node"
+        assert (command.env, command.secrets, command.iterations) == ({"SEED": "7"}, {"TOKEN": "HUB"}, 100)
+    queue = stage.queue.queue()
+    assert queue is not None
+    waiting = next(entry for entry in queue.jobs if entry.id == next_.id)
+    assert (waiting.place, waiting.gpus, waiting.message != "") == (1, [], True)
+    stage.pass_by()
+    assert stage.states(big, wide) == [JobState.RUNNING, JobState.RUNNING]
+
+    for job in (big, wide):
+        stage.ranks.tell(job.id, state="ended", exit_code=0, iterations=100)
+    stage.pass_by()
+    assert stage.states(big, wide, next_) == [JobState.ENDED, JobState.ENDED, JobState.STARTING]
+    assert (stage.job(big).outcome, stage.job(big).exit_code) == (Outcome.SUCCEEDED, 0)
+    stage.pass_by()
+    assert {id_ for _, id_, _ in stage.ranks.ranks} == {next_.id}, "recorded ends are forgotten"
+    [attempt] = stage.jobs.attempts(big.id)
+    assert (attempt.why, attempt.iterations) == ("succeeded", 100)
+    assert [decision.kind for decision in stage.jobs.decisions(big.id)] == ["finish", "start"]
+    calls = list(replay(tmp_path / "record"))
+    assert sum(len(placed) for placed, _ in calls) == 3
+    assert all(placed == again for placed, again in calls)
+
+
+def test_a_failed_training_is_started_again_from_its_checkpoint(stage: Stage) -> None:
+    job = stage.submit("frail", count=2, restarts=1)
+    stage.pass_by()
+    stage.pass_by(100)
+    stage.ranks.tell(job.id, iterations=40)
+    first = stage.job(job).gpus[0]
+    stage.ranks.tell(job.id, [first], checkpoint_iterations=30)
+    stage.pass_by(10)
+    stage.ranks.tell(job.id, [first], state="ended", exit_code=-9)
+    stage.pass_by()
+    # The other rank hears that it must end.
+    assert stage.ranks.alive(job.id) == []
+    stage.pass_by()
+    waits = stage.job(job)
+    assert (waits.state, waits.restarts, waits.iterations, waits.attempt) == (JobState.QUEUED, 1, 30, 1)
+    assert waits.home == stage.ranks.gpus[first]
+    [attempt] = stage.jobs.attempts(job.id)
+    assert (attempt.why, attempt.exit_code, attempt.iterations) == ("failed", -9, 40)
+    stage.pass_by(5)
+    assert stage.states(job) == [JobState.QUEUED], "its back-off"
+    stage.pass_by(10)
+    again = stage.job(job)
+    assert (again.state, again.attempt) == (JobState.STARTING, 2)
+    assert {stage.ranks.gpus[gpu] for gpu in again.gpus} == {waits.home}
+    stage.ranks.tell(job.id, state="ended", exit_code=1)
+    stage.pass_by()
+    stage.pass_by()
+    over = stage.job(job)
+    assert (over.state, over.outcome, over.exit_code) == (JobState.ENDED, Outcome.FAILED, 1)
+    assert "restart" in stage.jobs.attempts(job.id)[1].message
+    assert stage.jobs.restart("default", job.id).state is JobState.QUEUED
+    stage.pass_by()
+    assert (stage.job(job).state, stage.job(job).attempt) == (JobState.STARTING, 3)
+
+
+def test_a_silent_host_loses_its_trainings_and_a_rank_that_turns_up_later_ends(stage: Stage) -> None:
+    job = stage.submit("far", count=2, restarts=2)
+    stage.pass_by()
+    stage.pass_by()
+    node = stage.ranks.gpus[stage.job(job).gpus[0]]
+    gone = {gpu for gpu, on in stage.ranks.gpus.items() if on == node}
+    stage.ranks.silent |= gone
+    for _ in range(11):
+        stage.pass_by(5)
+    assert stage.states(job) == [JobState.RUNNING]
+    stage.new_lead()
+    stage.pass_by(5)
+    stage.pass_by(5)
+    assert stage.states(job) == [JobState.QUEUED], "another leader goes on counting its silence"
+    stage.pass_by(11)
+    stage.pass_by()
+    again = stage.job(job)
+    assert (again.state, again.attempt) == (JobState.RUNNING, 2)
+    assert not gone & set(again.gpus)
+    stage.ranks.silent.clear()
+    stage.pass_by()
+    stage.pass_by()
+    assert {attempt for _, attempt in stage.ranks.alive(job.id)} == {2}
+    assert stage.jobs.attempts(job.id)[0].why == "lost"
+    assert stage.states(job) == [JobState.RUNNING]
+
+
+def test_a_leader_that_dies_neither_loses_nor_doubles(stage: Stage) -> None:
+    jobs = [stage.submit(f"job-{number}") for number in range(6)]
+    stage.pass_by()
+    old = stage.lead
+    stage.ranks.deaf |= set(stage.ranks.gpus)
+    stage.new_lead()
+    stage.ranks.tell(jobs[0].id, state="ended", exit_code=0)
+    stage.ranks.beat()
+    with pytest.raises(Fenced):
+        old.round(stage.now + 1, stage.now + 1)
+    stage.ranks.deaf.clear()
+    for _ in range(4):
+        stage.pass_by(3)
+        for job in jobs:
+            if stage.ranks.alive(job.id):
+                stage.ranks.tell(job.id, state="ended", exit_code=0)
+    stage.pass_by()
+    assert stage.states(*jobs) == [JobState.ENDED] * 6
+    assert [len(stage.jobs.attempts(job.id)) for job in jobs] == [1] * 6
+    assert stage.ranks.alive(jobs[0].id) == []
+
+
+def test_what_owners_and_operators_say_is_heard(stage: Stage, store: Store) -> None:
+    running = [stage.submit(f"r{number}") for number in range(4)]
+    stage.pass_by()
+    stage.pass_by()
+    first, held, stopped = stage.submit("first"), stage.submit("held"), stage.submit("stopped")
+    stage.pass_by()
+    stage.jobs.put_first("default", held.id)
+    stage.jobs.hold("default", first.id)
+    assert stage.jobs.stop("default", stopped.id).outcome is Outcome.STOPPED
+    stage.jobs.stop("default", running[0].id)
+    stage.pass_by()
+    assert StopJob(version=1, id=running[0].id, attempt=1) in [command for _, command in stage.ranks.heard]
+    stage.pass_by()
+    over = stage.job(running[0])
+    assert (over.state, over.outcome, over.exit_code) == (JobState.ENDED, Outcome.STOPPED, -15)
+    assert stage.states(held, first) == [JobState.STARTING, JobState.HELD]
+    stage.jobs.release("default", first.id)
+    stage.ranks.tell(running[1].id, state="ended", exit_code=0)
+    stage.pass_by()
+    assert stage.states(first, stopped) == [JobState.STARTING, JobState.ENDED]
+
+
+def test_ranks_that_do_not_come_up_end_the_attempt(stage: Stage) -> None:
+    stage.ranks.deaf |= {"b0", "b1"}
+    job = stage.submit("half", gpus=["a0", "b0"])
+    for _ in range(14):
+        stage.pass_by(5)
+    stage.ranks.deaf.clear()
+    stage.pass_by()
+    stage.pass_by(6)
+    over = stage.job(job)
+    assert (over.state, over.outcome) == (JobState.ENDED, Outcome.REFUSED)
+    assert "b0" in over.reason
+    for _ in range(3):
+        stage.pass_by(6)
+    assert stage.ranks.ranks == {}, "a start that was read late is ended and forgotten"
+    assert any(isinstance(command, ForgetJob) for _, command in stage.ranks.heard)
+
+
+def test_what_runs_elsewhere_occupies_its_gpu_instance_and_is_lost_in_silence(stage: Stage) -> None:
+    attached = stage.jobs.attach("default", "theirs", "a0", source="tracked", group="g", rank="r")
+    stage.ranks.ranks["a0", attached.id, 0] = stage.ranks._began(
+        StartJob(version=1, id=attached.id, project="default", name="theirs", argv=[], env={})
+    )
+    jobs = [stage.submit(f"j{number}") for number in range(4)]
+    stage.pass_by()
+    assert stage.states(attached) == [JobState.RUNNING]
+    assert sorted(state.value for state in stage.states(*jobs)) == ["queued", "starting", "starting", "starting"]
+    stage.ranks.silent.add("a0")
+    for _ in range(15):
+        stage.pass_by(5)
+    assert stage.states(attached) == [JobState.LOST]
+
+
+def test_a_dry_run_and_a_clock_that_is_set_back(stage: Stage) -> None:
+    job = stage.submit("here")
+    stage.pass_by()
+    stage.pass_by()
+    stage.now -= 7200
+    waits = stage.submit("wide", count=4)
+    stage.pass_by()
+    queue = stage.queue.queue()
+    assert queue is not None
+    assert {entry.id: entry.waited_s >= 0 for entry in queue.jobs} == {job.id: True, waits.id: True}
+    assert stage.jobs.move(job.id, Action.RUN) is None, "it runs already"
+
+    def ask(**asked: Any) -> TrialAnswer:
+        """The job scheduler answers while the asker waits."""
+        assert stage.queue.lead("t", 60.0)
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(
+                stage.queue.trial, "default", "trial", JobRequest(argv=["zoo.train"], **asked), PATIENCE
+            )
+            while not asking.done():
+                stage.pass_by(0)
+            return asking.result()
+
+    assert set(ask(count=3).gpus) == {"a0", "a1", "b0", "b1"} - set(stage.job(job).gpus)
+    late = ask(count=4).expected
+    assert late is not None
+    assert (late.gpus, late.start_at is not None, late.message != "") == ([], True, True)
+    assert (ask(count=5).field, ask(count=5).largest) == ("count", 4)
+    assert (ask(memory_mib=2048).field, ask(memory_mib=2048).largest) == ("memory", 2048)
+    assert stage.states(waits) == [JobState.QUEUED]

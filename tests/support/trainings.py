@@ -1,0 +1,81 @@
+"""The part of a GPU worker that knows of trainings, without a worker around it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from smore.messages.reports import Report
+from smore.redis.rendezvous import Rendezvous
+from worker.activity import Activity
+from worker.training.checkpoints import Checkpoints
+from worker.training.jobs import Jobs
+from worker.training.launcher import Launcher
+from worker.training.record import Records
+from worker.training.run_gate import RunGate
+from worker.training.starting import Starting
+
+
+def jobs(
+    home: Path,
+    *,
+    gpu: str = "test0",
+    entrypoints: Sequence[str] = (),
+    cores: Sequence[int] = (),
+    born_on: Sequence[int] = (),
+    hosted: bool = False,
+    client: "redis.Redis | None" = None,
+    prefix: str = "smore:",
+    secrets: Mapping[str, str] | None = None,
+    reports: Sequence[Report] = (),
+    **others: Any,
+) -> Jobs:
+    """
+    ``client``: where the ranks of a gang meet, None = there are no gangs. ``secrets``: of every project. ``reports``: of
+    the GPU instances of the node. ``others``: of Jobs itself.
+    """
+    activity, records, checkpoints = Activity(), Records(home / "run" / "jobs"), Checkpoints(home / "checkpoints")
+
+    def secrets_of(_project: str, names: Sequence[str]) -> Mapping[str, str]:
+        if missing := [name for name in names if name not in (secrets or {})]:
+            raise ValueError(f"There is no secret {', '.join(missing)}.")
+        return {name: (secrets or {})[name] for name in names}
+
+    launcher = Launcher(
+        home=home,
+        records=records,
+        entrypoints=entrypoints,
+        cores=cores,
+        born_on=born_on,
+        environment={},
+        hosted=hosted,
+    )
+    visible = next((report.visible for report in reports if report.gpu == gpu), "")
+    starting = Starting(
+        checkpoints=checkpoints,
+        rendezvous=Rendezvous(client or redis.Redis(), prefix),
+        secrets_of=secrets_of,
+        reports=lambda: reports,
+        node="here",
+        address="10.0.0.7",
+        visible=visible,
+    )
+    own: dict[str, Any] = {
+        "activity": activity,
+        "gate": RunGate(activity),
+        "seed": "s",
+        "probe_share": 0.0,
+        "probe_max_s": 1.0,
+        "memory_of": lambda _pid: 1.0,
+        "quick_memory_of": lambda _pid: None,
+        "computing": lambda: None,
+        "users": frozenset(),
+        "steps_of": lambda _id: None,
+        "started": lambda _pid: None,
+        "changed": lambda: None,
+        "cores": cores,
+    }
+    return Jobs(
+        gpu=gpu, records=records, launcher=launcher, checkpoints=checkpoints, starting=starting, **{**own, **others}
+    )

@@ -1,0 +1,74 @@
+"""`smore predictor` and `smore profile`: devices without measured rows, and what measures them."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from smore import local
+from smore.cli import launch
+from smore.cli.terminal import EXIT_USAGE
+from smore.local import Endpoints, Partition
+from tests.support.cli import Serve, serve, smore
+
+__all__ = ["serve"]
+
+Started = list[tuple[tuple[str, ...], Mapping[str, str] | None]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """The programs that commands have started, and their variables."""
+    started: Started = []
+
+    def start(*words: str, variables: Mapping[str, str] | None = None) -> None:
+        started.append((words, variables))
+
+    monkeypatch.setattr(launch, "start", start)
+    return started
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, *parts: Partition, runs: bool) -> None:
+    ends = Endpoints(home="", gateway_url="http://test", redis_url="", postgres_url="", supervisor_pid=1)
+    monkeypatch.setattr(local, "machine_partitions", lambda _: parts)
+    monkeypatch.setattr(local, "endpoints", lambda _: ends if runs else None)
+
+
+def test_the_version_in_force_names_devices_without_rows(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    places = [{"device": "measured", "sharing_mode": "time-slice", "measured": 3}]
+    platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": places})
+    gpus = [{"id": "gpu0", "device": "measured", "sharing_mode": "time-slice"}, {"id": "gpu1", "device": "other"}]
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": gpus})
+    for command in (["predictor"], ["predictor", "show"]):
+        assert smore(*command) == 0
+        assert "No measured rows: gpu1. " in capsys.readouterr().out
+
+
+def test_a_partition_is_measured_under_the_name_that_its_worker_reports(
+    serve: Serve, started: Started, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    platform = serve()
+    platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": []})
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": [{"id": "cpu0", "device": "CPU"}]})
+    parts = [Partition(gpu=f"cpu{number}", kind="cpu", device=f"{number + 1}", share=0.5) for number in range(2)]
+    machine(monkeypatch, *parts, runs=True)
+    assert smore("profile", "--minutes", "5", "--out", "r.jsonl", "--gpu", "cpu1", "--window", "6") == 0
+    [(measured, _), (imported, _), (fitted, _)] = started
+    assert measured[0] == "profile"
+    words = " ".join(measured)
+    assert "--minutes 5 " in words and "--device cpu --cores 2 --share 0.5 --function-nice 5 --window 6" in words
+    assert "--few" in measured
+    assert (imported, fitted) == (("learning", "import", "r.jsonl"), ("learning", "retrain"))
+    assert "goes on where r.jsonl ends" in capsys.readouterr().out
+    assert smore("profile", "--gpu", "cpu9") == EXIT_USAGE
+
+
+def test_a_gpu_is_measured_by_its_uuid_and_without_a_platform_the_rows_stay(
+    started: Started, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine(monkeypatch, Partition(gpu="gpu0", kind="cuda", device="GPU-1"), runs=False)
+    assert smore("profile") == 0
+    [(measured, variables)] = started
+    assert measured[-2:] == ("--device", "cuda") and "--few" not in measured
+    assert variables == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    assert "The rows stay in profile.jsonl" in capsys.readouterr().err
