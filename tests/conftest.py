@@ -34,6 +34,7 @@ hypothesis_settings.load_profile("suite")
 TOGETHER = {
     "tests/acceptance/hostile/test_hostile.py": "bounded",
     "tests/acceptance/test_fuzz.py": "bounded",
+    "tests/acceptance/test_jobs.py": "usual settings",
     "tests/acceptance/test_kills.py": "durability strict",
     "tests/acceptance/test_oip.py": "durability strict",
     "tests/acceptance/test_path.py": "usual settings",

@@ -166,7 +166,7 @@ class Worker:
         )
         self.gate = RunGate(self.pool.activity)
         node, address = own.node or os.uname().nodename, own.address or own_address(config)
-        checkpoints = Checkpoints(home / "checkpoints")
+        checkpoints = Checkpoints(config.jobs.checkpoints or home / "checkpoints")
         fleet, records = Fleet(client, config.redis.prefix), Records(home / "run" / "jobs")
         self.jobs = Jobs(
             gpu=own.gpu,

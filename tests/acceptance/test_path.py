@@ -209,10 +209,12 @@ def test_a_job_trains_and_is_measured(platform: Platform, http: httpx.Client) ->
         platform.client.invoke("echo", n)
     assert platform.client.job(job.id).state == "running"
 
-    refused = http.post("/v1/jobs", json={"name": "evil", "argv": ["os", "-c", "x"]})
+    key = http.post("/v1/keys", json={"name": "owner", "scopes": ["jobs"]}).json()["key"]
+    evil = {"name": "evil", "argv": ["os", "-c", "x"]}
+    refused = http.post("/v1/jobs", json=evil, headers={"Authorization": f"Bearer {key}"})
     assert refused.status_code in (400, 403, 422), refused.text
     platform.client.stop_job(job.id)
-    eventually(lambda: platform.client.job(job.id).state not in ("running", "starting", "pending"), 20, "the job ended")
+    eventually(lambda: platform.client.job(job.id).state in ("ended", "lost"), 20, "the job ended")
 
 
 def test_an_instance_is_kept_ready_and_accounted_for(platform: Platform, http: httpx.Client) -> None:

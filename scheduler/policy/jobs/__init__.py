@@ -1,6 +1,6 @@
 """
 The rule for trainings that wait: events in, decisions out, as the policy of functions beside it.
 
-The simulator alone runs it (scheduler/simulation/jobs): live, a training starts at once or is refused (api/trainings.py).
+scheduler/jobs runs it live, scheduler/simulation/jobs on a simulated clock.
 Pure, and of the standard library alone, so that a process can run it without numpy.
 """
