@@ -2,7 +2,8 @@
 The answers to who reads a log (smore/redis/logs.py): its newest lines, or those that come, as server-sent events.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import orjson
@@ -31,10 +32,15 @@ FOLLOWED: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
+#: Seconds between two looks whether what is followed is over.
+OVER_S: Final = 2.0
+
+
 class LogRequest:
     """
     What a reader asks for: of the log named ``log`` the newest ``lines`` lines of the ``wanted`` pieces, none older than
-    ``since`` (epoch seconds). ``goes_on``: whether the reader may still see it, which is asked while it is followed.
+    ``since`` (epoch seconds). ``goes_on``: whether the reader may still see it, which is asked while it is followed;
+    ``over``: whether nothing more will come, which is asked while nothing comes.
     """
 
     def __init__(
@@ -47,12 +53,14 @@ class LogRequest:
         since: float = 0.0,
         wanted: Callable[[LogPiece], bool] = lambda _: True,
         goes_on: Callable[[], bool] = lambda: True,
+        over: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._gateway = gateway
         self._caller = caller
         self._reader = LogReader(gateway.redis, gateway.settings.redis.prefix)
         self._log, self._lines, self._since, self._wanted = log, lines, since, wanted
         self._goes_on = goes_on
+        self._over = over
 
     async def newest(self, request: Request) -> Response:
         """The lines that are there, as JSON."""
@@ -75,14 +83,21 @@ class LogRequest:
         if len(gateway.followers) >= gateway.settings.logs.followers:
             raise LimitReached("As many follow logs here as may.", limit="followers", retry_after_s=10)
 
-        async def read() -> list[Event]:
-            nonlocal position
+        looked_at, was_over = time.monotonic(), False
+
+        async def read() -> list[Event] | None:
+            nonlocal position, looked_at, was_over
             if position:
                 lines, position = await self._reader.after(self._log, position, wanted=self._wanted)
             else:
                 lines, position = await self._reader.last(
                     self._log, self._lines, since=self._since, wanted=self._wanted
                 )
+            if not lines and self._over is not None and time.monotonic() - looked_at >= OVER_S:
+                # Its last lines come about when its end is known: only what was over a while ago is.
+                if was_over:
+                    return None
+                looked_at, was_over = time.monotonic(), await self._over()
             return [Event(id=line.position, data=_shown(line)) for line in lines]
 
         return event_stream(request, read, self._may_go_on, gateway.followers)
@@ -102,6 +117,7 @@ def _shown(line: LogLine) -> bytes:
             "text": line.text,
             "revision": piece.revision,
             "invocations": piece.invocations,
+            "attempt": piece.attempt,
             "gpu": piece.gpu,
             "node": piece.node,
         }

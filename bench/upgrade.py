@@ -201,7 +201,9 @@ def prepare(platform: Platform, home: Path) -> Left:
         assert states == {"queued"}, states
         jobs = [job(id_) for id_ in (ended, running)]
         rows = row_counts(end.postgres_url)
-    record = msgspec.json.decode((home / "run" / "jobs" / f"{running}.json").read_bytes(), type=JobRecord)
+    # Its revision may be one that names records by rank, or one that does not.
+    (file,) = (home / "run" / "jobs").glob(f"{running}*.json")
+    record = msgspec.json.decode(file.read_bytes(), type=JobRecord)
     return Left(
         rows=rows,
         profiles=len((ROOT / PROFILES).read_text().splitlines()),

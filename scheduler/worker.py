@@ -19,8 +19,10 @@ def main(queue: str, name: str) -> None:
     configure(config, name)
     app = make_app(name, config, [queue])
     if queue == SCHEDULER_QUEUE:
-        from scheduler.tasks.assign import register_assign
+        from scheduler.tasks.assign import refused, register_assign
 
+        if reason := refused(config.policy):
+            sys.exit(f"The policy cannot be used: {reason}")
         register_assign(app, config)
     elif queue == LEARN_QUEUE:
         from scheduler.tasks.learn import register_learn

@@ -31,6 +31,7 @@ from smore.redis.catalog import Catalog
 from smore.redis.celery import gpu_queue, make_app
 from smore.redis.connection import connect, own_address
 from smore.redis.fleet import Fleet
+from smore.redis.logs import LogWriter
 from smore.redis.quarantine import Faults
 from smore.redis.queue import Queue
 from smore.redis.rendezvous import Rendezvous
@@ -52,6 +53,7 @@ from worker.runner.zygote_handle import Zygote
 from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
 from worker.training.checkpoints import Checkpoints
+from worker.training.job_logs import JobLogs
 from worker.training.jobs import Jobs
 from worker.training.launcher import Launcher
 from worker.training.record import Records
@@ -205,6 +207,13 @@ class Worker:
             changed=lambda: self.heartbeat.wake(),
             steps_of=lambda id_: RemoteSteps(client, config.redis.prefix, id_, own.gpu),
         )
+        self.job_logs = JobLogs(
+            LogWriter(client, config.redis.prefix, config.logs),
+            config.logs,
+            own.gpu,
+            folder=home / "logs",
+            ranks=self.jobs.reports,
+        )
         self.executor = Executor(
             config=own,
             device=device,
@@ -268,6 +277,7 @@ class Worker:
         # Returns at once: it is made while this waits for Redis.
         self.zygote.start()
         self.jobs.adopt()
+        self.job_logs.start()
         while not stop.is_set():
             try:
                 released = self.queue.release(self.config.worker.gpu)
@@ -294,6 +304,7 @@ class Worker:
         """End all runners; jobs go on."""
         self.prober.stop()
         self.heartbeat.stop()
+        self.job_logs.close()
         self.pool.close()
         self.runtimes.close()
         self.zygote.close()

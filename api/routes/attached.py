@@ -1,12 +1,14 @@
 """Trainings that run elsewhere: how they become jobs, and how their iterations come."""
 
+import time
 from collections.abc import Sequence
+from typing import Final
 
 from fastapi import APIRouter
 
 from api.auth import is_operator
 from api.budgets import check_budget
-from api.deps import JobsKey, TheGateway, TheTrail
+from api.deps import Gateway, JobsKey, TheGateway, TheTrail
 from api.errors import LetGo
 from api.schemas import jobs as schemas
 from api.schemas.problem import Problem
@@ -14,11 +16,16 @@ from api.server.bodies import BoundedRoute
 from api.trainings import admission
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import parse_name
+from smore.domain.job import REFUSED
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
 from smore.messages.commands import AttachJob
 from smore.messages.reports import Report, StepChunk
+
+#: Seconds that an answer waits for the worker to look for a process, and between two looks for its report.
+SEEN_S: Final = 3.0
+_LOOK_S: Final = 0.05
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=BoundedRoute)
 
@@ -29,7 +36,8 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
     Register a training that runs elsewhere. It stays its owner's: the platform never starts, stops or moves it, and
     `stop` only ends the watching.
 
-    It counts as a job from its worker's next report on, and is as fast as the slowest of its ranks.
+    It counts as a job from its worker's next report on, and is as fast as the slowest of its ranks. 422 where its worker
+    finds no such process, or may not watch it.
     """
     parse_name(body.name)
     # A training in a container may be process 1 there; then it sends its boot id too, which tells it from the machine's
@@ -89,11 +97,29 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
             any_user=is_operator(caller),
         )
         gateway.fleet().attach(gpu, command)
+        if not body.tracked and (reason := _refusal(gateway, job.id)):
+            gateway.store().jobs.remove(caller.project, job.id)
+            raise InvalidInput(f"pid: {reason}", field="pid")
         change.target, change.after = (
             f"job/{job.id}",
             {"name": body.name, "gpu": gpu, "pid": body.pid, "tracked": body.tracked},
         )
     return schemas.Attached(id=job.id, gpu=gpu)
+
+
+def _refusal(gateway: Gateway, job: str) -> str:
+    """
+    Why the worker refuses to watch a process, '' = it does watch it, or does not answer in time. It alone can see whether
+    there is such a process.
+    """
+    until = time.monotonic() + SEEN_S
+    while time.monotonic() < until:
+        for report in gateway.fleet().reports():
+            for one in report.jobs:
+                if one.id == job:
+                    return one.reason if one.exit_code == REFUSED else ""
+        time.sleep(_LOOK_S)
+    return ""
 
 
 def _where(reports: Sequence[Report], pid: int) -> str | None:

@@ -10,14 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from api import job_views, trainings
 from api.auth import is_operator, project_of
 from api.budgets import check_budget
 from api.deps import AdminKey, Gateway, JobsKey, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
+from api.logs import FOLLOWED, LogRequest
 from api.schemas import jobs as schemas
 from api.schemas.jobs import SecretOf
+from api.schemas.logs import LogLines
 from api.server.bodies import BoundedRoute
 from api.statements import stated
 from api.submission import check_ever, check_fits, request_of
@@ -28,6 +32,7 @@ from smore.messages.job_queue import PublishedJob, PublishedQueue
 from smore.process.vault import seal_env
 from smore.redis.catalog import KeyEntry
 from smore.redis.job_queue import JobQueue
+from smore.redis.logs import job_log
 
 if TYPE_CHECKING:
     from smore.postgres.audit import Change
@@ -155,11 +160,40 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
         return stated(
             record,
             reader.closed(record.id),
-            reader.harvest(record.id, record.gpus),
+            reader.harvest(record.id),
             began,
             reader.budget_steps(record.id, STEPS),
             measured=record.source != "attached" and gateway.settings.worker.probe_share > 0,
         )
+
+
+@router.get("/jobs/{job}/logs", response_model=LogLines, responses=FOLLOWED)
+async def get_logs(
+    gateway: TheGateway,
+    caller: ReadKey,
+    request: Request,
+    job: str,
+    rank: Annotated[int, Query(ge=0, le=4095, description="Of this rank")] = 0,
+    lines: Annotated[int, Query(ge=0, le=10_000, description="As many of the newest at most")] = 100,
+    follow: Annotated[bool, Query(description="Go on with the lines that come, as server-sent events")] = False,
+    project: OfProject = None,
+) -> Response:
+    """
+    Read what a rank of a job has printed, over all its attempts, on whatever machine it ran. A training that was started
+    elsewhere prints elsewhere.
+
+    With `follow=true` the answer is a `text/event-stream` that goes on until the job is over: each event is one line as
+    JSON, and the last one has the type `end`. A client whose connection ends goes on behind the last line that it has
+    with the header `Last-Event-ID`.
+    """
+    record = await run_in_threadpool(_job, gateway, caller, job, project)
+
+    async def over() -> bool:
+        now = await run_in_threadpool(gateway.store().jobs.get, record.project, record.id)
+        return now.state in OVER
+
+    asked = LogRequest(gateway, caller, job_log(record.id, rank), lines=lines, over=over)
+    return await (asked.follow(request) if follow else asked.newest(request))
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------

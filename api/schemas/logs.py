@@ -9,9 +9,10 @@ from smore.messages.logs import LogStream
 
 class LogLine(BaseModel):
     """
-    One line that a function printed. ``id``: its position in the log, which ``Last-Event-ID`` takes; ``at``: by the
-    clock of ``node``, the machine of the GPU instance ``gpu``; ``invocations``: of the batch that ran then, none = it
-    was not running one: it was loaded, for instance. ``stream`` smore: the platform's own word.
+    One line that a function or a job printed. ``id``: its position in the log, which ``Last-Event-ID`` takes; ``at``: by
+    the clock of ``node``, the machine of the GPU instance ``gpu``; ``invocations``: of the batch that ran then, none =
+    it was not running one: it was loaded, for instance. ``stream`` smore: the platform's own word. ``attempt``: of a
+    job, whose standard error is part of its stdout.
     """
 
     id: str
@@ -20,6 +21,7 @@ class LogLine(BaseModel):
     text: str
     revision: int = 0
     invocations: list[str] = []
+    attempt: int = 0
     gpu: str = ""
     node: str = ""
 

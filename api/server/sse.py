@@ -37,13 +37,14 @@ class Event:
 
 def event_stream(
     request: Request,
-    read: Callable[[], Awaitable[Sequence[Event]]],
+    read: Callable[[], Awaitable[Sequence[Event] | None]],
     goes_on: Callable[[], bool],
     followers: set[asyncio.Event],
 ) -> StreamingResponse:
     """
     An answer with the events that ``read`` returns. ``read`` is called again and again until the client leaves, the
-    server stops, or ``goes_on`` is false, also while Redis is away. ``followers`` holds the answer's stop event meanwhile.
+    server stops, ``goes_on`` is false, or it returns None: there will be no more, which an event of the type ``end``
+    says. It is called also while Redis is away. ``followers`` holds the answer's stop event meanwhile.
     """
     stopping = request.scope[STOPPING] = asyncio.Event()
 
@@ -60,17 +61,21 @@ def event_stream(
 
 
 async def _encoded(
-    read: Callable[[], Awaitable[Sequence[Event]]], goes_on: Callable[[], bool], stopping: asyncio.Event
+    read: Callable[[], Awaitable[Sequence[Event] | None]], goes_on: Callable[[], bool], stopping: asyncio.Event
 ) -> AsyncIterator[bytes]:
     # The headers are sent with the first bytes, so the client knows at once that it is connected.
     yield b": connected\n\n"
     said_at = time.monotonic()
     while goes_on() and not stopping.is_set():
         pause_s = LOOK_S
+        events: Sequence[Event] | None
         try:
             events = await read()
         except (redis.RedisError, OSError):
             events, pause_s = [], AWAY_S
+        if events is None:
+            yield b"event: end\ndata: {}\n\n"
+            return
         if events:
             yield b"".join(b"id: %b\ndata: %b\n\n" % (event.id.encode(), event.data) for event in events)
             said_at = time.monotonic()

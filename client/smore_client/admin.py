@@ -197,6 +197,27 @@ def set_budget(job: str, budget: float) -> Flow[Job]:
     return (yield from fetch(Job, request("PUT", "jobs", job, "slo", body={"budget": budget})))
 
 
+def move_job_first(job: str, *, project: str | None = None) -> Flow[Job]:
+    """
+    Put a job that waits before all others.
+
+    >>> client.carry(admin.move_job_first("night")).expected
+    """
+    return (
+        yield from fetch(Job, request("POST", "jobs", job, "move", body={"first": True}, query={"project": project}))
+    )
+
+
+def change_job(job: str, action: str, *, project: str | None = None) -> Flow[Job]:
+    """
+    ``stop``, ``hold``, ``release`` or ``restart`` a job of any project.
+
+    >>> client.carry(admin.change_job("night", "hold", project="vision")).state
+    'held'
+    """
+    return (yield from fetch(Job, request("POST", "jobs", job, action, body={}, query={"project": project})))
+
+
 def attach(name: str, pid: int, *, gpu: str | None = None, workload: str | None = None) -> Flow[Attached]:
     """
     Watch a training that runs already on the machine of a GPU instance; its code does nothing for it.

@@ -31,7 +31,7 @@ _line = msgspec.json.Decoder(LogLine).decode
 
 
 def read_log(*parts: str, query: Mapping[str, object | None], follow: bool) -> Stream[LogLine]:
-    """The lines of the log at a path below /v1; ``follow``: then those that come, without an end."""
+    """The lines of the log at a path below /v1; ``follow``: then those that come, until the platform says that there will be no more."""
     if follow:
         yield from _followed(parts, query)
         return
@@ -49,6 +49,8 @@ def _followed(parts: tuple[str, ...], query: Mapping[str, object | None]) -> Str
             failed = 0
             while isinstance(text := (yield ReadLine()), str):
                 name, _, value = text.partition(": ")
+                if name == "event" and value == "end":
+                    return
                 if name == "data":
                     line = _line(value)
                     last_id = line.id

@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from smore_client import upload
+from smore_client.job_requests import JobRequests
 from smore_client.logs import read_log
 from smore_client.many import (
     INPUTS_PER_SUBMIT,
@@ -27,7 +28,6 @@ from smore_client.many import (
     InvocationList,
     completed,
     each_invocation,
-    each_job,
     portions,
     send_portion,
     with_function,
@@ -62,8 +62,6 @@ from smore_client.types import (
     Gpus,
     Invocation,
     InvocationPage,
-    Job,
-    Jobs,
     Key,
     Keys,
     Lifted,
@@ -84,7 +82,6 @@ from smore_client.types import (
     Secret,
     Secrets,
     State,
-    Statement,
     TensorSpec,
 )
 
@@ -96,7 +93,7 @@ UPLOADED_CANARY_S: Final = 615.0
 INPUTS_PER_CALL: Final = 64
 
 
-class Requests:
+class Requests(JobRequests):
     """
     The operations of both clients. See the module's docstring for retries.
 
@@ -519,91 +516,6 @@ class Requests:
         >>> client.resume_gpu("cpu0")
         """
         yield from exchange(request("POST", "gpus", id_, "resume", body={}))
-
-    # ---- training jobs -----------------------------------------------------------------------------------------------
-
-    @operation
-    def start_job(
-        self,
-        name: str,
-        argv: Sequence[str],
-        gpus: Sequence[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        workload: str | None = None,
-        budget: float | None = None,
-        memory: str | None = None,
-    ) -> Flow[Job]:
-        """
-        Start a training job: ``argv``, a module and its arguments, on GPU instances, by default on the least loaded
-        one.
-
-        ``workload``: the profiled training that it is, such as ``resnet50/cpu/training/8``. ``budget``: the most that
-        it may lose to functions, a fraction of its iteration time from 0.01 to 1; one that could not be told from noise
-        is refused, and the error names the smallest. ``memory`` (``12GiB``): reserved on each GPU instance, by default
-        the most that the job was seen to hold.
-
-        >>> client.start_job("train", ["zoo.train", "--model", "resnet18"], budget=0.1).id
-        'j-0193d7'
-        """
-        optional = {
-            "gpus": None if gpus is None else list(gpus),
-            "workload": workload,
-            "budget": budget,
-            "memory": memory,
-        }
-        body: dict[str, object] = {"name": name, "argv": list(argv), "env": dict(env or {})}
-        body |= {field: value for field, value in optional.items() if value is not None}
-        return (yield from fetch(Job, request("POST", "jobs", body=body)))
-
-    @operation
-    def jobs(self) -> Flow[list[Job]]:
-        """
-        The newest hundred training jobs; :meth:`each_job` has all.
-
-        >>> [(job.name, job.state, job.loss) for job in client.jobs()]
-        [('train', 'running', 0.031)]
-        """
-        return (yield from fetch(Jobs, request("GET", "jobs"))).jobs
-
-    @iteration
-    def each_job(self) -> Stream[Job]:
-        """
-        Iterate over all training jobs, the newest first, page by page.
-
-        >>> sum(job.state == "running" for job in client.each_job())
-        1
-        """
-        yield from each_job()
-
-    @operation
-    def job(self, id_: str) -> Flow[Job]:
-        """
-        One training job.
-
-        >>> client.job("j-0193d7").iterations
-        1200
-        """
-        return (yield from fetch(Job, request("GET", "jobs", id_)))
-
-    @operation
-    def statement(self, id_: str) -> Flow[Statement]:
-        """
-        What functions got beside a job, and what the job lost to them, with its 95 % interval.
-
-        >>> client.statement("j-0193d7").loss_high
-        0.047
-        """
-        return (yield from fetch(Statement, request("GET", "jobs", id_, "statement")))
-
-    @operation
-    def stop_job(self, id_: str) -> Flow[Job]:
-        """
-        End a job. One that the platform did not start (``source``) is only watched no longer, and trains on.
-
-        >>> client.stop_job("j-0193d7").state
-        'stopping'
-        """
-        return (yield from fetch(Job, request("POST", "jobs", id_, "stop", body={})))
 
     # ---- the predictor -----------------------------------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ class Attempt:
             rank.lost, rank.never = told.state == JobState.LOST, False
         elif lost:
             rank.lost = True
-        elif report is not None and rank.report is not None:
+        elif report is not None and (rank.report is not None or self.up):
             # Its worker reports every rank that it started until its end is recorded.
             rank.missing_at = rank.missing_at if rank.missing_at is not None else at
             rank.lost = at - rank.missing_at > _MISSING_S
@@ -159,7 +159,8 @@ class Attempt:
 
     def to_start(self, at: float) -> list[int]:
         """Ranks whose worker must be told (again) to start them."""
-        if self.stop:
+        # What had begun once is not begun again; attempt 0 is from before the queue, and nobody can start it.
+        if self.stop or self.up or not self.attempt:
             return []
         return [place for place, rank in enumerate(self.ranks) if rank.report is None and at - rank.told_at >= AGAIN_S]
 

@@ -39,7 +39,7 @@ from scheduler.policy.jobs.events import (
 )
 from scheduler.policy.jobs.job import Phase
 from scheduler.policy.jobs.knobs import JobKnobs
-from smore.domain.job import PLACED, STARTED, Action, JobState
+from smore.domain.job import PLACED, STARTED, Action, JobRequest, JobState
 from smore.domain.limits import Limits
 from smore.messages.reports import Report
 from smore.postgres.history.reader import Reader
@@ -182,7 +182,7 @@ class Lead:
         queued_s = max(0.0, now - row.queued_at) if row.state is JobState.QUEUED and row.queued_at else 0.0
         events: list[Event] = [
             JobSubmitted(
-                spec=board.spec_of(row.id, row.project, row.name, row.request, self._profiled(row)),
+                spec=board.spec_of(row.id, row.project, row.name, row.request, self._profiled(row.request)),
                 submitted_at=row.created_at,
                 attempt=row.attempt - 1 if row.state in PLACED else row.attempt,
                 waited_s=row.waited_s + queued_s,
@@ -204,11 +204,11 @@ class Lead:
             )
         return events
 
-    def _profiled(self, row: Job) -> dict[str, float]:
+    def _profiled(self, request: JobRequest) -> dict[str, float]:
         """The profile's time of an iteration, by device."""
-        if not row.workload or not row.request.iterations:
+        if not request.workload or not request.iterations:
             return {}
-        times = {place: self._reader.solo_timings(row.workload, place) for place in sorted(self._places)}
+        times = {place: self._reader.solo_timings(request.workload, place) for place in sorted(self._places)}
         return {device: timings[0]["mean"] for (device, _), timings in times.items() if timings}
 
     def _changed_rows(self, mine: Mapping[str, Job]) -> list[Event]:
@@ -377,7 +377,8 @@ class Lead:
 
     def _answer(self, now: float) -> None:
         for question in self._queue.questions():
-            spec = board.spec_of(question.id, question.project, question.name, question.request, {})
+            times = self._profiled(question.request)
+            spec = board.spec_of(question.id, question.project, question.name, question.request, times)
             for answer in self._policy.decide(now, [TrialAsked(spec=spec)]).decisions:
                 if isinstance(answer, TrialAnswered):
                     self._queue.answer(question.id, board.answered(answer, question.project, question.name))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at the files of ``--watch``; they are deployed when two looks in a row find the same.
 POLL_S: Final = 0.5
+
 #: The steps that are shown, and the phases of a cold start that each consists of.
 STEPS: Final = {
     "environment": ("fetch", "environment"),
@@ -132,7 +133,8 @@ class _Steps:
         if done < total:
             self._show(f"uploading {done / 1e6:.1f} of {total / 1e6:.1f} MB")
             return
-        self._end("upload", time.monotonic() - self._began, f"{total / 1e6:.1f} MB")
+        size = f"{total / 1e6:.1f} MB" if total >= 1e6 else f"{total / 1e3:.1f} kB"
+        self._end("upload", time.monotonic() - self._began, size)
         self._show("building the environment, loading, first run")
 
     def done(self, deployed: "Deployed") -> None:

@@ -15,6 +15,7 @@ import typer
 from smore.cli.names import functions
 from smore.cli.terminal import (
     Column,
+    FunctionName,
     InvocationId,
     Output,
     OutputOption,
@@ -80,7 +81,7 @@ def read_inputs(path: str) -> list[Any]:
 
 
 def invoke(
-    function: str,
+    function: FunctionName,
     input_text: InputOption = "{}",
     inputs: InputsOption = None,
     deadline_ms: Annotated[float | None, typer.Option(min=0, help="From now; instead of the function's own.")] = None,
@@ -359,6 +360,9 @@ def ps(
             else:
                 every = client.each_invocation(function=function, state=state)
                 rows = list(islice(_recent(every, since_s, slow_s), limit))
+            if not rows and function is not None:
+                # There may be none of that name, which this says.
+                client.function(function)
             if watch and sys.stdout.isatty():
                 print(CLEAR, end="")
             show(rows, columns, output, optional=("revision", "attempt", "cause", "gpu", "arrival"))

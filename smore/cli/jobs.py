@@ -1,18 +1,20 @@
-"""``smore jobs``: serverful jobs."""
+"""``smore jobs``: serverful jobs, and the queue in which they wait."""
 
 import sys
-import time
-from typing import Annotated, Any, Final
+from contextlib import suppress
+from typing import Annotated, Any
 
 import typer
 
-from smore.cli.names import gpus
+from smore.cli import job_words, names, own_program
+from smore.cli.logs import json_line
 from smore.cli.terminal import (
-    EXIT_FAILED,
+    EXIT_USAGE,
     Column,
     JobId,
     Output,
     OutputOption,
+    ProjectOption,
     connected,
     fail,
     list_alone,
@@ -25,31 +27,9 @@ from smore.cli.terminal import (
     tell,
 )
 
-app = typer.Typer(help="Serverful jobs; alone: list them.", invoke_without_command=True)
-
-#: Columns that a narrow screen does without, the first of them first.
-OPTIONAL: Final = ("command", "source", "alone", "shared", "iterations", "gpus", "budget")
-#: Seconds that ``jobs attach`` waits for the GPU worker to report whether the process exists.
-SEEN_S = 5.0
-
-
-def _state(job: Any) -> str:
-    """The state of a job, and how it ended."""
-    if job.suspended:
-        return f"{job.state}, suspended by a signal: no steps"
-    match job.outcome:
-        case None:
-            return str(job.state)
-        case "killed":
-            return f"{job.state}: killed by {job.signal}"
-        case "failed":
-            return f"{job.state}: failed, exit code {job.exit_code}"
-        case "refused" | "detached":
-            return f"{job.state}: {job.outcome}, {job.reason}"
-        case "stopped":
-            return f"{job.state}: stopped by its owner"
-        case _:
-            return f"{job.state}: {job.outcome}"
+app = typer.Typer(
+    help="Serverful jobs; alone: list them. A job's name will do wherever its id does.", invoke_without_command=True
+)
 
 
 @list_alone(app, "List serverful jobs.")
@@ -57,9 +37,8 @@ def list_jobs(output: Output) -> None:
     with connected() as client:
         jobs = client.jobs()
     columns: list[Column[Any]] = [
-        ("id", lambda j: j.id),
         ("name", lambda j: j.name),
-        ("state", _state),
+        ("state", job_words.state),
         ("gpus", lambda j: j.gpus),
         ("iterations", lambda j: j.iterations),
         ("alone", lambda j: ms(j.solo_s)),
@@ -68,18 +47,84 @@ def list_jobs(output: Output) -> None:
         ("loss", lambda j: percent(j.loss)),
         ("budget", lambda j: percent(j.budget)),
         ("source", lambda j: j.source),
+        ("id", lambda j: j.id),
         ("command", lambda j: j.argv),
     ]
-    show(jobs, columns, output, optional=OPTIONAL)
+    show(
+        jobs,
+        columns,
+        output,
+        optional=("command", "source", "id", "alone", "shared", "degradation", "budget", "loss", "gpus"),
+    )
+
+
+@app.command("queue")
+def queue(output: OutputOption = Output.TABLE) -> None:
+    """What runs, then what waits, in its order: when it starts and ends, and what it waits for."""
+    with connected() as client:
+        answer = client.job_queue()
+    if output is not Output.TABLE:
+        show_value(answer, output)
+        return
+    columns: list[Column[Any]] = [
+        ("", lambda j: j.place or ""),
+        ("job", lambda j: j.name),
+        ("project", lambda j: j.project),
+        ("gpus", lambda j: j.count),
+        ("length", job_words.length),
+        ("state", lambda j: j.state),
+        ("where", job_words.where),
+        ("starts", lambda j: job_words.until(j.start_at, j.start_late_at) if j.place else None),
+        ("ends", lambda j: job_words.until(j.end_at, j.end_late_at)),
+        ("why", lambda j: j.why if j.place else None),
+    ]
+    if answer.jobs:
+        several = len({job.project for job in answer.jobs}) > 1
+        show(
+            answer.jobs,
+            columns if several else [column for column in columns if column[0] != "project"],
+            output,
+            optional=("why", "length", "gpus", "project"),
+        )
+    else:
+        print("No job runs or waits.")
+    if answer.kept and answer.kept_for:
+        names = {job.id: job.name for job in answer.jobs}
+        are = "GPU instance is" if answer.kept == 1 else "GPU instances are"
+        print(f"{answer.kept} free {are} kept for {names.get(answer.kept_for, answer.kept_for)}.")
+    if not answer.leading:
+        print("smore: no job scheduler leads: what runs goes on, and nothing is started", file=sys.stderr)
 
 
 @app.command("start", context_settings={"ignore_unknown_options": True})
 def start(
     name: str,
-    argv: Annotated[list[str], typer.Argument(help="After --: an allowed module and its arguments.")],
+    argv: Annotated[
+        list[str],
+        typer.Argument(help="After --: an entry point or, with an operator's key, any program, and its arguments."),
+    ],
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=1, metavar="N", help="On so many GPU instances of one kind; 1.")
+    ] = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option(autocompletion=gpus, help="GPU instance, once for each; without it the least loaded one."),
+        typer.Option(
+            autocompletion=names.gpus, help="On this GPU instance, once for each: it waits for exactly these."
+        ),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="The kind of GPU that it needs, as `smore gpus` names it.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="How long it is: so many iterations in all.")] = None,
+    duration: Annotated[str | None, typer.Option(metavar="TIME", help="How long it is: 30m, 2h, 1d.")] = None,
+    restarts: Annotated[int, typer.Option(min=0, help="How often it is started again after it has failed.")] = 0,
+    grace: Annotated[
+        str | None, typer.Option(metavar="TIME", help="From SIGTERM to SIGKILL, time for a checkpoint; 10s.")
+    ] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable of its environment.")] = None,
+    secret: Annotated[
+        list[str] | None, typer.Option(metavar="VARIABLE=SECRET", help="A variable that holds a secret of the project.")
+    ] = None,
+    cwd: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Where an own program starts; without it this folder.")
     ] = None,
     workload: Annotated[
         str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")
@@ -90,26 +135,148 @@ def start(
     memory: Annotated[
         str | None, typer.Option(help="Kept for it on each GPU instance, such as 12GiB; else what it was seen to hold.")
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say when it would start and end.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Start a training job, for example: smore jobs start night -- zoo.train --model resnet50."""
+    """
+    Start a training as soon as there is room for it.
+
+    smore jobs start night --gpus 2 --duration 2h -- zoo.train --model resnet50
+
+    smore jobs start night -- ./train.py --lr 1
+
+    It prints the job's id; where it runs, or what it waits for, stands on stderr.
+    """
+    if iterations is not None and duration is not None:
+        fail("--iterations and --duration both say how long it is: give one of them", EXIT_USAGE)
+    variables: dict[str, Any] = dict(_pair(each, "--env") for each in env or ())
+    variables |= {variable: {"secret": of} for variable, of in (_pair(each, "--secret") for each in secret or ())}
     with connected() as client:
-        started = client.start_job(name, argv, gpu, workload=workload, budget=budget, memory=memory)
-    tell(started.id, started, output)
+        command, folder = own_program.resolved(argv, cwd, client.url)
+        asked: dict[str, Any] = {
+            "gpus": gpu,
+            "env": variables,
+            "workload": workload,
+            "budget": budget,
+            "memory": memory,
+            "count": gpus,
+            "device": device,
+            "iterations": iterations,
+            "duration": duration,
+            "restarts": restarts,
+            "grace": grace,
+            "cwd": folder,
+        }
+        if dry_run:
+            trial = client.try_job(name, command, **asked)
+            tell(job_words.tried(name, trial), trial, output)
+            return
+        job = client.start_job(name, command, **asked)
+    tell(job.id, job, output)
+    print(job_words.placed(job), file=sys.stderr)
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        fail(f"{option} {text}: NAME=VALUE is expected", EXIT_USAGE)
+    return name, value
 
 
 @app.command("show")
-def show_job(id_: JobId, output: OutputOption = Output.YAML) -> None:
+def show_job(job: JobId, output: OutputOption = Output.YAML) -> None:
     """Everything about one job."""
     with connected() as client:
-        show_value(client.job(id_), output)
+        show_value(client.job(job), output)
+
+
+@app.command("explain")
+def explain(job: JobId, output: OutputOption = Output.TABLE) -> None:
+    """Why a job waits, runs where it runs, or is over."""
+    with connected() as client:
+        answer = client.explain_job(job)
+    if output is not Output.TABLE:
+        show_value(answer, output)
+        return
+    expected = answer.expected
+    if expected is None:
+        say(f"{answer.name} ({answer.state}): {answer.summary}")
+    elif expected.place:
+        say(
+            f"{answer.name} waits in place {expected.place} since {job_words.span(expected.waited_s)}: {answer.summary}"
+        )
+        say(f"It is {job_words.outlook(expected)}.")
+    else:
+        ends = job_words.until(expected.end_at, expected.end_late_at)
+        on = f" on {', '.join(expected.gpus)}" if expected.gpus else ""
+        say(f"{answer.name} is {answer.state}{on}" + (f", expected to end {ends}." if ends else "."))
+    if expected is not None:
+        say(
+            f"What is left: {job_words.span(expected.length_s)}, in one case of ten more than"
+            f" {job_words.span(expected.length_90_s)} ({SOURCES.get(expected.source, expected.source)})."
+        )
+    for decision in answer.decisions[:10]:
+        on = f" on {', '.join(decision.gpus)}" if decision.gpus else ""
+        message = f": {decision.message}" if decision.message else ""
+        say(f"{moment(decision.at)}  attempt {decision.attempt}  {decision.kind}{on}{message}")
+
+
+#: Sources of lengths in words.
+SOURCES = {
+    "measured": "iterations left times their time now",
+    "profile": "iterations times the profile's time",
+    "declared": "the duration that its owner said",
+    "name": "the last runs of its name",
+    "project": "the project's last runs",
+    "platform": "the platform's last runs",
+    "assumed": "a guess: nothing is known of it; say --duration or --iterations",
+}
+
+
+@app.command("attempts")
+def attempts(job: JobId, output: OutputOption = Output.TABLE) -> None:
+    """The starts of a job: where each ran, how it ended, how far it came."""
+    with connected() as client:
+        of_job = client.job_attempts(job)
+    columns: list[Column[Any]] = [
+        ("attempt", lambda a: a.attempt),
+        ("gpus", lambda a: a.gpus),
+        ("nodes", lambda a: a.nodes),
+        ("started", lambda a: moment(a.started_at)),
+        ("took", lambda a: job_words.span((a.ended_at - a.started_at).total_seconds()) if a.ended_at else None),
+        ("iterations", lambda a: f"{a.iterations_from}..{a.iterations}"),
+        ("ended", lambda a: a.why or ("goes on" if a.ended_at is None else "")),
+        ("exit code", lambda a: a.exit_code),
+        ("message", lambda a: a.message),
+    ]
+    show(of_job, columns, output, optional=("nodes", "message", "exit code", "started"))
+
+
+@app.command("logs")
+def logs(
+    job: JobId,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes until it is over.")] = False,
+    rank: Annotated[int, typer.Option(min=0, help="Of this rank of a job on several GPU instances.")] = 0,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Lines to begin with.")] = 100,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """What a job prints, from whatever machine it runs on. With -o json each line is an object."""
+    with connected() as client, suppress(KeyboardInterrupt):
+        for line in client.job_logs(job, rank=rank, lines=lines, follow=follow):
+            match output:
+                case Output.TABLE:
+                    print(line.text, flush=follow)
+                case Output.JSON:
+                    print(json_line(line), flush=follow)
+                case Output.YAML:
+                    show_value([line], output)
 
 
 @app.command("statement")
-def statement(id_: JobId, output: OutputOption = Output.TABLE) -> None:
-    """What functions have got beside a job, and what it has lost to them."""
+def statement(job: JobId, output: OutputOption = Output.TABLE) -> None:
+    """What functions have got beside a job, what it has lost to them, and whether its budget was kept."""
     with connected() as client:
-        figures = client.statement(id_)
+        figures = client.statement(job)
     if output is Output.TABLE:
         say(figures.summary)
         for step in figures.steps[:10]:
@@ -119,13 +286,57 @@ def statement(id_: JobId, output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("stop")
-def stop(id_: JobId, output: OutputOption = Output.TABLE) -> None:
+def stop(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
     """End a job. One that runs elsewhere is let go: it trains on, and is not followed any more."""
-    with connected() as client:
-        stopped = client.stop_job(id_)
+    stopped = _changed(job, "stop", project)
     ended = stopped.source == "started" or stopped.state != "stopping"
     trains_on = "no longer followed; it was started elsewhere and trains on"
     tell(f"{stopped.name} is {stopped.state if ended else trains_on}", stopped, output)
+
+
+@app.command("hold")
+def hold(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Keep a job that waits from being started, until it is released."""
+    held = _changed(job, "hold", project)
+    tell(f"{held.name} is held: smore jobs release {held.name}", held, output)
+
+
+@app.command("release")
+def release(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Let a job that is held wait for its turn again."""
+    released = _changed(job, "release", project)
+    tell(f"{released.name} waits for its turn", released, output)
+
+
+@app.command("restart")
+def restart(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Queue a job that is over again; it goes on from its last checkpoint."""
+    restarted = _changed(job, "restart", project)
+    tell(f"{restarted.name} waits for its turn, and goes on from its last checkpoint", restarted, output)
+
+
+@app.command("move")
+def move(
+    job: JobId,
+    first: Annotated[bool, typer.Option("--first", help="Before all others that wait.")] = False,
+    project: ProjectOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put a job that waits before all others; for operators."""
+    from smore_client import admin
+
+    if not first:
+        fail("where to? smore jobs move JOB --first", EXIT_USAGE)
+    with connected() as client:
+        moved = client.carry(admin.move_job_first(job, project=project))
+    tell(f"{moved.name} is before all others that wait", moved, output)
+
+
+def _changed(job: str, action: str, project: str | None) -> Any:
+    from smore_client import admin
+
+    with connected() as client:
+        return client.carry(admin.change_job(job, action, project=project))
 
 
 @app.command("attach")
@@ -133,7 +344,7 @@ def attach(
     pid: Annotated[int, typer.Option(min=1, help="Its process number on the machine of the GPU instance.")],
     gpu: Annotated[
         str | None,
-        typer.Option(autocompletion=gpus, help="Where it trains; needed where the platform cannot find out."),
+        typer.Option(autocompletion=names.gpus, help="Where it trains; needed where the platform cannot find out."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Of the job; without it pid-<number>.")] = None,
     workload: Annotated[
@@ -151,20 +362,5 @@ def attach(
 
     with connected() as client:
         attached = client.carry(admin.attach(name or f"pid-{pid}", pid, gpu=gpu, workload=workload))
-        if output is Output.TABLE:
-            unmeasured = "its degradation is not measured: that needs smore.track() in its loop"
-            say(f"{attached.id} on {attached.gpu}; {unmeasured}")
-        # The GPU worker alone can see whether the process exists.
-        until = time.monotonic() + SEEN_S
-        while (job := client.job(attached.id)).state == "starting":
-            if time.monotonic() > until:
-                print(
-                    f"its GPU worker has not reported yet whether process {pid} exists: see smore jobs",
-                    file=sys.stderr,
-                )
-                return
-            time.sleep(0.1)
-    if output is not Output.TABLE:
-        show_value(job, output)
-    if job.state in ("ended", "lost"):
-        fail(f"{attached.id}: {job.reason or 'it has ended'}", EXIT_FAILED)
+    unmeasured = "its degradation is not measured: that needs smore.track() in its loop"
+    tell(f"{attached.id} on {attached.gpu}; {unmeasured}", attached, output)

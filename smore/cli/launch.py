@@ -51,4 +51,4 @@ def _environment() -> dict[str, str]:
     root = Path(__file__).parents[2]
     if not (root / "ml").is_dir():
         fail("this command needs the platform's checkout or image: the folder ml is missing")
-    return {**os.environ, "PYTHONPATH": str(root)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))}

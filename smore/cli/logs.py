@@ -94,7 +94,7 @@ def _show_function(
                 case Output.TABLE:
                     print(_worded(line), flush=follow)
                 case Output.JSON:
-                    print(_json(line), flush=follow)
+                    print(json_line(line), flush=follow)
                 case Output.YAML:
                     show_value([line], output)
                     sys.stdout.flush()
@@ -108,7 +108,8 @@ def _worded(line: "LogLine") -> str:
     return f"{at} {line.gpu} r{line.revision} {invocation} {line.stream}: {line.text}"
 
 
-def _json(line: object) -> str:
+def json_line(line: object) -> str:
+    """One line of JSON."""
     import msgspec
 
     return json.dumps(msgspec.to_builtins(line), ensure_ascii=False)
@@ -124,7 +125,7 @@ def _show_processes(files: dict[str, Path], follow: bool, lines: int, output: Ou
                         case Output.TABLE:
                             print(text if len(tails) == 1 else f"{process} | {text}")
                         case Output.JSON:
-                            print(_json({"process": process, "text": text}))
+                            print(json_line({"process": process, "text": text}))
                         case Output.YAML:
                             show_value([{"process": process, "text": text}], output)
             if not follow:

@@ -34,8 +34,8 @@ def gpus(incomplete: str) -> list[str]:
 
 
 def jobs(incomplete: str) -> list[str]:
-    """Ids of trainings."""
-    return _completed(incomplete, lambda client: (job.id for job in client.jobs()))
+    """Names of trainings."""
+    return _completed(incomplete, lambda client: (job.name for job in client.jobs()))
 
 
 def invocations(incomplete: str) -> list[str]:

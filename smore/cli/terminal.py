@@ -40,7 +40,7 @@ InvocationId = Annotated[str, typer.Argument(metavar="ID", autocompletion=names.
 ProjectName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=names.projects)]
 FunctionName = Annotated[str, typer.Argument(metavar="FUNCTION", autocompletion=names.functions)]
 GpuName = Annotated[str, typer.Argument(metavar="GPU", autocompletion=names.gpus)]
-JobId = Annotated[str, typer.Argument(metavar="ID", autocompletion=names.jobs)]
+JobId = Annotated[str, typer.Argument(metavar="JOB", autocompletion=names.jobs)]
 ForOption = Annotated[
     str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d; without it until --end.")
 ]

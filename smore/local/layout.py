@@ -242,7 +242,8 @@ def worker_processes(partitions: Sequence[Partition], metrics_port: int, nursery
 def environment(layout: Layout) -> dict[str, str]:
     """Environment variables of every process of the platform, beside those of the process that starts it."""
     return {
-        "PYTHONPATH": str(layout.root),
+        # The rest is of whoever starts the platform: a placement rule of one's own may be there.
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(layout.root), os.environ.get("PYTHONPATH")))),
         "PYTHONUNBUFFERED": "1",
         # glibc returns the memory of an arena slowly, and the platform's processes have few busy threads.
         "MALLOC_ARENA_MAX": "2",

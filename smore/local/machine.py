@@ -44,6 +44,8 @@ PLATFORM_START_S = 30.0
 READY_S = 300.0
 #: Seconds for which a process may fail to start before the platform's start fails.
 _FAILING_S = 20.0
+#: Starts of one process while the platform is waited for; with more it does not stay up.
+_MOST_STARTS = 3
 #: Seconds between two questions whether the platform is ready.
 _ASK_S = 0.1
 #: Seconds for the supervisor's end: more than the longest stops of both groups together.
@@ -509,6 +511,7 @@ def _await_ready(
     host, port = process.listens
     deadline, said = time.monotonic() + READY_S, ""
     failing: dict[str, float] = {}
+    pids: dict[str, set[int]] = {}
     while True:
         answer = _asked(host, port, process.ready)
         if answer is not None and answer.get("instance") != instance:
@@ -520,10 +523,15 @@ def _await_ready(
         if not missing:
             return
         now = time.monotonic()
-        bad = {status.name for status in supervisor.status() if status.state in ("BACKOFF", "FATAL")}
-        failing = {name: failing.get(name, now) for name in bad}
-        for name, since in failing.items():
-            if now - since > _FAILING_S:
+        for status in supervisor.status():
+            name = status.name
+            if status.state not in ("BACKOFF", "FATAL"):
+                failing.pop(name, None)
+            # One that ends after its imports was up for a moment, so the supervisor counts it as started each time.
+            starts = pids.setdefault(name, set())
+            if status.pid is not None:
+                starts.add(status.pid)
+            if now - failing.setdefault(name, now) > _FAILING_S or len(starts) > _MOST_STARTS:
                 raise embedded.StartFailed(f"{name} does not stay up:\n{_tail(logs / f'{name}.log')}")
         if now > deadline:
             raise embedded.StartFailed(f"the platform is not ready after {READY_S:g} s: {missing} (logs in {logs})")

@@ -18,7 +18,8 @@ class LogPiece(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
     Lines that one process printed on one stream within moments: one entry of a log.
 
     ``at``: epoch seconds by the clock of ``node``, the machine of the GPU instance ``gpu``. ``revision`` and
-    ``invocations``: of a function, whose batch ran then; no invocations = it was not running one.
+    ``invocations``: of a function, whose batch ran then; no invocations = it was not running one. ``attempt``: of a job;
+    ``end``: how far into the file of its rank these lines reach, in bytes.
     """
 
     at: float
@@ -29,6 +30,8 @@ class LogPiece(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
     pid: int = 0
     revision: int = 0
     invocations: list[str] = []
+    attempt: int = 0
+    end: int = 0
 
 
 encode_piece = msgspec.msgpack.Encoder().encode

@@ -1,7 +1,7 @@
 """
-Logs in Redis: what functions print, as a bounded stream for each of them. GPU workers append, gateways read.
+Logs in Redis: what functions and jobs print, as a bounded stream for each of them. GPU workers append, gateways read.
 
-A log is named ``function/<project>/<name>``. It keeps the newest pieces (``SMORE_LOGS__PIECES``) and is deleted
+A log is named ``function/<project>/<name>`` or ``job/<id>/<rank>``. It keeps the newest pieces (``SMORE_LOGS__PIECES``) and is deleted
 ``SMORE_LOGS__KEEP_S`` after its last one. A line has a position: the entry's id in Redis, a dot, and the line's number
 in the entry. Positions only grow, so a reader can go on behind the last line that it has.
 """
@@ -42,6 +42,11 @@ def function_log(function: str) -> str:
     return f"function/{function}"
 
 
+def job_log(job: str, rank: int) -> str:
+    """The name of the log of a rank of a job, over all its attempts."""
+    return f"job/{job}/{rank}"
+
+
 def log_key(prefix: str, log: str) -> str:
     """The key of a log."""
     return f"{prefix}log:{log}"
@@ -72,6 +77,14 @@ class LogWriter:
         for log in logs:
             pipe.pexpire(log_key(self._prefix, log), int(self._bounds.keep_s * 1000))
         pipe.execute()
+
+    def newest(self, log: str) -> LogPiece | None:
+        """The last piece of a log; None where there is none, or none that can be read."""
+        entries = cast("list[Any]", self._redis.xrevrange(log_key(self._prefix, log), count=1))
+        try:
+            return decode_piece(entries[0][1][_FIELD]) if entries else None
+        except (msgspec.MsgspecError, KeyError):
+            return None
 
 
 class LogReader:

@@ -63,7 +63,10 @@ def failure(error: BaseException, device: str, memory_mib: float) -> Failed:
 def own_frames(error: BaseException) -> TracebackType | None:
     """
     The traceback from user code on, without the runner's own frames before it; whole where user code was not reached.
+    A SyntaxError names its place itself.
     """
+    if isinstance(error, SyntaxError):
+        return None
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(
         (_HERE, importlib.__file__, "<frozen importlib", _ASYNCIO)

@@ -14,14 +14,17 @@ from api.app import create_app
 from api.server.connections import protocol
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
+from smore.domain.job import Action
 from smore.messages.logs import LogPiece
+from smore.postgres.catalog import Store
 from smore.process.settings import LogSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
-from smore.redis.logs import LogWriter, function_log, log_key
+from smore.redis.logs import LogWriter, function_log, job_log, log_key
 from smore.redis.queue import Queue
-from smore_client import AsyncClient, Client
+from smore_client import ApiError, AsyncClient, Client
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.gateway import Served, add_key, problem
+from tests.support.placed_jobs import placed
 
 LOG = function_log("default/echo")
 ONE, TWO = "1" * 32, "2" * 32
@@ -175,3 +178,30 @@ def test_a_gateway_that_stops_ends_the_answers_of_followers_in_order(
         response = httpx.Client().send(httpx.Request("GET", url, headers=head), stream=True)
     # An answer that is broken off would raise here.
     assert response.read() == b": connected\n\n"
+
+
+def test_a_rank_of_a_job_is_followed_until_the_job_is_over(
+    config: Settings, store: Store, catalog: Catalog, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.logs.OVER_S", 0.01)
+    job = placed(store, "night", ["cpu0"], running=True)
+    with Served(create_app(config)) as served:
+        token = add_key(catalog, Scope.READ)
+        with Client(served.url, token) as client:
+            eventually(lambda: answers(client), what="the key")
+            for rank in (0, 1):
+                writer.append([(job_log(job.id, rank), piece(f"rank {rank}", "second"))])
+            assert [line.text for line in client.job_logs("night", rank=1, lines=2)] == ["rank 1", "second"]
+            lines = client.job_logs(job.id, follow=True)
+            assert [next(lines).text for _ in range(2)] == ["rank 0", "second"]
+            store.jobs.move(job.id, Action.END)
+            writer.append([(job_log(job.id, 0), piece("the last"))])
+            assert [line.text for line in lines] == ["the last"]
+
+
+def answers(client: Client) -> bool:
+    try:
+        client.jobs()
+    except ApiError:
+        return False
+    return True

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from smore.redis.fleet import Fleet
 from smore.redis.tables import Tables
 from tests.support.placed_jobs import placed
 
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "own-policy.md"
 PREFIX = "smore:"
 PLACE = ("a CPU", "time-slice, functions nice 5")
 WORKLOAD = "resnet50/cpu/training/8"
@@ -309,6 +311,19 @@ def test_a_replay_puts_what_happened_beside_what_would_have(
     assert columns == replay.replay(found, "edf-util", 1, 0)
     twice = replace(found, force="random", knobs={})
     assert replay.replay(twice, "edf-util", 0, 1)["happened"] == columns["happened"]
+
+
+def test_a_rule_of_ones_own_is_replayed(platform: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = tmp_path / "mine.py"
+    rule.write_text(GUIDE.read_text().partition("```python\n")[2].partition("```")[0])
+    assert replay.main(["--since", "1h", "--policy", f"{rule}:Mine"]) == 0
+    printed = capsys.readouterr().out
+    assert f"simulated: {rule}:Mine" in printed
+    figures = json.loads(printed.splitlines()[-1])["figures"]
+    # One GPU instance leaves no choice: the rest is the product's, its budget too.
+    assert figures["dsr.other"] == pytest.approx(figures["dsr.force"], abs=0.1)
+    assert replay.main(["--since", "1h", "--policy", f"{rule}:Yours"]) == 2
+    assert "has no attribute 'Yours'" in capsys.readouterr().err
 
 
 def test_the_command_prints_three_columns_and_what_it_cannot_know(

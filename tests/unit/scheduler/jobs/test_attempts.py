@@ -100,6 +100,13 @@ def test_a_rank_of_which_its_worker_tells_no_more_is_lost(driven: Driven) -> Non
     assert (driven.look().over, driven.attempt.ended) == (True, Ended.LOST)
 
 
+def test_what_had_begun_before_is_not_begun_again_by_another_leader(driven: Driven) -> None:
+    driven.attempt.up = True
+    driven.ranks = {"a": RANK}
+    assert (driven.look().to_start(driven.at), driven.attempt.ranks[1].lost) == ([], False)
+    assert driven.look(11.0).ranks[1].lost
+
+
 def test_ranks_that_do_not_come_up_in_time_are_refused(driven: Driven) -> None:
     driven.ranks = {"a": replace(RANK, state="starting")}
     assert driven.look(59.0).to_start(driven.at) == [1]

@@ -31,6 +31,12 @@ ARGUMENTS: Final = {
     "gpus protect": "cpu0 4711",
     "gpus resume": "cpu0",
     "jobs attach": "--pid 4711",
+    "jobs attempts": "{id}",
+    "jobs explain": "{id}",
+    "jobs hold": "{id}",
+    "jobs move": "{id} --first",
+    "jobs release": "{id}",
+    "jobs restart": "{id}",
     "jobs show": "{id}",
     "jobs start": "night zoo.train",
     "jobs statement": "{id}",
@@ -55,7 +61,7 @@ SILENT: Final = {
     *("functions scale", "functions delete", "keys revoke", "secrets set", "secrets rm", "slo function", "slo job"),
 }
 #: Commands that other tests start, for they need more than a gateway: files, or a platform of this machine.
-ELSEWHERE: Final = {"run", "deploy", "invoke", "logs", "traces import", "doctor"}
+ELSEWHERE: Final = {"run", "deploy", "invoke", "logs", "jobs logs", "traces import", "doctor"}
 #: Commands that show a value whole, however long its lines are.
 WHOLE: Final = {"functions show", "jobs show", "status", "invoke", "result", "projects limit", "settings"}
 #: Commands that ask in a terminal.
@@ -120,6 +126,23 @@ LONG: Final = {
         state="ended",
         outcome="failed",
         exit_code=1,
+    ),
+    "JobQueue": _longer(
+        "JobQueue",
+        "jobs",
+        name="nightly-training-of-letters",
+        project="letters-of-customers",
+        device=_DEVICE,
+        place=0,
+        state="running",
+        gpus=[_GPU, "cpu0"],
+    ),
+    "JobAttempts": _longer(
+        "JobAttempts",
+        "attempts",
+        gpus=[_GPU] * 4,
+        nodes=["a-machine-with-a-long-name.internal"],
+        message="Rank 1 ended with exit code 1, so that the others were ended too.",
     ),
     "Queues": _longer(
         "Queues", "queues", function=_FUNCTION, pinned_to=[_GPU, "cpu0"], boost=4.0, oldest_wait_s=1234.5

@@ -103,6 +103,16 @@ class TestInvocations:
         assert platform.asked == [("GET /v1/invocations", {"function": "f", "state": "failed", "limit": "20"})]
         assert "crashed" in capsys.readouterr().out
 
+    def test_ps_of_a_function_that_does_not_exist_says_so(
+        self, serve: Serve, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        platform = serve()
+        platform.answers["GET /v1/invocations"] = (200, {"invocations": []})
+        missing = {"detail": "There is no function 'ehco' in this project; did you mean echo?"}
+        platform.answers["GET /v1/functions/ehco"] = (404, missing)
+        assert smore("ps", "--function", "ehco") == EXIT_FAILED
+        assert "did you mean echo?" in capsys.readouterr().err
+
     def test_ps_shows_how_long_and_how_late_and_what_was_slow(
         self, serve: Serve, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -1,10 +1,13 @@
 """``smore jobs``: what it sends, what it prints."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+import typer
 
-from smore.cli import jobs
+from smore.cli import job_words, own_program
 from tests.support.cli import PROBLEM, Serve, serve, smore
 
 __all__ = ["serve"]
@@ -18,6 +21,150 @@ def test_a_job_takes_its_command_as_it_stands(serve: Serve, capsys: pytest.Captu
         ("POST /v1/jobs", {"name": "night", "argv": ["zoo.train", "--model", "bert"], "env": {}, "gpus": ["cpu1"]})
     ]
     assert capsys.readouterr().out == "j1\n"
+
+
+WAITS = {
+    "place": 2,
+    "start_at": "2026-01-31T14:00:00Z",
+    "start_late_at": "2026-01-31T15:30:00Z",
+    "end_at": "2026-01-31T16:00:00Z",
+    "end_late_at": "2026-02-01T18:10:00Z",
+    "length_s": 7200.0,
+    "length_90_s": 9600.0,
+    "source": "declared",
+    "waited_s": 12.4,
+    "why": "busy",
+    "message": "It needs 2 GPU instances: 1 are free; 3 busy.",
+}
+
+
+def test_who_starts_a_job_hears_where_it_runs_or_what_it_waits_for(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    platform = serve()
+    asked = {
+        "name": "night",
+        "argv": ["zoo.train"],
+        "env": {"A": "1=2", "TOKEN": {"secret": "HF_TOKEN"}},
+        "count": 2,
+        "duration": "2h",
+        "restarts": 3,
+        "grace": "30s",
+    }
+    words: tuple[str, ...] = ("--gpus", "2", "--duration", "2h", "--restarts", "3", "--grace", "30s", "--env", "A=1=2")
+    words += ("--secret", "TOKEN=HF_TOKEN")
+    for job, said in (
+        ({"state": "running", "gpus": ["cpu0", "cpu1"]}, "night runs on cpu0, cpu1"),
+        (
+            {"state": "queued", "gpus": [], "expected": WAITS},
+            f"night waits in place 2: {WAITS['message']} It is expected",
+        ),
+        ({"state": "queued", "gpus": []}, "no job scheduler has decided"),
+    ):
+        platform.answers["POST /v1/jobs"] = (201, {"id": "j1", "name": "night", **job})
+        assert smore("jobs", "start", "night", *words, "--", "zoo.train") == 0
+        assert platform.asked[-1] == ("POST /v1/jobs", asked)
+        out, err = capsys.readouterr()
+        assert out == "j1\n"
+        assert said in err
+    platform.answers["POST /v1/jobs:dryRun"] = (200, {"gpus": [], "expected": WAITS})
+    assert smore("jobs", "start", "night", *words, "--dry-run", "--", "zoo.train") == 0
+    assert platform.asked[-1] == ("POST /v1/jobs:dryRun", asked)
+    assert "would wait in place 2" in capsys.readouterr().out
+    for wrong in (("--env", "A"), ("--iterations", "5", "--duration", "2h")):
+        assert smore("jobs", "start", "night", *wrong, "--", "zoo.train") == 2
+
+
+def test_an_own_program_gets_its_absolute_path_and_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    here, there = "http://127.0.0.1:8400", "https://gpus.example"
+    script, program = tmp_path / "train.py", tmp_path / "train"
+    for file in (script, program):
+        file.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    python = shutil.which("python") or shutil.which("python3")
+    assert own_program.resolved(["zoo.train", "--lr", "1"], None, here) == (["zoo.train", "--lr", "1"], None)
+    for given in ("./train.py", "train.py", str(script)):
+        assert own_program.resolved([given, "--lr"], None, here) == ([python, str(script), "--lr"], str(tmp_path))
+    assert own_program.resolved(["./train"], "/data", here) == ([str(program)], "/data")
+    assert own_program.resolved(["sh", "-c", "true"], None, here)[0] == [shutil.which("sh"), "-c", "true"]
+    assert own_program.resolved(["/opt/train"], "/opt", there) == (["/opt/train"], "/opt")
+    program.chmod(0o644)
+    for argv, url in ((["./train.py"], there), (["./train"], here), (["./none.py"], here)):
+        with pytest.raises(typer.Exit):
+            own_program.resolved(argv, None, url)
+
+
+QUEUE = {
+    "leading": True,
+    "waiting": 2,
+    "kept": 1,
+    "kept_for": "j2",
+    "jobs": [
+        {
+            **WAITS,
+            "place": place,
+            "id": f"j{place}",
+            "name": name,
+            "project": "nlp",
+            "state": "queued" if place else "running",
+            "count": 1 + place,
+            "device": "H100",
+            "gpus": [] if place else ["gpu0"],
+        }
+        for place, name in enumerate(("bert-ft", "big", "sweep-8"))
+    ],
+}
+
+
+def test_the_queue_fits_a_screen(
+    serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smore.cli.terminal.PIPE_WIDTH", 80)
+    platform = serve()
+    platform.answers["GET /v1/jobs/queue"] = (200, QUEUE)
+    assert smore("jobs", "queue") == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [word in out for word in ("needs 2 of H100", "gpu0", "kept for sweep-8")] == [True] * 3
+    assert err == ""
+    platform.answers["GET /v1/jobs/queue"] = (200, {"leading": False, "jobs": []})
+    assert smore("jobs", "queue") == 0
+    out, err = capsys.readouterr()
+    assert out == "No job runs or waits.\n"
+    assert "no job scheduler leads" in err
+
+
+def test_why_a_job_waits_is_said(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    decided = {"at": "2026-01-31T14:00:00Z", "attempt": 1, "kind": "start", "gpus": ["cpu0"], "message": "first"}
+    answer = {"id": "j1", "name": "night", "state": "queued", "summary": WAITS["message"], "expected": WAITS}
+    platform.answers["GET /v1/jobs/night/explain"] = (200, answer | {"decisions": [decided]})
+    assert smore("jobs", "explain", "night") == 0
+    said = capsys.readouterr().out
+    assert "waits in place 2 since 12s: It needs 2 GPU instances" in said
+    assert "What is left: 2h00, in one case of ten more than 2h40 (the duration that its owner said)." in said
+    assert "attempt 1  start on cpu0: first" in said
+
+
+@pytest.mark.parametrize("action", ["hold", "release", "restart", "stop"])
+def test_a_job_is_changed_by_its_name(serve: Serve, action: str) -> None:
+    platform = serve()
+    platform.answers[f"POST /v1/jobs/night/{action}"] = (200, {"id": "j1", "name": "night", "state": "queued"})
+    assert smore("jobs", action, "night") == 0
+    platform.answers["POST /v1/jobs/night/move"] = (200, {"id": "j1", "name": "night", "state": "queued"})
+    assert smore("jobs", "move", "night", "--first") == 0
+    assert platform.asked[-1] == ("POST /v1/jobs/night/move", {"first": True})
+    assert smore("jobs", "move", "night") == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(45, "45s"), (720, "12m"), (7800, "2h10"), (86_400 * 3 + 4 * 3600, "3d4h")],
+)
+def test_lengths_in_words(seconds: float, said: str) -> None:
+    assert job_words.span(seconds) == said
 
 
 def test_a_job_takes_a_budget(serve: Serve) -> None:
@@ -51,27 +198,16 @@ def test_how_a_job_ended_is_told(serve: Serve, capsys: pytest.CaptureFixture[str
         assert f"j{number} {wanted}" in said or wanted in said
 
 
-def test_who_attaches_a_process_hears_whether_there_is_one(
-    serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_attaches_a_process_that_is_not_there_hears_it(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
     platform.answers["POST /v1/jobs/attach"] = (201, {"id": "j1", "gpu": "cpu0"})
-    monkeypatch.setattr(jobs, "SEEN_S", 0.0)
-    for state, code, said in (
-        ("running", 0, ""),
-        ("ended", 1, "there is no process 7 on the machine of cpu0"),
-        ("starting", 0, "has not reported yet"),
-    ):
-        job = {"id": "j1", "name": "pid-7", "state": state, "reason": said if state == "ended" else None}
-        platform.answers["GET /v1/jobs/j1"] = (200, job)
-        assert smore("jobs", "attach", "--pid", "7") == code
-        out, err = capsys.readouterr()
-        assert out.startswith("j1 on cpu0")
-        assert said in err
-    # A key that may not read: what was attached is named all the same.
-    platform.answers["GET /v1/jobs/j1"] = (403, PROBLEM)
-    assert smore("jobs", "attach", "--pid", "7") == 1
+    assert smore("jobs", "attach", "--pid", "7") == 0
     assert capsys.readouterr().out.startswith("j1 on cpu0")
+    said = "pid: there is no process 7 on the machine of cpu0"
+    platform.answers["POST /v1/jobs/attach"] = (422, PROBLEM | {"detail": said})
+    assert smore("jobs", "attach", "--pid", "7") == 1
+    out, err = capsys.readouterr()
+    assert (out, said in err) == ("", True)
 
 
 def test_a_statement_is_said_in_words_or_whole(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

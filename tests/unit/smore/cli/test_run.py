@@ -112,6 +112,10 @@ def test_what_fails_says_so(folder: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert "a list of 1 is expected (bad_output)" in capfd.readouterr().err
     assert smore("run", "own", "-i", '{"do": "end"}') == EXIT_FAILED
     assert "with exit code 3 (crashed)" in capfd.readouterr().err
+    (folder / "handler.py").write_text(HANDLER + "this is no Python\n")
+    assert smore("run", "own") == EXIT_FAILED
+    said = capfd.readouterr().err
+    assert "this is no Python" in said and "(load_failed)" in said and "worker/runner" not in said
 
 
 def test_a_function_yaml_is_read_as_by_the_gateway(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -183,12 +183,15 @@ def test_table_of_processes() -> None:
     }
 
 
-def test_environment_leads_to_this_home_and_these_servers() -> None:
+def test_environment_leads_to_this_home_and_these_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     given = environment(LAYOUT)
     assert given["SMORE_HOME"] == "/srv/smore home"
     assert given["SMORE_REDIS__URL"] == LAYOUT.redis_url
     assert given["SMORE_POSTGRES__URL"] == LAYOUT.postgres_url
     assert given["PYTHONPATH"] == "/srv/code"
+    monkeypatch.setenv("PYTHONPATH", "/home/ada/rules")
+    assert environment(LAYOUT)["PYTHONPATH"] == "/srv/code:/home/ada/rules"
 
 
 def configured(*members: Process) -> RawConfigParser:

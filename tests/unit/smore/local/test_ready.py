@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,21 @@ def test_a_process_that_goes_on_failing_ends_the_start(
     gateway.left = [answer("mine", leader=False)]
     with pytest.raises(StartFailed, match=r"(?s)scheduler-0 does not stay up.*no module named numba"):
         wait(gateway, Supervised("BACKOFF"), tmp_path)
+
+
+class Restarted(Supervised):
+    """Its process runs whenever somebody looks, each time another one."""
+
+    def status(self) -> tuple[ProcessStatus, ...]:
+        self._status = replace(self._status, pid=(self._status.pid or 100) + 1)
+        return (self._status,)
+
+
+def test_a_process_that_ends_after_each_start_ends_the_start(gateway: Answers, tmp_path: Path) -> None:
+    (tmp_path / "scheduler-0.log").write_text("The policy cannot be used\n")
+    gateway.left = [answer("mine", leader=False)]
+    with pytest.raises(StartFailed, match=r"(?s)scheduler-0 does not stay up.*The policy cannot be used"):
+        wait(gateway, Restarted(), tmp_path)
 
 
 def test_the_id_of_an_installation_stays(tmp_path: Path) -> None:

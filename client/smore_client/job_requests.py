@@ -1,0 +1,266 @@
+"""
+The operations on training jobs, for both clients; see :mod:`smore_client.requests`.
+
+Wherever a job is named, its id and its name will do; of several jobs of one name the one that is not over.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from smore_client.logs import read_log
+from smore_client.many import each_job
+from smore_client.operation import iteration, operation
+from smore_client.transport import Call, Flow, Stream, fetch, request
+from smore_client.types import (
+    Job,
+    JobAttempt,
+    JobAttempts,
+    JobExplanation,
+    JobQueue,
+    Jobs,
+    JobTrial,
+    LogLine,
+    Statement,
+)
+
+
+class JobRequests:
+    """Starts, reads and changes training jobs."""
+
+    @operation
+    def start_job(
+        self,
+        name: str,
+        argv: Sequence[str],
+        gpus: Sequence[str] | None = None,
+        env: Mapping[str, str | Mapping[str, str]] | None = None,
+        workload: str | None = None,
+        budget: float | None = None,
+        memory: str | None = None,
+        *,
+        count: int | None = None,
+        device: str | None = None,
+        iterations: int | None = None,
+        duration: str | float | None = None,
+        restarts: int = 0,
+        grace: str | float | None = None,
+        cwd: str | None = None,
+    ) -> Flow[Job]:
+        """
+        Start a training as soon as there is room for it: ``argv``, an entry point and its arguments, or with an
+        operator's key any program (``cwd``: the folder that it starts in).
+
+        ``count``: on how many GPU instances of one kind (``device``) it runs; ``gpus``: on exactly these. ``env``: its
+        variables, ``{"secret": NAME}`` for a secret. ``iterations`` or ``duration`` (``2h``, or seconds): how long
+        it is. ``restarts``: how often it is started again from its last checkpoint after it has failed; ``grace``: from
+        SIGTERM to SIGKILL.
+
+        ``workload``: the profiled training that it is, such as ``resnet50/cpu/training/8``. ``budget``: the most that
+        it may lose to functions, a fraction of its iteration time from 0.01 to 1; one that could not be told from noise
+        is refused, and the error names the smallest. ``memory`` (``12GiB``): reserved on each GPU instance.
+
+        The job has ``gpus`` where it has started, else ``expected`` says when it will.
+
+        >>> job = client.start_job("train", ["zoo.train", "--model", "resnet18"], count=2, duration="2h")
+        >>> job.state, job.expected.place, job.expected.message
+        ('queued', 2, 'It needs 2 GPU instances: 1 are free; 3 busy.')
+        """
+        asked = _asked(
+            name,
+            argv,
+            env,
+            gpus=None if gpus is None else list(gpus),
+            workload=workload,
+            budget=budget,
+            memory=memory,
+            count=count,
+            device=device,
+            iterations=iterations,
+            duration=duration,
+            restarts=restarts or None,
+            grace=grace,
+            cwd=cwd,
+        )
+        return (yield from fetch(Job, request("POST", "jobs", body=asked)))
+
+    @operation
+    def try_job(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        gpus: Sequence[str] | None = None,
+        env: Mapping[str, str | Mapping[str, str]] | None = None,
+        workload: str | None = None,
+        budget: float | None = None,
+        memory: str | None = None,
+        count: int | None = None,
+        device: str | None = None,
+        iterations: int | None = None,
+        duration: str | float | None = None,
+        restarts: int = 0,
+        grace: str | float | None = None,
+        cwd: str | None = None,
+    ) -> Flow[JobTrial]:
+        """
+        What would become of a job that came now; nothing is started. It raises what :meth:`start_job` raises.
+
+        >>> client.try_job("train", ["zoo.train"], count=2, duration="2h").expected.start_at.hour
+        18
+        """
+        asked = _asked(
+            name,
+            argv,
+            env,
+            gpus=None if gpus is None else list(gpus),
+            workload=workload,
+            budget=budget,
+            memory=memory,
+            count=count,
+            device=device,
+            iterations=iterations,
+            duration=duration,
+            restarts=restarts or None,
+            grace=grace,
+            cwd=cwd,
+        )
+        return (yield from fetch(JobTrial, request("POST", "jobs:dryRun", body=asked, reads=True)))
+
+    @operation
+    def jobs(self, state: Sequence[str] | None = None) -> Flow[list[Job]]:
+        """
+        The newest hundred training jobs, of these states alone; :meth:`each_job` has all.
+
+        >>> [(job.name, job.state, job.loss) for job in client.jobs()]
+        [('train', 'running', 0.031)]
+        """
+        return (yield from fetch(Jobs, _listed(state))).jobs
+
+    @iteration
+    def each_job(self) -> Stream[Job]:
+        """
+        Iterate over all training jobs, the newest first, page by page.
+
+        >>> sum(job.state == "running" for job in client.each_job())
+        1
+        """
+        yield from each_job()
+
+    @operation
+    def job_queue(self) -> Flow[JobQueue]:
+        """
+        The jobs that are on GPU instances, then those that wait, in their order; with an operator's key those of all
+        projects.
+
+        >>> [(job.place, job.name, job.why) for job in client.job_queue().jobs]
+        [(0, 'train', 'none'), (1, 'night', 'busy')]
+        """
+        return (yield from fetch(JobQueue, request("GET", "jobs", "queue")))
+
+    @operation
+    def job(self, id_: str) -> Flow[Job]:
+        """
+        One training job.
+
+        >>> client.job("train").iterations
+        1200
+        """
+        return (yield from fetch(Job, request("GET", "jobs", id_)))
+
+    @operation
+    def explain_job(self, id_: str) -> Flow[JobExplanation]:
+        """
+        Why a job waits, runs where it runs, or is over.
+
+        >>> client.explain_job("night").summary
+        'It needs 2 GPU instances: 1 are free; 3 busy.'
+        """
+        return (yield from fetch(JobExplanation, request("GET", "jobs", id_, "explain")))
+
+    @operation
+    def job_attempts(self, id_: str) -> Flow[list[JobAttempt]]:
+        """
+        The starts of a job, the first one first.
+
+        >>> [(attempt.gpus, attempt.why, attempt.iterations) for attempt in client.job_attempts("night")]
+        [(['gpu0', 'gpu1'], 'failed', 41200), (['gpu2', 'gpu3'], '', 60100)]
+        """
+        return (yield from fetch(JobAttempts, request("GET", "jobs", id_, "attempts"))).attempts
+
+    @iteration
+    def job_logs(self, id_: str, *, rank: int = 0, lines: int | None = None, follow: bool = False) -> Stream[LogLine]:
+        """
+        Iterate over the newest ``lines`` lines (by default 100) that a rank of a job has printed, the oldest of them
+        first; ``follow``: then over those that come, until the job is over.
+
+        >>> [line.text for line in client.job_logs("night", lines=1)]
+        ['iteration 1200, loss 0.21']
+        """
+        yield from read_log("jobs", id_, "logs", query={"rank": rank, "lines": lines}, follow=follow)
+
+    @operation
+    def statement(self, id_: str) -> Flow[Statement]:
+        """
+        What functions got beside a job, what the job lost to them, with its 95 % interval, and the verdict whether its
+        budget was kept.
+
+        >>> statement = client.statement("train")
+        >>> statement.loss_high, statement.verdict
+        (0.047, <Verdict.KEPT: 'kept'>)
+        """
+        return (yield from fetch(Statement, request("GET", "jobs", id_, "statement")))
+
+    @operation
+    def stop_job(self, id_: str) -> Flow[Job]:
+        """
+        End a job. One that the platform did not start (``source``) is only watched no longer, and trains on.
+
+        >>> client.stop_job("train").state
+        'stopping'
+        """
+        return (yield from fetch(Job, _change(id_, "stop")))
+
+    @operation
+    def hold_job(self, id_: str) -> Flow[Job]:
+        """
+        Keep a job that waits from being started.
+
+        >>> client.hold_job("night").state
+        'held'
+        """
+        return (yield from fetch(Job, _change(id_, "hold")))
+
+    @operation
+    def release_job(self, id_: str) -> Flow[Job]:
+        """
+        Let a job that is held wait for its turn again.
+
+        >>> client.release_job("night").state
+        'queued'
+        """
+        return (yield from fetch(Job, _change(id_, "release")))
+
+    @operation
+    def restart_job(self, id_: str) -> Flow[Job]:
+        """
+        Queue a job that is over again; its next attempt begins with its last checkpoint.
+
+        >>> client.restart_job("night").state
+        'queued'
+        """
+        return (yield from fetch(Job, _change(id_, "restart")))
+
+
+def _asked(
+    name: str, argv: Sequence[str], env: Mapping[str, str | Mapping[str, str]] | None, **optional: object
+) -> dict[str, object]:
+    body: dict[str, object] = {"name": name, "argv": list(argv), "env": dict(env or {})}
+    return body | {field: value for field, value in optional.items() if value is not None}
+
+
+def _listed(states: Sequence[str] | None) -> Call:
+    return replace(request("GET", "jobs"), query=tuple(("state", state) for state in states or ()))
+
+
+def _change(job: str, action: str) -> Call:
+    return request("POST", "jobs", job, action, body={})

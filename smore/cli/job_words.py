@@ -1,0 +1,107 @@
+"""Trainings in words: lengths, moments to come, states, where one runs."""
+
+from datetime import datetime
+from typing import Any, Final
+
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
+#: Moments that lie closer together than this are one, seconds.
+_ONE_S: Final = 90.0
+
+
+def span(seconds: float | None) -> str | None:
+    """``45s``, ``12m``, ``2h10``, ``3d4h``."""
+    if seconds is None:
+        return None
+    if seconds < _MINUTE:
+        return f"{seconds:.0f}s"
+    if seconds < _HOUR:
+        return f"{seconds / _MINUTE:.0f}m"
+    if seconds < _DAY:
+        minutes = round(seconds / _MINUTE)
+        return f"{minutes // 60}h{minutes % 60:02}"
+    hours = round(seconds / _HOUR)
+    return f"{hours // 24}d{hours % 24}h"
+
+
+def length(job: Any) -> str | None:
+    """What is left, and by how much it may be longer in one case of ten."""
+    if job is None or not job.length_s:
+        return None
+    more = job.length_90_s / job.length_s - 1
+    return f"{span(job.length_s)} +{more * 100:.0f}%" if more < 10 else f"{span(job.length_s)}?"
+
+
+def until(expected: datetime | None, late: datetime | None) -> str | None:
+    """From when to when: ``16:40..17:30`` today, ``Tue 03:10`` within a week, else the date."""
+    if expected is None:
+        return None
+    if late is None or (late - expected).total_seconds() < _ONE_S:
+        return clock(expected)
+    return f"{clock(expected)}..{clock(late, expected)}"
+
+
+def clock(value: datetime, behind: datetime | None = None) -> str:
+    """A moment to come in local time; the day only where it is another one than today or than ``behind``'s."""
+    local, reference = value.astimezone(), (behind or datetime.now().astimezone()).astimezone()
+    days = (local.date() - reference.date()).days
+    if days == 0:
+        return local.strftime("%H:%M")
+    return local.strftime("%a %H:%M" if 0 < days < 7 else "%d %b %H:%M")
+
+
+def state(job: Any) -> str:
+    """The state of a job, and how it ended."""
+    if job.suspended:
+        return f"{job.state}, suspended by a signal: no steps"
+    match job.outcome:
+        case None:
+            return str(job.state)
+        case "killed":
+            return f"{job.state}: killed by {job.signal}"
+        case "failed":
+            return f"{job.state}: failed, exit code {job.exit_code}"
+        case "refused" | "detached":
+            return f"{job.state}: {job.outcome}, {job.reason}"
+        case "stopped":
+            return f"{job.state}: stopped by its owner"
+        case _:
+            return f"{job.state}: {job.outcome}"
+
+
+def where(job: Any) -> str:
+    """Of a job of the queue: its GPU instances, or what it needs."""
+    if job.gpus:
+        return " ".join(job.gpus)
+    return f"needs {job.count}{f' of {job.device}' if job.device else ''}"
+
+
+def outlook(expected: Any) -> str:
+    """In a sentence: when a job that waits is expected to start and to end."""
+    starts, ends = (
+        until(expected.start_at, expected.start_late_at),
+        until(expected.end_at, expected.end_late_at),
+    )
+    if starts is None:
+        return "nobody can say when it starts"
+    return f"expected to start {starts}" + (f" and to end {ends}" if ends else "")
+
+
+def placed(job: Any) -> str:
+    """Where a job that was just started runs, or its place in the queue."""
+    if job.gpus and job.state in ("starting", "running"):
+        ends = until(job.expected.end_at, job.expected.end_late_at) if job.expected is not None else None
+        return f"{job.name} runs on {', '.join(job.gpus)}" + (f", expected to end {ends}" if ends else "")
+    if job.state == "held":
+        return f"{job.name} is held: smore jobs release {job.name}"
+    if job.expected is None:
+        return f"{job.name} is {job.state}; no job scheduler has decided about it yet: smore jobs queue"
+    return f"{job.name} waits in place {job.expected.place}: {job.expected.message} It is {outlook(job.expected)}."
+
+
+def tried(name: str, trial: Any) -> str:
+    """What would become of a job that came now."""
+    expected = trial.expected
+    if not trial.gpus:
+        return f"{name} would wait in place {expected.place}: {expected.message} It is {outlook(expected)}."
+    ends = until(expected.end_at, expected.end_late_at)
+    return f"{name} would start now on {', '.join(trial.gpus)}" + (f", expected to end {ends}" if ends else "")
