@@ -40,7 +40,7 @@ class Outlook:
         running, waiting = self._running(), self._waiting()
         held = self._out_of_queue(Phase.HELD)
         lefts = {job.spec.id: job.left(self._lengths, at) for job in (*running, *held)}
-        ends = [self._ends(running, at, most=most) for most in (False, True)]
+        ends = [self._ends(running, lefts, at, most=most) for most in (False, True)]
         starts = [
             self._starts(at, running, waiting, of, most=most) for of, most in zip(ends, (False, True), strict=True)
         ]
@@ -82,7 +82,8 @@ class Outlook:
     def starts(self, at: float) -> dict[str, float]:
         """When each job that waits is expected to start on GPU instances of its own."""
         running = self._running()
-        return self._starts(at, running, self._waiting(), self._ends(running, at, most=False), most=False)
+        lefts = {job.spec.id: job.left(self._lengths, at) for job in running}
+        return self._starts(at, running, self._waiting(), self._ends(running, lefts, at, most=False), most=False)
 
     def misfit(self, spec: JobSpec) -> Misfit | None:
         """Why a job could never start on the GPU instances that there are and with its project's limit."""
@@ -130,8 +131,8 @@ class Outlook:
     def _running(self) -> list[Job]:
         return sorted((job for job in self._jobs.values() if job.gpus), key=lambda job: (job.since_at, job.spec.id))
 
-    def _ends(self, running: list[Job], at: float, *, most: bool) -> dict[str, float]:
-        return {job.spec.id: end_at(self._jobs, job, self._lengths, at, most=most) for job in running}
+    def _ends(self, running: list[Job], lefts: Mapping[str, Length], at: float, *, most: bool) -> dict[str, float]:
+        return {job.spec.id: end_at(self._jobs, job, self._lengths, at, lefts, most=most) for job in running}
 
     def _waiting(self) -> list[Job]:
         return [*self._queue, *self._out_of_queue(Phase.RESTING)]
@@ -145,7 +146,6 @@ class Outlook:
     def _of_running(self, job: Job, set_back: float, length: Length, end_at: tuple[float, float]) -> Expected:
         start_at = job.since_at - set_back
         stopping = job.phase is Phase.STOPPING
-        gpus = [self._fleet.gpus[name] for name in job.gpus]
         return Expected(
             id=job.spec.id,
             place=0,
@@ -157,7 +157,7 @@ class Outlook:
             why=Wait.STOPPING if stopping else Wait.NONE,
             message="It is being ended." if stopping else runs(job),
             beside=tuple(sorted(job.beside)),
-            guest=any(gpu.jobs[0] != job.spec.id for gpu in gpus),
+            guest=bool(job.beside) and any(self._fleet.gpus[name].jobs[0] != job.spec.id for name in job.gpus),
         )
 
     def _starts(
@@ -184,7 +184,7 @@ class Outlook:
             for name in job.gpus:
                 gpu = fleet.gpus[name]
                 # Of two jobs on a GPU instance, the one that ends last makes room.
-                last = max(gpu.jobs, key=lambda id_: (end_ats[id_], id_)) == job.spec.id
+                last = not job.beside or max(gpu.jobs, key=lambda id_: (end_ats[id_], id_)) == job.spec.id
                 usable = last and gpu.open and gpu.seen is not None and name not in kept_gpus
                 key = (gpu.seen.device, gpu.seen.mig) if usable and gpu.seen is not None else None
                 groups[key] = groups.get(key, 0) + 1

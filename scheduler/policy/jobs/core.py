@@ -361,8 +361,12 @@ class JobPolicy:
             elif gpus is not None:
                 self._start(job, Shared(gpus, (), job.parts), at, place, decisions)
                 self.partners.begin()
-            elif not self.places.passable(job, at):
-                break
+            else:
+                kept = self.places.kept
+                if not self.places.passable(job, at):
+                    break
+                if self.places.kept is not kept:
+                    self.partners.begin()
 
     def _forget(self) -> None:
         """What was counted for those that might share is not true any more."""

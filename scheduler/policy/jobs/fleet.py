@@ -51,7 +51,7 @@ class Gpu:
     @property
     def open(self) -> bool:
         """Whether it takes jobs, now or when those on it have ended."""
-        return self.refusal() in (None, JobRefusal.BUSY)
+        return not (self.lost or self.seen is None or self.seen.closed or self.seen.attached)
 
 
 class Pool:

@@ -118,7 +118,9 @@ class Job:
     @property
     def besides(self) -> float:
         """Of that, what those beside it cost it."""
-        return self.measured or max((slowdown.expected for slowdown in self.beside.values()), default=1.0)
+        if not self.beside:
+            return 1.0
+        return self.measured or max([slowdown.expected for slowdown in self.beside.values()])
 
     def _lost_s(self, at: float) -> float:
         slowdown = self.slowdown if self.gpus else 1.0
@@ -163,20 +165,24 @@ class Job:
         }
 
 
-def end_at(jobs: Mapping[str, Job], job: Job, lengths: Lengths, at: float, *, most: bool = False) -> float:
+def end_at(
+    jobs: Mapping[str, Job], job: Job, lengths: Lengths, at: float, lefts: Mapping[str, Length], *, most: bool = False
+) -> float:
     """
     When a job on GPU instances is expected to have ended, or by its 90 % length; one that is being ended, at once. Of
-    those beside it, each is taken to be as slow as now until it ends.
+    those beside it, each is taken to be as slow as now until it ends. ``lefts`` of jobs that were asked for already.
     """
     if job.phase is Phase.STOPPING:
         return at
-    left = job.left(lengths, at)
+    left = lefts.get(job.spec.id) or job.left(lengths, at)
     left_s = left.most_s if most else left.expected_s
-    if job.parts.factor == 1.0 and not job.beside:
+    if not job.beside and job.parts.factor == 1.0:
         return at + left_s
     others = []
     for id_ in job.beside:
         other = jobs[id_]
-        other_s = 0.0 if other.phase is Phase.STOPPING else other.left(lengths, at).expected_s * other.slowdown
+        other_s = 0.0
+        if other.phase is not Phase.STOPPING:
+            other_s = (lefts.get(id_) or other.left(lengths, at)).expected_s * other.slowdown
         others.append((other_s, job.beside_at(id_) / job.parts.factor))
     return at + end_beside(left_s * job.parts.factor, others)

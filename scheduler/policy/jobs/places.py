@@ -133,7 +133,7 @@ class Places:
         if room >= job.needs.size:
             return at
         for freed_at, size in sorted(
-            (end_at(self._jobs, other, self._lengths, at), len(other.gpus))
+            (end_at(self._jobs, other, self._lengths, at, {}), len(other.gpus))
             for other in self._jobs.values()
             if other.gpus and other.spec.project == job.spec.project
         ):
@@ -153,5 +153,5 @@ class _ReadyAt:
     def __call__(self, gpu: Gpu) -> float:
         for id_ in gpu.jobs:
             if id_ not in self._ends:
-                self._ends[id_] = end_at(self._jobs, self._jobs[id_], self._lengths, self._at)
+                self._ends[id_] = end_at(self._jobs, self._jobs[id_], self._lengths, self._at, {})
         return max((self._ends[id_] for id_ in gpu.jobs), default=self._at)

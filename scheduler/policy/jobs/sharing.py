@@ -69,8 +69,8 @@ class Doubt(NamedTuple):
     why: PairRefusal | None
 
 
-#: What matters of a newcomer before its length: jobs alike in it are looked at once in a round.
-_Kind = tuple[Needs, str, float, MicroBatches, PoolKey]
+#: What matters of a newcomer before its length, and whether something is kept from it: jobs alike in it are looked at once.
+_Kind = tuple[Needs, str, float, MicroBatches, PoolKey, bool]
 
 
 class Partners:
@@ -82,12 +82,14 @@ class Partners:
         self._candidates: dict[_Kind, list[Candidate]] = {}
         self._refusals: dict[_Kind, tuple[Counter[PairRefusal], tuple[Candidate, PairRefusal] | None]] = {}
         self._lefts: dict[str, float] = {}
+        self._spares: dict[tuple[Needs, PoolKey, bool], list[str]] = {}
 
     def begin(self) -> None:
         """Something may have changed since the last look."""
         self._candidates.clear()
         self._refusals.clear()
         self._lefts.clear()
+        self._spares.clear()
 
     def may_share(self, job: Job) -> bool:
         """Whether its owner and what is known of it let it be a guest at all."""
@@ -130,7 +132,7 @@ class Partners:
         self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]
     ) -> tuple[Counter[PairRefusal], tuple[Candidate, PairRefusal] | None]:
         """How many jobs of a pool are no hosts whatever the times, for what, and of these the best as far as is known."""
-        kind = job.needs, job.spec.workload, job.spec.share, parts, key
+        kind = job.needs, job.spec.workload, job.spec.share, parts, key, bool(kept)
         if kind not in self._refusals:
             counts = Counter[PairRefusal]()
             best: tuple[Candidate, PairRefusal] | None = None
@@ -200,12 +202,12 @@ class Partners:
     def _left_s(self, host: Job, at: float) -> float:
         left_s = self._lefts.get(host.spec.id)
         if left_s is None:
-            left_s = self._lefts[host.spec.id] = end_at(self._jobs, host, self._lengths, at) - at
+            left_s = self._lefts[host.spec.id] = end_at(self._jobs, host, self._lengths, at, {}) - at
         return left_s
 
     def _of_pool(self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]) -> list[Candidate]:
         """In the order of the setting, as far as it does not depend on the newcomer's length."""
-        kind = job.needs, job.spec.workload, job.spec.share, parts, key
+        kind = job.needs, job.spec.workload, job.spec.share, parts, key, bool(kept)
         found = self._candidates.get(kind)
         if found is None:
             found = self._candidates[kind] = []
@@ -220,17 +222,23 @@ class Partners:
                 found.sort(key=lambda one: (-one.gain, -min(size, len(one.names)), one.left_s, one.host.spec.id))
         return found
 
+    def _spare(self, needs: Needs, key: PoolKey, kept: frozenset[str]) -> list[str]:
+        kind = needs, key, bool(kept)
+        if kind not in self._spares:
+            self._spares[kind] = self._fleet.spare(needs, key, kept)
+        return self._spares[kind]
+
     # ---- whether it pays -------------------------------------------------------------------------------------------------
 
     def _in_pool(
         self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str], wait_s: Waits
     ) -> Shared | None:
+        spare = self._spare(job.needs, key, kept)
+        lacking = job.needs.size - len(spare)
+        if lacking <= 0 or sum(map(len, self._fleet.pools[key].half.values())) < lacking:
+            return None
         candidates = self._of_pool(job, parts, key, at, kept)
         if not candidates:
-            return None
-        spare = self._fleet.spare(job.needs, key, kept)
-        lacking = job.needs.size - len(spare)
-        if lacking <= 0:
             return None
         if self._knobs.sharing is not Sharing.GAIN:
             chosen = self._enough(self._published(job, candidates), lacking)

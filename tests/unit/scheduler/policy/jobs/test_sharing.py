@@ -10,6 +10,7 @@ from scheduler.policy.jobs.decisions import Decision, PairRefusal, Requeue, Star
 from scheduler.policy.jobs.events import (
     Ended,
     GpuSeen,
+    JobMoved,
     JobProgressed,
     JobSubmitted,
     JobUnderWay,
@@ -259,6 +260,20 @@ def test_nobody_shares_what_is_kept_for_whoever_is_first() -> None:
     driven.tell(later=20 * HOUR)
     assert started(driven.share("guest", hours=8)) == []
     assert "the GPU instances of host are kept for whoever is first" in driven.message("guest")
+
+
+def test_what_is_kept_in_a_round_is_kept_from_those_who_come_after_in_it() -> None:
+    """The two are alike but for their lengths: the first does too little, the second would be short enough."""
+    driven = Sharers(slowdown=1.8, nodes=(2,))
+    driven.share("host", hours=30)
+    driven.share("other", hours=30)
+    driven.share("first", "b", hours=8, count=2)
+    driven.tell(JobMoved(id="first"))
+    assert started(driven.share("second", "b", hours=0.01, count=2)) == []
+    driven = Sharers(slowdown=1.8, nodes=(2,))
+    driven.share("host", hours=30)
+    driven.share("other", hours=30)
+    assert started(driven.share("second", "b", hours=0.01, count=2)) == ["second"]
 
 
 def test_a_rule_that_takes_over_knows_hosts_and_guests() -> None:
