@@ -83,10 +83,12 @@ class Ended(CallerError):
     code = "ended"
 
 
-#: Characters of a problem's ``detail`` (which may hold the log of a run that failed) and of its other texts, and items
-#: of its lists.
+#: Characters of a problem's ``detail`` (which may hold the log of a run that failed) and of its ``traceback``, of its
+#: other texts, and items of its lists.
 _MOST_DETAIL: Final = 8192
 _MOST_MEMBER: Final = 256
+#: The member with the frames of a handler's own code.
+TRACEBACK: Final = "traceback"
 _MOST_ITEMS: Final = 32
 
 #: code → HTTP status. A code that is not here is 400 for a caller's error, 500 for the platform's.
@@ -132,6 +134,7 @@ STATUS: Mapping[str, int] = {
 FAILURE: Mapping[str, int] = {
     # The function's own exception, told to its caller as it is.
     Cause.HANDLER_ERROR: 422,
+    Cause.INVALID_INPUT: 422,
     # Of this input; of another it may be smaller.
     Cause.RESULT_TOO_LARGE: 422,
     Cause.FUNCTION_DELETED: 404,
@@ -179,7 +182,8 @@ def problem(
     """
     A problem document. ``details`` become members of it.
 
-    It is small whatever came in: of a long text beginning and end are told, of a long list the first items.
+    It is small whatever came in: of a long text beginning and end are told, of a long list the first items. A
+    ``traceback`` was bounded where the handler's error was read.
     """
     body = {
         "type": f"urn:smore:problem:{code}",
@@ -188,7 +192,7 @@ def problem(
         "detail": cut(detail, _MOST_DETAIL),
         "code": code,
         "request_id": request_id,
-        **{name: _short(value) for name, value in (details or {}).items()},
+        **{name: value if name == TRACEBACK else _short(value) for name, value in (details or {}).items()},
     }
     return Response(
         orjson.dumps(body, default=str),

@@ -26,17 +26,20 @@ def stated(
     measured: bool,
 ) -> schemas.Statement:
     """
-    The statement of a job. ``closed``: its closed windows by GPU instance; ``since``: epoch seconds from which its
-    harvest counts; ``measured``: False = no window is ever closed for it.
+    The statement of a job, over all its attempts. ``closed``: its closed windows by GPU instance; ``since``: epoch seconds
+    from which its harvest counts; ``measured``: False = no window is ever closed for it.
     """
     budget = job.budget
     by_gpu = [closed.get(gpu) for gpu in job.gpus]
+    # Where only attempts before the last one were: what is known of them counts, and what is not is not waited for.
+    before = [loss.estimate_of(of.sums) for gpu, of in closed.items() if gpu not in job.gpus]
     fewest = min(by_gpu, key=lambda of: of.sums.windows if of is not None else 0, default=None)
     windows = fewest.sums.windows if fewest is not None else 0
     losses = [loss.estimate_of(of.sums) if of is not None else None for of in by_gpu]
     known = [estimate for estimate in losses if estimate is not None]
     # A job is as fast as its slowest rank: while the loss of one rank is unknown, that of the job is.
-    worst = max(known, key=lambda estimate: estimate.high, default=None) if len(known) == len(losses) else None
+    complete = [*known, *(estimate for estimate in before if estimate is not None)] if len(known) == len(losses) else []
+    worst = max(complete, key=lambda estimate: estimate.high, default=None)
     missing = loss.missing(windows)
     pace_s = (fewest.last_at - fewest.first_at) / (windows - 1) if fewest is not None and windows > 1 else None
     verdict = loss.judge(worst, budget) if measured else Verdict.UNMEASURED

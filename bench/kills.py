@@ -280,7 +280,7 @@ class Bench:
     # ---- one strike --------------------------------------------------------------------------------------------------
 
     def iterations(self) -> dict[str, int]:
-        return {job: TrackReader(str(self.home / "run" / "jobs" / f"{job}.track")).count for job in self.job_ids}
+        return {job: TrackReader(str(self.home / "run" / "jobs" / f"{job}.1.0.track")).count for job in self.job_ids}
 
     async def strike(self, fault: Fault) -> None:
         before, in_flight = self.iterations(), self.load.in_flight

@@ -89,6 +89,7 @@ UNRAISED: Final[Mapping[str, str]] = {"method_not_allowed": "Method Not Allowed"
 CAUSES: Final[Mapping[invocation.Cause, str]] = {
     invocation.Cause.OK: "it succeeded",
     invocation.Cause.HANDLER_ERROR: "the handler raised an exception",
+    invocation.Cause.INVALID_INPUT: "the input is not what the handler takes",
     invocation.Cause.CRASHED: "the runner ended, or broke the protocol, while the invocation ran alone",
     invocation.Cause.CONTEXT_LOST: "the runner lost its CUDA context",
     invocation.Cause.OUT_OF_MEMORY: "the function used more memory than it may",

@@ -185,9 +185,7 @@ def prepare(platform: Platform, home: Path) -> Left:
         eventually(lambda: asked(http.get("/v1/functions/echo"))["revision"] > 0, PATIENCE_S, "the canary")
         ended = asked(http.post("/v1/jobs", json={"name": "ended", "argv": [*TRAINING, "1"]}))["id"]
         running = asked(http.post("/v1/jobs", json={"name": "running", "argv": [*TRAINING, "3600"]}))["id"]
-        finished = [
-            asked(http.post("/v1/functions/echo/invocations", json={"input": {"x": n}}))["id"] for n in range(FINISHED)
-        ]
+        finished = [invoked(http, n) for n in range(FINISHED)]
 
         def job(id_: str) -> dict[str, Any]:
             shown: dict[str, Any] = asked(http.get(f"/v1/jobs/{id_}"))
@@ -198,21 +196,14 @@ def prepare(platform: Platform, home: Path) -> Left:
         for id_ in finished:
             eventually(partial(executions, http, id_), PATIENCE_S, "the history")
         asked(http.post("/v1/queues/echo/pause"))
-        waiting = {
-            asked(
-                http.post(
-                    "/v1/functions/echo/invocations",
-                    json={"input": {"x": n}},
-                    headers={"Prefer": "respond-async"},
-                )
-            )["id"]: n
-            for n in range(QUEUED)
-        }
+        waiting = {invoked(http, n, {"Prefer": "respond-async"}): n for n in range(QUEUED)}
         states = {asked(http.get(f"/v1/invocations/{id_}"))["state"] for id_ in waiting}
         assert states == {"queued"}, states
         jobs = [job(id_) for id_ in (ended, running)]
         rows = row_counts(end.postgres_url)
-    record = msgspec.json.decode((home / "run" / "jobs" / f"{running}.json").read_bytes(), type=JobRecord)
+    # Its revision may be one that names records by rank, or one that does not.
+    (file,) = (home / "run" / "jobs").glob(f"{running}*.json")
+    record = msgspec.json.decode(file.read_bytes(), type=JobRecord)
     return Left(
         rows=rows,
         profiles=len((ROOT / PROFILES).read_text().splitlines()),
@@ -221,6 +212,19 @@ def prepare(platform: Platform, home: Path) -> Left:
         jobs=jobs,
         training=record,
     )
+
+
+def invoked(http: httpx.Client, n: int, headers: Mapping[str, str] | None = None) -> str:
+    """
+    The id of an accepted invocation of the function. A request that is refused (429) is sent again: on a busy machine a
+    heartbeat may be late, and without a GPU instance no deadline is feasible.
+    """
+
+    def accepted() -> str:
+        answer = http.post("/v1/functions/echo/invocations", json={"input": {"x": n}}, headers=headers)
+        return "" if answer.status_code == 429 else str(asked(answer)["id"])
+
+    return eventually(accepted, PATIENCE_S, "an accepted invocation")
 
 
 def executions(http: httpx.Client, id_: str) -> list[dict[str, Any]]:

@@ -356,7 +356,7 @@ class Demo:
             )
             for training in self._trainings
         }
-        tracks = {name: Track(self._home / "run" / "jobs" / f"{job.id}.track") for name, job in jobs.items()}
+        tracks = {name: Track(self._home / "run" / "jobs" / f"{job.id}.1.0.track") for name, job in jobs.items()}
         watching = asyncio.create_task(watch(client, tracks, self._board))
         try:
             await until(

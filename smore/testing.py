@@ -371,18 +371,19 @@ class InMemoryQueue:
         refund: bool,
         alone: bool,
         message: str,
+        traceback: str = "",
     ) -> list[int]:
         """
-        Give back: 1 queued again, 0 failed by a limit (with ``message``), -1 not ours. ``refund``: the start does not
-        count.
+        Give back: 1 queued again, 0 failed by a limit (with ``message`` and ``traceback``), -1 not ours. ``refund``: the
+        start does not count.
         """
-        answers = []
+        answers, result = [], error_result(message, traceback)
         for id_, attempt in attempts:
             invocation = self._find(function, id_)
             if invocation is None or invocation.state not in TRANSITIONS["requeue"] or invocation.attempt != attempt:
                 answers.append(-1)
                 continue
-            answers.append(self._give_back(invocation, cause, error_result(message), refund=refund, alone=alone))
+            answers.append(self._give_back(invocation, cause, result, refund=refund, alone=alone))
         return answers
 
     def release(self, gpu: str) -> int:

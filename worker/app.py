@@ -42,11 +42,13 @@ from worker.batches import Executor
 from worker.device import driver
 from worker.device.device import Device, open_device
 from worker.frames import SLACK_MIB, Confinement, Results
+from worker.function_logs import FunctionLogs
 from worker.heartbeat import Heartbeat
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.parked import Parked
 from worker.pool.pool import Pool
 from worker.pool.secrets import Secrets
+from worker.runner.output import OutputReader
 from worker.runner.runner_handle import Bounds, Runner
 from worker.runner.survivors import end_survivors
 from worker.runner.zygote_handle import Zygote
@@ -118,6 +120,8 @@ class Worker:
         self._cache.mkdir(exist_ok=True)
         self._cache.chmod(0o755)
         confined = confinement(own, self._cache)
+        self.logs = FunctionLogs(LogWriter(client, config.redis.prefix, config.logs), config.logs, own.gpu)
+        self._reader = OutputReader(self.logs.take)
         self.zygote = Zygote(
             nursery=own.nursery or run.resolve() / NURSERY,
             cores=device.cores,
@@ -132,6 +136,7 @@ class Worker:
             started=self._join_group,
             near=near(device, cores),
             threads=own.threads,
+            reader=self._reader,
         )
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
         self.runtimes = RuntimeProvider(
@@ -223,6 +228,7 @@ class Worker:
             pool=self.pool,
             gate=self.gate,
             jobs=self.jobs.running,
+            tell=self.logs.tell,
         )
         self.heartbeat = Heartbeat(
             config=config,
@@ -274,6 +280,8 @@ class Worker:
         """
         if survivors := end_survivors(self._record):
             log.warning("survivors of the former worker ended", count=survivors)
+        self.logs.start()
+        self._reader.start()
         # Returns at once: it is made while this waits for Redis.
         self.zygote.start()
         self.jobs.adopt()
@@ -308,6 +316,8 @@ class Worker:
         self.pool.close()
         self.runtimes.close()
         self.zygote.close()
+        self._reader.stop()
+        self.logs.close()
         self._device.close()
         remove_left(self._runner_groups)
         if self._group is not None:

@@ -53,6 +53,11 @@ LATE_MARGIN_S: Final = 0.01
 #: Seconds from SIGTERM to SIGKILL of a cancelled invocation's runner.
 CANCEL_S: Final = 1.0
 
+#: Ends of a run that its handler cannot print itself.
+_NOTED: Final = frozenset(
+    {Cause.CRASHED, Cause.OUT_OF_MEMORY, Cause.TIMED_OUT, Cause.CONTEXT_LOST, Cause.LOAD_FAILED, Cause.WORKER_LOST}
+)
+
 T = TypeVar("T")
 
 
@@ -96,7 +101,8 @@ class Executor:
     """
     Runs batches, each in the thread that brings it, and keeps the list of those that run. Survives outages of Redis.
 
-    ``jobs`` gives the ids of the jobs that run beside. One lock guards the batches; it is never held during a call of
+    ``jobs`` gives the ids of the jobs that run beside. ``tell`` adds a line to the log of a function: (function,
+    revision, invocations, text). One lock guards the batches; it is never held during a call of
     Redis, of the pool's :meth:`~worker.pool.pool.Pool.acquire` or of a runner.
     """
 
@@ -111,8 +117,10 @@ class Executor:
         pool: Pool,
         gate: RunGate,
         jobs: Callable[[], Sequence[str]],
+        tell: Callable[[str, int, Sequence[str], str], None] = lambda *_: None,
     ) -> None:
         self._config = config
+        self._tell = tell
         self._device = device
         self._boot = boot
         self._queue = queue
@@ -201,12 +209,12 @@ class Executor:
             with self._lock:
                 self._batches.add(batch)
             try:
-                self._serve(batch, trace)
+                self._serve(batch)
             finally:
                 with self._lock:
                     self._batches.discard(batch)
 
-    def _serve(self, batch: Batch, trace: str) -> None:
+    def _serve(self, batch: Batch) -> None:
         spec = self._patiently(lambda: self.catalog.revision(batch.function, batch.revision))
         if spec is None:
             self._fail(batch, Cause.FUNCTION_DELETED, "The function is gone.")
@@ -221,9 +229,10 @@ class Executor:
         except LoadFailed as error:
             # Behind the first line is the log, which is for a deployment's canary and not for every caller.
             canary = any(member.begun.encoding is Encoding.CANARY for member in batch.members)
-            self._fail(batch, Cause.LOAD_FAILED, str(error) if canary else str(error).partition("\n")[0])
+            message = str(error) if canary else str(error).partition("\n")[0]
+            self._fail(batch, Cause.LOAD_FAILED, message, error.traceback)
         else:
-            self._run(batch, seat, spec, trace)
+            self._run(batch, seat, spec)
 
     def _seat(self, batch: Batch, spec: FunctionSpec) -> Seat:
         """
@@ -256,7 +265,7 @@ class Executor:
             # The gate was shut while the batch waited for its seat. Nothing has run.
             self._pool.release(seat)
 
-    def _run(self, batch: Batch, seat: Seat, spec: FunctionSpec, trace: str) -> None:
+    def _run(self, batch: Batch, seat: Seat, spec: FunctionSpec) -> None:
         with self._lock:
             members = batch.owned()
             batch.seat, batch.phase = seat, Phase.RUNNING
@@ -287,7 +296,8 @@ class Executor:
             for member in members
         ]
         try:
-            ran = seat.runner.predict(items, [member.begun.payload for member in members], trace, limit_s)
+            payloads = [member.begun.payload for member in members]
+            ran = seat.runner.predict(items, payloads, [member.id for member in members], limit_s)
         except RunnerDied as error:
             self._died(batch, seat, error)
             return
@@ -375,11 +385,11 @@ class Executor:
                 # How much it holds is unknown from now on: only its end gives the memory back.
                 self._end(batch, seat)
                 self._pool.crashed(seat, culprit, Cause.OUT_OF_MEMORY)
-                self._retry(batch, Cause.OUT_OF_MEMORY, str(error))
+                self._retry(batch, Cause.OUT_OF_MEMORY, str(error), error.traceback)
             case _:
                 self._settling(batch)
                 self._pool.release(seat)
-                self._charge(batch, error.cause, str(error))
+                self._charge(batch, error.cause, str(error), error.traceback)
 
     def _context_lost(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
         """
@@ -393,7 +403,7 @@ class Executor:
         )
         if certain:
             self._pool.crashed(seat, culprit, error.cause)
-        self._requeue(batch, error.cause, str(error), refund=not certain, alone=not certain)
+        self._requeue(batch, error.cause, str(error), error.traceback, refund=not certain, alone=not certain)
 
     def _broke(self, batch: Batch, seat: Seat, error: BadFrame) -> None:
         """The runner broke the protocol: no accident, so another GPU instance would do no better."""
@@ -409,33 +419,36 @@ class Executor:
         self._pool.crashed(seat, culprit, Cause.CRASHED, broke=True)
         self._charge(batch, Cause.CRASHED, f"The runner broke the protocol: {error}.")
 
-    def _charge(self, batch: Batch, cause: Cause, message: str) -> None:
+    def _charge(self, batch: Batch, cause: Cause, message: str, traceback: str = "") -> None:
         """The invocation is at fault; in a batch one of them is, and each is run alone to find out which."""
         if len(batch.members) > 1:
-            self._requeue(batch, cause, message, refund=True, alone=True)
+            self._requeue(batch, cause, message, traceback, refund=True, alone=True)
         else:
-            self._fail(batch, cause, message)
+            self._fail(batch, cause, message, traceback)
 
-    def _retry(self, batch: Batch, cause: Cause, message: str) -> None:
+    def _retry(self, batch: Batch, cause: Cause, message: str, traceback: str = "") -> None:
         """
         A crash may have been an accident: try again while attempts are left. In a batch no attempt is charged.
         """
         together = len(batch.members) > 1
-        self._requeue(batch, cause, message, refund=together, alone=together)
+        self._requeue(batch, cause, message, traceback, refund=together, alone=together)
 
     def _give_back(self, batch: Batch, cause: Cause, message: str) -> None:
         """Give back what never ran: nobody is at fault."""
         self._requeue(batch, cause, message, refund=True, alone=False)
 
-    def _requeue(self, batch: Batch, cause: Cause, message: str, *, refund: bool, alone: bool) -> None:
+    def _requeue(
+        self, batch: Batch, cause: Cause, message: str, traceback: str = "", *, refund: bool, alone: bool
+    ) -> None:
         self._settling(batch)
         attempts = [(member.id, member.attempt) for member in batch.owned()]
+        self._note(batch, cause, message)
         # On a device that nothing can run on no attempt was made.
         refund = refund or bool(self._pool.health())
         if attempts:
             self._patiently(
                 lambda: self._queue.requeue(
-                    batch.function, cause, attempts, refund=refund, alone=alone, message=message
+                    batch.function, cause, attempts, refund=refund, alone=alone, message=message, traceback=traceback
                 )
             )
 
@@ -443,9 +456,16 @@ class Executor:
         """Every member is past its deadline, and its function drops what is late."""
         self._fail(batch, Cause.DEADLINE_EXPIRED, "It was stopped at its deadline (slo.on_late: drop).")
 
-    def _fail(self, batch: Batch, cause: Cause, message: str) -> None:
+    def _note(self, batch: Batch, cause: Cause, message: str) -> None:
+        """Say in the function's log what only the platform knows of a run."""
+        if cause in _NOTED:
+            ids = [member.id for member in batch.members]
+            self._tell(batch.function, batch.revision, ids, f"{cause}: {message.partition(chr(10))[0]}")
+
+    def _fail(self, batch: Batch, cause: Cause, message: str, traceback: str = "") -> None:
         self._settling(batch)
-        blob = error_result(message)
+        self._note(batch, cause, message)
+        blob = error_result(message, traceback)
         outcomes = [
             RunOutcome(id=member.id, attempt=member.attempt, action="fail", cause=cause, result=blob)
             for member in batch.owned()
@@ -484,10 +504,10 @@ class Executor:
 
 
 def _rows(items: Sequence[Item], given: Sequence[Answer]) -> int:
-    """The rows of the inputs that ran; one that could not be read is answered with a handler error."""
+    """The rows of the inputs that ran; one that could not be read did not."""
     pairs = zip(items, given, strict=True)
     return sum(
-        item.rows for item, answer in pairs if item.encoding != Encoding.CANARY and answer.cause != Cause.HANDLER_ERROR
+        item.rows for item, answer in pairs if item.encoding != Encoding.CANARY and answer.cause != Cause.INVALID_INPUT
     )
 
 

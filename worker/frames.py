@@ -14,8 +14,9 @@ import socket
 import struct
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -38,11 +39,16 @@ _MOST_PHASES: Final = 8
 #: The longest error text of one invocation in a batch, characters (of up to four bytes), and of a whole batch or load.
 ITEM_TEXT: Final = 1000
 TEXT: Final = 4000
+#: The longest traceback, characters.
+TRACEBACK: Final = 8000
 #: The largest JSON Schema of an input or output, and how deep it may be.
 SCHEMA_BYTES: Final = 64 << 10
 SCHEMA_DEPTH: Final = 64
 #: The longest description of one invocation's tensors; it becomes a header of the answer.
 SHAPES_BYTES: Final = 4096
+
+#: By stream: what stands in a runner's standard output before lines of that stream, which at first is ``stdout``.
+MARKS: Final[Mapping[str, bytes]] = MappingProxyType({"stdout": b"\0o\n", "stderr": b"\0e\n"})
 
 _HEADER: Final = struct.Struct("<IQ")
 #: A message up to this takes one system call to receive.
@@ -108,7 +114,6 @@ class Item(_Message, frozen=True):
 
 class Predict(_Message, frozen=True, tag="predict"):
     items: list[Item]
-    trace: str
 
 
 class Park(_Message, frozen=True, tag="park"):
@@ -173,10 +178,14 @@ class Predicted(_Message, frozen=True, tag="predicted"):
 
 
 class Failed(_Message, frozen=True, tag="failed"):
-    """The whole batch, or the load, failed: ``cause`` is one of :class:`smore.domain.invocation.Cause`."""
+    """
+    The whole batch, or the load, failed: ``cause`` is one of :class:`smore.domain.invocation.Cause`; ``traceback``: the
+    frames of user code, '' where it raised nothing.
+    """
 
     cause: str
     message: str
+    traceback: str = ""
 
 
 FromRunner = Prepared | Loaded | Parked | Predicted | Failed
@@ -241,7 +250,10 @@ class Setup(_Message, frozen=True, tag="setup"):
 
 
 class Fork(_Message, frozen=True, tag="fork"):
-    """Fork a runner that serves the socket which comes with this message; ``token`` comes back in the answer."""
+    """
+    Fork a runner that serves the socket which comes with this message; ``token`` comes back in the answer. Two more
+    descriptors are its standard output and standard error; without them it has the zygote's.
+    """
 
     token: int
 

@@ -25,7 +25,7 @@ from smore.domain.ids import new_id
 from smore.domain.invocation import TERMINAL, State
 from smore.domain.limits import Limits
 from smore.messages.reasons import Candidate, DryRunAnswer, Reasons, decode_answer, reasons
-from smore.messages.results import decode_result
+from smore.messages.results import Result, decode_result
 from smore.messages.wording import beside, duration, hopeless, in_words, obstacle, phases_ms, why_not_now
 from smore.redis.catalog import FunctionEntry
 from smore.redis.gateway_queue import AdmissionCheck, Question
@@ -183,7 +183,7 @@ async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Ex
         await asyncio.sleep(LOOK_S)
     facts = _facts(record, history)
     reply = await gateway.queue.reply(project, invocation) if record is not None and record.state in TERMINAL else None
-    message = decode_result(reply.result).message if reply is not None else ""
+    result = decode_result(reply.result) if reply is not None else Result(form="error")
     check, waits = await _now(gateway, project, invocation, record, facts)
     slack_s = facts.deadline_at - facts.finished_at if facts.finished_at is not None else None
     return schemas.Explanation(
@@ -193,8 +193,9 @@ async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Ex
         state=State(facts.state),
         cause=facts.cause,
         summary=in_words(
-            facts.state, facts.cause, gpu=facts.gpu, attempt=facts.attempt, slack_s=slack_s, message=message
+            facts.state, facts.cause, gpu=facts.gpu, attempt=facts.attempt, slack_s=slack_s, message=result.message
         ),
+        traceback=result.traceback,
         rows=facts.rows,
         arrival_at=moment(facts.arrival_at),
         deadline_at=moment(facts.deadline_at),

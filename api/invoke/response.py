@@ -11,7 +11,7 @@ import orjson
 from starlette.responses import Response
 
 from api.dates import moment
-from api.errors import Ended, explain, outcome
+from api.errors import TRACEBACK, Ended, explain, outcome
 from api.invoke.admit import check_after_expiry, earliest
 from api.invoke.request import Call
 from api.invoke.submit import Submitted
@@ -197,6 +197,8 @@ def _ended(reply: Reply, result: Result, check: AdmissionCheck | None) -> Ended:
     }
     if reply.late_us:
         details["late_ms"] = reply.late_us / 1000
+    if result.traceback:
+        details[TRACEBACK] = result.traceback
     if status in (429, 503):
         details["retry_after_s"] = 1
     if check is not None and reply.state == State.EXPIRED:

@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from api import placing
 from api.dates import moment
 from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
-from api.errors import CanaryFailed, Malformed, NotReady, UnsupportedMediaType
+from api.errors import TRACEBACK, CanaryFailed, Malformed, NotReady, UnsupportedMediaType
 from api.invoke.admit import refusal
 from api.invoke.request import read_body
 from api.schemas import functions as schemas
@@ -192,7 +192,8 @@ async def _canary(
         raise CanaryFailed(f"It did not end within {within_s:g} s.", cause="timed_out", revision=revision)
     result = decode_result(reply.result)
     if reply.state != State.SUCCEEDED:
-        raise CanaryFailed(result.message or None, cause=reply.cause, revision=revision)
+        traceback = {TRACEBACK: result.traceback} if result.traceback else {}
+        raise CanaryFailed(result.message or None, cause=reply.cause, revision=revision, **traceback)
     measured: dict[str, Any] = orjson.loads(result.body)
     return measured
 

@@ -246,6 +246,8 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
             document["output"] = orjson.Fragment(result.body)
         elif result.form == "error":
             document["detail"] = result.message
+            if result.traceback:
+                document["traceback"] = result.traceback
     return orjson.dumps(document)
 
 

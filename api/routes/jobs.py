@@ -160,7 +160,7 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
         return stated(
             record,
             reader.closed(record.id),
-            reader.harvest(record.id, record.gpus),
+            reader.harvest(record.id),
             began,
             reader.budget_steps(record.id, STEPS),
             measured=record.source != "attached" and gateway.settings.worker.probe_share > 0,

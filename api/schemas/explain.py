@@ -129,7 +129,8 @@ class Waits(BaseModel):
 class Explanation(BaseModel):
     """
     Why an invocation went as it did. ``summary``: in words; ``slack_s``: seconds from its finish to its deadline;
-    ``complete`` false: the history does not have all of it yet, ask again.
+    ``complete`` false: the history does not have all of it yet, ask again; ``traceback``: of an error that its handler
+    raised, as long as its result is kept.
     """
 
     id: str
@@ -138,6 +139,7 @@ class Explanation(BaseModel):
     state: State
     cause: str = ""
     summary: str
+    traceback: str = ""
     rows: int
     arrival_at: datetime
     deadline_at: datetime

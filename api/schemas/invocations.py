@@ -13,7 +13,8 @@ class Invocation(BaseModel):
     """
     One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
-    deadline to its end, 0 = it was in time, or has not ended. ``cold``: whether its last attempt had to load the
+    deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
+    frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the
     handler; lists alone say so, null = not known.
     """
 
@@ -23,6 +24,7 @@ class Invocation(BaseModel):
     revision: int = 0
     cause: str = ""
     detail: str = ""
+    traceback: str = ""
     attempt: int = 0
     gpu: str = ""
     rows: int = 1

@@ -4,7 +4,10 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Problem(BaseModel):
-    """RFC 9457; ``code`` is stable."""
+    """
+    RFC 9457; ``code`` is stable. ``traceback``: where a handler raised an error, the frames of the handler's own code
+    as Python prints them.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -14,3 +17,4 @@ class Problem(BaseModel):
     detail: str
     code: str
     request_id: str
+    traceback: str = ""

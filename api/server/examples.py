@@ -43,7 +43,7 @@ FILES: Final[Mapping[str, tuple[str, str]]] = {
 _INFER: Final = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1.0, 2.0, 3.0]}]}
 _START: Final = {
     "name": "night",
-    "argv": ["zoo.train", "--model", "resnet18"],
+    "argv": ["zoo.train", "--model", "resnet50"],
     "count": 2,
     "duration": "2h",
     "restarts": 3,
@@ -160,7 +160,7 @@ _JOB: Final = {
     "id": _ID,
     "name": "night",
     "state": "running",
-    "argv": ["zoo.train", "--model", "resnet18"],
+    "argv": ["zoo.train", "--model", "resnet50"],
     "gpus": ["cpu0"],
     "created_at": _AT,
     "started_at": _AT,

@@ -385,7 +385,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """
     Why an invocation went as it did. ``summary``: in words; ``slack_s``: seconds from its finish to its deadline;
-    ``complete`` False: the history does not have all of it yet, ask again.
+    ``complete`` False: the history does not have all of it yet, ask again; ``traceback``: of an error that its handler
+    raised, as long as its result is kept.
     """
 
     id: str
@@ -394,6 +395,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     state: State = State("")
     cause: str = ""
     summary: str = ""
+    traceback: str = ""
     rows: int = 0
     arrival_at: datetime | None = None
     deadline_at: datetime | None = None
@@ -466,8 +468,9 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
-    deadline to its end, 0 = it was in time, or has not ended. ``cold``: whether its last attempt had to load the
-    handler; lists alone say so, None = not known.
+    deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
+    frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the handler;
+    lists alone say so, None = not known.
     """
 
     id: str
@@ -476,6 +479,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 0
     cause: str = ""
     detail: str = ""
+    traceback: str = ""
     attempt: int = 0
     gpu: str = ""
     rows: int = 1

@@ -61,7 +61,7 @@ class JobRequests:
 
         The job has ``gpus`` where it has started, else ``expected`` says when it will.
 
-        >>> job = client.start_job("train", ["zoo.train", "--model", "resnet18"], count=2, duration="2h")
+        >>> job = client.start_job("train", ["zoo.train", "--model", "resnet50"], count=2, duration="2h")
         >>> job.state, job.expected.place, job.expected.message
         ('queued', 2, 'It needs 2 GPU instances: 1 are free; 3 busy.')
         """

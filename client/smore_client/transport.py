@@ -37,7 +37,8 @@ class ApiError(ClientError):
 
     ``status`` is the HTTP status; ``code`` is stable (``slo_infeasible``, ``function_not_found``); ``detail`` is for
     people; ``body`` is the whole problem document with its other fields (``id``, ``field``, ``earliest_deadline_ms``);
-    ``retry_after_s``: seconds after which another attempt may succeed, None = the platform names none.
+    ``retry_after_s``: seconds after which another attempt may succeed, None = the platform names none; ``traceback``:
+    where the handler raised an error, the frames of its own code as Python prints them, else ''.
 
     >>> try:
     ...     client.invoke("echo", {"x": 1}, deadline_ms=5)
@@ -55,6 +56,7 @@ class ApiError(ClientError):
         self.detail = detail
         self.body = body
         self.retry_after_s = retry_after_s
+        self.traceback = str(body.get("traceback") or "")
 
 
 class Unreachable(ClientError):

@@ -152,6 +152,8 @@ def _invoke_all(
     late = [each for each in results if each.late_ms]
     if failed:
         first = failed[0]
+        if first.traceback:
+            print(first.traceback.rstrip(), file=sys.stderr)
         print(f"{len(failed)} of {len(results)} failed, the first: {first.cause} {first.detail}", file=sys.stderr)
     if late:
         print(f"{len(late)} of {len(results)} ended after their deadlines.", file=sys.stderr)
@@ -233,6 +235,8 @@ def _show_explanation(explanation: "Explanation") -> None:
             _show_decision(explanation.waits.decision)
     for attempt in explanation.attempts:
         _show_attempt(attempt)
+    if explanation.traceback:
+        print(f"\n{explanation.traceback.rstrip()}")
 
 
 def _show_attempt(attempt: "Attempt") -> None:

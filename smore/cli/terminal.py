@@ -91,6 +91,9 @@ def problem(error: "ClientError") -> str:
     if not isinstance(error, ApiError):
         url = os.environ.get("SMORE_URL")
         return "\n".join([*lines, f"SMORE_URL is {url}." if url else searched()])
+    # A first run that failed has its whole log in the detail.
+    if error.traceback and error.traceback.strip() not in error.detail:
+        lines.append(error.traceback.rstrip())
     if (earliest_ms := error.body.get("earliest_deadline_ms")) is not None:
         lines.append(f"the earliest deadline that would be met: {earliest_ms} ms")
     if verbose.get():

@@ -57,6 +57,7 @@ class Cause(StrEnum):
 
     OK = "ok"
     HANDLER_ERROR = "handler_error"
+    INVALID_INPUT = "invalid_input"
     CRASHED = "crashed"
     CONTEXT_LOST = "context_lost"
     OUT_OF_MEMORY = "out_of_memory"

@@ -1,6 +1,13 @@
 """Records of how an invocation ran and ended: opaque to Lua, read by gateways and by the history."""
 
+from typing import Final
+
 import msgspec
+
+from smore.domain.quote import cut
+
+#: Characters of a traceback.
+MOST_TRACEBACK: Final = 8000
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -19,6 +26,8 @@ class Result(msgspec.Struct, frozen=True, array_like=True, gc=False):
     message: str = ""
     #: raw form: ``name:datatype:d0,d1;…`` of the outputs in ``body``.
     shapes: str = ""
+    #: error form: the frames of the handler's own code, as Python prints them.
+    traceback: str = ""
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +60,6 @@ encode_execution = msgspec.json.Encoder().encode
 decode_execution = msgspec.json.Decoder(Execution).decode
 
 
-def error_result(message: str) -> bytes:
-    """The result of an invocation that ended without an output; a long message is cut."""
-    return encode_result(Result(form="error", message=message[:4096]))
+def error_result(message: str, traceback: str = "") -> bytes:
+    """The result of an invocation that ended without an output; a long message or traceback is cut."""
+    return encode_result(Result(form="error", message=message[:4096], traceback=cut(traceback, MOST_TRACEBACK)))

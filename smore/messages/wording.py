@@ -32,6 +32,7 @@ HOPELESS = frozenset({"gone", "quarantined", "deadline"})
 CAUSES: Mapping[str, str] = {
     Cause.OK: "it ran to its end",
     Cause.HANDLER_ERROR: "the function raised an error",
+    Cause.INVALID_INPUT: "its input was not what the function takes",
     Cause.CRASHED: "the process of the function died",
     Cause.CONTEXT_LOST: "an error of its run made its process useless for the GPU",
     Cause.OUT_OF_MEMORY: "the function ran out of memory",

@@ -144,6 +144,12 @@ RUN_SECONDS = Histogram(
     "smore_run_seconds", "Run of a batch", ["function", "gpu_instance"], buckets=BUCKETS, registry=WORKER
 )
 RESIDENT_BYTES = Gauge("smore_resident_model_bytes", "Memory of warm instances", ["gpu_instance"], registry=WORKER)
+LOG_LINES_DROPPED = Counter(
+    "smore_log_lines_dropped",
+    "Lines that functions printed too fast, or while Redis was away",
+    ["function"],
+    registry=WORKER,
+)
 RUNNER_DEATHS = Counter(
     "smore_runner_deaths",
     "Runners that ended without being told to",

@@ -155,6 +155,8 @@ class LogSettings(BaseModel):
 
     #: Pieces that are kept; a piece is what a function prints on one stream within some 20 ms, up to 8 KiB.
     pieces: int = Field(default=1000, ge=1)
+    #: Bytes of all logs together in Redis; those that were not written to for longest are deleted first.
+    bytes: int = Field(default=64 << 20, ge=1 << 20)
     #: How long a log is kept after its last line, seconds.
     keep_s: float = Field(default=259_200.0, gt=0)
     #: Bytes of one line; the rest is cut off, and the line says how much.

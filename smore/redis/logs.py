@@ -1,9 +1,10 @@
 """
 Logs in Redis: what functions and jobs print, as a bounded stream for each of them. GPU workers append, gateways read.
 
-A log is named ``function/<project>/<name>`` or ``job/<id>/<rank>``. It keeps the newest pieces (``SMORE_LOGS__PIECES``) and is deleted
-``SMORE_LOGS__KEEP_S`` after its last one. A line has a position: the entry's id in Redis, a dot, and the line's number
-in the entry. Positions only grow, so a reader can go on behind the last line that it has.
+A log is named ``function/<project>/<name>`` or ``job/<id>/<rank>``. It keeps the newest pieces
+(``SMORE_LOGS__PIECES``) and is deleted ``SMORE_LOGS__KEEP_S`` after its last one, or earlier where all logs together are
+too large (:meth:`LogWriter.trim`). A line has a position: the entry's id in Redis, a dot, and the line's number in the
+entry. Positions only grow, so a reader can go on behind the last line that it has.
 """
 
 import re
@@ -24,6 +25,8 @@ _FIELD: Final = b"d"
 _POSITION: Final = re.compile(r"(\d{1,20})-(\d{1,20})\.(\d{1,9})")
 #: Behind every line of an entry.
 _LAST: Final = 999_999_999
+#: The largest number of an entry within a millisecond.
+_MOST: Final = (1 << 64) - 1
 #: Before every line of a log.
 START: Final = "0-0.0"
 
@@ -66,17 +69,44 @@ class LogWriter:
         self._redis = client
         self._prefix = prefix
         self._bounds = bounds
+        #: The names of all logs, by when their last line was printed.
+        self._names = f"{prefix}logs"
 
     def append(self, pieces: Iterable[tuple[str, LogPiece]]) -> None:
         """Append pieces to the logs that they are named with, in one round trip."""
         pipe = self._redis.pipeline(transaction=False)
-        logs = set()
+        logs: dict[str, float] = {}
         for log, piece in pieces:
-            logs.add(log)
+            logs[log] = piece.at
             pipe.xadd(log_key(self._prefix, log), {_FIELD: encode_piece(piece)}, maxlen=self._bounds.pieces)
         for log in logs:
             pipe.pexpire(log_key(self._prefix, log), int(self._bounds.keep_s * 1000))
+        pipe.zadd(self._names, logs, gt=True)
         pipe.execute()
+
+    def trim(self) -> int:
+        """
+        Delete the logs that were not written to for longest until all together have at most ``SMORE_LOGS__BYTES``.
+        Returns how many.
+        """
+        names = [name.decode() for name in cast("list[bytes]", self._redis.zrange(self._names, 0, -1))]
+        pipe = self._redis.pipeline(transaction=False)
+        for name in names:
+            pipe.memory_usage(log_key(self._prefix, name))
+        sizes: list[int | None] = pipe.execute() if names else []
+        excess = sum(size or 0 for size in sizes) - self._bounds.bytes
+        gone: list[str] = []
+        deleted = 0
+        for name, size in zip(names, sizes, strict=True):
+            if size is None or excess > 0:
+                gone.append(name)
+                deleted += size is not None
+                excess -= size or 0
+        if gone:
+            pipe.delete(*(log_key(self._prefix, name) for name in gone))
+            pipe.zrem(self._names, *gone)
+            pipe.execute()
+        return deleted
 
     def newest(self, log: str) -> LogPiece | None:
         """The last piece of a log; None where there is none, or none that can be read."""
@@ -98,17 +128,19 @@ class LogReader:
         self, log: str, lines: int, *, since: float = 0.0, wanted: Callable[[LogPiece], bool] = lambda _: True
     ) -> tuple[list[LogLine], str]:
         """
-        The newest ``lines`` lines, the oldest of them first, and the position behind everything that is there.
+        The newest ``lines`` lines, the oldest of them first, and the position behind everything that was there.
 
         ``since``: of those that were appended at this instant or later, epoch seconds; ``wanted``: of these pieces.
         """
-        key, least = log_key(self._prefix, log), f"{max(0, int(since * 1000))}-0"
-        end, most = START, "+"
+        since_ms = max(0, int(since * 1000))
+        key, least, most = log_key(self._prefix, log), f"{since_ms}-0", "+"
+        # Where nothing is there yet: what is older than `since` stays unread.
+        end = before = f"{since_ms - 1}-{_MOST}.0" if since_ms else START
         pages: list[list[LogLine]] = []
         left = lines
         while True:
             entries = await self._redis.xrevrange(key, max=most, min=least, count=_PAGE) or []
-            if entries and end == START:
+            if entries and end == before:
                 end = f"{_id(entries[0])}.{_LAST}"
             for entry in entries:
                 found = [line for line in _lines(entry) if wanted(line.piece)][-left:] if left else []
@@ -117,10 +149,6 @@ class LogReader:
             if len(entries) < _PAGE or not left:
                 break
             most = f"({_id(entries[-1])}"
-        if end == START:
-            # Nothing was appended since; what is older stays unread.
-            newest = await self._redis.xrevrange(key, count=1)
-            end = f"{_id(newest[0])}.{_LAST}" if newest else START
         return [line for page in reversed(pages) for line in page], end
 
     async def after(

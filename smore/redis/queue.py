@@ -336,17 +336,18 @@ class Queue:
         refund: bool,
         alone: bool,
         message: str,
+        traceback: str = "",
     ) -> list[int]:
         """
-        Return invocations to the queue. For each: 1 = queued again, 0 = failed by a limit, with ``message``, -1 = it is
-        not this worker's. ``refund``: the start is not counted.
+        Return invocations to the queue. For each: 1 = queued again, 0 = failed by a limit, with ``message`` and
+        ``traceback``, -1 = it is not this worker's. ``refund``: the start is not counted.
         """
         arguments: dict[str, Arg] = {
             "function": function,
             "cause": cause.value,
             "refund": int(refund),
             "alone": int(alone),
-            "result": error_result(message),
+            "result": error_result(message, traceback),
         }
         answer = self._calls([Call("requeue", arguments, _attempts(attempts))])[0]
         return [int(value) for value in answer]

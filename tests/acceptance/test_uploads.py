@@ -6,13 +6,14 @@ import os
 import signal
 import threading
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from smore_client import ApiError
+from smore_client import ApiError, Client
 from tests.support.eventually import eventually
 from tests.support.whole_platform import Platform
 
@@ -146,7 +147,34 @@ def test_broken_ones_tell_why_and_the_old_one_goes_on(platform: Platform, greete
     assert revisions(platform, "greeter") == {1: "active", 2: "failed", 3: "failed", 4: "failed"}
 
 
-def test_after_kill_9_of_its_worker_it_is_back(platform: Platform, greeter: Path) -> None:
+def test_what_a_handler_prints_and_raises_reaches_its_developer(platform: Platform, tmp_path: Path) -> None:
+    """In the error, the explanation and the log, with the files of the folder as they were named there."""
+    says = "print('greets', one['name']) or 1 / one.get('by', 1)"
+    platform.client.deploy(folder(tmp_path / "f", name="talker", says=says))
+    platform.client.invoke("talker", {"name": "a"}, deadline_ms=20_000)
+    with pytest.raises(ApiError) as failed:
+        platform.client.invoke("talker", {"name": "b", "by": 0}, deadline_ms=20_000)
+    traceback, id_ = failed.value.traceback, failed.value.body["id"]
+    assert {line.partition(",")[0] for line in traceback.splitlines() if "File" in line} == {'  File "handler.py"'}
+    assert traceback.endswith(f"{failed.value.detail}\n")
+    assert platform.client.explain(id_).traceback == platform.client.invocation(id_).traceback == traceback
+    printed = eventually(lambda: list(platform.client.logs("talker", invocation=id_)), what="its lines")
+    assert [line.text for line in printed] == ["greets b", *traceback.splitlines()]
+    assert {line.stream for line in printed} == {"stdout", "stderr"}
+    assert {(line.revision, line.gpu, tuple(line.invocations)) for line in printed} == {(1, platform.gpu, (id_,))}
+    loaded = next(line for line in platform.client.logs("talker") if line.text == "loading the greeter")
+    assert (loaded.revision, loaded.invocations) == (1, [])
+
+
+def test_after_kill_9_of_its_worker_it_is_back_and_its_log_goes_on(platform: Platform, greeter: Path) -> None:
+    lines: list[str] = []
+
+    def follow() -> None:
+        with suppress(ApiError), Client(platform.url, platform.key) as client:
+            for line in client.logs("greeter", lines=0, follow=True):
+                lines.append(line.text)
+
+    threading.Thread(target=follow, daemon=True).start()
     environments = platform.home / "cache" / "environments"
     built = {path: path.stat().st_ino for path in environments.glob("*.json")}
     assert built
@@ -158,6 +186,7 @@ def test_after_kill_9_of_its_worker_it_is_back(platform: Platform, greeter: Path
     assert {path: path.stat().st_ino for path in environments.glob("*.json")} == built, (
         "the environment was not built again"
     )
+    eventually(lambda: "loading the greeter" in lines, what="the follower reads the new worker's lines")
 
 
 def test_a_name_that_leads_out_or_a_blob_that_is_not_there_is_refused_at_once(platform: Platform) -> None:

@@ -56,6 +56,7 @@ class SchedulerDoor(Protocol):
         refund: bool,
         alone: bool,
         message: str,
+        traceback: str = "",
     ) -> list[int]: ...
     def release(self, gpu: str) -> int: ...
     def report(

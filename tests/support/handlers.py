@@ -1,9 +1,11 @@
 """Functions for the tests of the worker."""
 
 import asyncio
+import logging
 import os
 import signal
 import stat
+import subprocess
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -112,6 +114,33 @@ class Fragile(Handler):
                 case "print":
                     print("hello from user code")
         return [{1, 2} if item["do"] == "set" else {"batch": len(inputs), "pid": os.getpid()} for item in inputs]
+
+
+class Chatty(Handler):
+    """
+    JSON: prints its inputs and more, at its load too, and answers its process number; ``lines``: prints so many;
+    ``long``: a line so long.
+    """
+
+    example: ClassVar = "example"
+
+    def load(self, device: str) -> None:
+        print("loaded")
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        match inputs:
+            case [{"lines": lines}]:
+                for number in range(lines):
+                    print("line", number)
+            case [{"long": long}]:
+                print("x" * long)
+            case _:
+                print(*inputs)
+        if "three" in inputs:
+            logging.warning("warned")
+            subprocess.run(["echo", "from a process"], check=True)
+            print("no end", end="")
+        return [os.getpid() for _ in inputs]
 
 
 class CrashesLoading(Handler):

@@ -18,12 +18,14 @@ from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import TERMINAL, Encoding
 from smore.local.embedded import redis_server, run_folder
+from smore.messages.logs import LogPiece, decode_piece
 from smore.messages.reports import Report
 from smore.messages.results import Result, decode_result
 from smore.process.settings import QueueSettings, RedisSettings
 from smore.redis.catalog import Catalog
 from smore.redis.celery import RUN, gpu_queue, message
 from smore.redis.fleet import Fleet
+from smore.redis.logs import function_log, log_key
 from smore.redis.queue import Claim, Queue
 from smore.redis.records import InvocationRecord
 from smore.redis.submission import Submission
@@ -138,8 +140,26 @@ class Bench:
 
     def said(self, function: str, word: str) -> int | None:
         """The number that a function printed last after that word; None before it has."""
-        found = re.findall(rf"^\[{re.escape(function)}@.*\] {word} (\d+)$", self.log(), re.MULTILINE)
+        lines = [line for piece in self.printed(function) for line in piece.lines]
+        found = re.findall(rf"^{word} (\d+)$", "\n".join(lines), re.MULTILINE)
         return int(found[-1]) if found else None
+
+    def printed(self, function: str) -> list[LogPiece]:
+        """The function's log."""
+        entries: Any = self.client.xrange(log_key(PREFIX, function_log(function)))
+        return [decode_piece(fields[b"d"]) for _, fields in entries]
+
+    def lines(self, function: str, invocations: Sequence[str]) -> list[str]:
+        """The lines of the batch of these."""
+        return [line for piece in self.printed(function) if piece.invocations == invocations for line in piece.lines]
+
+    def line(self, function: str, text: str) -> LogPiece:
+        """The only piece of its log with such a line; waits for it."""
+        found = eventually(
+            lambda: [piece for piece in self.printed(function) if text in "\n".join(piece.lines)], what=f"line {text!r}"
+        )
+        assert len(found) == 1, found
+        return found[0]
 
     def _last_report(self) -> Report | None:
         return next((report for report in self.fleet.reports() if report.gpu == GPU), None)

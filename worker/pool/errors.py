@@ -13,4 +13,8 @@ class Quarantined(Exception):
 
 
 class LoadFailed(Exception):
-    """The handler could not be loaded; the message is for the caller."""
+    """The handler could not be loaded; the message, and ``traceback`` (frames of user code), are for the caller."""
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        self.traceback = traceback
+        super().__init__(message)

@@ -207,7 +207,7 @@ class Loader:
             return Unservable(f"Others have taken the device's memory. {error}")
         if error.cause is Cause.CONTEXT_LOST:
             self._blame(instance, error.cause)
-        return LoadFailed(str(error))
+        return LoadFailed(str(error), error.traceback)
 
     def _device_reason(self, error: RunnerFailed) -> str:
         """Why the device is at fault for a failed load, '' = it is not."""

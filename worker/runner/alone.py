@@ -12,7 +12,6 @@ import io
 import os
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -102,7 +101,7 @@ class _Loaded:
 
 def _failed(error: BaseException) -> _Refused:
     """What the handler raised, its traceback printed."""
-    traceback.print_exception(type(error), error, runner.own_frames(error))
+    runner.print_error(error)
     failed = runner.failure(error, "cpu", 0.0)
     return _Refused(failed.cause, failed.message)
 

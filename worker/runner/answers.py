@@ -19,7 +19,7 @@ from worker.frames import SCHEMA_BYTES, SCHEMA_DEPTH, SHAPES_BYTES, Answer, BadF
 
 #: Causes for which a runner is ended, and with it its whole batch.
 _ENDS: Final = frozenset({Cause.OUT_OF_MEMORY, Cause.DEVICE_FULL, Cause.CONTEXT_LOST})
-_ITEM_CAUSES: Final = frozenset({Cause.HANDLER_ERROR, Cause.BAD_OUTPUT, Cause.RESULT_TOO_LARGE})
+_ITEM_CAUSES: Final = frozenset({Cause.HANDLER_ERROR, Cause.INVALID_INPUT, Cause.BAD_OUTPUT, Cause.RESULT_TOO_LARGE})
 #: Causes that a runner may name. Every other one is the platform's.
 _CAUSES: Final = _ITEM_CAUSES | _ENDS
 

@@ -149,7 +149,7 @@ class Resident:
                 inputs.append((index, self._read(item, payload)))
             except (ValueError, TypeError, OverflowError) as error:
                 kind = "InvalidInput" if isinstance(error, InvalidInput) else type(error).__name__
-                answers[index] = _error(Cause.HANDLER_ERROR, f"{kind}: {error}")
+                answers[index] = _error(Cause.INVALID_INPUT, f"{kind}: {error}")
         if inputs:
             left = self._results.together
             for (index, _), (answer, chunks) in zip(inputs, self._run(items, inputs), strict=True):

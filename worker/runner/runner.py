@@ -9,7 +9,6 @@ Forked from the zygote, it answers the frames on its socket until it gets Unload
 import asyncio
 import gc
 import importlib
-import io
 import math
 import os
 import resource
@@ -20,9 +19,12 @@ import time
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn
+
+import msgspec
 
 from smore.domain.invocation import Cause
+from smore.domain.quote import cut
 from smore.handler import Handler
 from worker import frames, proc
 from worker.frames import Channel, Chunk, Failed, Loaded, Prepared
@@ -37,15 +39,18 @@ from worker.runner.resident import Resident
 _STAYING: Final = frozenset(("torch", "torchgen", "functorch", "numpy", "msgspec", "orjson", "_distutils_hack"))
 
 
+#: Frames of a traceback, the most recent ones.
+_MOST_FRAMES: Final = 64
 #: Frames of the runner, and of the event loop between it and an asynchronous ``predict``.
 _HERE: Final = str(Path(__file__).parent)
 _ASYNCIO: Final = str(Path(asyncio.__file__).parent)
 
 
-def failure(error: BaseException, device: str, memory_mib: float) -> Failed:
+def failure(error: BaseException, device: str, memory_mib: float, folder: str = "") -> Failed:
     """
     An error as its answer. Want of memory has a cause of its own, for which torch's allocators raise errors of their
     own; so has a fault of the device (worker/runner/cuda.py), of which the function may have ``memory_mib``.
+    ``folder`` as for :func:`own_traceback`.
     """
     text = f"{type(error).__name__}: {error}"[: frames.TEXT]
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -57,22 +62,38 @@ def failure(error: BaseException, device: str, memory_mib: float) -> Failed:
     if isinstance(error, ResultTooLarge):
         return Failed(cause=Cause.RESULT_TOO_LARGE, message=str(error))
     cause = cuda.fault(error, memory_mib) if device == "cuda" else None
-    return Failed(cause=cause or (Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR), message=text)
+    return Failed(
+        cause=cause or (Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR),
+        message=text,
+        traceback=cut(own_traceback(error, folder), frames.TRACEBACK),
+    )
 
 
-def own_frames(error: BaseException) -> TracebackType | None:
+def own_traceback(error: BaseException, folder: str = "") -> str:
     """
-    The traceback from user code on, without the runner's own frames before it; whole where user code was not reached.
-    A SyntaxError names its place itself.
+    The error as Python prints it, with the frames of user code alone, the most recent ones where there are many; ''
+    where user code was not reached. Files of the uploaded ``folder`` are named as they were there.
     """
-    if isinstance(error, SyntaxError):
-        return None
+    reached = _own_frames(error)
+    if reached is None and not isinstance(error, SyntaxError):
+        return ""
+    text = "".join(traceback.format_exception(type(error), error, reached, limit=-_MOST_FRAMES))
+    return text.replace(f'  File "{folder}/', '  File "') if folder else text
+
+
+def print_error(error: BaseException, folder: str = "") -> None:
+    """Print it to standard error, for whoever wrote the handler. ``folder`` as for :func:`own_traceback`."""
+    print(own_traceback(error, folder).rstrip() or f"{type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _own_frames(error: BaseException) -> TracebackType | None:
+    """The traceback from user code on, without the runner's own frames before it; None where it was not reached."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(
         (_HERE, importlib.__file__, "<frozen importlib", _ASYNCIO)
     ):
         frame = frame.tb_next
-    return frame if frame is not None else error.__traceback__
+    return frame
 
 
 def _limit_memory(request: frames.Load) -> None:
@@ -183,18 +204,13 @@ def serve(channel: Channel) -> NoReturn:
     Answer requests until Unload or the end of the socket. Sets up the streams and signals of the process first.
     """
     log = OutputLog()
-    log.prefix = str(os.getpid())
-    # As Python's -u has it: text straight onto the raw stream.
-    sys.stdout = sys.stderr = io.TextIOWrapper(
-        cast("io.BufferedIOBase", log), encoding="utf-8", errors="replace", write_through=True
-    )
-    os.dup2(2, 1)
+    log.take_over()
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     handler: Resident | None = None
-    label, device, memory_mib = "", "", math.inf
+    device, folder, memory_mib = "", "", math.inf
     while True:
         try:
             meta, body = channel.receive()
@@ -210,9 +226,7 @@ def serve(channel: Channel) -> NoReturn:
                     _prepare(request.device)
                     answer = Prepared()
                 case frames.Load():
-                    label = f"{request.label} {os.getpid()}"
-                    device, memory_mib = request.device, request.memory_mib
-                    log.prefix = label
+                    device, folder, memory_mib = request.device, request.folder, request.memory_mib
                     log.kept = bytearray()
                     log.hide(request.secrets.values())
                     os.environ.update(request.secrets)
@@ -222,7 +236,6 @@ def serve(channel: Channel) -> NoReturn:
                         _bound_host(request.host_mib)
                     log.kept = None
                 case frames.Predict():
-                    log.prefix = f"{label} {request.trace}" if request.trace else label
                     assert handler is not None
                     answer, chunks = handler.predict(request.items, memoryview(body))
                 case frames.Park():
@@ -236,11 +249,12 @@ def serve(channel: Channel) -> NoReturn:
                         handler.unload()
                     _end(0)
         except Exception as error:  # noqa: BLE001 - whatever user code raises goes to its caller
-            traceback.print_exception(type(error), error, own_frames(error))
-            answer = failure(error, device, memory_mib)
+            print_error(error, folder)
+            failed = answer = failure(error, device, memory_mib, folder)
             if log.kept:
                 printed = log.kept.decode(errors="replace").strip()
-                answer = Failed(cause=answer.cause, message=f"{answer.message}\nIts log:\n{printed}")
+                answer = msgspec.structs.replace(failed, message=f"{failed.message}\nIts log:\n{printed}")
+        log.finish()
         try:
             channel.send(frames.encode(masked(answer, log)), chunks)
         except (BrokenPipeError, ConnectionResetError):

@@ -21,6 +21,7 @@ from smore.process import observability
 from worker import frames
 from worker.frames import META_BYTES, Answer, BadFrame, Channel, Chunk, Failed, Item, Load, Loaded, Predict, Predicted
 from worker.runner import answers
+from worker.runner.output import RunnerOutput
 from worker.sandbox.cgroup import RunnerGroup
 
 log = observability.logger(__name__)
@@ -52,8 +53,10 @@ class RunnerTimeout(Exception):
 class RunnerFailed(Exception):
     """The answer was an error, its ``cause`` as the runner says; the runner lives."""
 
-    def __init__(self, cause: Cause, message: str) -> None:
+    def __init__(self, cause: Cause, message: str, traceback: str = "") -> None:
         self.cause = cause
+        #: The frames of user code.
+        self.traceback = traceback
         super().__init__(message)
 
 
@@ -115,9 +118,17 @@ class Runner:
     """
 
     def __init__(
-        self, pid: int, sock: socket.socket, kill: Callable[[int, int], None], bounds: Bounds | None = None
+        self,
+        pid: int,
+        sock: socket.socket,
+        kill: Callable[[int, int], None],
+        bounds: Bounds | None = None,
+        output: RunnerOutput | None = None,
     ) -> None:
         self.pid = pid
+        self._output = output
+        if output is not None:
+            output.pid = pid
         self.ended = threading.Event()
         #: As in :attr:`subprocess.Popen.returncode`, once it has ended.
         self.status: int | None = None
@@ -164,7 +175,13 @@ class Runner:
         self._ask(frames.Prepare(device=device), frames.Prepared, timeout_s, lambda *_: None)
 
     def load(self, request: Load, timeout_s: float) -> Loaded:
-        """Load a handler. The times are the worker's own, divided among the phases as the runner says."""
+        """
+        Load a handler; what the runner prints is its function's from now on. The times are the worker's own, divided
+        among the phases as the runner says.
+        """
+        function, _, revision = request.label.rpartition("@")
+        if self._output is not None:
+            self._output.belong_to(function, int(revision))
         host_mib = self._bounds.host_of(request.memory_mib) if self._bounds is not None else request.memory_mib
         request = msgspec.structs.replace(request, host_mib=host_mib)
         if self._group is not None and self._bounds is not None:
@@ -223,18 +240,26 @@ class Runner:
         """
         self.status = status
         self.ran_out = self.exhausted()
+        if self._output is not None:
+            self._output.close()
         lingers = self._group is not None and not self._group.remove()
         self.ended.set()
         return self._group if lingers else None
 
-    def predict(self, items: Sequence[Item], payloads: Sequence[Chunk], trace: str, timeout_s: float) -> Ran:
-        """Run a batch: ``payloads`` are the inputs, in the order of ``items``. ``trace`` marks its log lines."""
+    def predict(
+        self, items: Sequence[Item], payloads: Sequence[Chunk], invocations: Sequence[str], timeout_s: float
+    ) -> Ran:
+        """
+        Run a batch: ``payloads`` are the inputs, in the order of ``items``. What it prints belongs to ``invocations``.
+        """
         most = self._results
+        if self._output is not None:
+            self._output.begin(invocations)
 
         def read(predicted: Predicted, body: bytearray, took_s: float) -> Ran:
             return Ran(answers=predicted.answers, results=answers.results(items, predicted.answers, body), run_s=took_s)
 
-        request = Predict(items=list(items), trace=trace)
+        request = Predict(items=list(items))
         return self._ask(request, Predicted, timeout_s, read, payloads, min(len(items) * most.one, most.together))
 
     def _ask(
@@ -259,7 +284,7 @@ class Runner:
             took_s = time.monotonic() - began
             answer = frames.read_answer(meta)
             if isinstance(answer, Failed) and not body:
-                raise RunnerFailed(answers.cause_of(answer), answer.message)
+                raise RunnerFailed(answers.cause_of(answer), answer.message, answer.traceback[: frames.TRACEBACK])
             if not isinstance(answer, expected):
                 raise BadFrame("its answer is to something else than it was asked")
             return read(answer, body, took_s)
@@ -276,3 +301,6 @@ class Runner:
                 self.kill()
                 self.ended.wait(_UNLOAD_S)
             raise RunnerDied(self.status) from error
+        finally:
+            if self._output is not None:
+                self._output.end()

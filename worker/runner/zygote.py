@@ -91,7 +91,7 @@ class _Forker:
 
     def _next(self) -> tuple[frames.ToZygote, list[int]] | None:
         """A request and the descriptors that came with it; None when the worker is gone."""
-        data, descriptors, _, _ = socket.recv_fds(self._control, frames.ZYGOTE_PACKET, 1)
+        data, descriptors, _, _ = socket.recv_fds(self._control, frames.ZYGOTE_PACKET, 3)
         return (frames.decode_to_zygote(data), list(descriptors)) if data else None
 
     def _prepare(self, setup: frames.Setup) -> None:
@@ -124,21 +124,22 @@ class _Forker:
         match request:
             case None:
                 return False
-            case (frames.Fork() as fork, [descriptor]):
-                self._fork(fork.token, descriptor)
+            case (frames.Fork() as fork, [descriptor, *output]):
+                self._fork(fork.token, descriptor, output)
             case (frames.Kill() as kill, _) if kill.pid in self._children:
                 # The process group: processes that user code has started go as well.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(kill.pid, kill.signal)
         return True
 
-    def _fork(self, token: int, descriptor: int) -> None:
+    def _fork(self, token: int, descriptor: int, output: Sequence[int]) -> None:
         cell = self._cell(token)
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_runner(zygote, descriptor, cell)
-        os.close(descriptor)
+            self._become_runner(zygote, descriptor, output, cell)
+        for passed in (descriptor, *output):
+            os.close(passed)
         with contextlib.suppress(PermissionError, ProcessLookupError):
             os.setpgid(pid, pid)  # both sides do it, so the group exists before it is needed
         self._children[pid] = cell
@@ -157,8 +158,10 @@ class _Forker:
         else:
             shutil.rmtree(cell.folder, ignore_errors=True)
 
-    def _become_runner(self, zygote: int, descriptor: int, cell: Cell) -> NoReturn:
+    def _become_runner(self, zygote: int, descriptor: int, output: Sequence[int], cell: Cell) -> NoReturn:
         try:
+            for standard, own in zip((1, 2), output, strict=False):
+                os.dup2(own, standard)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)

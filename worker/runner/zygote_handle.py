@@ -20,6 +20,7 @@ from typing import Final
 from smore.process import observability
 from worker import frames
 from worker.inherited import MALLOC, ROOT, for_runners
+from worker.runner.output import OutputReader, RunnerOutput
 from worker.runner.runner_handle import Bounds, NoRunner, Runner
 from worker.runner.survivors import end_survivors, write_session
 from worker.sandbox.cgroup import RunnerGroup
@@ -37,7 +38,8 @@ _BUFFER_BYTES: Final = 1 << 20
 class _Pending:
     """A fork that was asked for. ``pid`` 0 when ``done`` = the zygote has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, output: RunnerOutput | None) -> None:
+        self.output = output
         self.done = threading.Event()
         self.pid = 0
 
@@ -51,7 +53,8 @@ class Zygote:
     zygote's session, for :func:`worker.runner.survivors.end_survivors`. ``started`` is called with the process number
     of every zygote and ``exited`` with every runner that has ended, in a thread of this object. ``cores``: those that
     the zygote and its runners keep to, with one thread each; without them they start on ``near`` (none = the worker's
-    cores) and compute with ``threads`` threads (0 = torch's default).
+    cores) and compute with ``threads`` threads (0 = torch's default). ``reader``: who reads what runners print; without
+    one it goes where the worker's own output goes.
     """
 
     def __init__(
@@ -70,8 +73,10 @@ class Zygote:
         started: Callable[[int], None],
         near: Sequence[int] = (),
         threads: int = 0,
+        reader: OutputReader | None = None,
     ) -> None:
         self._nursery = nursery
+        self._reader = reader
         self._cores = cores
         self._near = near
         self._threads = 1 if cores else threads
@@ -188,16 +193,18 @@ class Zygote:
 
     def _ask_for_runner(self, control: socket.socket) -> Runner | None:
         """None where this zygote has ended before it answered. Raises NoRunner, OSError."""
+        output, written = self._reader.open() if self._reader is not None else (None, ())
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         token = next(self._tokens)
-        pending = self._pending[token] = _Pending()
+        pending = self._pending[token] = _Pending(output)
         self._sockets[token] = ours
+        forked = False
         try:
             with theirs:
                 try:
-                    socket.send_fds(control, [frames.encode(frames.Fork(token=token))], [theirs.fileno()])
+                    socket.send_fds(control, [frames.encode(frames.Fork(token=token))], [theirs.fileno(), *written])
                 except OSError as error:
                     if error.errno in (errno.EPIPE, errno.ECONNRESET, errno.EBADF):
                         ours.close()
@@ -212,11 +219,16 @@ class Zygote:
                 runner = self._runners.get(pending.pid)
             if runner is None:
                 return self._dead(pending.pid, ours)
+            forked = True
             runner.enter_group()
             return runner
         finally:
             self._pending.pop(token, None)
             self._sockets.pop(token, None)
+            for descriptor in written:
+                os.close(descriptor)
+            if output is not None and not forked:
+                output.close()
 
     def _dead(self, pid: int, sock: socket.socket) -> Runner:
         """A runner that has ended before it could be handed out."""
@@ -262,7 +274,9 @@ class Zygote:
                         pending, sock = self._pending.get(forked.token), self._sockets.get(forked.token)
                         if pending is not None and sock is not None:
                             with self._state:
-                                self._runners[forked.pid] = Runner(forked.pid, sock, self._signal, self._bounds)
+                                self._runners[forked.pid] = Runner(
+                                    forked.pid, sock, self._signal, self._bounds, pending.output
+                                )
                             pending.pid = forked.pid
                             pending.done.set()
                     case frames.Exited() as exited:

@@ -182,12 +182,12 @@ class Reader:
             lambda q: q.where(BudgetStepRow.job == job).order_by(BudgetStepRow.id.desc()).limit(limit),
         )
 
-    def harvest(self, job: str, gpus: Sequence[str]) -> Harvest:
-        """All runs beside a job on its GPU instances since it began, those that failed included."""
+    def harvest(self, job: str) -> Harvest:
+        """All runs beside a job, over all its attempts, those that failed included."""
         row = JobHarvestRow
         sums = (func.coalesce(func.sum(row.seconds), 0.0), func.coalesce(func.sum(row.invocations), 0))
         with self._connect() as connection:
-            seconds, invocations = connection.execute(select(*sums).where(row.job == job, row.gpu.in_(gpus))).one()
+            seconds, invocations = connection.execute(select(*sums).where(row.job == job)).one()
         return Harvest(seconds=float(seconds), invocations=int(invocations))
 
     def totals(self, project: str, function: str | None = None) -> list[Totals]:

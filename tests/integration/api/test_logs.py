@@ -7,19 +7,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import redis
+import redis.asyncio
 
 from api.app import create_app
 from api.server.connections import protocol
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
 from smore.domain.job import Action
-from smore.messages.logs import LogPiece
+from smore.messages.logs import LogPiece, encode_piece
 from smore.postgres.catalog import Store
 from smore.process.settings import LogSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
-from smore.redis.logs import LogWriter, function_log, job_log, log_key
+from smore.redis.logs import LogReader, LogWriter, function_log, job_log, log_key
 from smore.redis.queue import Queue
 from smore_client import ApiError, AsyncClient, Client
 from tests.support.eventually import PATIENCE, eventually
@@ -115,6 +117,20 @@ def test_a_log_is_bounded(config: Settings, redis_client: "redis.Redis") -> None
     assert redis_client.xlen(log_key(config.redis.prefix, LOG)) < 200
 
 
+def test_all_logs_together_are_bounded(config: Settings, redis_client: "redis.Redis") -> None:
+    """The one that was not written to for longest goes first."""
+    writer = LogWriter(redis_client, config.redis.prefix, LogSettings(bytes=1 << 20))
+    for second, name in enumerate(("first", "second", "third", "first")):
+        piece_ = msgspec.structs.replace(piece("x" * 3000), at=float(second))
+        writer.append([(function_log(f"p/{name}"), piece_) for _ in range(100)])
+    names = [log_key(config.redis.prefix, function_log(f"p/{name}")) for name in ("first", "second", "third")]
+    assert writer.trim() == 1
+    assert [redis_client.exists(name) for name in names] == [1, 0, 1]
+    redis_client.delete(names[0])
+    assert writer.trim() == 0
+    assert redis_client.zrange(f"{config.redis.prefix}logs", 0, -1) == [b"function/p/third"]
+
+
 def test_a_follower_goes_on_behind_the_last_line_that_it_has(gateway: Served, key: str, writer: LogWriter) -> None:
     """Its connection is cut as a gateway that stops cuts it: the client asks again with Last-Event-ID."""
     writer.append([(LOG, piece("a", "b", "c"))])
@@ -136,6 +152,30 @@ def test_a_follower_goes_on_behind_the_last_line_that_it_has(gateway: Served, ke
     with httpx.stream("GET", url, headers=head), httpx.stream("GET", url, headers=head):
         eventually(lambda: len(gateway.app.state.gateway.followers) == 2, what="two followers")
         problem(httpx.get(url, headers=head), 429, "limit_reached")
+
+
+def test_nothing_is_missed_between_the_lines_that_are_there_and_those_that_come(
+    config: Settings, redis_client: "redis.Redis", writer: LogWriter
+) -> None:
+    writer.append([(LOG, piece("old"))])
+    entries: Any = redis_client.xrange(log_key(config.redis.prefix, LOG))
+    since = int(entries[0][0].partition(b"-")[0]) / 1000 + 1
+
+    async def read() -> tuple[list[str], list[str]]:
+        assert config.redis.url is not None
+        client = redis.asyncio.from_url(config.redis.url)
+        reader = LogReader(client, config.redis.prefix)
+        none, position = await reader.last(LOG, 10, since=since)
+        empty, start = await reader.last(function_log("p/empty"), 10)
+        assert (none, empty) == ([], [])
+        key = log_key(config.redis.prefix, LOG)
+        await client.xadd(key, {"d": encode_piece(piece("new"))}, id=f"{int(since * 1000)}-0")
+        came, _ = await reader.after(LOG, position)
+        all_, _ = await reader.after(LOG, start)
+        await client.aclose()
+        return [line.text for line in came], [line.text for line in all_]
+
+    assert asyncio.run(read()) == (["new"], ["old", "new"])
 
 
 def test_an_asynchronous_follower_that_starts_before_the_first_line(

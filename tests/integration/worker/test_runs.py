@@ -2,7 +2,9 @@
 
 import json
 import os
+import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,7 +188,7 @@ def test_an_unreadable_input_fails_alone(stage: Bench, payload: object, said: st
     good = stage.enqueue(function, json.dumps({"a": [[1, 2, 3]], "k": [[1]]}).encode())
     stage.dispatch(function, [bad, good])
     record, result = stage.ended(bad)
-    assert (record.state, record.cause) == ("failed", "handler_error") and result.message.startswith(said)
+    assert (record.state, record.cause) == ("failed", "invalid_input") and result.message.startswith(said)
     assert stage.ended(good)[0].state == "succeeded"
 
 
@@ -211,7 +213,12 @@ def test_an_exception_in_a_batch_hits_only_the_guilty_one(stage: Bench) -> None:
     assert json.loads(stage.ended(good)[1].body)["batch"] == 1
     record, result = stage.ended(bad)
     assert (record.cause, record.starts, result.message) == ("handler_error", 1, "ValueError: it was asked to")
-    assert "Traceback" in stage.log()
+    first, *own = result.traceback.splitlines()
+    assert first == "Traceback (most recent call last):" and own[-1] == "ValueError: it was asked to"
+    assert [line for line in own if line.startswith("  File ")] == [line for line in own if "handlers.py" in line]
+    # It ran twice, first in a batch, and each printed it.
+    eventually(lambda: stage.lines(function, [bad]) == [first, *own], what="the log has it")
+    assert stage.lines(function, [good, bad]) == [first, *own]
 
 
 def test_a_crash_in_a_batch_hits_only_the_guilty_one(stage: Bench) -> None:
@@ -291,8 +298,9 @@ def test_a_run_beyond_its_limit_is_killed(stage: Bench) -> None:
     stage.function(f"{HERE}:Fragile", "hangs", timeout_s=0.3)
     record, result = stage.call("p/hangs", {"do": "hang"})
     assert (record.state, record.cause) == ("failed", "timed_out") and "0.3 s" in result.message
-    pid = stage.said("p/hangs", "hangs")
-    assert pid is not None and proc.start_time(pid) is None
+    pid = eventually(lambda: stage.said("p/hangs", "hangs"), what="the line")
+    assert proc.start_time(pid) is None
+    assert stage.line("p/hangs", "timed_out: It ran longer than its limit of 0.3 s.").stream == "smore"
 
 
 def test_memory_is_bounded(stage: Bench) -> None:
@@ -315,11 +323,53 @@ def test_a_cancelled_run_is_killed(stage: Bench) -> None:
     assert stage.record(id_).state == "running"
 
 
-def test_what_user_code_prints_is_in_the_log(stage: Bench) -> None:
-    stage.call(stage.function(f"{HERE}:Fragile", max_batch=8), {"do": "print"}, trace="0af7")
-    eventually(lambda: "hello from user code" in stage.log(), what="the line")
-    (line,) = [line for line in stage.log().splitlines() if "hello from user code" in line]
-    assert line.startswith("[p/fragile@1 ") and line.endswith(" 0af7] hello from user code")
+def test_what_user_code_prints_is_in_its_log(stage: Bench) -> None:
+    function = stage.function(f"{HERE}:Chatty", max_batch=8)
+    one, two = (stage.enqueue(function, json.dumps(value).encode()) for value in ("one", "two"))
+    stage.dispatch(function, [one, two])
+    assert stage.ended(two)[0].state == "succeeded"
+    last = stage.enqueue(function, json.dumps("three").encode())
+    stage.dispatch(function, [last])
+    said = {
+        text: (piece.stream, piece.invocations)
+        for text in ("loaded", "example", "one two", "three", "warned", "from a process", "no end")
+        for piece in [stage.line(function, text)]
+    }
+    assert said == {
+        # At the load, in its first run: no invocation was the cause.
+        "loaded": ("stdout", []),
+        "example": ("stdout", []),
+        "one two": ("stdout", [one, two]),
+        "three": ("stdout", [last]),
+        "warned": ("stderr", [last]),
+        "from a process": ("stdout", [last]),
+        "no end": ("stdout", [last]),
+    }
+    piece = stage.line(function, "three")
+    assert (piece.gpu, piece.node, piece.revision) == ("t0", socket.gethostname(), 1)
+    assert abs(piece.at - time.time()) < 3600 and piece.pid == json.loads(stage.ended(last)[1].body)
+    assert "three" not in stage.log(), "the worker's own log has nothing of it"
+
+
+def test_a_flood_of_output_holds_nobody_up_and_is_cut(stage: Bench) -> None:
+    function = stage.function(f"{HERE}:Chatty", "flood", max_batch=8)
+    record, _ = stage.call(function, {"lines": 40_000})
+    assert record.state == "succeeded"
+
+    def counted() -> tuple[int, int]:
+        """Lines that are there, and lines that are said to be missing."""
+        kept = missing = 0
+        for piece in stage.printed(function):
+            for line in piece.lines:
+                kept += line.startswith("line ")
+                missing += int(line.partition(" ")[0]) if "lines were dropped" in line else 0
+        return kept, missing
+
+    eventually(lambda: sum(counted()) == 40_000, what="every line is there or counted")
+    assert min(counted()) > 1000
+    record, _ = stage.call(function, {"long": 100_000})
+    assert record.state == "succeeded"
+    assert stage.line(function, "bytes cut]").stream == "stdout"
 
 
 def test_a_load_that_fails(stage: Bench) -> None:
@@ -330,11 +380,13 @@ def test_a_load_that_fails(stage: Bench) -> None:
         "load_failed",
         "FileNotFoundError: there are no weights",
     )
+    noted = stage.line(broken, "load_failed: FileNotFoundError: there are no weights")
+    assert (noted.stream, noted.invocations) == ("smore", [record.id])
     _, result = stage.canary(broken)
     assert result.message.startswith("FileNotFoundError: there are no weights\nIts log:\nTraceback"), (
         "its deployer is told more"
     )
-    assert "runner.py" not in result.message
+    assert "runner.py" not in result.message and result.traceback.endswith("there are no weights\n")
     record, result = stage.call(stage.function("tests.integration.nowhere:Function", "nowhere"), {})
     assert record.cause == "load_failed" and "ModuleNotFoundError" in result.message
 
@@ -369,7 +421,7 @@ def test_prewarm_and_offload(stage: Bench) -> None:
         lambda: proc.start_time(answer["pid"]) is None and not Path(answer["cwd"]).exists(),
         what="its process and folder are gone",
     )
-    assert stage.said(function, "unloaded") == answer["pid"]
+    assert eventually(lambda: stage.said(function, "unloaded"), what="what it printed last") == answer["pid"]
 
 
 def test_keep_alive_ends(stage: Bench) -> None:

@@ -70,6 +70,7 @@ class Gpu(Stage):
         refund: bool,
         alone: bool,
         message: str,
+        traceback: str = "",
     ) -> list[int]:
         self.given_back.append((cause.value, [id_ for id_, _ in attempts], refund, alone))
         return [1] * len(attempts)
@@ -153,7 +154,7 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
     stage = Gpu()
     limits: list[float] = []
 
-    def predict(items: object, payloads: object, trace: str, limit_s: float) -> Any:
+    def predict(items: object, payloads: object, ids: object, limit_s: float) -> Any:
         limits.append(limit_s)
         raise RunnerTimeout
 
@@ -164,7 +165,7 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
     )
     member = Member(id="i", attempt=1, begun=begun)  # type: ignore[arg-type]
     batch = Batch("p/a", 1, [member], drop_late=True)
-    stage.executor._run(batch, seat, FunctionSpec(entrypoint="m:C", on_late=OnLate.DROP), "")
+    stage.executor._run(batch, seat, FunctionSpec(entrypoint="m:C", on_late=OnLate.DROP))
     assert (stage.ended, stage.drops_late) == (["i"], True)
     if left_s < 0:
         assert (limits, stage.warm()) == ([], ["a"])

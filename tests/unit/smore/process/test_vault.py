@@ -92,17 +92,24 @@ def test_a_worker_opens_what_the_function_names(tmp_path: Path) -> None:
 
 
 def test_what_a_runner_says_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[bytes] = []
-    monkeypatch.setattr("worker.runner.output_log.os.write", lambda descriptor, data: written.append(data))
+    written = bytearray()
+
+    def write(descriptor: int, data: bytes) -> int:
+        written.extend(data)
+        return len(data)
+
+    monkeypatch.setattr("worker.runner.output_log.os.write", write)
     log = OutputLog()
-    log.prefix = "f"
     log.hide(["hunter2-hunter2", "hunter2-hunter2-longer", "-----BEGIN-----\nsecond line\nend", "short"])
-    log.write(b"it is hunter2-hunter2-longer, hunter2-")
-    log.write(b"hunter2 and \xff second line, short\n")
-    (line,) = written
-    assert line.decode() == "[f] it is ***, *** and � ***, short\n"
-    failed = masked(Failed(cause="handler_error", message="ValueError: hunter2-hunter2"), log)
+    log.stdout.write(b"it is hunter2-hunter2-longer, hunter2-")
+    log.stdout.write(b"hunter2 and \xff second line, short\n")
+    log.stderr.write(b"no end")
+    log.finish()
+    assert written.decode() == "it is ***, *** and � ***, short\n\0e\nno end\n\0o\n"
+    said = "ValueError: hunter2-hunter2"
+    failed = masked(Failed(cause="handler_error", message=said, traceback=f"Traceback\n{said}"), log)
     assert isinstance(failed, Failed) and failed.message == "ValueError: ***"
+    assert failed.traceback == "Traceback\nValueError: ***"
     predicted = masked(
         Predicted(answers=[Answer(form="error", message="no hunter2-hunter2"), Answer(form="json")]), log
     )
