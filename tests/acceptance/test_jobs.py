@@ -86,7 +86,7 @@ def test_an_owner_sees_why_a_training_waits_and_reads_what_it_prints(
     eventually(lambda: f"own is running on {platform.gpu}" in says("explain", "own"), what="a start")
     for name in ("second", "third"):
         says("start", name, "--duration", "1m", "--", "./train.sh", name)
-        eventually(lambda of=name: f"{of} waits in place " in says("explain", of), what="a place")
+    eventually(lambda: "third waits in place " in says("explain", "third"), what="a place")
     assert "would wait in place" in says("start", "fourth", "--dry-run", "--", "./train.sh")
     assert smore("jobs", "start", "wide", "--dry-run", "--gpus", "9", "--", "./train.sh") == 1
     assert "There are 1 such GPU instances" in capsys.readouterr().err
