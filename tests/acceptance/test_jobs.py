@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from smore.redis.job_queue import JobQueue
+from tests.support.cli import smore
 from tests.support.eventually import eventually
 from tests.support.whole_platform import Platform
 
@@ -60,3 +61,46 @@ def test_trainings_run_one_after_the_other_and_outlive_their_scheduler(
     assert lines()[1::2] == ["end"] * 4, "never two at a time"
     attempts = http.get(f"/v1/jobs/{frail}/attempts").json()["attempts"]
     assert [(one["why"], one["exit_code"]) for one in attempts] == [("failed", 3), ("failed", 3)]
+
+
+def test_an_owner_sees_why_a_training_waits_and_reads_what_it_prints(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the command line alone, from a script of one's own to its statement."""
+    monkeypatch.setenv("SMORE_URL", platform.url)
+    monkeypatch.setenv("SMORE_API_KEY", platform.key)
+    monkeypatch.chdir(tmp_path)
+    go_on = tmp_path / "go-on"
+    script = tmp_path / "train.sh"
+    script.write_text(
+        f'#!/bin/sh\necho begins in "$PWD" with $1\nwhile ! test -e {go_on}; do sleep 0.05; done\necho ends\n'
+    )
+    script.chmod(0o755)
+
+    def says(*words: str) -> str:
+        assert smore("jobs", *words) == 0, capsys.readouterr()
+        return " ".join(" ".join(capsys.readouterr()).split())
+
+    eventually(lambda: platform.client.job_queue().leading, what="a job scheduler")
+    says("start", "own", "--", "./train.sh", "7")
+    eventually(lambda: f"own is running on {platform.gpu}" in says("explain", "own"), what="a start")
+    for name in ("second", "third"):
+        says("start", name, "--duration", "1m", "--", "./train.sh", name)
+    eventually(lambda: "third waits in place " in says("explain", "third"), what="a place")
+    assert "would wait in place" in says("start", "fourth", "--dry-run", "--", "./train.sh")
+    assert smore("jobs", "start", "wide", "--dry-run", "--gpus", "9", "--", "./train.sh") == 1
+    assert "There are 1 such GPU instances" in capsys.readouterr().err
+    assert "0 are free; 1 busy" in says("explain", "second")
+    says("move", "third", "--first")
+    says("hold", "second")
+    eventually(lambda: "it is held" in says("explain", "second").lower(), what="the queue to say it")
+    queue = says("queue")
+    assert queue.index("own") < queue.index("third") < queue.index("second")
+    eventually(lambda: f"begins in {tmp_path} with 7" in says("logs", "own"), what="a line")
+    go_on.touch()
+    assert says("logs", "own", "-f").endswith("ends")
+    says("release", "second")
+    says("stop", "second")
+    eventually(lambda: "second ended" in says("ls"), what="its end")
+    assert "budget 10 %" in says("statement", "own")
+    assert "succeeded" in says("explain", "own")
