@@ -1,7 +1,7 @@
 """
 A handler in a process of its own, without a platform: the program behind ``smore run``.
 
-It reads one :class:`Request` (JSON) from standard input and writes one :class:`Report` (JSON) to standard output; what
+It reads one :class:`LocalRun` (JSON) from standard input and writes one :class:`Report` (JSON) to standard output; what
 the handler prints goes to standard error. The document and the inputs are checked as in the gateway
 (smore/definition/), the handler is loaded and run as in a runner (worker/runner/runner.py), and its answers are checked
 as in a worker (worker/runner/answers.py). There is no sandbox, no limit of memory, and no environment of its own: it has
@@ -34,7 +34,7 @@ from worker.runner import answers, runner
 from worker.runner.resident import Resident
 
 
-class Request(msgspec.Struct, frozen=True):
+class LocalRun(msgspec.Struct, frozen=True):
     """
     What to run: ``document``: the content of the function.yaml; ``folder``: what the entrypoint is imported from, "" =
     it is a module of the platform; ``inputs``: the input of each invocation; ``device``: "cpu" or "cuda".
@@ -57,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, frozen=True):
     """
-    What came of a :class:`Request`. ``cause``: why nothing ran, "" = the handler was loaded; ``phases_ms``: milliseconds
+    What came of a :class:`LocalRun`. ``cause``: why nothing ran, "" = the handler was loaded; ``phases_ms``: milliseconds
     of the load by phase; ``deadline_ms``: the function's; ``missing``: requirements that this interpreter lacks.
     """
 
@@ -124,7 +124,7 @@ def missing(requirements: Sequence[str]) -> list[str]:
     return lacking
 
 
-def run(request: Request) -> Report:
+def run(request: LocalRun) -> Report:
     """Load the handler and run it on the inputs, those that may share a batch together."""
     try:
         name, spec = read_document(request.document)
@@ -140,7 +140,7 @@ def run(request: Request) -> Report:
     return Report(phases_ms=loaded.phases_ms, deadline_ms=spec.deadline_s * 1e3, missing=lacking, outcomes=outcomes)
 
 
-def _load(name: str, spec: FunctionSpec, request: Request) -> _Loaded:
+def _load(name: str, spec: FunctionSpec, request: LocalRun) -> _Loaded:
     """Raises _Refused."""
     absent = [secret for secret in spec.secrets if secret not in os.environ]
     if absent:
@@ -208,7 +208,7 @@ def _batch(loaded: _Loaded, payloads: Sequence[Payload]) -> Iterator[Outcome]:
 
 
 def _serve(given: BinaryIO, answer: BinaryIO) -> None:
-    request = msgspec.json.decode(given.read(), type=Request)
+    request = msgspec.json.decode(given.read(), type=LocalRun)
     # As on a worker: relative paths lead into a scratch folder that ends with the process.
     with TemporaryDirectory(prefix="smore-run-") as scratch:
         os.chdir(scratch)

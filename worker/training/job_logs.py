@@ -24,6 +24,7 @@ from smore.messages.reports import JobReport
 from smore.process import observability
 from smore.process.settings import LogSettings
 from smore.redis.logs import LogWriter, job_log
+from worker.training.record import key_of, log_name
 
 log = observability.logger(__name__)
 
@@ -90,7 +91,7 @@ class JobLogs:
         for key, rank in ranks.items():
             file = self._files.get(key)
             if file is None:
-                path = self._folder / log_name(rank.id, rank.attempt, rank.rank)
+                path = self._folder / log_name(key_of(rank.id, rank.attempt, rank.rank))
                 if not path.exists():
                     continue
                 file = self._files[key] = self._open(rank, path)
@@ -169,11 +170,6 @@ class JobLogs:
                 silent = True
             if stopped:
                 return
-
-
-def log_name(job: str, attempt: int, rank: int) -> str:
-    """The name of the file that a rank prints to."""
-    return f"job-{job}.{attempt}.{rank}.log" if attempt else f"job-{job}.log"
 
 
 def _left_out(count: int) -> str:

@@ -15,7 +15,7 @@ from smore.messages.commands import StartJob
 from worker.inherited import MALLOC, ROOT
 from worker.training import host
 from worker.training.host import Started, Training
-from worker.training.record import TOKEN, Record, Records
+from worker.training.record import TOKEN, Record, Records, log_name
 
 #: Variables, or their first letters, that no job may set, and those that none may that an operator has not started.
 _PLATFORM: Final = ("SMORE_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -52,7 +52,7 @@ class Launcher:
 
     def log(self, record: Record) -> Path:
         """The file of a rank's output."""
-        return self._logs / f"job-{record.key}.log"
+        return self._logs / log_name(record.key)
 
     def refusal(self, command: StartJob) -> str:
         """Why this command may not be obeyed, '' = it may."""

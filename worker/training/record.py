@@ -33,6 +33,16 @@ _BEGIN_S: Final = 10.0
 _LOOK_S: Final = 0.05
 
 
+def key_of(job: str, attempt: int, rank: int) -> str:
+    """What the files of a rank are named after; ``attempt`` 0: a job that was started before there was a queue."""
+    return f"{job}.{attempt}.{rank}" if attempt else job
+
+
+def log_name(key: str) -> str:
+    """The name of the file that a rank prints to."""
+    return f"job-{key}.log"
+
+
 class Record(msgspec.Struct, kw_only=True):
     """What is written down about a job's rank. ``start`` in clock ticks since the boot ``boot``."""
 
@@ -76,7 +86,7 @@ class Record(msgspec.Struct, kw_only=True):
     @property
     def key(self) -> str:
         """What its files are named after."""
-        return f"{self.id}.{self.attempt}.{self.rank}" if self.attempt else self.id
+        return key_of(self.id, self.attempt, self.rank)
 
     def begin(self, pid: int, shim_: int) -> None:
         """Its process and its shim have these numbers."""
