@@ -28,8 +28,8 @@ from pathlib import Path
 
 from bench.report import emit, progress, rounded
 from smore.process.settings import WorkerSettings
+from worker.child_env import ROOT
 from worker.frames import SLACK_MIB, Confinement, Load, Results
-from worker.inherited import ROOT
 from worker.runner.runner_handle import Bounds
 from worker.runner.zygote_handle import Zygote
 

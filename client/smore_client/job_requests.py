@@ -63,7 +63,7 @@ class JobRequests:
 
         >>> job = client.start_job("train", ["zoo.train", "--model", "resnet50"], count=2, duration="2h")
         >>> job.state, job.expected.place, job.expected.message
-        ('queued', 2, 'It needs 2 GPU instances: 1 are free; 3 busy.')
+        ('queued', 2, 'It needs 2 GPU instances: 1 is free; 3 busy.')
         """
         asked = _asked(
             name,
@@ -173,7 +173,7 @@ class JobRequests:
         Why a job waits, runs where it runs, or is over.
 
         >>> client.explain_job("night").summary
-        'It needs 2 GPU instances: 1 are free; 3 busy.'
+        'It needs 2 GPU instances: 1 is free; 3 busy.'
         """
         return (yield from fetch(JobExplanation, request("GET", "jobs", id_, "explain")))
 

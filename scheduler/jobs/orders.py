@@ -43,8 +43,9 @@ class Orders:
 
     def settle(self, at: float, reports: Sequence[Report], under_way: Mapping[str, Attempt]) -> None:
         """
-        Ranks that no attempt under way has: those that live end, and those that have ended may be forgotten, because
-        their end is in Postgres. Of a job that Postgres does not know nothing is ended.
+        Ranks that are reported and belong to no attempt under way: those that live are ended, those that have ended are
+        forgotten, because their end is in Postgres. Left alone are ranks of an attempt that Postgres counts as current or
+        does not know yet, and living processes that the platform did not start or of which Postgres knows no job.
         """
         strays = []
         for report in reports:

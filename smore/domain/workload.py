@@ -8,7 +8,7 @@ import re
 from smore.domain.errors import InvalidSpec
 from smore.domain.quote import quoted
 
-#: Degradation, as a fraction, that is assumed of and by a workload without a profile: each gets half of the device.
+#: Degradation that is assumed between workloads without a profile, as a fraction: 1.0 = each takes twice as long.
 CONSERVATIVE = 1.0
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"

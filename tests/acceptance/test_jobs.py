@@ -90,7 +90,7 @@ def test_an_owner_sees_why_a_training_waits_and_reads_what_it_prints(
     assert "would wait in place" in says("start", "fourth", "--dry-run", "--", "./train.sh")
     assert smore("jobs", "start", "wide", "--dry-run", "--gpus", "9", "--", "./train.sh") == 1
     assert "There are 1 such GPU instances" in capsys.readouterr().err
-    assert "0 are free; 1 busy" in says("explain", "second")
+    assert "none is free; 1 busy" in says("explain", "second")
     says("move", "third", "--first")
     says("hold", "second")
     eventually(lambda: "it is held" in says("explain", "second").lower(), what="the queue to say it")

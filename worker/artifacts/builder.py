@@ -32,8 +32,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from smore.domain.quote import quoted
 from worker import proc
+from worker.child_env import ROOT, for_runners
 from worker.frames import Confinement, packages_of
-from worker.inherited import ROOT, for_runners
 from worker.proc import die_with_parent
 from worker.sandbox import warden as sandbox
 from worker.sandbox.cgroup import RunnerGroup

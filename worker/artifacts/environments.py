@@ -29,8 +29,8 @@ from smore.domain.artifact import Artifact
 from smore.domain.errors import InvalidSpec
 from worker.artifacts.builder import Build
 from worker.artifacts.cache import ArtifactCache, Held
+from worker.child_env import ROOT, scrubbed
 from worker.frames import Confinement
-from worker.inherited import ROOT, scrubbed
 
 #: Imported by the process that runners are forked from (worker/runner/zygote.py, worker/runner/runner.py): never
 #: another version than the platform's.

@@ -1,8 +1,8 @@
 """
 Which idle instance goes when a load needs memory, a keep-alive is over or the leader asks for it.
 
-The order: parked instances first, then idle ones that the leader does not hold, then held ones; within each the least
-recently used first. Decides alone; :mod:`worker.pool.loading` then parks or unloads what was chosen.
+The order: parked instances of other revisions, then idle ones that the leader does not hold, then held ones; within each
+the least recently used first. Decides alone; :mod:`worker.pool.loading` then parks or unloads what was chosen.
 """
 
 from collections.abc import Callable
@@ -79,7 +79,7 @@ class Eviction:
         return sorted(spare, key=lambda instance: instance.used_at)
 
     def evictable(self) -> list[Instance]:
-        """Idle instances in the order in which they go when their memory is needed."""
+        """Idle instances in the order in which they go when their memory is needed; parked ones go before all of them."""
         spare = self.spare()
         held = [
             instance
@@ -107,8 +107,9 @@ class Eviction:
         own = [instance for instance in residents.parked.staying() if instance.key == key]
         coming = sum(instance.runner is None for instance in residents.of(key))
         restored = own[-1] if len(own) > coming else None
-        # What becomes this load's own is part of what it needs: the parked one that it comes out of, or the standby
-        # runner of a GPU. One load that has begun and has no process yet takes the latter.
+        # The load starts from a parked instance of its revision, else from the standby runner of a GPU. The memory that
+        # this process holds already is part of what the load needs. A load that has begun and has no process yet takes
+        # the standby runner.
         taken = not self._memory.on_device(spec) or any(instance.runner is None for instance in residents)
         becoming_mib = restored.memory_mib if restored is not None else 0.0 if taken else self._standby.memory_mib
         excess_mib = self._memory.excess_mib(key, spec) - becoming_mib
@@ -118,7 +119,7 @@ class Eviction:
                 break
             going.append(instance)
             excess_mib -= instance.memory_mib
-        # What leaves already is counted and will be gone in a moment, but it is somebody else's room.
+        # Memory of instances that are leaving counts as used: another load waits for it.
         return _leave(going) if excess_mib <= 0 else None
 
     def expire(self) -> list[Instance]:

@@ -1,6 +1,6 @@
 """
-Secrets of a function, decrypted for the load of its runner, and of a training, for its start. What must stay true: a decrypted
-secret is kept nowhere in the worker.
+Secrets of a function, decrypted in the GPU worker each time its runner is loaded, and of a training, when it starts. What
+must stay true: the worker forgets a decrypted secret as soon as it has handed it on.
 """
 
 import threading

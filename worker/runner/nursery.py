@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from worker.inherited import MALLOC, ROOT, for_runners
+from worker.child_env import MALLOC, ROOT, for_runners
 
 #: Workers that may wait while it imports torch.
 _BACKLOG: Final = 128

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from worker import frames
+from worker.child_env import ROOT
 from worker.frames import Channel
-from worker.inherited import ROOT
 from worker.proc import die_with_parent
 from worker.sandbox import warden
 from worker.sandbox.warden import Cell, Warden

@@ -19,7 +19,7 @@ from typing import Final
 
 from smore.process import observability
 from worker import frames
-from worker.inherited import MALLOC, ROOT, for_runners
+from worker.child_env import MALLOC, ROOT, for_runners
 from worker.runner.output import OutputReader, RunnerOutput
 from worker.runner.runner_handle import Bounds, NoRunner, Runner
 from worker.runner.survivors import end_survivors, write_session

@@ -15,8 +15,8 @@ class Fences:
 
     def put(self, job: str, attempt: int, *, recorded: bool = False) -> None:
         """
-        This attempt and those before it may not start any more. Attempt 0 has no others, so that a command to stop it means
-        whichever runs and puts no fence; only its ``recorded`` end does.
+        This attempt and those before it may not start any more. A command to stop attempt 0 stops whichever attempt runs,
+        so it puts no fence; the ``recorded`` end of attempt 0 does.
         """
         if not attempt and not recorded:
             return

@@ -32,8 +32,8 @@ import msgspec
 from smore.local.embedded import private_folder, write_private
 from smore.process import observability
 from smore.process.environment import settings
+from worker.child_env import ROOT, scrubbed
 from worker.device.device import pinned
-from worker.inherited import ROOT, scrubbed
 from worker.training import shim
 
 log = observability.logger(__name__)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from smore.messages.commands import StartJob
-from worker.inherited import MALLOC, ROOT
+from worker.child_env import MALLOC, ROOT
 from worker.training import host
 from worker.training.host import Started, Training
 from worker.training.record import TOKEN, Record, Records, log_name

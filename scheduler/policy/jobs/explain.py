@@ -71,8 +71,12 @@ def why(
             f" {until:.0f} s; this job may take longer than that ({job.length.most_s:.0f} s in one case of ten)."
         )
     if free < needs.size:
-        return Wait.BUSY, f"It needs {_size(job)}: {free} are free; {counts}."
-    return Wait.ORDER, f"It needs {_size(job)} of one kind and waits for its turn: {free} are free; {counts}."
+        return Wait.BUSY, f"It needs {_size(job)}: {_count(free)} free; {counts}."
+    return Wait.ORDER, f"It needs {_size(job)} of one kind and waits for its turn: {_count(free)} free; {counts}."
+
+
+def _count(free: int) -> str:
+    return f"{free or 'none'} {'is' if free < 2 else 'are'}"
 
 
 def _size(job: Job) -> str:

@@ -1,5 +1,5 @@
 """
-The recorder writes the event stream into Postgres in bulk. It is the only writer of the history.
+The recorder writes the event stream into Postgres in bulk. Nothing else writes the history.
 
 It turns a batch of entries into rows in memory, copies them into temporary tables, and merges those into the history; the
 cursor changes in the same transaction. Then it trims the stream, but never entries that the leader has not read. While
@@ -31,7 +31,7 @@ _PAGE: Final = 1000
 
 class Recorder:
     """
-    Writes the event stream into Postgres. Several may run: the one that works locks the cursor's row.
+    Writes the event stream into Postgres. Several processes may call it: each batch locks the cursor's row.
 
     Raises redis-py's errors where Redis is away, and SQLAlchemy's OperationalError where Postgres is. Nothing is lost, and
     the call may be repeated.

@@ -2,8 +2,8 @@
 -- them. items: id, the attempt that the leader knows. arg.cursor: how far the leader has read the stream, '' = it does
 -- not matter.
 -- Returns {'fenced'} or {now, cursor, claimed id...}: cursor = the id of this decision's entry on the stream where it
--- directly follows the leader's cursor, else ''. An invocation in another state or attempt is passed over: the message
--- still names it, and start.lua refuses it there. A call that is repeated answers as it did the first time and sends
+-- directly follows the leader's cursor, else ''. An invocation in another state or attempt is not claimed; the message
+-- names it all the same, and start.lua will refuse it. A call that is repeated answers as it did the first time and sends
 -- nothing.
 if not is_leader(arg.token) then return { 'fenced' } end
 local fk, gpu = arg.fk, arg.gpu

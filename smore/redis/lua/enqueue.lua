@@ -5,7 +5,7 @@
 local id, fk = arg.id, arg.fk
 local t = us()
 local key = record_key(fk, id)
--- The gateway repeats the call when a connection broke before the answer came.
+-- The gateway sends a call again when its connection to Redis broke before the answer came: the record is there then.
 local earlier = read(key, 'arrival_us', 'deadline_us')
 if earlier.arrival_us then
   return list.admission({ status = 'ok', arrival_us = earlier.arrival_us, deadline_us = earlier.deadline_us })

@@ -1,5 +1,5 @@
 -- Take (arg.token ''), renew or give back (arg.lease_ms 0) the leader's lease. Returns the token, '' = another leads.
--- A token is a number that only grows: every claim carries it, and a former leader's is refused.
+-- A token is a number that only grows: every script that decides gets it and refuses a former leader's.
 local holder = redis.call('GET', P .. 'leader')
 if arg.lease_ms == '0' then
   if holder == arg.token then redis.call('DEL', P .. 'leader') end

@@ -34,7 +34,7 @@ WAITS = {
     "source": "declared",
     "waited_s": 12.4,
     "why": "busy",
-    "message": "It needs 2 GPU instances: 1 are free; 3 busy.",
+    "message": "It needs 2 GPU instances: 1 is free; 3 busy.",
 }
 
 

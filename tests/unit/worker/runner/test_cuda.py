@@ -17,10 +17,10 @@ import pytest
 from smore.domain.invocation import Cause
 from smore.process.settings import WorkerSettings
 from worker import app
+from worker.child_env import for_runners
 from worker.device import driver
 from worker.device.device import CpuPartition
 from worker.frames import Confinement, Item, Load, Loaded, Results
-from worker.inherited import for_runners
 from worker.runner import cuda
 from worker.runner.runner_handle import Bounds, Runner, RunnerFailed
 from worker.runner.zygote_handle import Zygote
