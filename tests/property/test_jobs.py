@@ -218,6 +218,8 @@ class World:
                 self.tell(LimitsChanged(limits=self.limits))
             case "ask":
                 self.tell(QueueAsked(), TrialAsked(spec=JobSpec(id="asked", project="p", count=1 + number % 3)))
+                # A round that is due is due after a question too.
+                self.tell()
             case _:
                 self.tell()
 
