@@ -118,14 +118,22 @@ def _each(plan: JobPlan, workers: int) -> Iterator[tuple[int, dict[str, dict[str
 
 
 def intervals(plan: JobPlan, by: Values) -> dict[str, Interval]:
-    """Means by setting, advantages of the first over the others, and reductions between every two."""
-    found = {f"{name}.{policy}": interval(series) for policy, of in by.items() for name, series in of.items()}
+    """
+    Means by setting, advantages of the first over the others, and reductions between every two. A seed counts once: what
+    it gives under several truths is averaged first, because these runs share their jobs.
+    """
+
+    def over_seeds(series: Sequence[float]) -> Interval:
+        truths = len(plan.truths)
+        return interval([sum(series[seed :: plan.seeds]) / truths for seed in range(plan.seeds)])
+
+    found = {f"{name}.{policy}": over_seeds(series) for policy, of in by.items() for name, series in of.items()}
     first, *others = plan.policies
     for other in others:
         for name, series in by[other].items():
             sign = -1.0 if name in MORE else 1.0
             differences = [sign * (theirs - ours) for ours, theirs in zip(by[first][name], series, strict=True)]
-            found[f"advantage.{name}.{other}"] = interval(differences)
+            found[f"advantage.{name}.{other}"] = over_seeds(differences)
     for name in REDUCED:
         for ours in plan.policies:
             for theirs in plan.policies:
@@ -134,7 +142,7 @@ def intervals(plan: JobPlan, by: Values) -> dict[str, Interval]:
                         1.0 - mine / other if other > 0 else 0.0
                         for mine, other in zip(by[ours][name], by[theirs][name], strict=True)
                     ]
-                    found[f"reduction.{name}.{ours}.{theirs}"] = interval(parts)
+                    found[f"reduction.{name}.{ours}.{theirs}"] = over_seeds(parts)
     return found | _ratios(plan, by)
 
 

@@ -165,6 +165,13 @@ def test_a_guide_names_the_files_and_the_image_of_the_trainings_before_the_first
         assert all((ROOT / file).is_file() for file in line.split(":")), line
 
 
+def test_no_service_has_a_name_of_its_own_and_the_hosts_at_once() -> None:
+    """An engine refuses to start such a container."""
+    for overlays in ((), ("docker-compose.cpu.yml",)):
+        for name, service in composed(*overlays).items():
+            assert not {"hostname", "uts"} <= set(service), name
+
+
 def test_the_node_knows_no_password_of_postgres() -> None:
     environment = composed()["node"]["environment"]
     assert "SMORE_POSTGRES__URL" not in environment

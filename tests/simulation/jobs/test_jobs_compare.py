@@ -1,6 +1,7 @@
 """``python -m scheduler.simulation compare`` for presets of trainings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ def test_a_preset_of_several_truths_says_the_worst_ratio(tmp_path: Path, capsys:
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + 2 * 2 * 3
     assert main([*command, "--seeds", "1"]) == 0
     assert "mean completion of smore-jobs over the others':" in capsys.readouterr().out
+
+
+def test_runs_of_a_seed_under_several_truths_narrow_no_interval() -> None:
+    series = {"sjf": [1.0, 3.0, 2.5], "fifo": [2.0, 3.5, 4.5]}
+    of_one = {policy: {"jct": of, "wait": of} for policy, of in series.items()}
+    of_two = {policy: {"jct": 2 * of, "wait": 2 * of} for policy, of in series.items()}
+    one = trainings.plan("jobs-small", "sjf,fifo", 3, "constant=1.5", 0.0, 0.0, ())
+    two = replace(one, truths=("constant=1.5", "constant=1.5"))
+    for name, interval in trainings.intervals(one, of_one).items():
+        assert trainings.intervals(two, of_two)[name] == pytest.approx(interval), name
 
 
 def test_without_json_a_table_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
