@@ -84,8 +84,7 @@ COLD_S: Final = {
     "deepfm": 0.6,
     "segnet": 1.6,
 }
-#: The batch at which the demands and times above hold: the middle one of A54 for trainings, one row for functions
-#:.
+#: The batch at which the demands and times above hold: the middle one of A54 for trainings, one row for functions.
 REFERENCE_BATCH: Final = {"training": 64, "function": 1}
 #: The four batches of each side (A6, A54): what a predictor is trained on.
 BATCHES: Final = {"training": (16, 32, 64, 128), "function": (1, 8, 16, 32)}

@@ -145,6 +145,10 @@ class _Steps:
             took_ms = [phases[part] for part in parts if part in phases]
             if took_ms:
                 self._end(step, sum(took_ms) / 1e3)
+        run_ms = measured.get("run_ms", 0.0)
+        if deployed.deadline_ms is not None and run_ms > deployed.deadline_ms:
+            unmet = f"A run took {run_ms:.0f} ms and the deadline is {deployed.deadline_ms:g} ms: none can meet it."
+            print(unmet, file=sys.stderr, flush=True)
 
     def _end(self, step: str, took_s: float, size: str = "") -> None:
         print(f"{step:<12}{took_s:7.2f} s{f'  {size}' if size else ''}", file=sys.stderr, flush=True)

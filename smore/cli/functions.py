@@ -52,9 +52,10 @@ def show_function(name: FunctionName, output: OutputOption = Output.YAML) -> Non
 def revisions(name: FunctionName, output: OutputOption = Output.TABLE) -> None:
     """A function's revisions."""
     with connected() as client:
-        listed = client.revisions(name)
+        listed, serving = client.revisions(name), client.function(name).revision
     columns: list[Column[Any]] = [
         ("revision", lambda r: r.revision),
+        ("serves", lambda r: "yes" if r.revision == serving else None),
         ("state", lambda r: r.state),
         ("entrypoint", lambda r: r.entrypoint),
         ("created", lambda r: moment(r.created_at)),

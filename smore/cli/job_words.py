@@ -82,8 +82,8 @@ def outlook(expected: Any) -> str:
         until(expected.end_at, expected.end_late_at),
     )
     if starts is None:
-        return "nobody can say when it starts"
-    return f"expected to start {starts}" + (f" and to end {ends}" if ends else "")
+        return "Nobody can say yet when it starts."
+    return f"It is expected to start {starts}" + (f" and to end {ends}." if ends else ".")
 
 
 def placed(job: Any) -> str:
@@ -95,13 +95,13 @@ def placed(job: Any) -> str:
         return f"{job.name} is held: smore jobs release {job.name}"
     if job.expected is None:
         return f"{job.name} is {job.state}; no job scheduler has decided about it yet: smore jobs queue"
-    return f"{job.name} waits in place {job.expected.place}: {job.expected.message} It is {outlook(job.expected)}."
+    return f"{job.name} waits in place {job.expected.place}: {job.expected.message} {outlook(job.expected)}"
 
 
 def tried(name: str, trial: Any) -> str:
     """What would become of a job that came now."""
     expected = trial.expected
     if not trial.gpus:
-        return f"{name} would wait in place {expected.place}: {expected.message} It is {outlook(expected)}."
+        return f"{name} would wait in place {expected.place}: {expected.message} {outlook(expected)}"
     ends = until(expected.end_at, expected.end_late_at)
     return f"{name} would start now on {', '.join(trial.gpus)}" + (f", expected to end {ends}" if ends else "")

@@ -205,7 +205,7 @@ def explain(job: JobId, output: OutputOption = Output.TABLE) -> None:
         say(
             f"{answer.name} waits in place {expected.place} since {job_words.span(expected.waited_s)}: {answer.summary}"
         )
-        say(f"It is {job_words.outlook(expected)}.")
+        say(job_words.outlook(expected))
     else:
         ends = job_words.until(expected.end_at, expected.end_late_at)
         on = f" on {', '.join(expected.gpus)}" if expected.gpus else ""

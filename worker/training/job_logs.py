@@ -87,7 +87,12 @@ class JobLogs:
         """Send what was written since the last call. Raises redis-py's errors; then it is sent by the next call."""
         ranks = {(rank.id, rank.attempt, rank.rank): rank for rank in self._ranks()}
         for key in self._files.keys() - ranks.keys():
-            del self._files[key]
+            # Its end was recorded before its last lines were sent.
+            file = self._files[key]
+            if file.path.exists():
+                self._send(file, over=True)
+            if not file.path.exists() or file.path.stat().st_size == file.at:
+                del self._files[key]
         for key, rank in ranks.items():
             file = self._files.get(key)
             if file is None:

@@ -45,7 +45,8 @@ def why(
     most = projects.most(job.spec.project)
     if projects.room(job.spec.project) < needs.size:
         have = projects.held[job.spec.project]
-        return Wait.LIMIT, f"Its project may hold {most:g} GPU instances and holds {have}; it needs {needs.size}."
+        held = f"{most:g} GPU instance{'' if most == 1 else 's'}"
+        return Wait.LIMIT, f"Its project may hold {held} and holds {have}; it needs {needs.size}."
     others = kept.gpus if kept is not None and kept.id != job.spec.id else frozenset[str]()
     refused = counted.get((needs, bool(others)))
     if refused is None:

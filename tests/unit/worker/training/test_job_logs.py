@@ -40,6 +40,7 @@ class Stage:
         self.log = Log()
         self.state = "running"
         self.attempt = 1
+        self.reported = True
         self.worker()
 
     def worker(self) -> None:
@@ -59,7 +60,7 @@ class Stage:
                     iterations=0,
                     attempt=self.attempt,
                 )
-            ],
+            ][: self.reported],
         )
 
     def print(self, text: str) -> None:
@@ -115,3 +116,16 @@ def test_what_is_printed_faster_than_allowed_is_left_out_and_said(stage: Stage) 
     for _ in range(5):
         stage.sender.send()
     assert stage.log.lines()[-1] == "end"
+
+
+def test_what_was_printed_last_is_sent_of_a_rank_that_is_forgotten(stage: Stage) -> None:
+    stage.print("one\n")
+    stage.sender.send()
+    stage.print("ends")
+    stage.reported, stage.log.away = False, True
+    with pytest.raises(redis.ConnectionError):
+        stage.sender.send()
+    stage.log.away = False
+    stage.sender.send()
+    stage.sender.send()
+    assert stage.log.lines() == ["one", "ends"]
