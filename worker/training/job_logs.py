@@ -88,10 +88,10 @@ class JobLogs:
         ranks = {(rank.id, rank.attempt, rank.rank): rank for rank in self._ranks()}
         for key in self._files.keys() - ranks.keys():
             # Its end was recorded before its last lines were sent.
-            file = self._files[key]
-            if file.path.exists():
-                self._send(file, over=True)
-            if not file.path.exists() or file.path.stat().st_size == file.at:
+            forgotten = self._files[key]
+            if forgotten.path.exists():
+                self._send(forgotten, over=True)
+            if not forgotten.path.exists() or forgotten.path.stat().st_size == forgotten.at:
                 del self._files[key]
         for key, rank in ranks.items():
             file = self._files.get(key)

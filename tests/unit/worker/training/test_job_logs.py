@@ -60,7 +60,7 @@ class Stage:
                     iterations=0,
                     attempt=self.attempt,
                 )
-            ][: self.reported],
+            ][: int(self.reported)],
         )
 
     def print(self, text: str) -> None:
