@@ -75,6 +75,12 @@ def over(worker: Jobs, attempt: int = 1, rank: int = 0) -> JobReport:
     return report_of(worker, attempt, rank)
 
 
+def environment_of(pid: int) -> dict[str, str]:
+    """Of a rank; a process has its variables only once its program is loaded."""
+    eventually(lambda: "RANK" in proc.environment_of(pid), what="the program of a rank")
+    return dict(proc.environment_of(pid))
+
+
 def test_two_ranks_of_one_home_share_nothing_and_find_each_other(node: Node) -> None:
     first, second = node.worker("g0"), node.worker("g1")
     gang: dict[str, Any] = {"world": 2, "local_world": 2, "gpus": ["g0", "g1"], "iterations": 90}
@@ -84,7 +90,7 @@ def test_two_ranks_of_one_home_share_nothing_and_find_each_other(node: Node) -> 
     first.start(command(rank=0, **gang))
     one, other = running(first), running(second, rank=1)
     assert len(first.reports()) == 1, "the same command twice is one rank"
-    environments = [proc.environment_of(pid) for pid in (one.pid, other.pid)]
+    environments = [environment_of(pid) for pid in (one.pid, other.pid)]
     assert [(env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) for env in environments] == [
         ("0", "0", "2", "2"),
         ("1", "1", "2", "2"),
@@ -120,7 +126,7 @@ def test_two_ranks_of_one_home_share_nothing_and_find_each_other(node: Node) -> 
 def test_a_gang_over_several_nodes_meets_where_rank_0_is_reached(node: Node) -> None:
     first = node.worker("g0")
     first.start(command(world=2, gpus=["g0", "elsewhere"]))
-    assert proc.environment_of(running(first).pid)["MASTER_ADDR"] == "10.0.0.7"
+    assert environment_of(running(first).pid)["MASTER_ADDR"] == "10.0.0.7"
     meeting = Rendezvous(node.client, "smore:").find("j", 1)
     assert meeting is not None and meeting.address == "10.0.0.7"
     assert Rendezvous(node.client, "smore:").open("j", 1, Meeting("a", 1)) == meeting, "the first word holds"
