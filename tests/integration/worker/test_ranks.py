@@ -142,7 +142,7 @@ def test_local_rank_is_the_number_of_the_device(node: Node) -> None:
     near = [Report(gpu=gpu, node="here", visible=f"GPU-{gpu}", **device) for gpu in ("g0", "g1")]
     worker = node.worker("g1", reports=[*near, Report(gpu="g2", node="there", visible="GPU-g2", **device)])
     worker.start(command(world=3, rank=0, local_rank=0, local_world=2, gpus=["g1", "g2", "g0"]))
-    assert proc.environment_of(running(worker).pid)["CUDA_VISIBLE_DEVICES"] == "GPU-g1,GPU-g0"
+    assert environment_of(running(worker).pid)["CUDA_VISIBLE_DEVICES"] == "GPU-g1,GPU-g0"
 
 
 def test_an_older_attempt_ends_and_never_starts_again(node: Node) -> None:
@@ -215,7 +215,7 @@ def test_a_start_that_was_cut_short_is_taken_up(node: Node) -> None:
 def test_secrets_are_given_by_the_worker_and_may_undo_nothing(node: Node) -> None:
     worker = node.worker("g0", secrets={"token": "s3cret"})
     worker.start(command(env={"PLAIN": "1"}, secrets={"HF_TOKEN": "token", "SMORE_TRACK": "token"}))
-    given = proc.environment_of(running(worker).pid)
+    given = environment_of(running(worker).pid)
     assert (given["PLAIN"], given["HF_TOKEN"]) == ("1", "s3cret") and given["SMORE_TRACK"].endswith("j.1.0.track")
     written = (node.home / "run" / "jobs" / "j.1.0.json").read_text()
     assert "s3cret" not in written and "PLAIN" not in written
@@ -263,14 +263,14 @@ def test_a_rank_whose_others_never_come_is_refused(node: Node, monkeypatch: pyte
 def test_each_attempt_has_a_folder_of_checkpoints_that_begins_with_the_last(node: Node) -> None:
     worker = node.worker("g0")
     worker.start(command())
-    folder = Path(proc.environment_of(running(worker).pid)["SMORE_CHECKPOINT"])
+    folder = Path(environment_of(running(worker).pid)["SMORE_CHECKPOINT"])
     assert folder.stat().st_mode & 0o077 == 0 and list(folder.iterdir()) == []
     for name in ("checkpoint-8.pt", "checkpoint-10.pt", "checkpoint-12.pt.tmp", "other-99"):
         (folder / name).write_text(name)
     eventually(lambda: report_of(worker).checkpoint_iterations == 10, what="it is seen")
     # Attempt 2 never began anywhere; 3 goes on from what 1 left.
     worker.start(command(attempt=3, seed_attempt=2))
-    later = Path(proc.environment_of(running(worker, attempt=3).pid)["SMORE_CHECKPOINT"])
+    later = Path(environment_of(running(worker, attempt=3).pid)["SMORE_CHECKPOINT"])
     assert later != folder and [path.name for path in later.iterdir()] == ["checkpoint-10.pt"]
     assert report_of(worker, attempt=3).checkpoint_iterations == 10
     (folder / "checkpoint-20.pt").write_text("of an attempt that is past")
