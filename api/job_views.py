@@ -52,8 +52,8 @@ def shown(job: "Job", reports: Sequence[JobReport], of_queue: PublishedJob | Non
         queued_at=_moment(job.queued_at),
         started_at=_moment(job.started_at),
         ended_at=_moment(job.ended_at),
-        # What was done before a restart of the job or of its worker counts too.
-        iterations=max(job.iterations, min((report.iterations for report in reports), default=0)),
+        # What an attempt lost with its end is made again, and counts once.
+        iterations=max(job.reached, job.began_with + min((report.iterations for report in reports), default=0)),
         iterations_wanted=request.iterations or None,
         duration_s=request.duration_s or None,
         restarts=request.restarts,

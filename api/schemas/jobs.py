@@ -136,7 +136,8 @@ class Job(BaseModel):
     what was asked for. ``attempt``: its starts so far, of which ``restarted`` after failures; ``expected``: what the job
     scheduler said of it last, null = nothing, or it is over.
 
-    ``iterations``: done, over all attempts. Iteration times are means in seconds over the last window: ``solo_s`` while
+    ``iterations``: done, over all attempts, and never fewer than before: those that an attempt makes again because they
+    came after its checkpoint count once. Iteration times are means in seconds over the last window: ``solo_s`` while
     no function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation``
     = shared / solo - 1, null = not known yet.
 

@@ -363,6 +363,7 @@ class Lead:
             job=attempt.job,
             attempt=attempt.attempt,
             iterations=attempt.iterations,
+            began_with=attempt.began_with,
             checkpoint=attempt.checkpoint,
             home=attempt.home,
         )

@@ -5,7 +5,7 @@ from typing import Final
 
 from scheduler.policy.jobs.events import Event, GpuLost, GpuSeen
 from smore.domain.job import JobState
-from smore.messages.reports import Report, WarmState
+from smore.messages.reports import Report
 
 #: A gap between two looks, seconds, after which it was the looking that stood still and not the GPU instances.
 _GAP_S: Final = 10.0
@@ -96,7 +96,7 @@ def _seen(
         mig=report.kind == "mig",
         closed=_closed(report, paused, allowed),
         attached=len(others),
-        held=sum(instance.state is not WarmState.LOADING for instance in report.warm),
+        held=sum(instance.held for instance in report.warm),
     )
 
 

@@ -28,6 +28,8 @@ class WarmInstance(msgspec.Struct, frozen=True, kw_only=True):
     #: The longest of the revision's last runs here, seconds: for so long the run gate cannot stop it. 0 = it has not run
     #: yet.
     longest_s: float = 0.0
+    #: The leader has asked to keep it here (``min_warm``, a forecast).
+    held: bool = False
 
 
 class ParkedInstance(msgspec.Struct, frozen=True, kw_only=True):

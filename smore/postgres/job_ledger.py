@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, func, select, update
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
@@ -41,13 +41,14 @@ class PastRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """
-    Of an attempt: ``iterations`` of the job done in all; ``checkpoint``: those that its last complete checkpoint holds,
+    Of an attempt: ``iterations`` of the job done in all, of which it ``began_with`` some; ``checkpoint``: those that its last complete checkpoint holds,
     on the node ``home`` ('' = every node sees it).
     """
 
     job: str
     attempt: int
     iterations: int
+    began_with: int
     checkpoint: int
     home: str
 
@@ -173,7 +174,10 @@ class JobLedger:
         with self._fenced() as session:
             for each in sorted(changes, key=lambda each: each.job):
                 of_attempt = (JobAttemptRow.job == each.job, JobAttemptRow.attempt == each.attempt)
-                session.execute(update(JobAttemptRow).where(*of_attempt).values(iterations=each.iterations))
+                # Ranks that a new leader has not heard of yet have made nothing that it knows.
+                done = func.greatest(JobAttemptRow.iterations, each.iterations)
+                told = {"iterations": done, "iterations_from": each.began_with}
+                session.execute(update(JobAttemptRow).where(*of_attempt).values(told))
                 if each.checkpoint:
                     # A checkpoint of an older attempt counts for nothing.
                     of_job = (JobRow.id == each.job, JobRow.attempt == each.attempt)

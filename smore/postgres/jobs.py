@@ -67,6 +67,8 @@ class Job:
     short_ends: int = 0
     iterations: int = 0
     home: str = ""
+    reached: int = 0
+    began_with: int = 0
     estimate_s: float | None = None
     estimate_90_s: float | None = None
     estimate_source: str = ""

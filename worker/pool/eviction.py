@@ -64,6 +64,15 @@ class Eviction:
         instances, until = self._holds.get(key, (0, 0.0))
         return instances if self._residents.clock() < until else 0
 
+    def held(self) -> list[Instance]:
+        """The instances that the leader holds: busy and loading ones count before idle ones."""
+        held: list[Instance] = []
+        for key, instances in self._residents.by_revision():
+            staying = [instance for instance in instances if not instance.leaving]
+            staying.sort(key=lambda instance: (instance.state is WarmState.IDLE, -instance.used_at))
+            held += staying[: self._held(key)]
+        return held
+
     # ---- the order ---------------------------------------------------------------------------------------------------
 
     def spare(self) -> list[Instance]:

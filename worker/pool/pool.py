@@ -166,7 +166,12 @@ class Pool:
             window_over=window_over,
         )
         self.status = Status(
-            gpu=gpu, residents=self._residents, memory=self._memory, standby=self._standby, crashes=self._crashes
+            gpu=gpu,
+            residents=self._residents,
+            memory=self._memory,
+            standby=self._standby,
+            crashes=self._crashes,
+            eviction=self._eviction,
         )
 
     def start(self) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from smore.messages import stream
 from smore.messages.reports import ParkedInstance, WarmInstance, WarmState
 from worker.pool.crashes import Crashes
+from worker.pool.eviction import Eviction
 from worker.pool.memory import Memory
 from worker.pool.quarantine import Key
 from worker.pool.residents import Residents
@@ -22,8 +23,11 @@ class Status:
     itself and two answers may differ by what happened between them.
     """
 
-    def __init__(self, *, gpu: str, residents: Residents, memory: Memory, standby: Standby, crashes: Crashes) -> None:
+    def __init__(
+        self, *, gpu: str, residents: Residents, memory: Memory, standby: Standby, crashes: Crashes, eviction: Eviction
+    ) -> None:
         self._gpu = gpu
+        self._eviction = eviction
         self._residents = residents
         self._memory = memory
         self._standby = standby
@@ -41,6 +45,7 @@ class Status:
         residents = self._residents
         now = residents.clock()
         with residents.lock:
+            held = self._eviction.held()
             return [
                 WarmInstance(
                     function=instance.function,
@@ -50,6 +55,7 @@ class Status:
                     pid=instance.runner.pid if instance.runner is not None else 0,
                     idle_s=round(now - instance.used_at, 3) if instance.state is WarmState.IDLE else 0.0,
                     longest_s=round(max(self._runs_s.get(instance.key, ()), default=0.0), 6),
+                    held=instance in held,
                 )
                 for instance in residents
                 if not instance.leaving

@@ -34,6 +34,7 @@ _ROWS = (
     "invocations",
     "executions",
     "decisions",
+    "job_decisions",
     "gpu_samples",
     "job_windows",
     "loss_windows",
@@ -107,6 +108,13 @@ def rows_before(before: datetime) -> Iterator[_Retirement]:
         ("traces", "until_at"),
     ):
         yield _retirement(table, column, before)
+
+    # The explanation of a job that is not over needs all of its decisions.
+    rows = (
+        "SELECT d.ctid FROM job_decisions AS d JOIN jobs AS j ON j.id = d.job WHERE d.at < %(before)s"
+        " AND j.ended_at < %(before)s LIMIT %(chunk)s"
+    )
+    yield "job_decisions", _deletion("job_decisions", rows), before
 
     # The statement of a job that still runs needs all of its windows.
     rows = (

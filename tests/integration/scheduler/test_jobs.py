@@ -9,6 +9,7 @@ import pytest
 import redis
 from sqlalchemy import Engine
 
+from api import job_views
 from scheduler.jobs.lead import Lead
 from scheduler.jobs.recording import replay
 from scheduler.policy.jobs.knobs import SETTINGS
@@ -135,6 +136,21 @@ def test_a_failed_training_is_started_again_from_its_checkpoint(stage: Stage) ->
     again = stage.job(job)
     assert (again.state, again.attempt) == (JobState.STARTING, 2)
     assert {stage.ranks.gpus[gpu] for gpu in again.gpus} == {waits.home}
+    # Its last checkpoint was written after the last report of the first attempt.
+    stage.ranks.tell(job.id, again.gpus[:1], checkpoint_iterations=35)
+    stage.pass_by(6)
+    assert shown(stage, job) == (40, 35), "what the first attempt reached, and what the second one began with"
+    stage.ranks.tell(job.id, iterations=3)
+    stage.pass_by(6)
+    assert shown(stage, job)[0] == 40
+    stage.ranks.tell(job.id, iterations=7)
+    assert shown(stage, job)[0] == 42
+    stage.pass_by(6)
+    stage.ranks.silent |= set(again.gpus)
+    stage.new_lead()
+    stage.pass_by(0)
+    assert stage.jobs.attempts(job.id)[1].iterations == 42, "a new leader has heard nothing of its ranks yet"
+    stage.ranks.silent.clear()
     stage.ranks.tell(job.id, state="ended", exit_code=1)
     stage.pass_by()
     stage.pass_by()
@@ -144,6 +160,12 @@ def test_a_failed_training_is_started_again_from_its_checkpoint(stage: Stage) ->
     assert stage.jobs.restart("default", job.id).state is JobState.QUEUED
     stage.pass_by()
     assert (stage.job(job).state, stage.job(job).attempt) == (JobState.STARTING, 3)
+
+
+def shown(stage: Stage, job: Job) -> tuple[int, int]:
+    """A job's iterations as the API shows them, and those that its last attempt began with."""
+    ranks = [rank for (_, id_, _), rank in stage.ranks.ranks.items() if id_ == job.id]
+    return job_views.shown(stage.job(job), ranks).iterations, stage.jobs.attempts(job.id)[-1].iterations_from
 
 
 def test_a_silent_host_loses_its_trainings_and_a_rank_that_turns_up_later_ends(stage: Stage) -> None:

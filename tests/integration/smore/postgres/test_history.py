@@ -30,6 +30,7 @@ from smore.postgres.history.reader import Reader
 from smore.postgres.history.recorder import Recorder
 from smore.postgres.history.retention import measure, retain
 from smore.postgres.history.values import Harvest
+from smore.postgres.job_ledger import Decided, JobLedger
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import make_engine
 from smore.process.observability import RECORD_SKIPPED, RETIRED
@@ -554,13 +555,17 @@ def test_decisions_from_before_they_were_packed_are_read() -> None:
     assert unpack_reasons(told) == unpack_reasons(pack_reasons(told)) == told
 
 
-def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
+def test_the_windows_and_decisions_of_a_job_outlast_the_retention_while_it_runs(
     recorder: Recorder, reader: Reader, store: Store, engine: Engine, redis_client: "redis.Redis"
 ) -> None:
     running, ended = (placed(store, name, ["cpu0"]).id for name in ("running", "ended"))
     windows = [closed_window(time.time() - days * 86_400) for days in (9, 1)]
     emit(redis_client, *(told(job, windows, time.time_ns() // 1000) for job in (running, ended, "unknown")))
     recorder.drain()
+    ledger = JobLedger(engine)
+    ledger.lead()
+    for job in (running, ended):
+        ledger.note(job, 1, Decided(kind="stop"))
 
     def kept() -> list[int]:
         found = [reader.closed(job).get("cpu0") for job in (running, ended, "unknown")]
@@ -571,6 +576,7 @@ def test_the_windows_of_a_job_outlast_the_retention_while_it_runs(
     assert (retain(engine, 5.0), kept()) == (0, [2, 2, 1]), "it has only just ended"
     retain(engine, 1e-9)
     assert kept() == [2, 0, 0]
+    assert [len(store.jobs.decisions(job)) for job in (running, ended)] == [1, 0]
 
 
 def test_times_of_a_workload_alone(engine: Engine, reader: Reader) -> None:

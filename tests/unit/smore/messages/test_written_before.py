@@ -83,7 +83,7 @@ REPORT = (
     b'{"version":1,"gpu":"g","boot":"b","at":1.5,"kind":"cpu","device":"d","sharing_mode":"solo","slots":2,'
     b'"memory_total_mib":64.0,"memory_used_mib":8.0,"utilisation":0.5,"utilisation_counter":"none",'
     b'"function_utilisation":0.25,"counters":{},"health":"","running":1,"warm":[{"function":"p/f","revision":3,'
-    b'"state":"idle","memory_mib":4.0,"pid":9,"idle_s":0.0,"longest_s":0.0}],"parked":[],"jobs":[{"id":"j","project":"p",'
+    b'"state":"idle","memory_mib":4.0,"pid":9,"idle_s":0.0,"longest_s":0.0,"held":false}],"parked":[],"jobs":[{"id":"j","project":"p",'
     b'"state":"running","pid":7,"memory_mib":1.0,"reserve_mib":0.0,"iterations":9,"window_s":0.0,"solo_s":0.0,'
     b'"solo_count":0,"shared_s":0.0,"shared_count":0,"exit_code":null,"workload":"","budget":0.1,"measured":true,'
     b'"suspended":false,"reason":"","windows":[{"start":1.0,"end":2.0,"before_s":0.1,"before_n":3,"closed_s":0.2,'

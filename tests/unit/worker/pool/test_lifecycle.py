@@ -155,6 +155,16 @@ def test_several_are_held_and_the_rest_goes() -> None:
     assert after_upkeep(stage) == ["a"]
 
 
+def test_reports_say_which_are_held() -> None:
+    stage = Stage(500)
+    prewarm(stage, "a", 2, 60.0, max_warm=4)
+    stage.run("b")
+    seats = [stage.acquire("a", max_warm=4) for _ in range(3)]
+    stage.pool.release(seats.pop())
+    told = sorted((one.function, one.state.value, one.held) for one in stage.pool.status.warm())
+    assert told == [("p/a", "busy", True), ("p/a", "busy", True), ("p/a", "idle", False), ("p/b", "idle", False)]
+
+
 def test_what_the_stream_did_not_take_is_offered_again() -> None:
     stage = Stage()
     prewarm(stage, "a")
