@@ -34,6 +34,7 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
+    literal_column,
     make_url,
     select,
     table,
@@ -195,11 +196,11 @@ class RevisionRow(Base):
     settled_at: Mapped[datetime | None]
 
 
-def _of_attempts(name: str, job: Mapped[str]) -> ScalarSelect[int]:
-    """The largest of a column of :class:`JobAttemptRow` over the attempts of a job, 0 = there is none."""
+def _of_attempts(name: str) -> ScalarSelect[int]:
+    """The largest of a column of :class:`JobAttemptRow` over the attempts of a :class:`JobRow`, 0 = there is none."""
     attempts = table("job_attempts", column("job"), column(name, BigInteger))
-    largest = select(func.coalesce(func.max(attempts.c[name]), 0)).where(attempts.c.job == job)
-    return largest.correlate_except(attempts).scalar_subquery()
+    largest = func.coalesce(func.max(attempts.c[name]), 0)
+    return select(largest).where(attempts.c.job == literal_column("jobs.id")).scalar_subquery()
 
 
 class JobRow(Base):
@@ -212,8 +213,9 @@ class JobRow(Base):
     refused it or let it go, or ended it. Times in seconds: ``waited_s`` in the queue and ``ran_s`` on GPU instances,
     both until the last change; ``not_before``: the end of its back-off. ``moved``: its place among operators' orders, 0 =
     none. ``iterations`` that its last complete checkpoint holds, which lies on the node ``home`` ('' = every node sees
-    it). ``reached``: the most that an attempt has come to; ``began_with``: what the last attempt began with. ``estimate_*``: what was expected of its length when it started last. ``ratios``: of one that succeeded, source
-    of a length → what it really took over what that source told.
+    it). ``reached``: the most iterations that an attempt has come to; ``began_with``: what the last attempt began with.
+    ``estimate_*``: what was expected of its length when it started last. ``ratios``: of one that succeeded, source of a
+    length → what it really took over what that source told.
     """
 
     __tablename__ = "jobs"
@@ -253,8 +255,8 @@ class JobRow(Base):
     short_ends: Mapped[int] = mapped_column(server_default=text("0"))
     iterations: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     home: Mapped[str] = mapped_column(server_default="")
-    reached: Mapped[int] = column_property(_of_attempts("iterations", id))
-    began_with: Mapped[int] = column_property(_of_attempts("iterations_from", id))
+    reached: Mapped[int] = column_property(_of_attempts("iterations"))
+    began_with: Mapped[int] = column_property(_of_attempts("iterations_from"))
     estimate_s: Mapped[float | None]
     estimate_90_s: Mapped[float | None]
     estimate_source: Mapped[str] = mapped_column(server_default="")
