@@ -542,9 +542,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ``grace_s`` are what was asked for. ``attempt``: its starts so far, of which ``restarted`` after failures;
     ``expected``: what the job scheduler said of it last, None = nothing, or it is over.
 
-    ``iterations``: done, over all attempts. Iteration times are means in seconds over the last window: ``solo_s`` while
-    no function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation``
-    = shared / solo - 1, None = not known yet.
+    ``iterations``: done, over all attempts, and never fewer than before: those that an attempt makes again because they
+    came after its checkpoint count once. Iteration times are means in seconds over the last window: ``solo_s`` while no
+    function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation`` =
+    shared / solo - 1, None = not known yet.
 
     ``loss`` is what functions cost it by the last ``loss_windows`` closed windows, with its 95 % interval: a fraction
     like ``budget``, None = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.

@@ -41,8 +41,8 @@ class PastRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """
-    Of an attempt: ``iterations`` of the job done in all, of which it ``began_with`` some; ``checkpoint``: those that its last complete checkpoint holds,
-    on the node ``home`` ('' = every node sees it).
+    Of an attempt: ``iterations`` of the job done in all; those that it ``began_with``; ``checkpoint``: those that its last
+    complete checkpoint holds, on the node ``home`` ('' = every node sees it).
     """
 
     job: str
