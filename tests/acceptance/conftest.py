@@ -31,7 +31,8 @@ def running(home: Path, settings: Mapping[str, str]) -> Iterator[Platform]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     before = dict(os.environ)
-    os.environ |= {"SMORE_API__PORT": str(port), **settings}
+    # Nobody waits ten seconds for a training to be started again.
+    os.environ |= {"SMORE_API__PORT": str(port), "SMORE_JOBS__KNOBS": '{"back_off_s": 0.5}', **settings}
     try:
         end = local.up(home, config=Settings(), partitions=partitions())
     except BaseException:

@@ -1,9 +1,13 @@
 """A whole platform in processes, as a test sees it, and what it runs on."""
 
 import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 
@@ -68,6 +72,24 @@ class Platform:
             "spec": {"entrypoint": entrypoint, **spec},
         }
         self.client.deploy(body)
+
+
+@contextmanager
+def second_worker(platform: Platform, gpu: str = "second") -> Iterator[None]:
+    """Another GPU worker of the platform's home, on the same cores. What runs there must have ended."""
+    running = psutil.Process(platform.pid(platform.worker))
+    variables = running.environ() | {"SMORE_WORKER__GPU": gpu, "SMORE_METRICS_PORT": "0"}
+    with open(platform.home / "logs" / f"worker-{gpu}.log", "wb") as log:
+        worker = subprocess.Popen(running.cmdline(), env=variables, cwd=running.cwd(), stdout=log, stderr=log)
+    try:
+        eventually(lambda: gpu in {report.gpu for report in platform.reports()}, 30, "the second worker")
+        yield
+    finally:
+        worker.terminate()
+        worker.wait(30)
+        # It never was, for the modules to come.
+        platform.redis.srem("smore:gpus", gpu)
+        platform.redis.delete(f"smore:gpu:{gpu}")
 
 
 def partitions() -> int | tuple[local.Partition, ...]:

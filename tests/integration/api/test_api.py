@@ -28,15 +28,18 @@ from api.invoke import explain
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause, State
+from smore.domain.job import Action, JobRequest
 from smore.messages import stream
 from smore.messages.commands import AttachJob, decode_command
 from smore.messages.degradation import Table, Weight
+from smore.messages.job_queue import TrialAnswer
 from smore.messages.results import Result
 from smore.postgres.catalog import Store
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobWindowRow, LossWindowRow
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
+from smore.redis.job_queue import JobQueue
 from smore.redis.queue import Queue, StartedInvocation
 from smore.redis.tables import Tables
 from tests.support.eventually import eventually
@@ -1080,6 +1083,89 @@ def test_jobs(http: httpx.Client, store: Store, redis_client: "redis.Redis", pla
     )
     problem(http.post("/v1/jobs", json={"name": "Train!", "argv": ["zoo.train"]}), 422, "invalid_spec")
     problem(http.get("/v1/jobs/none"), 404, "not_found")
+
+
+def test_what_a_training_cannot_be_is_refused_with_the_field(
+    http: httpx.Client, foreign: httpx.Client, store: Store, platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a start and by a dry run alike."""
+    eventually(lambda: http.get("/v1/gpus").json()["gpus"])
+    body: dict[str, Any] = {"name": "t", "argv": ["zoo.train"]}
+
+    def refused(field: str, code: str = "invalid_input", *, of: httpx.Client = http, **asked: Any) -> dict[str, Any]:
+        answers = [problem(of.post(path, json=body | asked), 422, code) for path in ("/v1/jobs", "/v1/jobs:dryRun")]
+        assert [answer["field"] for answer in answers] == [field, field], answers
+        assert len({answer["detail"] for answer in answers}) == 1
+        return answers[0]
+
+    assert refused("count", count=2, gpus=[GPU])["largest"] == 1
+    refused("gpus[0]", gpus=["none"])
+    refused("gpus[1]", gpus=[GPU, GPU])
+    refused("duration", iterations=5, duration=60)
+    for field, longest in (("duration", 4e8), ("grace", 3601)):
+        for number in (0, -1, longest):
+            refused(field, **{field: number})
+        for word in ("-1s", "nan", "inf", "10.1y", "soon"):
+            refused(field, "invalid_spec", **{field: word})
+    for name in ("iterations", "count", "restarts"):
+        for wrong in (-1, 1.5, "many", 10**13):
+            refused(name, **{name: wrong})
+    for name in ("iterations", "count"):
+        refused(name, **{name: 0})
+    for name in ("duration", "grace"):
+        answer = http.post("/v1/jobs", content=b'{"name":"t","argv":["zoo.train"],"%b":NaN}' % name.encode())
+        assert answer.status_code in (400, 415, 422), answer.text
+    refused("env.TOKEN", env={"TOKEN": {"secret": "NONE"}})
+    refused("argv[0]", of=foreign, argv=["os"])
+    # What the job scheduler says of the GPU instances that there are.
+    for field, largest in (("count", 4), ("memory", 80_000.0)):
+        answer = TrialAnswer(field=field, largest=largest, message="There is no more.")
+        monkeypatch.setattr(JobQueue, "trial", lambda *_, answer=answer: answer)
+        assert refused(field, count=8)["largest"] == largest
+    assert http.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_what_does_not_fit_a_trainings_state_is_a_conflict(
+    http: httpx.Client, store: Store, platform: FakePlatform
+) -> None:
+    running = placed(store, "running", [GPU], running=True).id
+    waits = store.jobs.submit("default", "waits", JobRequest(argv=["zoo.train"])).id
+    attached = store.jobs.attach("default", "attached", GPU, source="attached", group="g", rank="r").id
+    over = store.jobs.submit("default", "over", JobRequest(argv=["zoo.train"])).id
+    store.jobs.stop("default", over)
+    bodies = {"move": {"first": True}}
+    conflicts = {
+        running: ("move", "hold", "release", "restart"),
+        waits: ("release", "restart"),
+        attached: ("move", "hold", "release", "restart"),
+        over: ("move", "hold", "release"),
+    }
+    for id_, actions in conflicts.items():
+        before = http.get(f"/v1/jobs/{id_}").json()
+        for action in actions:
+            problem(http.post(f"/v1/jobs/{id_}/{action}", json=bodies.get(action)), 409, "conflict")
+        assert http.get(f"/v1/jobs/{id_}").json() == before
+    store.jobs.move(attached, Action.LOSE)
+    problem(http.post(f"/v1/jobs/{attached}/restart"), 409, "conflict")
+    for id_, action, state in ((waits, "hold", "held"), (waits, "release", "queued"), (over, "restart", "queued")):
+        assert http.post(f"/v1/jobs/{id_}/{action}").json()["state"] == state
+
+
+def test_a_project_has_as_many_trainings_as_its_limit_says(
+    http: httpx.Client, store: Store, platform: FakePlatform
+) -> None:
+    """Those that wait count as those that run."""
+    eventually(lambda: http.get("/v1/gpus").json()["gpus"])
+    body = {"name": "t", "argv": ["zoo.train"]}
+    assert http.put("/v1/projects/default/limits", json={"jobs": 2}).status_code == 200
+    made = [http.post("/v1/jobs", json=body).json() for _ in range(2)]
+    assert [job["state"] for job in made] == ["queued", "queued"]
+    for path in ("/v1/jobs", "/v1/jobs:dryRun"):
+        answer = http.post(path, json=body)
+        told = problem(answer, 429, "limit_reached")
+        assert (told["field"], told["limit"], answer.headers["retry-after"]) == ("jobs", 2, "60")
+    http.post(f"/v1/jobs/{made[0]['id']}/stop")
+    assert http.post("/v1/jobs", json=body).status_code == 201
 
 
 def test_a_job_may_say_which_workload_it_is(
