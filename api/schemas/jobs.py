@@ -61,7 +61,7 @@ class JobBody(Body):
     restarts: Annotated[Whole, Field(ge=0, le=1000)] = 0
     grace: Number | str | None = None
     share: Annotated[Number, Field(ge=0, le=MOST_SHARE, allow_inf_nan=False)] | None = None
-    micro_batches: Annotated[list[Annotated[Whole, Field(ge=1, le=MOST_MICRO_BATCHES)]], Field(max_length=16)] = []
+    micro_batches: list[Annotated[Whole, Field(ge=1, le=MOST_MICRO_BATCHES)]] = Field(default=[], max_length=16)
 
 
 class MoveBody(Body):

@@ -26,7 +26,16 @@ def upgrade() -> None:
         sa.Column("until_at", sa.DateTime(timezone=True), nullable=True),
         *(
             sa.Column(name, sa.Double(), nullable=True)
-            for name in ("predicted", "predicted_90", "measured", "loss", "loss_low", "loss_high", "alone_s", "beside_s")
+            for name in (
+                "predicted",
+                "predicted_90",
+                "measured",
+                "loss",
+                "loss_low",
+                "loss_high",
+                "alone_s",
+                "beside_s",
+            )
         ),
         sa.Column("held_s", sa.Double(), server_default=sa.text("0"), nullable=False),
         *(

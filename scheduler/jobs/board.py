@@ -75,4 +75,6 @@ def _entry(job: Expected, project: str, name: str) -> PublishedJob:
         waited_s=job.waited_s,
         why=job.why.value,
         message=job.message,
+        beside=job.beside,
+        guest=job.guest,
     )

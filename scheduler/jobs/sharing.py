@@ -96,7 +96,13 @@ class Sharing:
             self._pairs.setdefault((pair.job, pair.attempt), []).append(_Measured(pair))
 
     def begin(
-        self, now: float, job: str, attempt: int, gpus: Sequence[str], beside: Sequence[tuple[Beside, Attempt]], place: Place
+        self,
+        now: float,
+        job: str,
+        attempt: int,
+        gpus: Sequence[str],
+        beside: Sequence[tuple[Beside, Attempt]],
+        place: Place,
     ) -> list[JobPair]:
         """The pairs that an attempt would form with its hosts, each seen from both sides; ``now`` in epoch seconds."""
         pairs = []
@@ -170,7 +176,8 @@ class Sharing:
             pair.held_s += new_s
             each.changed = True
             metrics.JOB_HELD_SECONDS.inc(new_s)
-        if not each.beside_s or (pair.until_at is not None and not each.by_profile):
+        final = pair.until_at is not None and pair.alone_s is not None and not each.by_profile
+        if not each.beside_s or final:
             return
         by_profile = told.alone_n < LEAST_ITERATIONS
         if by_profile and pair.alone_s is None:

@@ -106,7 +106,9 @@ class JobLedger:
     def runs(self) -> list[PastRun]:
         """The last jobs that succeeded, oldest first."""
         row = JobRow
-        query = select(row.project, row.name, row.ran_s - row.lost_s, row.ratios).where(row.outcome == Outcome.SUCCEEDED)
+        query = select(row.project, row.name, row.ran_s - row.lost_s, row.ratios).where(
+            row.outcome == Outcome.SUCCEEDED
+        )
         query = query.where(row.source == STARTED).order_by(row.ended_at.desc()).limit(RUNS)
         with Session(self._engine) as session:
             rows = session.execute(query).all()

@@ -202,8 +202,8 @@ class JobRow(Base):
     refused it or let it go, or ended it. Times in seconds: ``waited_s`` in the queue and ``ran_s`` on GPU instances,
     both until the last change; ``not_before``: the end of its back-off. ``moved``: its place among operators' orders, 0 =
     none. ``lost_s``: what of ``ran_s`` other trainings beside it cost it. ``iterations`` that its last complete checkpoint
-    holds, which lies on the node ``home`` ('' = every node sees it). ``estimate_*``: what was expected of its length when it started last. ``ratios``: of one that succeeded, source
-    of a length → what it really took over what that source told.
+    holds, which lies on the node ``home`` ('' = every node sees it). ``estimate_*``: what was expected of its length when it
+    started last. ``ratios``: of one that succeeded, source of a length → what it really took over what that source told.
     """
 
     __tablename__ = "jobs"
