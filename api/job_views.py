@@ -8,7 +8,7 @@ from api.dates import moment
 from api.deps import Gateway
 from api.schemas import jobs as schemas
 from smore.domain.job import OVER, exit_of, outcome_of, signal_of, state_of
-from smore.messages.job_queue import PublishedJob, PublishedQueue
+from smore.messages.job_queue import JobPlace, PublishedJob, PublishedQueue
 from smore.messages.reports import JobReport
 
 if TYPE_CHECKING:
@@ -138,7 +138,11 @@ def queue(
 
 
 def explanation(
-    job: "Job", of_queue: PublishedJob | None, decisions: Sequence["JobDecision"], leading: bool
+    job: "Job",
+    of_queue: PublishedJob | None,
+    decisions: Sequence["JobDecision"],
+    places: Sequence[JobPlace],
+    leading: bool,
 ) -> schemas.JobExplanation:
     """Why a job is where it is."""
     return schemas.JobExplanation(
@@ -147,6 +151,7 @@ def explanation(
         state=job.state.value,
         summary=_why(job, of_queue, decisions, leading),
         expected=expected(of_queue) if of_queue is not None and job.state not in OVER else None,
+        places=[schemas.JobPlace(gpu=one.gpu, refused=one.refused or None, message=one.message) for one in places],
         decisions=[
             schemas.JobDecision(
                 at=moment(one.at),

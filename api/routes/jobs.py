@@ -5,8 +5,9 @@ start and stop it, their reports say how it goes.
 Wherever a job is named, its id and its name will do.
 """
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,10 +26,11 @@ from api.schemas.logs import LogLines
 from api.server.bodies import BoundedRoute
 from api.statements import stated
 from api.submission import check_ever, check_fits, request_of
-from smore.domain.job import OVER, STARTED, JobState
+from smore.domain.errors import Unavailable
+from smore.domain.job import OVER, STARTED, WAITING, JobState
 from smore.domain.limits import NO_LIMITS
 from smore.messages.commands import SetBudget, StopJob
-from smore.messages.job_queue import PublishedJob, PublishedQueue
+from smore.messages.job_queue import JobPlace, PublishedJob, PublishedQueue
 from smore.process.vault import seal_env
 from smore.redis.catalog import KeyEntry
 from smore.redis.job_queue import JobQueue
@@ -141,7 +143,12 @@ def explain_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProje
     record = _job(gateway, caller, job, project)
     doors = _doors(gateway)
     decisions = gateway.store().jobs.decisions(record.id)
-    return job_views.explanation(record, _entry(doors.queue(), record.id), decisions, bool(doors.leader()))
+    places: Sequence[JobPlace] = ()
+    if record.state in WAITING:
+        # Without an answer everything else is still worth reading.
+        with contextlib.suppress(Unavailable):
+            places = doors.places(record.id)
+    return job_views.explanation(record, _entry(doors.queue(), record.id), decisions, places, bool(doors.leader()))
 
 
 @router.get("/jobs/{job}/attempts")

@@ -346,12 +346,28 @@ class JobDecision(BaseModel):
     reasons: dict[str, Any] | None = None
 
 
+class JobPlace(BaseModel):
+    """
+    A GPU instance for a job that waits. ``refused``: why it does not take the job now (``lost``, ``closed``, ``attached``,
+    ``busy``, ``kept``, ``device``, ``memory``, ``mig``, ``pinned``, ``home``), null = it would; ``message``: in words, to
+    be read behind its name.
+    """
+
+    gpu: str
+    refused: str | None = None
+    message: str
+
+
 class JobExplanation(BaseModel):
-    """Why a job is where it is: in words ``summary``, what is ``expected``, and the last ``decisions``, newest first."""
+    """
+    Why a job is where it is: in words ``summary``, what is ``expected``, what stands against a job that waits on each GPU
+    instance (``places``), and the last ``decisions``, newest first.
+    """
 
     id: str
     name: str
     state: str
     summary: str
     expected: Expected | None = None
+    places: list[JobPlace] = []
     decisions: list[JobDecision] = []

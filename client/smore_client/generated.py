@@ -35,6 +35,7 @@ __all__ = [
     "JobAttempts",
     "JobDecision",
     "JobExplanation",
+    "JobPlace",
     "JobQueue",
     "JobTrial",
     "Jobs",
@@ -628,6 +629,18 @@ class JobAttempts(msgspec.Struct, frozen=True, kw_only=True):
     attempts: list[JobAttempt] = []
 
 
+class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A GPU instance for a job that waits. ``refused``: why it does not take the job now (``lost``, ``closed``,
+    ``attached``, ``busy``, ``kept``, ``device``, ``memory``, ``mig``, ``pinned``, ``home``), None = it would;
+    ``message``: in words, to be read behind its name.
+    """
+
+    gpu: str
+    refused: str | None = None
+    message: str = ""
+
+
 class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the job scheduler decided of a job: ``kind`` start, stop, requeue or finish, and why. ``reasons`` of a start:
@@ -645,7 +658,8 @@ class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 class JobExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Why a job is where it is: in words ``summary``, what is ``expected``, and the last ``decisions``, newest first.
+    Why a job is where it is: in words ``summary``, what is ``expected``, what stands against a job that waits on each
+    GPU instance (``places``), and the last ``decisions``, newest first.
     """
 
     id: str
@@ -653,6 +667,7 @@ class JobExplanation(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     summary: str = ""
     expected: Expected | None = None
+    places: list[JobPlace] = []
     decisions: list[JobDecision] = []
 
 

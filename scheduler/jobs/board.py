@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from scheduler.policy.jobs.decisions import Expected, PublishQueue, TrialAnswered
+from scheduler.policy.jobs.decisions import Expected, PlacesAnswered, PublishQueue, TrialAnswered
 from scheduler.policy.jobs.spec import JobSpec
 from smore.domain.job import RESERVE, JobRequest
-from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer
+from smore.messages.job_queue import JobPlace, PublishedJob, PublishedQueue, TrialAnswer
 from smore.postgres.jobs import Job
 from smore.process import observability as metrics
 
@@ -49,6 +49,16 @@ def answered(answer: TrialAnswered, project: str, name: str) -> TrialAnswer:
         field=misfit.field if misfit is not None else "",
         largest=misfit.largest if misfit is not None else 0.0,
         message=misfit.message if misfit is not None else "",
+    )
+
+
+def stands(answer: PlacesAnswered) -> TrialAnswer:
+    """What stands against a job that waits."""
+    return TrialAnswer(
+        places=[
+            JobPlace(gpu=each.gpu, refused=each.refused.value if each.refused is not None else "", message=each.message)
+            for each in answer.places
+        ]
     )
 
 

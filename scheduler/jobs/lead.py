@@ -20,7 +20,16 @@ from scheduler.jobs.recording import Recording
 from scheduler.jobs.sharing import KnownPairs, Sharing
 from scheduler.jobs.watch import Watch, node_of
 from scheduler.policy.jobs.core import JobPolicy
-from scheduler.policy.jobs.decisions import Decision, Finish, PublishQueue, Requeue, Start, Stop, TrialAnswered
+from scheduler.policy.jobs.decisions import (
+    Decision,
+    Finish,
+    PlacesAnswered,
+    PublishQueue,
+    Requeue,
+    Start,
+    Stop,
+    TrialAnswered,
+)
 from scheduler.policy.jobs.events import (
     AttemptOver,
     Ended,
@@ -32,6 +41,7 @@ from scheduler.policy.jobs.events import (
     JobUnderWay,
     JobWithdrawn,
     LimitsChanged,
+    PlacesAsked,
     ProjectLimit,
     QueueAsked,
     Run,
@@ -312,7 +322,7 @@ class Lead:
                 self._requeue(decision)
             case Finish():
                 self._finish(decision)
-            case PublishQueue() | TrialAnswered():
+            case PublishQueue() | TrialAnswered() | PlacesAnswered():
                 raise AssertionError("nobody asked")
             case _:
                 assert_never(decision)
@@ -445,6 +455,11 @@ class Lead:
 
     def _answer(self, now: float) -> None:
         for question in self._queue.questions():
+            if question.job:
+                for places in self._policy.decide(now, [PlacesAsked(id=question.job)]).decisions:
+                    if isinstance(places, PlacesAnswered):
+                        self._queue.answer(question.id, board.stands(places))
+                continue
             times = self._profiled(question.request)
             spec = board.spec_of(question.id, question.project, question.name, question.request, times)
             for answer in self._policy.decide(now, [TrialAsked(spec=spec)]).decisions:

@@ -218,12 +218,18 @@ def explain(job: JobId, output: OutputOption = Output.TABLE) -> None:
             f"What is left: {job_words.span(expected.length_s)}, in one case of ten more than"
             f" {job_words.span(expected.length_90_s)} ({SOURCES.get(expected.source, expected.source)})."
         )
+    for place in answer.places[:PLACES]:
+        say(f"  {place.gpu} {place.message}.")
+    if len(answer.places) > PLACES:
+        say(f"  ... and {len(answer.places) - PLACES} more GPU instances: --output json has all of them.")
     for decision in answer.decisions[:10]:
         on = f" on {', '.join(decision.gpus)}" if decision.gpus else ""
         message = f": {decision.message}" if decision.message else ""
         say(f"{moment(decision.at)}  attempt {decision.attempt}  {decision.kind}{on}{message}")
 
 
+#: GPU instances that an explanation lists.
+PLACES = 16
 #: Sources of lengths in words.
 SOURCES = {
     "measured": "iterations left times their time now",

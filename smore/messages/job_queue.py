@@ -49,19 +49,28 @@ class PublishedQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What would become of a job that came now."""
+    """What would become of a job that came now; with ``job``: what stands against that one on each GPU instance."""
 
     id: str
-    project: str
-    name: str
-    request: JobRequest
+    project: str = ""
+    name: str = ""
+    request: JobRequest = JobRequest()
     at: float
+    job: str = ""
+
+
+class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU instance for a job that waits. ``refused``: why it does not take it, '' = it would; ``message``: in words."""
+
+    gpu: str
+    refused: str
+    message: str
 
 
 class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
     Either ``expected`` (``gpus``: it would start there at once), or why it never could: the ``field`` of its request, the
-    ``largest`` value that could, and words.
+    ``largest`` value that could, and words. ``places``: for a job that waits.
     """
 
     gpus: Sequence[str] = ()
@@ -69,6 +78,7 @@ class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     field: str = ""
     largest: float = 0.0
     message: str = ""
+    places: Sequence[JobPlace] = ()
 
 
 encode = msgspec.json.Encoder().encode

@@ -6,7 +6,7 @@ Postgres is the truth of jobs; whatever is lost here is published, asked or rung
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -15,6 +15,7 @@ import redis
 from smore.domain.errors import Unavailable
 from smore.domain.job import JobRequest
 from smore.messages.job_queue import (
+    JobPlace,
     PublishedQueue,
     TrialAnswer,
     TrialQuestion,
@@ -68,9 +69,19 @@ class JobQueue:
 
     def trial(self, project: str, name: str, request: JobRequest, timeout_s: float = 2.0) -> TrialAnswer:
         """What would become of a job that came now. Raises Unavailable where nobody leads or answers in time."""
+        question = TrialQuestion(id=uuid.uuid4().hex, project=project, name=name, request=request, at=time.time())
+        return self._asked(question, timeout_s)
+
+    def places(self, job: str, timeout_s: float = 1.0) -> Sequence[JobPlace]:
+        """
+        What stands against a job on each GPU instance, () = it does not wait. Raises Unavailable where nobody leads or
+        answers in time.
+        """
+        return self._asked(TrialQuestion(id=uuid.uuid4().hex, at=time.time(), job=job), timeout_s).places
+
+    def _asked(self, question: TrialQuestion, timeout_s: float) -> TrialAnswer:
         if not self.leader():
             raise Unavailable("No job scheduler leads.")
-        question = TrialQuestion(id=uuid.uuid4().hex, project=project, name=name, request=request, at=time.time())
         pipe = self._redis.pipeline(transaction=False)
         pipe.rpush(self._questions, encode(question))
         pipe.ltrim(self._questions, -_QUESTIONS, -1)

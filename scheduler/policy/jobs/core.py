@@ -19,6 +19,7 @@ from scheduler.policy.jobs.decisions import (
     Decision,
     Finish,
     JobRound,
+    PlacesAnswered,
     Reasons,
     Requeue,
     Start,
@@ -40,6 +41,7 @@ from scheduler.policy.jobs.events import (
     LimitsChanged,
     PairMeasured,
     PairsKnown,
+    PlacesAsked,
     Question,
     QueueAsked,
     Run,
@@ -47,6 +49,7 @@ from scheduler.policy.jobs.events import (
     StartRefused,
     TrialAsked,
 )
+from scheduler.policy.jobs.explain import places
 from scheduler.policy.jobs.fleet import Fleet
 from scheduler.policy.jobs.job import Job, Phase
 from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs, Sharing
@@ -145,7 +148,7 @@ class JobPolicy:
                         job.beside = {id_: self._slowdown(job, self.jobs[id_]) for id_ in job.beside}
             case PairMeasured():
                 self._measured(at, event)
-            case QueueAsked() | TrialAsked():
+            case QueueAsked() | TrialAsked() | PlacesAsked():
                 questions.append(event)
             case _:
                 assert_never(event)
@@ -437,6 +440,10 @@ class JobPolicy:
         )
 
     def _answer(self, at: float, question: Question) -> Decision:
+        if isinstance(question, PlacesAsked):
+            waits = self.jobs[question.id] if question.id in self.queue else None
+            where = places(self.fleet, self.places.kept, waits) if waits is not None else ()
+            return PlacesAnswered(id=question.id, places=where)
         self._forget()
         outlook = self._outlook()
         if isinstance(question, QueueAsked):

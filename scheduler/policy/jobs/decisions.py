@@ -195,9 +195,25 @@ class TrialAnswered:
     misfit: Misfit | None
 
 
+class Place(NamedTuple):
+    """A GPU instance for a job: why it does not take it now, in a word and in words; None = it would."""
+
+    gpu: str
+    refused: JobRefusal | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacesAnswered:
+    """``places``: every GPU instance, by name; none where there is no such job, or it does not wait."""
+
+    id: str
+    places: tuple[Place, ...]
+
+
 #: What changes jobs, and what only answers.
 Action = Start | Stop | Requeue | Finish
-Answer = PublishQueue | TrialAnswered
+Answer = PublishQueue | TrialAnswered | PlacesAnswered
 Decision = Action | Answer
 
 

@@ -231,8 +231,18 @@ class TrialAsked:
     spec: JobSpec
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacesAsked:
+    """
+    What stands against a job on each GPU instance; answered by
+    :class:`~scheduler.policy.jobs.decisions.PlacesAnswered`.
+    """
+
+    id: str
+
+
 #: Events that ask and change nothing.
-Question = QueueAsked | TrialAsked
+Question = QueueAsked | TrialAsked | PlacesAsked
 
 Event = (
     JobSubmitted

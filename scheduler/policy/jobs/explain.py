@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, assert_never
 
-from scheduler.policy.jobs.decisions import JobRefusal, PairRefusal, Wait
-from scheduler.policy.jobs.fleet import Fleet, Needs
+from scheduler.policy.jobs.decisions import JobRefusal, PairRefusal, Place, Wait
+from scheduler.policy.jobs.fleet import Fleet, Gpu, Needs
 from scheduler.policy.jobs.job import Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs
 from scheduler.policy.jobs.plan import Reservation
@@ -96,20 +96,53 @@ def _pins(fleet: Fleet, job: Job, kept: frozenset[str]) -> str:
     """What stands against each GPU instance that a job is pinned to."""
     parts = []
     for name in job.needs.pins:
-        gpu = fleet.gpus.get(name)
-        if gpu is None or gpu.seen is None or gpu.lost:
-            parts.append(f"{name} is silent")
-        elif gpu.seen.closed:
-            parts.append(f"{name} is {gpu.seen.closed}")
-        elif gpu.seen.attached:
-            parts.append(f"{name} has a training that was started elsewhere")
-        elif gpu.jobs:
-            parts.append(f"{name} trains {', '.join(gpu.jobs)}")
-        elif job.needs.memory_mib > gpu.seen.memory_mib:
-            parts.append(f"{name} has {gpu.seen.memory_mib:.0f} MiB")
-        elif name in kept:
-            parts.append(f"{name} is kept for another job")
+        gpu = fleet.gpus.get(name) or Gpu(name)
+        code = fleet.refusal(gpu, job.needs, kept)
+        if code is not None:
+            parts.append(f"{name} {_stands(gpu, job.needs, code)}")
     return "; ".join(parts) or "all of them are free, and it is next"
+
+
+def places(fleet: Fleet, kept: Reservation | None, job: Job) -> tuple[Place, ...]:
+    """What stands against a job that waits on each GPU instance."""
+    others = kept.gpus if kept is not None and kept.id != job.spec.id else frozenset[str]()
+    answers = []
+    for name, gpu in sorted(fleet.gpus.items()):
+        code = fleet.refusal(gpu, job.needs, others)
+        message = _stands(gpu, job.needs, code) if code is not None else "is free"
+        if code is JobRefusal.KEPT and kept is not None:
+            message += f", {kept.id}"
+        answers.append(Place(name, code, message))
+    return tuple(answers)
+
+
+def _stands(gpu: Gpu, needs: Needs, code: JobRefusal) -> str:
+    """Why a GPU instance does not take a job, to be read behind its name."""
+    seen = gpu.seen
+    if seen is None:
+        return "is silent"
+    match code:
+        case JobRefusal.CLOSED:
+            return f"is {seen.closed}"
+        case JobRefusal.ATTACHED:
+            return "has a training that was started elsewhere"
+        case JobRefusal.BUSY:
+            return f"trains {', '.join(gpu.jobs)}"
+        case JobRefusal.MEMORY:
+            return f"has {seen.memory_mib:.0f} MiB"
+        case JobRefusal.KEPT:
+            return "is kept for another job"
+        case JobRefusal.DEVICE:
+            return f"is another device: {seen.device}"
+        case JobRefusal.MIG:
+            return "is a slice, and slices form no gangs"
+        case JobRefusal.PINNED:
+            return f"is none of those that it is pinned to: {', '.join(needs.pins)}"
+        case JobRefusal.HOME:
+            return f"is on {seen.node}, and its checkpoint lies on {needs.home}"
+        case JobRefusal.LOST:
+            return "is silent"
+    assert_never(code)
 
 
 #: What stands against jobs that run as hosts.

@@ -297,9 +297,10 @@ class Fleet:
 
     def refused(self, needs: Needs, kept: Collection[str] = ()) -> Counter[JobRefusal]:
         """How many GPU instances do not take a job now, for what."""
-        return Counter(why for gpu in self.gpus.values() if (why := self._why(gpu, needs, kept)) is not None)
+        return Counter(why for gpu in self.gpus.values() if (why := self.refusal(gpu, needs, kept)) is not None)
 
-    def _why(self, gpu: Gpu, needs: Needs, kept: Collection[str]) -> JobRefusal | None:
+    def refusal(self, gpu: Gpu, needs: Needs, kept: Collection[str]) -> JobRefusal | None:
+        """Why a GPU instance does not take a job now, None = it does. ``kept``: for somebody else."""
         if needs.pins and gpu.name not in needs.pins:
             return JobRefusal.PINNED
         if gpu.lost or gpu.seen is None:

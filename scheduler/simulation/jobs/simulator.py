@@ -23,7 +23,16 @@ from time import process_time
 from typing import Final, assert_never
 
 from scheduler.policy.jobs.core import JobPolicy
-from scheduler.policy.jobs.decisions import Decision, Finish, PublishQueue, Requeue, Start, Stop, TrialAnswered
+from scheduler.policy.jobs.decisions import (
+    Decision,
+    Finish,
+    PlacesAnswered,
+    PublishQueue,
+    Requeue,
+    Start,
+    Stop,
+    TrialAnswered,
+)
 from scheduler.policy.jobs.events import (
     AttemptOver,
     Ended,
@@ -352,7 +361,7 @@ class _Run:
                 state = self._by_id[decision.id]
                 state.end, state.outcome = now, decision.ended
                 self._left -= 1
-            case Requeue() | PublishQueue() | TrialAnswered():
+            case Requeue() | PublishQueue() | TrialAnswered() | PlacesAnswered():
                 pass
             case _:
                 assert_never(decision)

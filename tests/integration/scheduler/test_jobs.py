@@ -371,6 +371,14 @@ def test_a_dry_run_and_a_clock_that_is_set_back(stage: Stage) -> None:
                 stage.pass_by(0)
             return asking.result()
 
+    assert stage.queue.lead("t", 60.0)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(stage.queue.places, waits.id, PATIENCE)
+        while not asking.done():
+            stage.pass_by(0)
+        stands = {place.gpu: place.refused for place in asking.result()}
+    assert stands == {gpu: "busy" if gpu in stage.job(job).gpus else "" for gpu in ("a0", "a1", "b0", "b1")}
+
     assert set(ask(count=3).gpus) == {"a0", "a1", "b0", "b1"} - set(stage.job(job).gpus)
     late = ask(count=4).expected
     assert late is not None

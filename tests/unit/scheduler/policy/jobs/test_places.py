@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
-from scheduler.policy.jobs.decisions import Wait
-from scheduler.policy.jobs.events import Ended, GpuLost, GpuSeen, LimitsChanged, ProjectLimit, StartRefused
+from scheduler.policy.jobs.decisions import JobRefusal, PlacesAnswered, Wait
+from scheduler.policy.jobs.events import (
+    Ended,
+    GpuLost,
+    GpuSeen,
+    LimitsChanged,
+    PlacesAsked,
+    ProjectLimit,
+    StartRefused,
+)
 from tests.support.driven_jobs import HOUR, DrivenJobs, gpus, started, stopped
 
 
@@ -198,3 +206,23 @@ def test_what_could_never_start_is_refused_with_the_field(asked: dict[str, objec
 
     assert misfit is not None
     assert (misfit.field, misfit.largest) == (field, largest)
+
+
+def test_what_stands_against_a_job_is_said_of_every_gpu_instance() -> None:
+    fleet = gpus(5)
+    jobs = DrivenJobs(fleet=[*fleet, *gpus(1, device="B"), replace(fleet[0], gpu="small", memory_mib=100.0)])
+    jobs.tell(replace(fleet[1], closed="drained"), replace(fleet[2], attached=1), GpuLost(gpu=fleet[3].gpu))
+    jobs.submit("one", gpus=("n0g4",))
+    jobs.submit("gang", count=2, device="A", memory_mib=1000.0, hours=9)
+    [answer] = jobs.tell(PlacesAsked(id="gang"))
+    assert isinstance(answer, PlacesAnswered)
+    assert {place.gpu: (place.refused, place.message) for place in answer.places} == {
+        "n0g0": (JobRefusal.DEVICE, "is another device: B"),
+        "n0g1": (JobRefusal.CLOSED, "is drained"),
+        "n0g2": (JobRefusal.ATTACHED, "has a training that was started elsewhere"),
+        "n0g3": (JobRefusal.LOST, "is silent"),
+        "n0g4": (JobRefusal.BUSY, "trains one"),
+        "small": (JobRefusal.MEMORY, "has 100 MiB"),
+    }
+    for id_ in ("one", "nobody"):
+        assert jobs.tell(PlacesAsked(id=id_)) == [PlacesAnswered(id=id_, places=())]
