@@ -72,6 +72,8 @@ SHOWN_S: Final = 1.0
 NOTED_S: Final = 5.0
 #: A gap between two rounds, seconds, after which silence says nothing.
 _GAP_S: Final = 10.0
+#: The time of day is corrected by less all the time, seconds.
+_SET_BACK_S: Final = 1.0
 
 
 class Lead:
@@ -113,6 +115,8 @@ class Lead:
         self._next: list[Event] = []
         #: What was written down last of each attempt.
         self._noted: dict[str, Progress] = {}
+        #: By how much the time of day was before the steady clock, seconds.
+        self._ahead_s = -inf
         self._noted_at = self._shown_at = self._round_at = 0.0
         self._env: dict[str, dict[str, str]] = {}
 
@@ -130,6 +134,7 @@ class Lead:
     def round(self, now: float, at: float) -> float:
         """Decide once; returns when there is something to decide even if nothing happens, epoch seconds."""
         began = time.perf_counter()
+        self._follow_clock(now - at)
         reports = self._fleet.reports()
         rows = self._store.unfinished()
         self._attached.follow(at, rows, reports, paused=at - self._round_at > _GAP_S)
@@ -159,6 +164,12 @@ class Lead:
         if events or decisions or at - self._shown_at > SHOWN_S:
             self._show(now, at)
         return now if self._next else wake_at
+
+    def _follow_clock(self, ahead_s: float) -> None:
+        """``ahead_s``: of the time of day before the steady clock. The rule notices by itself, its successors do not."""
+        if self._ahead_s - ahead_s > _SET_BACK_S:
+            self._ledger.set_back(self._ahead_s - ahead_s)
+        self._ahead_s = ahead_s
 
     # ---- what has happened -------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ job's state and its attempt: what a former leader still wants is refused.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Engine, func, select, update
@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from smore.domain.job import PLACED, STARTED, Action, Outcome
+from smore.domain.job import PLACED, STARTED, WAITING, Action, Outcome
 from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, write_pairs
 from smore.postgres.jobs import Attempt, Change, attempt_of, change
 from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow
@@ -215,6 +215,14 @@ class JobLedger:
             return
         with self._fenced() as session:
             write_pairs(session, pairs)
+            session.commit()
+
+    def set_back(self, seconds: float) -> None:
+        """The clock was set back: what is written of jobs that wait is moved with it, so that none has waited less."""
+        waits = JobRow.state.in_(WAITING)
+        moved = {column: column - timedelta(seconds=seconds) for column in (JobRow.queued_at, JobRow.not_before)}
+        with self._fenced() as session:
+            session.execute(update(JobRow).where(waits).values(moved))
             session.commit()
 
     @contextmanager

@@ -40,7 +40,8 @@ class Stage:
         self.jobs = JobStore(engine)
         self.queue = JobQueue(client, config.redis.prefix)
         self.ranks = FakeRanks(client, config.redis.prefix, {"a0": "a", "a1": "a", "b0": "b", "b1": "b"})
-        self.now = time.time()
+        #: The time of day, and the steady clock.
+        self.now = self.at = time.time()
         self.lead = self.new_lead()
 
     def new_lead(self) -> Lead:
@@ -59,7 +60,7 @@ class Stage:
             Tables(self._client, prefix),
             "t",
         )
-        self.lead.begin(self.now)
+        self.lead.begin(self.at)
         return self.lead
 
     def submit(self, name: str, **asked: Any) -> Job:
@@ -68,8 +69,9 @@ class Stage:
     def pass_by(self, seconds: float = 1.0) -> None:
         """Workers report, the job scheduler decides, workers read and report."""
         self.now += seconds
+        self.at += seconds
         self.ranks.beat()
-        self.lead.round(self.now, self.now)
+        self.lead.round(self.now, self.at)
         self.ranks.beat()
 
     def job(self, job: Job) -> Job:
@@ -231,7 +233,7 @@ def test_a_leader_that_dies_neither_loses_nor_doubles(stage: Stage) -> None:
     stage.ranks.tell(jobs[0].id, state="ended", exit_code=0)
     stage.ranks.beat()
     with pytest.raises(Fenced):
-        old.round(stage.now + 1, stage.now + 1)
+        old.round(stage.now + 1, stage.at + 1)
     stage.ranks.deaf.clear()
     for _ in range(4):
         stage.pass_by(3)
@@ -358,6 +360,14 @@ def test_a_dry_run_and_a_clock_that_is_set_back(stage: Stage) -> None:
     queue = stage.queue.queue()
     assert queue is not None
     assert {entry.id: entry.waited_s >= 0 for entry in queue.jobs} == {job.id: True, waits.id: True}
+    stage.now -= 7200
+    stage.pass_by(60)
+    stage.new_lead()
+    stage.pass_by(60)
+    queue = stage.queue.queue()
+    assert queue is not None
+    [waited_s] = [entry.waited_s for entry in queue.jobs if entry.id == waits.id]
+    assert 119 <= waited_s < 7200, "another leader forgets nothing of it, and adds nothing"
     assert stage.jobs.move(job.id, Action.RUN) is None, "it runs already"
 
     def ask(**asked: Any) -> TrialAnswer:
