@@ -173,7 +173,10 @@ class Worker:
         )
         self.gate = RunGate(self.pool.activity)
         node, address = own.node or os.uname().nodename, own.address or own_address(config)
-        checkpoints = Checkpoints(config.jobs.checkpoints or home / "checkpoints")
+        kept_days = config.jobs.checkpoints_days
+        checkpoints = Checkpoints(
+            config.jobs.checkpoints or home / "checkpoints", kept_days * 86_400 if kept_days is not None else None
+        )
         fleet, records = Fleet(client, config.redis.prefix), Records(home / "run" / "jobs")
         self.jobs = Jobs(
             gpu=own.gpu,

@@ -18,6 +18,7 @@ from smore.messages.commands import (
     AnyCommand,
     AttachJob,
     Cancel,
+    DropCheckpoints,
     Fetch,
     ForgetJob,
     Offload,
@@ -229,6 +230,7 @@ class Heartbeat:
             warm=warm,
             parked=self._pool.status.parked(),
             jobs=self._jobs.reports(),
+            aged=self._jobs.aged(),
             quarantined=self._pool.status.quarantined(),
             duty=self._gate.duty,
             closed=closed_until is not None,
@@ -333,6 +335,8 @@ class Heartbeat:
                 self._jobs.attach(command)
             case ForgetJob():
                 self._jobs.forget(command)
+            case DropCheckpoints():
+                self._jobs.drop_checkpoints(command.id)
             case StopJob():
                 self._jobs.stop(command)
             case SetBudget():

@@ -15,6 +15,7 @@ from typing import Final, assert_never
 from scheduler.jobs import board
 from scheduler.jobs.attached import Attached
 from scheduler.jobs.attempts import Attempt
+from scheduler.jobs.checkpoints import OldCheckpoints
 from scheduler.jobs.orders import Orders
 from scheduler.jobs.recording import Recording
 from scheduler.jobs.sharing import KnownPairs, Sharing
@@ -101,6 +102,7 @@ class Lead:
         self._policy = JobPolicy(knobs)
         self._record = Recording(self._settings.record, knobs.name, self._settings.knobs)
         self._orders = Orders(fleet, ledger.standing, self._env_of)
+        self._old_checkpoints = OldCheckpoints(fleet, ledger, self._settings.checkpoints_days)
         self._attached = Attached(store, self._settings.silent_s)
         self._watch = Watch(self._settings.silent_s, {}, 0.0)
         self._known, self._sharing = KnownPairs(tables), Sharing(self._alone_s)
@@ -158,6 +160,7 @@ class Lead:
         for id_, attempt in self._attempts.items():
             self._send(at, self._jobs[id_], attempt)
         self._orders.settle(at, reports, self._attempts)
+        self._old_checkpoints.drop(at, reports)
         self._note(at)
         metrics.JOB_ROUND_SECONDS.observe(time.perf_counter() - began)
         self._answer(now)

@@ -145,6 +145,12 @@ class ForgetJob(Command, frozen=True, tag="forget_job"):
     attempt: int
 
 
+class DropCheckpoints(Command, frozen=True, tag="drop_checkpoints"):
+    """The job is over for so long that its checkpoints may go. One whose folder was written to since keeps them."""
+
+    id: str
+
+
 class SetBudget(Command, frozen=True, tag="set_budget"):
     """The most that a job may lose from now on, a fraction."""
 
@@ -164,7 +170,18 @@ class Throttle(Command, frozen=True, tag="throttle"):
 
 
 AnyCommand = (
-    AttachJob | Cancel | Fetch | ForgetJob | Offload | Prewarm | Respecify | SetBudget | StartJob | StopJob | Throttle
+    AttachJob
+    | Cancel
+    | DropCheckpoints
+    | Fetch
+    | ForgetJob
+    | Offload
+    | Prewarm
+    | Respecify
+    | SetBudget
+    | StartJob
+    | StopJob
+    | Throttle
 )
 
 encode_command = msgspec.msgpack.Encoder().encode

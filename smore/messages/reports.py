@@ -187,6 +187,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     #: What names the device in CUDA_VISIBLE_DEVICES, "" = it is no CUDA device.
     visible: str = ""
+    #: Jobs into whose folders of checkpoints nobody has written for ``SMORE_JOBS__CHECKPOINTS_DAYS``, some of them.
+    aged: Sequence[str] = ()
 
 
 encode_report = msgspec.json.Encoder().encode

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from smore.domain.job import PLACED, STARTED, WAITING, Action, Outcome
+from smore.domain.job import OVER, PLACED, STARTED, WAITING, Action, Outcome
 from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, write_pairs
 from smore.postgres.jobs import Attempt, Change, attempt_of, change
 from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow
@@ -126,6 +126,12 @@ class JobLedger:
         with Session(self._engine) as session:
             return {id_: (source, attempt, state in PLACED) for id_, source, attempt, state in session.execute(query)}
 
+    def over_since(self, jobs: Collection[str], days: float) -> set[str]:
+        """Those of the jobs that have been over for so many days."""
+        before = datetime.now(UTC) - timedelta(days=days)
+        with Session(self._engine) as session:
+            return set(session.scalars(select(JobRow.id).where(JobRow.id.in_(jobs), JobRow.ended_at < before)))
+
     # ---- write -------------------------------------------------------------------------------------------------------
 
     def start(
@@ -215,6 +221,13 @@ class JobLedger:
             return
         with self._fenced() as session:
             write_pairs(session, pairs)
+            session.commit()
+
+    def without_checkpoints(self, jobs: Collection[str]) -> None:
+        """The checkpoints of these jobs go: what starts again begins anew, anywhere."""
+        with self._fenced() as session:
+            over = JobRow.id.in_(jobs), JobRow.state.in_(OVER)
+            session.execute(update(JobRow).where(*over).values({"iterations": 0, "home": ""}))
             session.commit()
 
     def set_back(self, seconds: float) -> None:

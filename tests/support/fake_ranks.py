@@ -19,6 +19,8 @@ class FakeRanks:
         self.gpus = gpus
         self.deaf: set[str] = set()
         self.silent: set[str] = set()
+        #: Jobs whose checkpoints were not touched for long, by GPU instance.
+        self.aged: dict[str, list[str]] = {}
         self.ranks: dict[tuple[str, str, int], JobReport] = {}
         self.heard: list[tuple[str, AnyCommand]] = []
         self._cursors = dict.fromkeys(gpus, "0-0")
@@ -41,7 +43,9 @@ class FakeRanks:
                 self._redis.delete(f"{self._prefix}gpu:{gpu}")
                 continue
             jobs = [rank for (on, _, _), rank in self.ranks.items() if on == gpu]
-            report = replace(fake_platform.report(), gpu=gpu, node=node, jobs=jobs, warm=())
+            report = replace(
+                fake_platform.report(), gpu=gpu, node=node, jobs=jobs, warm=(), aged=self.aged.get(gpu, ())
+            )
             self._redis.sadd(f"{self._prefix}gpus", gpu)
             self._redis.set(f"{self._prefix}gpu:{gpu}", encode_report(report))
         return read

@@ -15,7 +15,7 @@ from smore import local
 from smore.messages.reports import Report
 from smore.redis.fleet import Fleet
 from smore_client import Client
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Settings under which the gateway is attacked and functions want out: bounds that a test can reach, or wait for.
@@ -86,7 +86,7 @@ def second_worker(platform: Platform, gpu: str = "second") -> Iterator[None]:
         yield
     finally:
         worker.terminate()
-        worker.wait(30)
+        worker.wait(30 * PATIENCE)
         # It never was, for the modules to come.
         platform.redis.srem("smore:gpus", gpu)
         platform.redis.delete(f"smore:gpu:{gpu}")

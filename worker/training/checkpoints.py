@@ -9,6 +9,9 @@ Used by :mod:`worker.training.jobs`.
 import os
 import shutil
 import threading
+import time
+from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -19,18 +22,23 @@ log = observability.logger(__name__)
 
 #: Seconds between two looks at a folder.
 _LOOK_S: Final = 2.0
+#: Seconds between two looks for jobs whose checkpoints may go, and how many are reported at a time.
+_AGED_LOOK_S: Final = 600.0
+_AGED: Final = 100
 
 
 class Checkpoints:
     """
-    ``root`` is made when it is needed. Thread-safe.
+    ``root`` is made when it is needed; ``kept_s``: see :meth:`aged`. Thread-safe.
 
     A folder may be on a network's storage that hangs: a thread of its own looks into those that are watched, and
     :meth:`iterations` gives what it saw last.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, kept_s: float | None = None) -> None:
+        self._root, self._kept_s = root, kept_s
+        self._aged: Sequence[str] = ()
+        self._aged_at = -inf
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, int], int] = {}
         self._looking = False
@@ -78,6 +86,50 @@ class Checkpoints:
         """Look into the attempt's folder no more."""
         with self._lock:
             self._seen.pop((job, attempt), None)
+
+    # ---- what may go -------------------------------------------------------------------------------------------------
+
+    def aged(self) -> Sequence[str]:
+        """
+        Jobs into whose folders nobody has written for ``kept_s`` (None = there are none), at most :data:`_AGED`. Whether
+        they are over only the catalog knows.
+        """
+        with self._lock:
+            if self._kept_s is not None and time.monotonic() - self._aged_at > _AGED_LOOK_S:
+                self._aged_at = time.monotonic()
+                threading.Thread(target=self._look_for_aged, name="aged checkpoints", daemon=True).start()
+            return self._aged
+
+    def drop(self, job: str) -> None:
+        """Delete the folder of a job that is over, if nobody has written into it since; returns at once."""
+        threading.Thread(target=self._drop, args=(job,), name="drop checkpoints", daemon=True).start()
+
+    def _drop(self, job: str) -> None:
+        folder = self._root / job
+        if not self._is_aged(folder):
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        log.info("checkpoints deleted", job=job)
+        with self._lock:
+            self._aged = [other for other in self._aged if other != job]
+
+    def _look_for_aged(self) -> None:
+        try:
+            aged = sorted(folder.name for folder in self._root.iterdir() if self._is_aged(folder))[:_AGED]
+        except FileNotFoundError:
+            aged = []
+        with self._lock:
+            self._aged = aged
+
+    def _is_aged(self, folder: Path) -> bool:
+        """Each start of an attempt and each checkpoint changes a folder of its job."""
+        if self._kept_s is None:
+            return False
+        try:
+            changed_at = max(each.lstat().st_mtime for each in (folder, *folder.iterdir()))
+        except OSError:
+            return False
+        return time.time() - changed_at > self._kept_s
 
     def look_soon(self) -> None:
         """A training has ended: it may have written its last checkpoint."""

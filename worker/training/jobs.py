@@ -293,6 +293,18 @@ class Jobs:
         if not grace_s:
             _signal(job, signal.SIGKILL)
 
+    def aged(self) -> Sequence[str]:
+        """Jobs none of whose ranks is here, and whose checkpoints were not touched for long."""
+        with self._lock:
+            here = {job.record.id for job in self._jobs.values()}
+            return [job for job in self._checkpoints.aged() if job not in here]
+
+    def drop_checkpoints(self, id_: str) -> None:
+        """They are needed no more."""
+        with self._lock:
+            if not self._of(id_) and _file_name(id_):
+                self._checkpoints.drop(id_)
+
     def set_budget(self, id_: str, budget: float) -> None:
         """Change the degradation budget of a job (a ratio)."""
         with self._lock:

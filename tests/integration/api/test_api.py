@@ -1092,11 +1092,15 @@ def test_what_a_training_cannot_be_is_refused_with_the_field(
     eventually(lambda: http.get("/v1/gpus").json()["gpus"])
     body: dict[str, Any] = {"name": "t", "argv": ["zoo.train"]}
 
-    def refused(field: str, code: str = "invalid_input", *, of: httpx.Client = http, **asked: Any) -> dict[str, Any]:
+    def refused(field: str, code: str = "invalid_input", of: httpx.Client = http, **asked: Any) -> dict[str, Any]:
         answers = [problem(of.post(path, json=body | asked), 422, code) for path in ("/v1/jobs", "/v1/jobs:dryRun")]
         assert [answer["field"] for answer in answers] == [field, field], answers
         assert len({answer["detail"] for answer in answers}) == 1
         return answers[0]
+
+    def wrong(field: str, value: object, code: str = "invalid_input") -> None:
+        asked: dict[str, Any] = {field: value}
+        refused(field, code, **asked)
 
     assert refused("count", count=2, gpus=[GPU])["largest"] == 1
     refused("gpus[0]", gpus=["none"])
@@ -1104,14 +1108,14 @@ def test_what_a_training_cannot_be_is_refused_with_the_field(
     refused("duration", iterations=5, duration=60)
     for field, longest in (("duration", 4e8), ("grace", 3601)):
         for number in (0, -1, longest):
-            refused(field, **{field: number})
+            wrong(field, number)
         for word in ("-1s", "nan", "inf", "10.1y", "soon"):
-            refused(field, "invalid_spec", **{field: word})
+            wrong(field, word, "invalid_spec")
     for name in ("iterations", "count", "restarts"):
-        for wrong in (-1, 1.5, "many", 10**13):
-            refused(name, **{name: wrong})
+        for value in (-1, 1.5, "many", 10**13):
+            wrong(name, value)
     for name in ("iterations", "count"):
-        refused(name, **{name: 0})
+        wrong(name, 0)
     for name in ("duration", "grace"):
         answer = http.post("/v1/jobs", content=b'{"name":"t","argv":["zoo.train"],"%b":NaN}' % name.encode())
         assert answer.status_code in (400, 415, 422), answer.text
@@ -1119,8 +1123,8 @@ def test_what_a_training_cannot_be_is_refused_with_the_field(
     refused("argv[0]", of=foreign, argv=["os"])
     # What the job scheduler says of the GPU instances that there are.
     for field, largest in (("count", 4), ("memory", 80_000.0)):
-        answer = TrialAnswer(field=field, largest=largest, message="There is no more.")
-        monkeypatch.setattr(JobQueue, "trial", lambda *_, answer=answer: answer)
+        told = TrialAnswer(field=field, largest=largest, message="There is no more.")
+        monkeypatch.setattr(JobQueue, "trial", lambda *_, told=told: told)
         assert refused(field, count=8)["largest"] == largest
     assert http.get("/v1/jobs").json()["jobs"] == []
 

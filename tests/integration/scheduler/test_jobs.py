@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import redis
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from api import job_views
 from scheduler.jobs.lead import Lead
 from scheduler.jobs.recording import replay
 from scheduler.policy.jobs.knobs import SETTINGS
 from smore.domain.job import Action, JobRequest, JobState, Outcome
-from smore.messages.commands import ForgetJob, StartJob, StopJob
+from smore.messages.commands import DropCheckpoints, ForgetJob, StartJob, StopJob
 from smore.messages.job_queue import PublishedJob, TrialAnswer
 from smore.postgres.catalog import Store
 from smore.postgres.history.reader import Reader
@@ -396,3 +396,24 @@ def test_a_dry_run_and_a_clock_that_is_set_back(stage: Stage) -> None:
     assert (ask(count=5).field, ask(count=5).largest) == ("count", 4)
     assert (ask(memory_mib=2048).field, ask(memory_mib=2048).largest) == ("memory", 2048)
     assert stage.states(waits) == [JobState.QUEUED]
+
+
+def test_checkpoints_go_when_their_job_is_over_for_long(stage: Stage, engine: Engine) -> None:
+    names = ("old", "young", "running")
+    jobs = {name: stage.submit(name) for name in names}
+    stage.pass_by()
+    stage.ranks.tell(jobs["old"].id, checkpoint_iterations=5)
+    stage.pass_by(10)
+    for name in ("old", "young"):
+        stage.ranks.tell(jobs[name].id, state="ended", exit_code=0)
+    stage.pass_by()
+    with engine.begin() as connection:
+        long_ago = text("UPDATE jobs SET ended_at = now() - interval '31 days' WHERE id = :id")
+        connection.execute(long_ago, {"id": jobs["old"].id})
+    stage.ranks.aged = {"b1": [*(job.id for job in jobs.values()), "of-another-platform"]}
+    stage.pass_by(100)
+    stage.pass_by()
+    dropped = [(gpu, command.id) for gpu, command in stage.ranks.heard if isinstance(command, DropCheckpoints)]
+    assert dropped == [("b1", jobs["old"].id)]
+    again = stage.jobs.restart("default", jobs["old"].id)
+    assert (again.iterations, again.home) == (0, ""), "it may begin anywhere, and begins anew"

@@ -69,6 +69,7 @@ COMMANDS = {
     ),
     "95a873746f705f6a6f6201a16a02cb4014000000000000": commands.StopJob(1, "j", 2, 5.0),
     "94aa666f726765745f6a6f6201a16a02": commands.ForgetJob(1, "j", 2),
+    "93b064726f705f636865636b706f696e747301a16a": commands.DropCheckpoints(1, "j"),
     "94aa7365745f62756467657401a16acb3fd0000000000000": commands.SetBudget(1, "j", 0.25),
     "93a87468726f74746c6501cb3fe0000000000000": commands.Throttle(1, 0.5),
 }
@@ -91,7 +92,7 @@ REPORT = (
     b'"loss_windows":0,"recent_s":0.0,"recent_n":0,"recent_sd":0.0,"closed_s":0.0,"closed_n":0,"closed_sd":0.0,"attempt":2,"rank":1,"world":2,'
     b'"checkpoint_iterations":5,"started_at":1.5,"length":90}],'
     b'"quarantined":["p/f@2"],"duty":1.0,"closed":false,"closed_until":0.0,"strangers":[{"pid":5,"start":6,'
-    b'"memory_mib":2.0,"name":"x"}],"node":"n","address":"10.0.0.7","visible":"GPU-1"}'
+    b'"memory_mib":2.0,"name":"x"}],"node":"n","address":"10.0.0.7","visible":"GPU-1","aged":["j"]}'
 )
 EXECUTION = (
     b'{"version":1,"boot":"b","cold":true,"load_ms":{"import":1.5},"run_ms":2.5,"batch":2,"rows":3,"co":["p/g"],'
