@@ -6,6 +6,7 @@ Wherever a job is named, its id and its name will do; of several jobs of one nam
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypedDict, Unpack
 
 from smore_client.logs import read_log
 from smore_client.many import each_job
@@ -24,6 +25,40 @@ from smore_client.types import (
 )
 
 
+class NamedJobOptions(TypedDict, total=False):
+    """Where, how long and how often a training runs: the arguments of ``start_job`` that have to be named."""
+
+    #: On how many GPU instances of one kind it runs; by default 1.
+    count: int | None
+    #: The kind of GPU instance that it needs, as ``gpus()`` names it.
+    device: str | None
+    #: How long it is: iterations in all, or a time (``2h``, or seconds).
+    iterations: int | None
+    duration: str | float | None
+    #: How often it is started again, from its last checkpoint, after it has failed; by default 0.
+    restarts: int | None
+    #: From SIGTERM to SIGKILL.
+    grace: str | float | None
+    #: The folder that a program of one's own starts in.
+    cwd: str | None
+
+
+class JobOptions(NamedJobOptions, total=False):
+    """What can be asked of a training beside its name and its command; what is left out, or None, is not asked."""
+
+    #: On exactly these GPU instances, for which it waits; instead of ``count``.
+    gpus: Sequence[str] | None
+    #: Its variables, ``{"secret": NAME}`` for a secret of the project.
+    env: Mapping[str, str | Mapping[str, str]] | None
+    #: The profiled training that it is, such as ``resnet50/cpu/training/8``.
+    workload: str | None
+    #: The most that it may lose to functions, a fraction of its iteration time from 0.01 to 1. One that could not be
+    #: told from noise is refused, and the error names the smallest.
+    budget: float | None
+    #: Reserved for it on each GPU instance, such as ``12GiB``.
+    memory: str | None
+
+
 class JobRequests:
     """Starts, reads and changes training jobs."""
 
@@ -37,27 +72,11 @@ class JobRequests:
         workload: str | None = None,
         budget: float | None = None,
         memory: str | None = None,
-        *,
-        count: int | None = None,
-        device: str | None = None,
-        iterations: int | None = None,
-        duration: str | float | None = None,
-        restarts: int = 0,
-        grace: str | float | None = None,
-        cwd: str | None = None,
+        **options: Unpack[NamedJobOptions],
     ) -> Flow[Job]:
         """
         Start a training as soon as there is room for it: ``argv``, an entry point and its arguments, or with an
-        operator's key any program (``cwd``: the folder that it starts in).
-
-        ``count``: on how many GPU instances of one kind (``device``) it runs; ``gpus``: on exactly these. ``env``: its
-        variables, ``{"secret": NAME}`` for a secret. ``iterations`` or ``duration`` (``2h``, or seconds): how long
-        it is. ``restarts``: how often it is started again from its last checkpoint after it has failed; ``grace``: from
-        SIGTERM to SIGKILL.
-
-        ``workload``: the profiled training that it is, such as ``resnet50/cpu/training/8``. ``budget``: the most that
-        it may lose to functions, a fraction of its iteration time from 0.01 to 1; one that could not be told from noise
-        is refused, and the error names the smallest. ``memory`` (``12GiB``): reserved on each GPU instance.
+        operator's key any program. Every other argument is a field of :class:`JobOptions`.
 
         The job has ``gpus`` where it has started, else ``expected`` says when it will.
 
@@ -65,66 +84,21 @@ class JobRequests:
         >>> job.state, job.expected.place, job.expected.message
         ('queued', 2, 'It needs 2 GPU instances: 1 is free; 3 busy.')
         """
-        asked = _asked(
-            name,
-            argv,
-            env,
-            gpus=None if gpus is None else list(gpus),
-            workload=workload,
-            budget=budget,
-            memory=memory,
-            count=count,
-            device=device,
-            iterations=iterations,
-            duration=duration,
-            restarts=restarts or None,
-            grace=grace,
-            cwd=cwd,
+        body = _body(
+            name, argv, {"gpus": gpus, "env": env, "workload": workload, "budget": budget, "memory": memory, **options}
         )
-        return (yield from fetch(Job, request("POST", "jobs", body=asked)))
+        return (yield from fetch(Job, request("POST", "jobs", body=body)))
 
     @operation
-    def try_job(
-        self,
-        name: str,
-        argv: Sequence[str],
-        *,
-        gpus: Sequence[str] | None = None,
-        env: Mapping[str, str | Mapping[str, str]] | None = None,
-        workload: str | None = None,
-        budget: float | None = None,
-        memory: str | None = None,
-        count: int | None = None,
-        device: str | None = None,
-        iterations: int | None = None,
-        duration: str | float | None = None,
-        restarts: int = 0,
-        grace: str | float | None = None,
-        cwd: str | None = None,
-    ) -> Flow[JobTrial]:
+    def try_job(self, name: str, argv: Sequence[str], **options: Unpack[JobOptions]) -> Flow[JobTrial]:
         """
-        What would become of a job that came now; nothing is started. It raises what :meth:`start_job` raises.
+        What would become of a job that came now; nothing is started. It takes, and raises, what :meth:`start_job` does.
 
         >>> client.try_job("train", ["zoo.train"], count=2, duration="2h").expected.start_at.hour
         18
         """
-        asked = _asked(
-            name,
-            argv,
-            env,
-            gpus=None if gpus is None else list(gpus),
-            workload=workload,
-            budget=budget,
-            memory=memory,
-            count=count,
-            device=device,
-            iterations=iterations,
-            duration=duration,
-            restarts=restarts or None,
-            grace=grace,
-            cwd=cwd,
-        )
-        return (yield from fetch(JobTrial, request("POST", "jobs:dryRun", body=asked, reads=True)))
+        body = _body(name, argv, options)
+        return (yield from fetch(JobTrial, request("POST", "jobs:dryRun", body=body, reads=True)))
 
     @operation
     def jobs(self, state: Sequence[str] | None = None) -> Flow[list[Job]]:
@@ -251,11 +225,10 @@ class JobRequests:
         return (yield from fetch(Job, _change(id_, "restart")))
 
 
-def _asked(
-    name: str, argv: Sequence[str], env: Mapping[str, str | Mapping[str, str]] | None, **optional: object
-) -> dict[str, object]:
-    body: dict[str, object] = {"name": name, "argv": list(argv), "env": dict(env or {})}
-    return body | {field: value for field, value in optional.items() if value is not None}
+def _body(name: str, argv: Sequence[str], options: JobOptions) -> dict[str, object]:
+    """The request's body: what was left out, or is None, is the platform's to choose."""
+    given = {field: value for field, value in options.items() if value is not None}
+    return {"name": name, "argv": argv, "env": {}, **given}
 
 
 def _listed(states: Sequence[str] | None) -> Call:

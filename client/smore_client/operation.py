@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_args, overload
+from inspect import Parameter, Signature, signature
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, get_args, get_origin, overload
 
 from smore_client.transport import Answer, Broken, Call, Flow, Item, Open, Pause, ReadLine, Stream
 
@@ -154,6 +155,7 @@ class operation(Generic[S, P, T]):  # noqa: N801 - a decorator
         self.function = function
         # What `help` shows: callers get the result of the flow.
         function.__annotations__["return"] = get_args(function.__annotations__["return"])[2]
+        function.__signature__ = _spelt_out(function)  # type: ignore[attr-defined]
 
     @overload
     def __get__(self, instance: None, owner: type) -> Callable[Concatenate[S, P], Flow[T]]: ...
@@ -170,6 +172,22 @@ class operation(Generic[S, P, T]):  # noqa: N801 - a decorator
             return instance.carry(self.function(instance, *args, **options))
 
         return perform
+
+
+def _spelt_out(function: Callable[..., Any]) -> Signature:
+    """The signature that `help` shows, with each argument of ``**options: Unpack[…]`` by its name."""
+    whole = signature(function)
+    parameters: list[Parameter] = []
+    for parameter in whole.parameters.values():
+        if parameter.kind is Parameter.VAR_KEYWORD and get_origin(parameter.annotation) is Unpack:
+            (options,) = get_args(parameter.annotation)
+            parameters += [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+                for name, hint in options.__annotations__.items()
+            ]
+        else:
+            parameters.append(parameter)
+    return whole.replace(parameters=parameters)
 
 
 class iteration(Generic[S, P, T]):  # noqa: N801 - a decorator

@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,9 @@ from smore.cli.terminal import (
     show_value,
     tell,
 )
+
+if TYPE_CHECKING:
+    from smore_client.job_requests import JobOptions
 
 app = typer.Typer(
     help="Serverful jobs; alone: list them. A job's name will do wherever its id does.", invoke_without_command=True
@@ -153,7 +156,7 @@ def start(
     variables |= {variable: {"secret": of} for variable, of in (_pair(each, "--secret") for each in secret or ())}
     with connected() as client:
         command, folder = own_program.resolved(argv, cwd, client.url)
-        asked: dict[str, Any] = {
+        asked: JobOptions = {
             "gpus": gpu,
             "env": variables,
             "workload": workload,
@@ -163,7 +166,7 @@ def start(
             "device": device,
             "iterations": iterations,
             "duration": duration,
-            "restarts": restarts,
+            "restarts": restarts or None,
             "grace": grace,
             "cwd": folder,
         }

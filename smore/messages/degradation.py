@@ -5,20 +5,25 @@ The ``learn`` worker makes it (``ml/predict/table.py``) and publishes it whole (
 one and never a mixture. The matrices are float64, little-endian, row by row, so that a reader without numpy takes a
 cell from the bytes and one with numpy makes an array of them without copying.
 
+Format 2 added the matrices of trainings beside trainings. A table of format 1 is read as one in which no two trainings
+were measured.
+
 Degradations are fractions (Eq. 1). Workloads are named as in ``ml/measure/rows.py``:
 ``<model>/<preset>/<role>/<batch>``.
 """
 
 import math
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
 from smore.domain.degradation import Kind, Neighbour, Weights, of_function, of_training
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+#: Formats that a reader takes.
+READ: Final = (1, FORMAT)
 
 
 class BadTable(ValueError):
@@ -48,6 +53,8 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
     ``function_on_function`` [F, F]: of the row by the column. ``*_upper``: the bound that holds for 90 % (conformal).
     ``measured`` [J, F], one byte each: 1 where a measured row stands instead of a prediction. ``solo_s`` [F]: P99 of
     the function alone, seconds. ``usage_gain`` and ``degradation`` [F]: the averages over partners that Eq. 5 takes.
+    ``training_on_training`` [J, J]: of the row by the column; ``measured_trainings`` [J, J], as ``measured``. The three
+    matrices of trainings are empty if no training beside a training was measured on this device.
     """
 
     device: str
@@ -65,10 +72,24 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
     usage_gain: bytes
     degradation: bytes
     weights: list[Weight] = []
+    training_on_training: bytes = b""
+    training_on_training_upper: bytes = b""
+    measured_trainings: bytes = b""
 
     def cell(self, matrix: bytes, row: int, column: int) -> float:
         """One number of a matrix with F columns."""
         return memoryview(matrix).cast("d")[row * len(self.functions) + column]
+
+    def training_pairs(self) -> Iterator["TrainingPair"]:
+        """Every training beside every training, in both directions; nothing if no such pair was measured here."""
+        if not self.training_on_training:
+            return
+        expected = memoryview(self.training_on_training).cast("d")
+        upper = memoryview(self.training_on_training_upper).cast("d")
+        for row, training in enumerate(self.trainings):
+            for column, beside in enumerate(self.trainings):
+                cell = row * len(self.trainings) + column
+                yield TrainingPair(training, beside, expected[cell], upper[cell], self.measured_trainings[cell] == 1)
 
     def function_rows(self, model: str, preset: str) -> list[tuple[int, int]]:
         """(batch, index) of a function's profiled batches, smallest first."""
@@ -105,6 +126,19 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
             function_upper=slowed(self.function_upper, self.function_on_function_upper),
             measured=k == 1 and self.measured[training * len(self.functions) + function] == 1,
         )
+
+
+class TrainingPair(NamedTuple):
+    """
+    The degradation of ``training`` by ``beside``, as a fraction: an iteration takes 1 + ``degradation`` times as long as
+    alone. ``upper``: the bound that holds for 90 %. ``measured``: a measured row stands behind it, not a prediction.
+    """
+
+    training: str
+    beside: str
+    degradation: float
+    upper: float
+    measured: bool
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +178,7 @@ class _Header(msgspec.Struct):
     format: int
 
 
+_OF_TRAININGS: Final = ("training_on_training", "training_on_training_upper")
 _ROLES: Final = {"trainings": "training", "functions": "function"}
 _header = msgspec.msgpack.Decoder(_Header).decode
 _decode = msgspec.msgpack.Decoder(Table).decode
@@ -159,8 +194,8 @@ def decode(raw: bytes) -> Table:
         raise BadTable("the table's matrices are little-endian, this machine is not")
     try:
         header = _header(raw)
-        if header.format != FORMAT:
-            raise BadTable(f"format {header.format}, {FORMAT} is expected")
+        if header.format not in READ:
+            raise BadTable(f"format {header.format}, {' or '.join(map(str, READ))} is expected")
         table = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadTable(f"not a degradation table: {error}") from error
@@ -189,6 +224,7 @@ def _check(place: PlaceTable) -> None:
         ("solo_s", f),
         ("usage_gain", f),
         ("degradation", f),
+        *((name, j * j) for name in _OF_TRAININGS if place.training_on_training or place.training_on_training_upper),
     )
     for name, count in sizes:
         raw: bytes = getattr(place, name)
@@ -199,6 +235,9 @@ def _check(place: PlaceTable) -> None:
             raise BadTable(f"{name} holds a value that is not a number of at least 0")
     if len(place.measured) != j * f:
         raise BadTable(f"measured has {len(place.measured)} bytes, {j * f} are expected")
+    pairs = j * j if place.training_on_training else 0
+    if len(place.measured_trainings) != pairs:
+        raise BadTable(f"measured_trainings has {len(place.measured_trainings)} bytes, {pairs} are expected")
     for weight in place.weights:
         if weight.k < 1 or not 0 <= weight.value < math.inf:
             raise BadTable(f"{weight} is not a weight")

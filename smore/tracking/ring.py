@@ -27,8 +27,11 @@ import os
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
+
+from smore.tracking import micro_batches
 
 MAGIC: Final = b"SMTRK001"
 VERSION: Final = 1
@@ -62,6 +65,9 @@ class Tracker:
     def __init__(self, path: str | None, *, length: int = 0) -> None:
         """``length``: iterations that the training makes in all, 0 = not said."""
         self._map: mmap.mmap | None = None
+        self._parts = _micro_batches()
+        #: Whether the log says already that a batch was not cut.
+        self._whole = False
         self._count = 0
         self._last = time.perf_counter()
         if path is None:
@@ -130,6 +136,25 @@ class Tracker:
             self._fail(error)
         self._last = now
 
+    def micro_batches(self, batch: Any) -> Iterator[tuple[Any, float]]:
+        """
+        The batch in as many parts as the platform asks for, one after the other, so that less memory is needed at a time:
+        ``for part, weight in tracker.micro_batches(batch): (loss(part) * weight).backward()``, then the optimiser's step and
+        :meth:`step`. Gradients add up to those of the whole batch where ``loss`` is a mean over rows that do not depend on
+        each other (batch statistics make them).
+
+        Parts are cut along axis 0 (:mod:`smore.tracking.micro_batches`); the weights, shares of the rows, add up to 1.
+        Outside the platform it is one part. So is a batch that cannot be cut; the log says so once.
+        """
+        if self._parts > 1:
+            try:
+                return micro_batches.cut(batch, self._parts)
+            except ValueError as error:
+                if not self._whole:
+                    self._whole = True
+                    warn("a batch is run as a whole and not in %d micro-batches: %s", self._parts, error)
+        return iter([(batch, 1.0)])
+
     def close(self) -> None:
         """Let go of the file; what was written stays readable. Further steps do nothing."""
         if self._map is not None:
@@ -146,6 +171,15 @@ class Tracker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _micro_batches() -> int:
+    """In how many parts a batch is run."""
+    try:
+        return micro_batches.asked()
+    except ValueError as error:
+        warn("batches are run as a whole: %s", error)
+        return 1
 
 
 def _valid(header: bytes) -> bool:

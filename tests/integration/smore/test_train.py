@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import smore
 from smore.tracking.ring import TrackReader
 from zoo.model import card
 from zoo.train import Options, Training, parse
@@ -80,3 +81,22 @@ def test_a_job_ends_by_its_count_of_iterations(tmp_path: Path) -> None:
 def test_wrong_options_are_refused(wrong: list[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--model", "resnet50", *wrong])
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_batch_in_micro_batches_gives_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(micro_batches: int) -> torch.Tensor:
+        monkeypatch.setenv("SMORE_MICRO_BATCHES", str(micro_batches))
+        training = Training(card("vgg16"), Options(model="vgg16", batch=6))
+        for part in training.module.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+        tracker = smore.track()
+        for number in range(3):
+            training.iterate(number, tracker.micro_batches)
+        return torch.cat([weight.detach().flatten() for weight in training.module.parameters()])
+
+    whole = trained(1)
+    # 4 does not divide 6: a part counts by its rows.
+    assert torch.allclose(trained(4), whole, rtol=0, atol=1e-5)
+    assert not torch.equal(trained(4), whole)

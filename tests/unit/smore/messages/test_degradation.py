@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import redis
 
-from smore.messages.degradation import FORMAT, BadTable, PlaceTable, Table, Weight, decode, encode
+from smore.messages.degradation import (
+    FORMAT,
+    BadTable,
+    PlaceTable,
+    Table,
+    TrainingPair,
+    Weight,
+    decode,
+    encode,
+)
 from smore.redis.tables import Tables
 
 
@@ -36,8 +45,19 @@ def place(**fields: object) -> PlaceTable:
         "usage_gain": floats(0.1, 0.2, 0.3),
         "degradation": floats(1.0, 2.0, 3.0),
         "weights": [Weight(kind="training", k=2, victim="bert", other="deepfm", value=1.5)],
+        "training_on_training": floats(0.0, 0.1, 1.0, 1.1),
+        "training_on_training_upper": floats(*[7.0] * 4),
+        "measured_trainings": bytes([0, 1, 0, 0]),
     }
     return PlaceTable(**(values | fields))  # type: ignore[arg-type]
+
+
+#: The matrices of trainings where no two trainings were measured.
+NO_PAIRS: dict[str, object] = {
+    "training_on_training": b"",
+    "training_on_training_upper": b"",
+    "measured_trainings": b"",
+}
 
 
 def table(*places: PlaceTable, version: int = 1) -> Table:
@@ -75,9 +95,43 @@ def test_a_place_is_found_by_device_and_sharing_mode() -> None:
 
 
 def test_a_place_may_have_no_trainings() -> None:
-    empty = place(trainings=[], training=b"", training_upper=b"", function=b"", function_upper=b"", measured=b"")
+    empty = place(
+        trainings=[], training=b"", training_upper=b"", function=b"", function_upper=b"", measured=b"", **NO_PAIRS
+    )
 
     assert decode(encode(table(empty))).places == [empty]
+
+
+def test_the_pairs_of_trainings_are_read_in_both_directions() -> None:
+    bert, vgg = place().trainings
+
+    assert list(decode(encode(table(place()))).places[0].training_pairs()) == [
+        TrainingPair(bert, bert, 0.0, 7.0, False),
+        TrainingPair(bert, vgg, 0.1, 7.0, True),
+        TrainingPair(vgg, bert, 1.0, 7.0, False),
+        TrainingPair(vgg, vgg, 1.1, 7.0, False),
+    ]
+
+
+def test_a_place_may_have_no_measured_pair_of_trainings() -> None:
+    without = place(**NO_PAIRS)
+
+    assert decode(encode(table(without))).places == [without]
+    assert list(without.training_pairs()) == []
+
+
+def test_a_table_of_format_1_is_one_without_pairs_of_trainings() -> None:
+    """Champions that an earlier version has stored are read as they are."""
+    document = msgspec.to_builtins(table(place(**NO_PAIRS)), builtin_types=(bytes,)) | {"format": 1}
+    for of_place in document["places"]:
+        for name in NO_PAIRS:
+            del of_place[name]
+
+    read = decode(msgspec.msgpack.encode(document))
+
+    assert read.format == 1
+    assert read.places == [place(**NO_PAIRS)]
+    assert list(read.places[0].training_pairs()) == []
 
 
 # ---- refusing --------------------------------------------------------------------------------------------------------
@@ -94,7 +148,7 @@ def test_a_cut_blob_is_refused_wherever_it_is_cut() -> None:
 def test_another_format_is_named_whatever_else_it_holds() -> None:
     document = {"format": FORMAT + 1, "version": "seven", "places": 3}
 
-    with pytest.raises(BadTable, match=f"format {FORMAT + 1}, {FORMAT} is expected"):
+    with pytest.raises(BadTable, match=f"format {FORMAT + 1}, 1 or {FORMAT} is expected"):
         decode(msgspec.msgpack.encode(document))
 
 
@@ -118,6 +172,8 @@ def test_what_is_no_table_is_refused(raw: bytes) -> None:
         "solo_s",
         "usage_gain",
         "degradation",
+        "training_on_training",
+        "training_on_training_upper",
     ],
 )
 def test_a_matrix_of_another_size_or_with_what_is_no_degradation_is_refused(name: str) -> None:
@@ -134,6 +190,8 @@ def test_a_matrix_of_another_size_or_with_what_is_no_degradation_is_refused(name
     ("fields", "message"),
     [
         ({"measured": bytes(5)}, "measured has 5 bytes"),
+        ({"measured_trainings": bytes(5)}, "measured_trainings has 5 bytes, 4 are expected"),
+        (NO_PAIRS | {"measured_trainings": bytes(4)}, "measured_trainings has 4 bytes, 0 are expected"),
         ({"trainings": ["bert/cpu/training/4", "vgg16/cpu/training"]}, "'vgg16/cpu/training' in trainings"),
         ({"trainings": ["bert/cpu/training/4", "vgg16/cpu/function/2"]}, "model/size/training/batch"),
         ({"trainings": ["bert/cpu/training/4"] * 2}, "trainings names a workload twice"),
@@ -217,6 +275,7 @@ def test_a_reader_never_sees_a_mixture(redis_client: "redis.Redis") -> None:
                 solo_s=line,
                 usage_gain=line,
                 degradation=line,
+                **NO_PAIRS,
             ),
             version=version,
         )
