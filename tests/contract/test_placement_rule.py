@@ -73,7 +73,7 @@ class Failing(LeastMemory):
 
 class Careless(LeastMemory):
     def order(self, now: float, batch: WaitingBatch) -> float:
-        return 1.0 / len([name for name in () if name == batch.function])
+        return 1.0 / (batch.rows - batch.rows)
 
 
 #: What is said of the two that raise.
