@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
+import redis
 from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -72,11 +73,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
         job = store.jobs.submit(caller.project, body.name, request, env, admit=admit)
         # A variable may be a password: the audit log has none of them.
         change.target, change.after = f"job/{job.id}", {"name": body.name, **request.to_dict()}
-    queue = _doors(gateway)
-    queue.wake()
-    until = time.monotonic() + DECIDED_S
-    while (entry := _entry(queue.queue(), job.id)) is None and time.monotonic() < until:
-        time.sleep(_LOOK_S)
+    entry = _first_decision(gateway, job.id)
     return job_views.shown(store.jobs.get(caller.project, job.id), [], entry)
 
 
@@ -224,7 +221,7 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, pr
                 gateway.fleet().send(gpu, StopJob(version=1, id=record.id))
         stopping = gateway.store().jobs.stop(record.project, record.id)
         change.after = {"state": stopping.state.value}
-    _doors(gateway).wake()
+    _wake(gateway)
     return job_views.shown(stopping, [])
 
 
@@ -309,7 +306,25 @@ def _changed(gateway: Gateway, caller: KeyEntry, trail: Trail, job: "Job") -> "I
     """Record a change of a job, and let the job scheduler see it at once."""
     with trail.change(caller, f"job/{job.id}", {"state": job.state.value}, project=job.project) as change:
         yield change
-    _doors(gateway).wake()
+    _wake(gateway)
+
+
+def _wake(gateway: Gateway) -> None:
+    """Let the job scheduler see a change at once; where Redis does not take that, it sees it as soon as it can."""
+    with contextlib.suppress(redis.RedisError, OSError):
+        _doors(gateway).wake()
+
+
+def _first_decision(gateway: Gateway, job: str) -> PublishedJob | None:
+    """What is published of a job that has just come, at most :data:`DECIDED_S` later; None = nothing is."""
+    _wake(gateway)
+    doors, until = _doors(gateway), time.monotonic() + DECIDED_S
+    # The job is accepted: without Redis it waits, and the answer says no more than that.
+    with contextlib.suppress(redis.RedisError, OSError):
+        while (entry := _entry(doors.queue(), job)) is None and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        return entry
+    return None
 
 
 def _doors(gateway: Gateway) -> JobQueue:

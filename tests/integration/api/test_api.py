@@ -1129,6 +1129,22 @@ def test_what_a_training_cannot_be_is_refused_with_the_field(
     assert http.get("/v1/jobs").json()["jobs"] == []
 
 
+def test_a_training_is_accepted_once_though_redis_goes_away_behind_it(
+    http: httpx.Client, store: Store, platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eventually(lambda: http.get("/v1/gpus").json()["gpus"])
+
+    def away(*_: object) -> None:
+        raise redis.ConnectionError("away")
+
+    for call in ("wake", "queue"):
+        monkeypatch.setattr(JobQueue, call, away)
+    made = http.post("/v1/jobs", json={"name": "t", "argv": ["zoo.train"]})
+    assert (made.status_code, made.json()["state"]) == (201, "queued")
+    assert http.post(f"/v1/jobs/{made.json()['id']}/hold").json()["state"] == "held"
+    assert [job.name for job in store.jobs.unfinished()] == ["t"]
+
+
 def test_what_does_not_fit_a_trainings_state_is_a_conflict(
     http: httpx.Client, store: Store, platform: FakePlatform
 ) -> None:
