@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -277,36 +278,16 @@ def test_each_attempt_has_a_folder_of_checkpoints_that_begins_with_the_last(node
     assert [path.name for path in later.iterdir()] == ["checkpoint-10.pt"]
 
 
-def test_a_gang_that_loses_a_rank_goes_on_from_its_checkpoint(node: Node) -> None:
-    """Two real ranks over gloo; the test plays the decider: one rank dead ends the attempt, and the next begins."""
-    words = ["zoo.train", "--model", "mobilenet", "--batch", "1", "--input-wait", "none", "--checkpoint-every", "5"]
-    workers = [node.worker(gpu, entrypoints=("zoo.train",)) for gpu in ("g0", "g1")]
-    gang = command(argv=words, world=2, local_world=2, gpus=["g0", "g1"], env={"OMP_NUM_THREADS": "1"})
-
-    def begin(attempt: int, iterations: int) -> None:
-        for rank, worker in enumerate(workers):
-            more = {"attempt": attempt, "seed_attempt": attempt - 1, "iterations": iterations}
-            worker.start(msgspec.structs.replace(gang, rank=rank, local_rank=rank, **more))
-
-    begin(1, 100_000)
-    eventually(lambda: report_of(workers[0]).checkpoint_iterations >= 5, what="a checkpoint", within_s=60)
-    os.kill(report_of(workers[1], rank=1).pid, signal.SIGKILL)
-    assert over(workers[1], rank=1).exit_code == -signal.SIGKILL
-    workers[0].stop(StopJob(1, "j", 1, grace_s=0.0))
-    left = over(workers[0]).checkpoint_iterations
-    length = left + 7
-    begin(2, length)
-    began = running(workers[0], attempt=2).checkpoint_iterations
-    assert began >= left >= 5
-    for rank, worker in enumerate(workers):
-        eventually(
-            lambda worker=worker, rank=rank: report_of(worker, 2, rank).state == "ended",  # type: ignore[misc]
-            what=f"rank {rank} ends",
-            within_s=60,
-        )
-    ends = [report_of(worker, 2, rank) for rank, worker in enumerate(workers)]
-    assert [(one.exit_code, one.iterations, one.length) for one in ends] == [(0, length - began, length)] * 2
-    eventually(lambda: report_of(workers[0], 2).checkpoint_iterations == length, what="its last checkpoint is seen")
+def test_a_rank_0_whose_port_was_taken_meanwhile_ends_with_an_error(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = node.worker("g0")
+    listens = 'import os, socket; socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])))'
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(starting, "_free_port", lambda: taken.getsockname()[1])
+        gang = {"world": 2, "local_world": 2, "gpus": ["g0", "g1"]}
+        worker.start(command(argv=[ENTRY, "-n", "1", "-r", "1", listens], **gang))
+        assert over(worker).exit_code == 1
 
 
 def test_a_fence_of_attempt_0_is_put_by_its_recorded_end_alone() -> None:
