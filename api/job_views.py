@@ -162,7 +162,7 @@ def explanation(
 
 
 def _why(job: "Job", of_queue: PublishedJob | None, decisions: Sequence["JobDecision"], leading: bool) -> str:
-    last = next((one.message for one in decisions if one.message), "")
+    last = next((one.message for one in decisions if one.message and one.kind != "start"), "")
     if job.state in OVER:
         outcome = job.outcome.value if job.outcome is not None else job.state.value
         return f"It is over: {outcome}. {job.reason or last}".strip()

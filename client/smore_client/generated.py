@@ -947,7 +947,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     instances together, MiB; ``jobs``: trainings that wait or run (None = as the platform's settings say);
     ``job_memory_mib``: what is kept for them on all GPU instances together, MiB; ``gpus``: GPU instances that they hold
     at a time; ``weight``: of two trainings that wait, the expected time left is divided by their projects' weights
-    (None = 1).
+    (None = 1); ``share``: what another training may cost one of its trainings whose owner says nothing
+    (JobRequest.share; None = 0, nobody trains beside it).
     """
 
     rate_per_s: float | None = None
@@ -959,6 +960,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     job_memory_mib: float | None = None
     gpus: int | None = None
     weight: float | None = None
+    share: float | None = None
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from scheduler.policy.demand import Demand
 from scheduler.policy.knobs import BudgetRule, Knobs
 from scheduler.policy.lanes import Waiting
 from scheduler.policy.ordering import Ordering
+from scheduler.policy.overrides import Overrides
 from scheduler.policy.placement import Placement
 
 #: How old a backlog must be to be judged by what was placed meanwhile, and the slowest rate that is published, seconds
@@ -62,12 +63,13 @@ class Admission:
         knobs: Knobs,
         cluster: Cluster,
         waiting: Waiting,
+        overrides: Overrides,
         ordering: Ordering,
         batching: Batching,
         placement: Placement,
         budgets: Budgets,
     ) -> None:
-        self._knobs, self._cluster, self._waiting = knobs, cluster, waiting
+        self._knobs, self._cluster, self._waiting, self._overrides = knobs, cluster, waiting, overrides
         self._ordering, self._batching, self._placement, self._budgets = ordering, batching, placement, budgets
         self._supply = _Supply()
 
@@ -81,11 +83,12 @@ class Admission:
 
         The backlog counts what waits before it at the batch throughput of the instances there are, and what the
         trainings' token buckets allow at the function's share; once it has lasted for :data:`BACKLOG_S`, no less than
-        at the rate at which it was really placed.
+        at the rate at which it was really placed while it could be: pauses, loads and the time before this leader count
+        for nothing.
         """
         cluster, floor = self._cluster, demand.best_s(1)
         cell = cluster.cells[demand.column, :, : len(cluster)]
-        usable = cluster.alive & ~cluster.paused & ~cluster.protected
+        usable = cluster.usable
         instances = int(np.maximum(cell[kernel.RESIDENT], cell[kernel.OUTSTANDING])[usable].sum())
         waiting = self._waiting.count(demand.function)
         if not instances:
@@ -98,9 +101,14 @@ class Admission:
         most = demand.spec.max_batch
         batch_s = demand.run_s(most) / instances
         wait, each = (waiting // most) * batch_s, batch_s / most
-        if waiting and now - self._waiting.oldest(demand.function, now) > min(BACKLOG_S, demand.spec.deadline_s / 4):
-            placed = 1.0 / max(demand.placed.at(now), 1.0 / LONGEST_WAIT_S)
-            wait, each = max(wait, waiting * placed), max(each, placed)
+        if waiting and not self._overrides.holds(demand.function):
+            oldest = self._waiting.oldest(demand.function, now)
+            since = max(demand.open_since, cluster.open_since, oldest)
+            if now - oldest > min(BACKLOG_S, demand.spec.deadline_s / 4):
+                together = min(most, waiting)
+                placed = demand.placed.each_s(now, since, demand.run_s(together) / instances, together)
+                placed = min(placed, LONGEST_WAIT_S)
+                wait, each = max(wait, waiting * placed), max(each, placed)
         unpaid, unpaid_each = self._unpaid(now, demand, waiting)
         unpaid, unpaid_each = max(0.0, unpaid), max(0.0, unpaid_each)
         budget_s = with_margin(unpaid)
@@ -182,7 +190,7 @@ class Admission:
         if self._supply.at == now:
             return self._supply
         cluster = self._cluster
-        usable = cluster.alive & ~cluster.paused & ~cluster.protected
+        usable = cluster.usable
         jobs, closed = cluster.fact(kernel.JOBS) > 0, cluster.fact(kernel.CLOSED) > 0
         supply = self._supply = _Supply(at=now)
         if not usable.any() or (usable & ~jobs & ~closed).any():
@@ -216,7 +224,7 @@ class Admission:
                     self._cost_s(demand),
                     demand.run_s(1),
                     waiting,
-                    demand.placed.at(now),
+                    demand.placed.per_s(now),
                 )
         supply.rivals = {function: place for place, function in enumerate(rivals)}
         supply.of_rivals = np.array(list(rivals.values()), float).reshape(-1, 6).T

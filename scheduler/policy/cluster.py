@@ -113,6 +113,8 @@ class Cluster:
         self.homes: list[Ints] = []
         #: Memory of the largest GPU instance ever seen, MiB, 0 before the first: what is away now may come back.
         self.largest = 0.0
+        #: When a GPU instance last came to be usable, or placing was resumed, epoch seconds.
+        self.open_since = 0.0
         self._shares = np.array(shares, float)
         #: Where each GPU instance is, what it trains, and the columns that are at home there.
         self._place: list[tuple[str, str]] = []
@@ -442,6 +444,16 @@ class Cluster:
     def take_tokens(self, row: int, seconds: float, now: float) -> None:
         """Take seconds of training time from the token bucket of the training there; a debt is allowed."""
         kernel.take_tokens(self.rows, row, seconds, now, self.capacity_s)
+
+    @property
+    def usable(self) -> Bools:
+        """GPU instances [N] on which something could be placed now or later: alive, not paused, not protected."""
+        return self.alive & ~self.paused & ~self.protected
+
+    def is_usable(self, row: int) -> bool:
+        """One entry of :attr:`usable`."""
+        facts = self.rows[:, row]
+        return bool(facts[kernel.ALIVE] > 0 and not facts[kernel.PAUSED] and not facts[kernel.PROTECTED])
 
     def idle(self, column: int) -> Bools:
         """Rows with an instance that could run now: more are resident than are taken or still loading."""

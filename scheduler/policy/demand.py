@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from scheduler.policy.load import Rate
+from scheduler.policy.load import Placements
 from smore.domain.function import FunctionSpec, between_sizes
 
 #: Weight of the declared (offline) averages against one online observation (docs/paper.md, A16).
@@ -21,7 +21,7 @@ KNOWN_FADING = 0.99
 BEST_WEIGHT = 0.05
 #: How far the moving average goes back to the best case when nothing was tried because of it.
 RELAXED = 0.25
-#: Of the rate at which a revision's invocations are placed.
+#: Of how fast a revision's invocations are placed.
 PLACED_HALF_LIFE_S = 2.0
 #: Weight of the newest load, cold or out of host memory, in its moving average.
 LOAD_WEIGHT = 0.3
@@ -68,8 +68,10 @@ class Demand:
     memory_mib: float = field(init=False)
     #: For how long a run may go on that cannot be stopped: the longest of its last runs anywhere, seconds.
     stretch_s: float = field(init=False, default=0.0)
-    #: Invocations that were placed.
-    placed: Rate = field(init=False, default_factory=lambda: Rate(half_life_s=PLACED_HALF_LIFE_S))
+    #: Invocations that were placed; and since when, at the earliest, what waits of it could have been, epoch seconds:
+    #: when it began to wait, an instance became ready or its function was resumed.
+    placed: Placements = field(init=False, default_factory=lambda: Placements(half_life_s=PLACED_HALF_LIFE_S))
+    open_since: float = field(init=False, default=0.0)
     #: Rising, and what is known of each.
     _sizes: list[int] = field(init=False)
     _times: list[_Times] = field(init=False)

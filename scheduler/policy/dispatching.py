@@ -90,6 +90,9 @@ class Dispatching:
                         heads[lane] = (demand, head)
                         break
                     self._waiting.take(lane, 1)
+                    if not self._overrides.holds(lane[0]):
+                        since = max(demand.open_since, self._cluster.open_since, head.arrival_at)
+                        demand.placed.add(now, 0, since)
                     if not self._cluster.cells[demand.column, kernel.OUTSTANDING].any():
                         demand.relax()
                     message = "No GPU instance could finish it before its deadline."
@@ -206,7 +209,7 @@ class Dispatching:
         if self._budgets.kept(row):
             batch.charge_s = self._budgets.charge_run(now, row, kind, run_s)
         self._waiting.take_these(members)
-        demand.placed.add(now, len(members))
+        demand.placed.add(now, len(members), max(demand.open_since, cluster.open_since, members[0].arrival_at))
         self._ordering.placed(demand, run_s)
         cluster.begin(batch, now)
         if row not in self._sole or self._sole[row][0] != demand.column:

@@ -93,7 +93,7 @@ class Engine:
         self.budgets = Budgets(knobs, cluster)
         self.batching = Batching(knobs, cluster, self.budgets)
         self.admission = Admission(
-            knobs, cluster, self.waiting, self.ordering, self.batching, self.placement, self.budgets
+            knobs, cluster, self.waiting, self.overrides, self.ordering, self.batching, self.placement, self.budgets
         )
         self.prewarmer = prewarmer
         self.dispatching = Dispatching(
@@ -139,7 +139,7 @@ class Engine:
             case InvocationSettled():
                 self._settled(now, event)
             case GpuReported():
-                self._reported(event, decisions)
+                self._reported(now, event, decisions)
             case ClaimRefused():
                 self._returned(now, event.id, event.attempt + 1)
             case InvocationHeld():
@@ -153,7 +153,7 @@ class Engine:
                 if self.prewarmer is not None and event.gpu in self.cluster.index:
                     self.prewarmer.lost(self.cluster.index[event.gpu])
             case PausesChanged():
-                self.overrides.pause(event.paused)
+                self.overrides.pause(now, event.paused)
             case OverridesChanged():
                 self.overrides.change(event.overrides)
             case WarmLimits():
@@ -194,7 +194,10 @@ class Engine:
             decisions.append(ending(event, "reject", Cause.INFEASIBLE, message))
             return
         self.load.arrived(now, demand.run_s(event.rows))
-        self.ordering.arrived(event.function, bool(self.waiting.count(event.function)))
+        waiting = bool(self.waiting.count(event.function))
+        if not waiting:
+            demand.open_since = now
+        self.ordering.arrived(event.function, waiting)
         self.waiting.add(event)
         if self.prewarmer is not None and event.attempt == 0:
             self.prewarmer.arrived(now, demand)
@@ -262,13 +265,16 @@ class Engine:
             self.waiting.remove(invocation.id)
             decisions.append(ending(invocation, "fail", Cause.FUNCTION_DELETED, "The function was deleted."))
 
-    def _reported(self, event: GpuReported, decisions: list[Decision]) -> None:
+    def _reported(self, now: float, event: GpuReported, decisions: list[Decision]) -> None:
         cluster = self.cluster
+        row = cluster.add_row(event.gpu)
+        usable = cluster.is_usable(row)
         if cluster.report(event):
             self._learn(cluster.demands)
-        row = cluster.index[event.gpu]
         self.budgets.reported(row, event, decisions)
         cluster.pause(row, self.overrides.gpu_paused(event.gpu))
+        if cluster.is_usable(row) and not usable:
+            cluster.open_since = now
         if self.overrides.gpu_drained(event.gpu):
             # The worker ends what is idle or parked, so that each report brings fewer.
             there = dict.fromkeys((function, revision) for function, revision, _ in (*event.warm, *event.parked))
@@ -290,6 +296,7 @@ class Engine:
     def _instance_reported(self, now: float, event: InstanceReported) -> None:
         demand, row = self.cluster.find(event.function, event.revision), self.cluster.index.get(event.gpu)
         if demand is not None and event.load_s is not None:
+            demand.open_since = now
             if event.host:
                 demand.observe_host(event.load_s)
             else:

@@ -26,13 +26,55 @@ class Rate:
             self._at = now
         self._value += amount * _LN2 / self.half_life_s
 
-    @property
-    def last_at(self) -> float:
-        """When something last came, 0 = never."""
-        return self._at
-
     def at(self, now: float) -> float:
         left: float = self._value * 0.5 ** (max(0.0, now - self._at) / self.half_life_s)
+        return left
+
+
+@dataclass(slots=True, kw_only=True)
+class Placements:
+    """
+    How fast what waits is placed: placements, and the seconds in which something waited and could have been placed, the
+    last ``half_life_s`` seconds as heavily as all before.
+
+    Time in which nothing waits, or in which nothing may be placed, says nothing of it.
+    """
+
+    half_life_s: float
+    #: When something was last placed, epoch seconds, 0 = never.
+    last_at: float = 0.0
+    _count: float = 0.0
+    _waited_s: float = 0.0
+    _at: float = 0.0
+
+    def add(self, now: float, count: int, since: float) -> None:
+        """``count`` are placed now (0: none, and what waited ends); something waited, and could be, from ``since`` on."""
+        if now > self._at:
+            left = 0.5 ** ((now - self._at) / self.half_life_s)
+            self._waited_s = self._waited_s * left + max(0.0, now - max(since, self._at))
+            self._count *= left
+            self._at = now
+        if count:
+            self._count += count
+            self.last_at = now
+
+    def per_s(self, now: float) -> float:
+        """Placements a second, the time in which nothing waits included."""
+        return self._count * self._left(now) * _LN2 / self.half_life_s
+
+    def each_s(self, now: float, since: float, usual_s: float, together: int) -> float:
+        """
+        Seconds of waiting for each that is placed, where something waits since ``since``.
+
+        The next placement counts as if it came now, or ``usual_s`` after the last one where that is later, with
+        ``together`` in it; without any so far it is all that counts.
+        """
+        left = self._left(now)
+        waits_s = max(now - max(since, self._at), usual_s)
+        return (self._waited_s * left + waits_s / together) / (self._count * left + 1.0)
+
+    def _left(self, now: float) -> float:
+        left: float = 0.5 ** (max(0.0, now - self._at) / self.half_life_s)
         return left
 
 

@@ -48,14 +48,24 @@ class Overrides:
 
     # ---- pauses ------------------------------------------------------------------------------------------------------
 
-    def pause(self, paused: frozenset[str]) -> None:
-        """From now on these targets are paused or drained, and no others."""
+    def pause(self, now: float, paused: frozenset[str]) -> None:
+        """From ``now`` on these targets are paused or drained, and no others."""
+        resumed = self._paused - paused
         self._paused, self.platform_paused = paused, "*" in paused
+        if any(not target.startswith(("f:", "-f:")) for target in resumed):
+            self._cluster.open_since = now
+        for demand in self._cluster.demands:
+            if f"f:{demand.function}" in resumed:
+                demand.open_since = now
         for row, name in enumerate(self._cluster.names):
             self._cluster.pause(row, self.gpu_paused(name))
 
     def function_paused(self, function: str) -> bool:
         return f"f:{function}" in self._paused
+
+    def holds(self, function: str) -> bool:
+        """Nothing of it is placed, by a pause of it or of the platform."""
+        return self.platform_paused or self.function_paused(function)
 
     def gpu_paused(self, gpu: str) -> bool:
         """Paused or drained: nothing is placed there."""

@@ -191,6 +191,21 @@ JOB_ESTIMATE_RATIO = Histogram(
     buckets=(0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.33, 2, 4, 10),
     registry=CONTROL,
 )
+JOB_PLACEMENTS = Counter(
+    "smore_job_placements",
+    "Starts of trainings: alone on their GPU instances, or as a guest beside another one",
+    ["kind"],
+    registry=CONTROL,
+)
+JOB_PAIR_SLOWDOWN = Gauge(
+    "smore_job_pair_slowdown",
+    "How many times longer an iteration takes because of the training beside it; predicted until it is measured",
+    ["job"],
+    registry=CONTROL,
+)
+JOB_HELD_SECONDS = Counter(
+    "smore_job_held_seconds", "Time in which guests were held back for their hosts' sake", registry=CONTROL
+)
 GPUS_KEPT = Gauge("smore_gpus_kept", "Free GPU instances that are kept for the first training", registry=CONTROL)
 JOB_ROUND_SECONDS = Histogram(
     "smore_job_round_seconds",

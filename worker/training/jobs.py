@@ -317,6 +317,7 @@ class Jobs:
                         _signal(job, signal.SIGKILL)
                     job.measure(mono, self._memory_of, self._quick_memory_of)
                     job.note_peak(mono)
+            self._meet(now)
             self._gate.protect(any(job.running for job in self._jobs.values()))
         if ended:
             self._changed()
@@ -340,6 +341,13 @@ class Jobs:
         log.info("job ended", job=record.key, exit_code=code)
         self._close(job, JobState.ENDED, code)
         return True
+
+    def _meet(self, now: float) -> None:
+        """Tell each training which others are here."""
+        running = [job for job in self._jobs.values() if job.running]
+        for job in running:
+            if job.meet(now, [other for other in running if other.record.id != job.record.id]):
+                self._records.write(job.record)
 
     def _notice_misplaced(self, job: Job, now: float) -> bool:
         """Whether an attached process is let go of now, because it does not compute on the GPU."""

@@ -454,6 +454,11 @@ class JobPolicy:
         del self.jobs[question.spec.id]
         return TrialAnswered(id=question.spec.id, gpus=gpus, expected=expected, misfit=None)
 
+    def lost_s(self, id_: str) -> float:
+        """What others beside a job have cost it, over all attempts, by the last call of :meth:`decide`; seconds."""
+        job = self.jobs[id_]
+        return job.running_s(self._at) - job.alone_s(self._at)
+
     def differing(self) -> int:
         """How many parts of the state differ from a fresh count, of which each is a defect. For tests."""
         held: Counter[str] = Counter()
