@@ -1230,7 +1230,7 @@ def test_predictions(
 ) -> None:
     ask = {"job": "t0/s/training/8", "function": "f0/s"}
     assert http.get("/v1/predictor").json()["version"] == 0
-    assert http.get("/v1/predictions", params=ask).json() == {"version": 0, "predictions": []}
+    assert http.get("/v1/predictions", params=ask).json() == {"version": 0, "predictions": [], "pairs": []}
     weights = [Weight("training", 2, "t0", "f0", 1.5), Weight("functions", 2, "f0", "f0", 2.0)]
     table = Table(version=7, source="test", created_at=0.0, places=[place([[0.1]], [[0.3]], [[0.5]], weights=weights)])
     Tables(redis_client, config.redis.prefix).publish(table)
