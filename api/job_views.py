@@ -42,6 +42,7 @@ def shown(job: "Job", reports: Sequence[JobReport], of_queue: PublishedJob | Non
     return schemas.Job(
         id=job.id,
         name=job.name,
+        project=job.project,
         state=state.value,
         argv=list(job.argv),
         gpus=list(job.gpus),
@@ -162,7 +163,7 @@ def explanation(
 
 
 def _why(job: "Job", of_queue: PublishedJob | None, decisions: Sequence["JobDecision"], leading: bool) -> str:
-    last = next((one.message for one in decisions if one.message), "")
+    last = next((one.message for one in decisions if one.message and one.kind != "start"), "")
     if job.state in OVER:
         outcome = job.outcome.value if job.outcome is not None else job.state.value
         return f"It is over: {outcome}. {job.reason or last}".strip()

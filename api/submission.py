@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from api.auth import is_operator
@@ -11,6 +12,7 @@ from api.schemas.jobs import JobBody, SecretOf
 from smore.domain.errors import InvalidInput, Unavailable
 from smore.domain.function import duration_s, parse_name, size_bytes
 from smore.domain.job import GRACE_S, JobRequest
+from smore.domain.limits import NO_LIMITS
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.domain.quote import quoted
 from smore.domain.spelling import did_you_mean
@@ -59,6 +61,8 @@ def request_of(gateway: Gateway, caller: KeyEntry, body: JobBody, reports: Seque
         secrets=_secrets(gateway, caller, body),
         trusted=trusted,
         cwd=body.cwd or "",
+        share=_share(gateway, caller, body),
+        micro_batches=_micro_batches(body, workload),
     )
 
 
@@ -126,6 +130,25 @@ def _seconds(value: float | str | None, field: str, longest_s: float) -> float:
     if not (math.isfinite(seconds) and 0 < seconds <= longest_s):
         raise InvalidInput(f"{field}: {value} is not above 0 and at most {longest_s:.0f} s", field=field)
     return seconds
+
+
+def _share(gateway: Gateway, caller: KeyEntry, body: JobBody) -> float:
+    if body.share is not None:
+        return body.share
+    return gateway.catalog.limits.get(caller.project, NO_LIMITS).share or 0.0
+
+
+def _micro_batches(body: JobBody, workload: str) -> list[int]:
+    """The ways in which its loop can run a batch, none = in one part."""
+    counts = body.micro_batches
+    if counts and (counts[0] != 1 or any(after <= before for before, after in pairwise(counts))):
+        raise InvalidInput(f"micro_batches: {counts} does not rise from 1", field="micro_batches")
+    batch = int(workload.rsplit("/", 1)[1]) if workload else None
+    if counts and batch is not None and counts[-1] > batch:
+        raise InvalidInput(
+            f"micro_batches: a batch of {batch} has no {counts[-1]} parts", field="micro_batches", largest=batch
+        )
+    return counts
 
 
 def _secrets(gateway: Gateway, caller: KeyEntry, body: JobBody) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, FiniteFloat
 
 from api.schemas.fields import STORABLE, Body, Flag, Number, Text, Variable, Whole, Word
-from smore.domain.job import GRACE_S, Outcome
+from smore.domain.job import GRACE_S, MOST_MICRO_BATCHES, MOST_SHARE, Outcome
 from smore.domain.loss import DEFAULT_BUDGET, Verdict
 
 
@@ -40,6 +40,10 @@ class JobBody(Body):
     ``workload``: which profiled training it is, ``model/size/training/batch``; without it nobody can predict what slows
     it down. ``budget``: the most that it may lose to functions, a fraction of its iteration time (0.01 to 1, default
     0.1).
+
+    ``share``: an iteration may take up to 1 + ``share`` times as long because of another training on its GPU instances (0
+    to 10); 0 = none trains beside it. Without it the project's default holds, which is 0 unless an operator has set it.
+    ``micro_batches``: in how many parts its loop can run a batch where memory is short, rising from 1 (``[1, 2, 4]``).
     """
 
     name: str
@@ -56,6 +60,8 @@ class JobBody(Body):
     duration: Number | str | None = None
     restarts: Annotated[Whole, Field(ge=0, le=1000)] = 0
     grace: Number | str | None = None
+    share: Annotated[Number, Field(ge=0, le=MOST_SHARE, allow_inf_nan=False)] | None = None
+    micro_batches: list[Annotated[Whole, Field(ge=1, le=MOST_MICRO_BATCHES)]] = Field(default=[], max_length=16)
 
 
 class MoveBody(Body):
@@ -156,6 +162,7 @@ class Job(BaseModel):
 
     id: str
     name: str
+    project: str = ""
     state: str
     argv: list[str]
     gpus: list[str]

@@ -20,6 +20,7 @@ class LimitsBody(Body):
     job_memory_mib: Number | None = Field(default=None, allow_inf_nan=False)
     gpus: Whole | None = None
     weight: Number | None = Field(default=None, allow_inf_nan=False)
+    share: Number | None = Field(default=None, allow_inf_nan=False)
 
 
 class ProjectBody(Body):

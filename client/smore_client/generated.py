@@ -28,6 +28,7 @@ __all__ = [
     "Functions",
     "GateKnew",
     "Gpu",
+    "GpuJob",
     "Gpus",
     "InvocationRecord",
     "Job",
@@ -421,6 +422,13 @@ class Warm(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 0.0
 
 
+class GpuJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A training on a GPU instance, as its worker reports it."""
+
+    id: str
+    project: str = ""
+
+
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
     """A process on a GPU instance that nobody registered: until it is ``allowed`` nothing is placed beside it."""
 
@@ -435,7 +443,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     A GPU instance as of its last report. ``utilisation`` and ``function_utilisation``: 0 to 1 over the last heartbeat,
     by the counter ``utilisation_counter``; ``counters``: every counter of the device by its name. ``health``: why
     nothing can run on the device, "" = it works. ``draining``: nothing more is placed there and idle instances are
-    unloaded; ``drained``: nothing runs and nothing is loaded there any more. ``warm``: of the caller's project.
+    unloaded; ``drained``: nothing runs, trains or is loaded there any more. ``warm``: of the caller's project.
+    ``trainings`` are there; ``jobs``: those of them of the caller's project, for operators of all projects.
     ``strangers`` None = it cannot tell who computes on it, as on CPU partitions.
     """
 
@@ -457,6 +466,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     drained: bool = False
     reported_at: datetime | None = None
     warm: list[Warm] = []
+    trainings: int = 0
+    jobs: list[GpuJob] = []
     strangers: list[Stranger] | None = None
 
 
@@ -470,7 +481,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
     deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
     frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the handler;
-    lists alone say so, None = not known.
+    lists alone say so, and of which ``project`` it is; None = not known.
     """
 
     id: str
@@ -488,6 +499,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None = None
     late_ms: float = 0.0
     cold: bool | None = None
+    project: str | None = None
     output: Any = None
 
 
@@ -562,6 +574,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str = ""
+    project: str = ""
     state: str = ""
     argv: list[str] = []
     gpus: list[str] = []
@@ -923,7 +936,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     instances together, MiB; ``jobs``: trainings that wait or run (None = as the platform's settings say);
     ``job_memory_mib``: what is kept for them on all GPU instances together, MiB; ``gpus``: GPU instances that they hold
     at a time; ``weight``: of two trainings that wait, the expected time left is divided by their projects' weights
-    (None = 1).
+    (None = 1); ``share``: what another training may cost one of its trainings whose owner says nothing
+    (JobRequest.share; None = 0, nobody trains beside it).
     """
 
     rate_per_s: float | None = None
@@ -935,6 +949,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     job_memory_mib: float | None = None
     gpus: int | None = None
     weight: float | None = None
+    share: float | None = None
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,8 +54,9 @@ class Attempt:
     """
     One attempt of a job on ``gpus``. ``since_at``: when it was placed; ``awaited_at``: since when this leader waits for
     its ranks; ``began_with`` iterations of the job; ``checkpoint``: those that its last complete checkpoint holds, on
-    ``home``. ``stop``: why its ranks must end, '' = they need not; ``asked``: its owner wants it. ``up``: all ranks have
-    begun.
+    ``home``. ``hosts``: jobs beside which it was started, with the GPU instances that they share; ``micro_batches``: in how
+    many parts it runs its batch; ``lost_s``: what others beside it have cost it so far. ``stop``: why its ranks must end, '' =
+    they need not; ``asked``: its owner wants it. ``up``: all ranks have begun.
     """
 
     job: str
@@ -67,6 +68,9 @@ class Attempt:
     began_with: int
     checkpoint: int
     home: str
+    hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    micro_batches: int = 1
+    lost_s: float = 0.0
     up: bool = False
     stop: str = ""
     asked: bool = False

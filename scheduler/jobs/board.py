@@ -25,6 +25,8 @@ def spec_of(id_: str, project: str, name: str, request: JobRequest, iteration_s:
         duration_s=request.duration_s,
         iteration_s=iteration_s,
         restarts=request.restarts,
+        share=request.share,
+        workload=request.workload,
     )
 
 
@@ -73,4 +75,6 @@ def _entry(job: Expected, project: str, name: str) -> PublishedJob:
         waited_s=job.waited_s,
         why=job.why.value,
         message=job.message,
+        beside=job.beside,
+        guest=job.guest,
     )

@@ -27,6 +27,7 @@ from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
 from smore.redis.outage import is_outage
+from smore.redis.tables import Tables
 
 log = logger(__name__)
 
@@ -74,6 +75,7 @@ class Decider:
             JobLedger(self._engine),
             JobStore(self._engine),
             Reader(self._engine),
+            Tables(self._client, prefix),
             self._holder,
         )
         # A clock that is set counts for nothing where it is measured how long something takes.

@@ -9,6 +9,7 @@ Postgres and the reports.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import inf
 from typing import Final, assert_never
 
 from scheduler.jobs import board
@@ -16,6 +17,7 @@ from scheduler.jobs.attached import Attached
 from scheduler.jobs.attempts import Attempt
 from scheduler.jobs.orders import Orders
 from scheduler.jobs.recording import Recording
+from scheduler.jobs.sharing import KnownPairs, Sharing
 from scheduler.jobs.watch import Watch, node_of
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import Decision, Finish, PublishQueue, Requeue, Start, Stop, TrialAnswered
@@ -51,6 +53,7 @@ from smore.process.vault import NoKey, Sealed, Vault, unseal_env
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
+from smore.redis.tables import Tables
 
 log = metrics.logger(__name__)
 
@@ -77,6 +80,7 @@ class Lead:
         ledger: JobLedger,
         store: JobStore,
         reader: Reader,
+        tables: Tables,
         holder: str,
     ) -> None:
         self._config, self._settings, self._setting, self._holder = config, config.jobs, knobs.name, holder
@@ -87,16 +91,18 @@ class Lead:
         self._orders = Orders(fleet, ledger.standing, self._env_of)
         self._attached = Attached(store, self._settings.silent_s)
         self._watch = Watch(self._settings.silent_s, {}, 0.0)
+        self._known, self._sharing = KnownPairs(tables), Sharing(self._alone_s)
         #: Jobs that the rule knows: the row as it was read last.
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, Attempt] = {}
         self._limits: Mapping[str, Limits] = {}
         self._nodes: dict[str, str] = {}
-        self._places: set[tuple[str, str]] = set()
+        #: GPU instance → (device, sharing mode).
+        self._places: dict[str, tuple[str, str]] = {}
         #: What the rule is told at the next round.
         self._next: list[Event] = []
-        #: What was written down last of each attempt: (attempt, iterations, checkpoint).
-        self._noted: dict[str, tuple[int, int, int]] = {}
+        #: What was written down last of each attempt.
+        self._noted: dict[str, Progress] = {}
         self._noted_at = self._shown_at = self._round_at = 0.0
         self._env: dict[str, dict[str, str]] = {}
 
@@ -122,12 +128,14 @@ class Lead:
         new = [row for row in mine.values() if row.id not in self._jobs]
         self._take_over(at, [row for row in new if row.state in PLACED])
         events, self._next = self._next, []
-        events += [*self._changed_limits(), *self._seen(at, reports)]
-        for row in new:
+        events += [*self._changed_limits(), *self._seen(at, reports), *self._known.changed(set(self._places.values()))]
+        # Hosts before their guests.
+        for row in sorted(new, key=self._placed_at):
             events += self._submitted(row, now)
         events += self._changed_rows(mine)
         self._jobs = mine
         events += self._followed(at, {report.gpu: report for report in reports})
+        events += self._shared(at)
         decisions, wake_at = self._policy.decide(now, events)
         self._record.note(now, events, decisions)
         for decision in decisions:
@@ -147,6 +155,7 @@ class Lead:
     def _take_over(self, at: float, rows: Sequence[Job]) -> None:
         """Attempts that a former leader has placed."""
         last = self._ledger.under_way([row.id for row in rows]) if rows else {}
+        self._sharing.take_over([pair for pair in self._ledger.pairs(last) if pair.attempt == last[pair.job].attempt])
         for row in rows:
             attempt = last.get(row.id)
             self._attempts[row.id] = _attempt(
@@ -158,6 +167,9 @@ class Lead:
                 at=at,
                 up=row.state is JobState.RUNNING,
             )
+            if attempt is not None:
+                self._attempts[row.id].micro_batches = attempt.micro_batches
+                self._attempts[row.id].lost_s = attempt.lost_s
 
     def _changed_limits(self) -> list[Event]:
         limits = self._catalog.limits()
@@ -175,7 +187,7 @@ class Lead:
         placed = {(attempt.job, attempt.attempt) for attempt in self._attempts.values()}
         expected = {gpu for attempt in self._attempts.values() for gpu in attempt.gpus}
         self._nodes |= {report.gpu: node_of(report) for report in reports}
-        self._places |= {(report.device, report.sharing_mode) for report in reports}
+        self._places |= {report.gpu: (report.device, report.sharing_mode) for report in reports}
         return self._watch.look(at, reports, expected, placed, self._fleet.paused(), self._fleet.allowed())
 
     def _submitted(self, row: Job, now: float) -> list[Event]:
@@ -194,22 +206,40 @@ class Lead:
                 home=row.home,
                 held=row.state is JobState.HELD,
                 moved=row.moved,
+                lost_s=row.lost_s,
             )
         ]
         attempt = self._attempts.get(row.id)
         if attempt is not None:
-            since_at, stopping = attempt.since_at, row.state is JobState.STOPPING
             events.append(
-                JobUnderWay(id=row.id, attempt=row.attempt, gpus=tuple(row.gpus), since_at=since_at, stopping=stopping)
+                JobUnderWay(
+                    id=row.id,
+                    attempt=row.attempt,
+                    gpus=tuple(row.gpus),
+                    since_at=attempt.since_at,
+                    stopping=row.state is JobState.STOPPING,
+                    micro_batches=attempt.micro_batches,
+                    lost_s=attempt.lost_s,
+                )
             )
         return events
+
+    def _placed_at(self, row: Job) -> float:
+        attempt = self._attempts.get(row.id)
+        return attempt.since_at if attempt is not None else inf
 
     def _profiled(self, request: JobRequest) -> dict[str, float]:
         """The profile's time of an iteration, by device."""
         if not request.workload or not request.iterations:
             return {}
-        times = {place: self._reader.solo_timings(request.workload, place) for place in sorted(self._places)}
-        return {device: timings[0]["mean"] for (device, _), timings in times.items() if timings}
+        places = sorted(set(self._places.values()))
+        times = {place: self._alone_s(request.workload, place) for place in places}
+        return {device: alone_s for (device, _), alone_s in times.items() if alone_s is not None}
+
+    def _alone_s(self, workload: str, place: tuple[str, str]) -> float | None:
+        """The profile's time of an iteration, None = it has none."""
+        timings = self._reader.solo_timings(workload, place)
+        return timings[0]["mean"] if timings else None
 
     def _changed_rows(self, mine: Mapping[str, Job]) -> list[Event]:
         """What owners and operators did to jobs that the rule knows."""
@@ -259,6 +289,15 @@ class Lead:
                 )
         return events
 
+    def _shared(self, at: float) -> list[Event]:
+        """What trainings beside each other are measured to cost each other."""
+        for id_, attempt in self._attempts.items():
+            if id_ in self._policy.jobs:
+                attempt.lost_s = max(0.0, self._policy.lost_s(id_) - self._jobs[id_].lost_s)
+        workloads = {id_: row.workload for id_, row in self._jobs.items()}
+        factors = {id_: job.parts.factor for id_, job in self._policy.jobs.items()}
+        return self._sharing.follow(at, self._attempts, workloads, factors)
+
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
     def _perform(self, at: float, decision: Decision) -> None:
@@ -283,16 +322,41 @@ class Lead:
         reasons = asdict(start.reasons) | {"length": length._asdict()}
         nodes = list(dict.fromkeys(self._nodes[gpu] for gpu in start.gpus))
         told = (length.expected_s, length.most_s, length.source.value)
+        hosts = [(beside, self._attempts[beside.id]) for beside in start.beside]
+        pairs = self._sharing.begin(at, start.id, start.attempt, start.gpus, hosts, self._places[start.gpus[0]])
         if not self._ledger.start(
-            start.id, start.attempt, nodes, Decided(kind="start", gpus=start.gpus, reasons=reasons), told
+            start.id,
+            start.attempt,
+            nodes,
+            Decided(kind="start", gpus=start.gpus, reasons=reasons, message=self._beside(start)),
+            told,
+            micro_batches=start.micro_batches,
+            pairs=pairs,
         ):
             self._next.append(StartRefused(id=start.id, attempt=start.attempt))
             return
+        self._sharing.take_over(pairs)
         metrics.JOB_WAIT_SECONDS.observe(start.reasons.waited_s)
-        log.info("training placed", job=start.id, attempt=start.attempt, gpus=start.gpus)
-        self._attempts[start.id] = _attempt(
+        metrics.JOB_PLACEMENTS.labels("guest" if start.beside else "alone").inc()
+        log.info("training placed", job=start.id, attempt=start.attempt, gpus=start.gpus, beside=len(hosts))
+        attempt = self._attempts[start.id] = _attempt(
             row, start.attempt, start.gpus, since_at=at, began_with=self._policy.jobs[start.id].iterations, at=at
         )
+        attempt.micro_batches = start.micro_batches
+        attempt.hosts = {host.job: host.gpus for _, host in hosts}
+
+    def _beside(self, start: Start) -> str:
+        """Beside whom it starts, in words."""
+        if not start.beside:
+            return ""
+        words = [
+            f"beside {self._jobs[one.id].name} ({one.id}), where it is expected to run at {1 / one.own:.2f} and"
+            f" {self._jobs[one.id].name} at {1 / one.its:.2f} of their speeds (in one case of ten below"
+            f" {1 / one.own_most:.2f} and {1 / one.its_most:.2f})"
+            for one in start.beside
+        ]
+        parts = f"; it runs its batch in {start.micro_batches} parts" if start.micro_batches > 1 else ""
+        return f"It starts {' and '.join(words)}{parts}."
 
     def _requeue(self, requeue: Requeue) -> None:
         attempt, job = self._over(requeue.id), self._policy.jobs[requeue.id]
@@ -335,6 +399,7 @@ class Lead:
         attempt = self._attempts.pop(id_)
         progress = self._progress_of(attempt)
         self._ledger.progress([progress] if progress is not None else [])
+        self._ledger.note_pairs(self._sharing.over(id_, attempt.attempt, self._round_at))
         self._noted.pop(id_, None)
         self._env.pop(id_, None)
         return attempt
@@ -357,22 +422,24 @@ class Lead:
 
     def _progress_of(self, attempt: Attempt) -> Progress | None:
         """What is to be written down, None = nothing is new."""
-        if self._noted.get(attempt.job) == (attempt.attempt, attempt.iterations, attempt.checkpoint):
-            return None
-        return Progress(
+        progress = Progress(
             job=attempt.job,
             attempt=attempt.attempt,
             iterations=attempt.iterations,
             checkpoint=attempt.checkpoint,
             home=attempt.home,
+            lost_s=attempt.lost_s,
         )
+        return progress if self._noted.get(attempt.job) != progress else None
 
     def _note(self, at: float) -> None:
         if at - self._noted_at <= NOTED_S:
             return
         self._noted_at = at
-        self._ledger.progress([new for each in self._attempts.values() if (new := self._progress_of(each))])
-        self._noted = {id_: (of.attempt, of.iterations, of.checkpoint) for id_, of in self._attempts.items()}
+        new = [progress for each in self._attempts.values() if (progress := self._progress_of(each)) is not None]
+        self._ledger.progress(new)
+        self._noted |= {progress.job: progress for progress in new}
+        self._ledger.note_pairs(self._sharing.changed())
         self._queue.note_heard(self._watch.heard)
 
     def _answer(self, now: float) -> None:

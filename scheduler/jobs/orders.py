@@ -95,4 +95,7 @@ def _start(job: Job, attempt: Attempt, place: int, env: dict[str, str], nodes: M
         secrets=dict(request.secrets),
         trusted=request.trusted,
         cwd=request.cwd,
+        micro_batches=attempt.micro_batches,
+        share=request.share,
+        hosts=[host for host, gpus in attempt.hosts.items() if attempt.gpus[place] in gpus],
     )

@@ -34,6 +34,8 @@ _KINDS: Final[Mapping[str, type]] = {
         happened.GpuLost,
         happened.LimitsChanged,
         happened.RunsKnown,
+        happened.PairsKnown,
+        happened.PairMeasured,
     )
 }
 

@@ -20,7 +20,7 @@ from smore.cli.terminal import (
 app = typer.Typer(help="Projects, what they may use and what they use; alone: list them.", invoke_without_command=True)
 
 #: Columns that a narrow screen does without, the first of them first.
-OPTIONAL: Final = ("created", "burst", "job_memory_mib", "rate_per_s", "warm_memory_mib", "weight")
+OPTIONAL: Final = ("created", "burst", "job_memory_mib", "rate_per_s", "warm_memory_mib", "share", "weight")
 
 
 @list_alone(app, "List projects.")
@@ -50,6 +50,7 @@ def list_projects(output: Output) -> None:
                 "job_memory_mib",
                 "gpus",
                 "weight",
+                "share",
             )
         ),
         ("created", lambda p: moment(p.created_at)),
@@ -81,6 +82,10 @@ def limit(
     weight: Annotated[
         float | None, typer.Option(help="Of its trainings in the queue: 2 counts their expected time half.")
     ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(help="What another training may cost one of its trainings that says nothing: 0.5 = half as much."),
+    ] = None,
     output: OutputOption = Output.YAML,
 ) -> None:
     """Set all limits of a project; what is not named is not limited, but for the number of trainings."""
@@ -97,6 +102,7 @@ def limit(
         job_memory_mib=job_memory,
         gpus=gpus,
         weight=weight,
+        share=share,
     )
     with connected() as client:
         show_value(client.carry(admin.set_limits(name, limits)), output)

@@ -22,6 +22,9 @@ JobSource = Literal["started", "tracked", "attached"]
 REFUSED: Final = 126
 #: Seconds from SIGTERM to SIGKILL where a job's owner says nothing.
 GRACE_S: Final = 10.0
+#: Bounds of ``JobRequest.share`` and of a number of micro-batches.
+MOST_SHARE: Final = 10.0
+MOST_MICRO_BATCHES: Final = 64
 
 
 class JobState(StrEnum):
@@ -152,6 +155,9 @@ class JobRequest:
     them, 0 = not said. Its length: ``iterations`` or ``duration_s``, 0 = not said. ``restarts``: how often it may be
     started again after a failure; ``grace_s``: from SIGTERM to SIGKILL. ``secrets``: variable → name of a secret.
     ``trusted``: an operator asked, so any program may run; ``cwd``: its working folder, '' = the worker's.
+
+    ``share``: an iteration may take up to 1 + ``share`` times as long because of another training; 0 = nobody trains
+    beside it. ``micro_batches``: in how many parts its loop can run a batch, rising from 1; none = in one.
     """
 
     argv: Sequence[str] = ()
@@ -168,9 +174,12 @@ class JobRequest:
     secrets: Mapping[str, str] = field(default_factory=dict)
     trusted: bool = False
     cwd: str = ""
+    share: float = 0.0
+    micro_batches: Sequence[int] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"argv": list(self.argv), "gpus": list(self.gpus), "secrets": dict(self.secrets)}
+        lists = {name: list(getattr(self, name)) for name in ("argv", "gpus", "micro_batches")}
+        return asdict(self) | lists | {"secrets": dict(self.secrets)}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:

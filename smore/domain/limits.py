@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from smore.domain.errors import InvalidSpec
+from smore.domain.job import MOST_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,8 @@ class Limits:
     instances together, MiB; ``jobs``: trainings that wait or run (None = as the platform's settings say);
     ``job_memory_mib``: what is kept for them on all GPU instances together, MiB; ``gpus``: GPU instances that they hold at
     a time; ``weight``: of two trainings that wait, the expected time left is divided by their projects' weights (None =
-    1).
+    1); ``share``: what another training may cost one of its trainings whose owner says nothing (JobRequest.share; None =
+    0, nobody trains beside it).
     """
 
     rate_per_s: float | None = None
@@ -30,6 +32,7 @@ class Limits:
     job_memory_mib: float | None = None
     gpus: int | None = None
     weight: float | None = None
+    share: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The limits that are set."""
@@ -48,8 +51,10 @@ _LEAST: Final = {
     "job_memory_mib": 0.0,
     "gpus": 0,
     "weight": 0.01,
+    "share": 0.0,
 }
 _MOST: Final = 1e9
+_MOSTS: Final = {"share": MOST_SHARE}
 
 
 def parse_limits(raw: Mapping[str, Any]) -> Limits:
@@ -63,8 +68,9 @@ def parse_limits(raw: Mapping[str, Any]) -> Limits:
         whole = name in ("burst", "depth", "concurrency", "jobs", "gpus")
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
             raise InvalidSpec(f"{name}: a {'whole ' if whole else ''}number is expected", field=name)
-        if not _LEAST[name] <= value <= _MOST:
-            raise InvalidSpec(f"{name}: {value:g} is not from {_LEAST[name]:g} to {_MOST:g}", field=name)
+        most = _MOSTS.get(name, _MOST)
+        if not _LEAST[name] <= value <= most:
+            raise InvalidSpec(f"{name}: {value:g} is not from {_LEAST[name]:g} to {most:g}", field=name)
     if raw.get("burst") is not None and raw.get("rate_per_s") is None:
         raise InvalidSpec("burst: it needs a rate_per_s", field="burst")
     return Limits(**raw)

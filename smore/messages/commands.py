@@ -95,6 +95,12 @@ class StartJob(Command, frozen=True, tag="start_job"):
     trusted: bool = False
     #: The folder in which it begins, "" = the platform's.
     cwd: str = ""
+    #: In how many parts it is to run its batch.
+    micro_batches: int = 1
+    #: The most that other trainings beside it may cost it, a fraction of its iteration time alone; 0 = none trains there.
+    share: float = 0.0
+    #: Jobs that train on this GPU instance already: it comes there as their guest.
+    hosts: Sequence[str] = ()
 
 
 class AttachJob(Command, frozen=True, tag="attach_job"):

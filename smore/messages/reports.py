@@ -56,6 +56,13 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     reported several times and identified by its ``start``; ``loss`` with its 95 % interval is that of the last ``loss_windows``
     windows, None = not enough data. ``recent_*`` (mean, count, standard deviation, seconds) are the last iterations
     with the run gate open, ``closed_*`` those of the last closed windows: what the fast test compares. A count of 0 = none.
+
+    What other trainings here cost it: ``alone_*`` are its last iterations while none trained here, ``beside_*`` those since
+    ``beside_since`` (epoch seconds, 0 = it trains alone, or somebody has just come), while the jobs ``beside`` did; both
+    without iterations that met a function. ``*_s``: mean seconds, ``*_n``: count, ``*_se``: standard error of the mean (0 =
+    not known). ``held_s``: for how long it was held back for a host's sake, in this attempt. ``guest``: another training was here
+    first, which is its host; ``held``: the part of the time in which it may run beside it, 1 = freely. ``pair_loss`` with its 95 %
+    interval: what its guest costs a host, by ``pair_windows`` closed windows in which the guest is held back.
     """
 
     id: str
@@ -102,6 +109,21 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float = 0.0
     #: How many iterations the training makes in all, by ``smore.track(iterations=...)``; 0 = it has not said so.
     length: int = 0
+    alone_s: float = 0.0
+    alone_n: int = 0
+    alone_se: float = 0.0
+    beside: Sequence[str] = ()
+    beside_since: float = 0.0
+    beside_s: float = 0.0
+    beside_n: int = 0
+    beside_se: float = 0.0
+    held_s: float = 0.0
+    guest: bool = False
+    held: float = 1.0
+    pair_loss: float | None = None
+    pair_loss_low: float | None = None
+    pair_loss_high: float | None = None
+    pair_windows: int = 0
 
 
 class StepChunk(msgspec.Struct, frozen=True, array_like=True):

@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from smore.domain.job import PLACED, STARTED, Action, Outcome
+from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, write_pairs
 from smore.postgres.jobs import Attempt, Change, attempt_of, change
 from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow
 
@@ -30,7 +31,10 @@ class Fenced(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRun:
-    """A job that succeeded: it held its GPU instances for ``seconds``; ``ratios`` as in :class:`JobRow`."""
+    """
+    A job that succeeded: it held its GPU instances for ``seconds``, less what others beside it cost it; ``ratios`` as in
+    :class:`JobRow`.
+    """
 
     project: str
     name: str
@@ -42,7 +46,7 @@ class PastRun:
 class Progress:
     """
     Of an attempt: ``iterations`` of the job done in all; ``checkpoint``: those that its last complete checkpoint holds,
-    on the node ``home`` ('' = every node sees it).
+    on the node ``home`` ('' = every node sees it). ``lost_s``: what other trainings beside it have cost it so far.
     """
 
     job: str
@@ -50,6 +54,7 @@ class Progress:
     iterations: int
     checkpoint: int
     home: str
+    lost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,11 @@ class JobLedger:
         with Session(self._engine) as session:
             return {each.job: attempt_of(each) for each in session.scalars(newest)}
 
+    def pairs(self, jobs: Collection[str]) -> list[JobPair]:
+        """All that these jobs have formed, the first ones first."""
+        with Session(self._engine) as session:
+            return pairs_of(session, jobs)
+
     def env(self, job: str) -> bytes | None:
         """The job's variables, sealed."""
         with Session(self._engine) as session:
@@ -96,13 +106,15 @@ class JobLedger:
     def runs(self) -> list[PastRun]:
         """The last jobs that succeeded, oldest first."""
         row = JobRow
-        query = select(row.project, row.name, row.ran_s, row.ratios).where(row.outcome == Outcome.SUCCEEDED)
+        query = select(row.project, row.name, row.ran_s - row.lost_s, row.ratios).where(
+            row.outcome == Outcome.SUCCEEDED
+        )
         query = query.where(row.source == STARTED).order_by(row.ended_at.desc()).limit(RUNS)
         with Session(self._engine) as session:
             rows = session.execute(query).all()
         return [
-            PastRun(project=project, name=name, seconds=ran_s, ratios=ratios or {})
-            for project, name, ran_s, ratios in reversed(rows)
+            PastRun(project=project, name=name, seconds=seconds, ratios=ratios or {})
+            for project, name, seconds, ratios in reversed(rows)
         ]
 
     def standing(self, jobs: Collection[str]) -> dict[str, tuple[str, int, bool]]:
@@ -115,18 +127,29 @@ class JobLedger:
     # ---- write -------------------------------------------------------------------------------------------------------
 
     def start(
-        self, job: str, attempt: int, nodes: Sequence[str], decided: Decided, length: tuple[float, float, str]
+        self,
+        job: str,
+        attempt: int,
+        nodes: Sequence[str],
+        decided: Decided,
+        length: tuple[float, float, str],
+        *,
+        micro_batches: int = 1,
+        pairs: Sequence[JobPair] = (),
     ) -> bool:
         """
-        Place ``attempt`` on ``decided.gpus``; ``length``: expected, longer in one case of ten, source. False where the
-        job does not wait any more.
+        Place ``attempt`` on ``decided.gpus``; ``length``: expected, longer in one case of ten, source; ``micro_batches``:
+        in how many parts it runs its batch; ``pairs`` that it forms with others there. False where the job does not wait
+        any more.
         """
         with self._fenced() as session:
             row = session.get(JobRow, job, with_for_update=True)
             if row is None or row.attempt != attempt - 1:
                 return False
-            if not change(session, row, Action.START, Change(gpus=decided.gpus, nodes=nodes)):
+            placed = Change(gpus=decided.gpus, nodes=nodes, micro_batches=micro_batches)
+            if not change(session, row, Action.START, placed):
                 return False
+            add_pairs(session, pairs)
             row.estimate_s, row.estimate_90_s, row.estimate_source = length
             self._note(session, job, attempt, decided)
             session.commit()
@@ -173,12 +196,21 @@ class JobLedger:
         with self._fenced() as session:
             for each in sorted(changes, key=lambda each: each.job):
                 of_attempt = (JobAttemptRow.job == each.job, JobAttemptRow.attempt == each.attempt)
-                session.execute(update(JobAttemptRow).where(*of_attempt).values(iterations=each.iterations))
+                told = {"iterations": each.iterations, "lost_s": each.lost_s}
+                session.execute(update(JobAttemptRow).where(*of_attempt).values(told))
                 if each.checkpoint:
                     # A checkpoint of an older attempt counts for nothing.
                     of_job = (JobRow.id == each.job, JobRow.attempt == each.attempt)
                     values = {"iterations": each.checkpoint, "home": each.home}
                     session.execute(update(JobRow).where(*of_job).values(values))
+            session.commit()
+
+    def note_pairs(self, pairs: Sequence[JobPair]) -> None:
+        """What was measured of them."""
+        if not pairs:
+            return
+        with self._fenced() as session:
+            write_pairs(session, pairs)
             session.commit()
 
     @contextmanager

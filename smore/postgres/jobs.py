@@ -31,6 +31,7 @@ from smore.domain.job import (
 )
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.domain.spelling import did_you_mean
+from smore.postgres.job_pairs import JobPair, end_pairs, pairs_of
 from smore.postgres.locks import Lock
 from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobRow, ProjectRow, epoch_s, require_project
 
@@ -61,6 +62,7 @@ class Job:
     queued_at: float | None = None
     waited_s: float = 0.0
     ran_s: float = 0.0
+    lost_s: float = 0.0
     not_before: float | None = None
     moved: int = 0
     restarts: int = 0
@@ -87,6 +89,8 @@ class Attempt:
     exit_code: int | None
     iterations_from: int
     iterations: int
+    micro_batches: int = 1
+    lost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +110,8 @@ class Change:
     """
     What comes with an action. ``gpus`` and ``nodes`` of a start; ``exit_code``, ``reason`` (why the platform refused it or
     let it go), ``why`` and ``message`` of an attempt's end; ``not_before`` (epoch seconds), ``restarts`` and
-    ``short_ends`` of a job that waits again. ``asked``: its owner wants it.
+    ``short_ends`` of a job that waits again. ``asked``: its owner wants it. ``micro_batches``: in how many parts a start is to
+    run its batch.
     """
 
     gpus: Sequence[str] = ()
@@ -119,6 +124,7 @@ class Change:
     restarts: int = 0
     short_ends: int = 0
     asked: bool = False
+    micro_batches: int = 1
 
 
 #: Gets the jobs of a project that have not ended, and raises where there is no room for one more.
@@ -334,14 +340,16 @@ class JobStore:
 
     def page(
         self,
-        project: str,
+        project: str | None,
         *,
         limit: int = 100,
         cursor: str | None = None,
         states: Collection[JobState] | None = None,
     ) -> tuple[list[Job], str | None]:
-        """The newest first, and the cursor of the next page, None after the last."""
-        query = select(JobRow).where(JobRow.project == project).order_by(JobRow.id.desc()).limit(limit + 1)
+        """The newest first, and the cursor of the next page, None after the last. ``project`` None = of all projects."""
+        query = select(JobRow).order_by(JobRow.id.desc()).limit(limit + 1)
+        if project is not None:
+            query = query.where(JobRow.project == project)
         if cursor is not None:
             query = query.where(JobRow.id < cursor)
         if states is not None:
@@ -357,6 +365,11 @@ class JobStore:
                 select(JobAttemptRow).where(JobAttemptRow.job == id_).order_by(JobAttemptRow.attempt)
             )
             return [attempt_of(row) for row in rows]
+
+    def pairs(self, id_: str) -> list[JobPair]:
+        """With which other jobs it shared GPU instances, and what it lost to them; the first ones first."""
+        with Session(self._engine) as session:
+            return pairs_of(session, [id_])
 
     def decisions(self, id_: str, limit: int = 100) -> list[JobDecision]:
         """The newest first."""
@@ -416,6 +429,7 @@ def _start(session: Session, row: JobRow, details: Change, now: datetime) -> Non
         job=row.id, attempt=row.attempt, gpus=list(details.gpus), nodes=list(details.nodes), started_at=now
     )
     attempt.iterations_from = attempt.iterations = row.iterations
+    attempt.micro_batches = details.micro_batches
     session.add(attempt)
 
 
@@ -423,6 +437,8 @@ def _end_attempt(session: Session, row: JobRow, details: Change, now: datetime) 
     attempt = session.get(JobAttemptRow, (row.id, row.attempt))
     if attempt is not None and attempt.ended_at is None:
         row.ran_s += max(0.0, (now - attempt.started_at).total_seconds())
+        row.lost_s += attempt.lost_s
+        end_pairs(session, row.id, row.attempt, now)
         attempt.ended_at, attempt.exit_code = now, details.exit_code
         attempt.why, attempt.message = details.why, details.message
 

@@ -201,9 +201,9 @@ class JobRow(Base):
     ``state`` is written by ``Store.jobs.move`` alone. ``asked``: its owner stopped it; ``reason``: why the platform
     refused it or let it go, or ended it. Times in seconds: ``waited_s`` in the queue and ``ran_s`` on GPU instances,
     both until the last change; ``not_before``: the end of its back-off. ``moved``: its place among operators' orders, 0 =
-    none. ``iterations`` that its last complete checkpoint holds, which lies on the node ``home`` ('' = every node sees
-    it). ``estimate_*``: what was expected of its length when it started last. ``ratios``: of one that succeeded, source
-    of a length → what it really took over what that source told.
+    none. ``lost_s``: what of ``ran_s`` other trainings beside it cost it. ``iterations`` that its last complete checkpoint
+    holds, which lies on the node ``home`` ('' = every node sees it). ``estimate_*``: what was expected of its length when it
+    started last. ``ratios``: of one that succeeded, source of a length → what it really took over what that source told.
     """
 
     __tablename__ = "jobs"
@@ -237,6 +237,7 @@ class JobRow(Base):
     queued_at: Mapped[datetime | None]
     waited_s: Mapped[float] = mapped_column(server_default=text("0"))
     ran_s: Mapped[float] = mapped_column(server_default=text("0"))
+    lost_s: Mapped[float] = mapped_column(server_default=text("0"))
     not_before: Mapped[datetime | None]
     moved: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     restarts: Mapped[int] = mapped_column(server_default=text("0"))
@@ -253,7 +254,8 @@ class JobAttemptRow(Base):
     """
     An attempt of a job on ``gpus``, the rank of each its place there. ``up_at``: when all ranks were reported;
     ``ended_at``: when none of them lived any more. ``why`` it ended ('' = it goes on) and in words ``message``.
-    ``iterations_from`` and ``iterations``: of the job, when it began and at the last report.
+    ``iterations_from`` and ``iterations``: of the job, when it began and at the last report. ``micro_batches``: in how many
+    parts it runs its batch; ``lost_s``: what other trainings beside it cost it, seconds.
     """
 
     __tablename__ = "job_attempts"
@@ -270,6 +272,47 @@ class JobAttemptRow(Base):
     exit_code: Mapped[int | None]
     iterations_from: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     iterations: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    micro_batches: Mapped[int] = mapped_column(server_default=text("1"))
+    lost_s: Mapped[float] = mapped_column(server_default=text("0"))
+
+
+class JobPairRow(Base):
+    """
+    What an attempt of a job lost to one of another job on the same ``gpus``, from when that was placed there until one of the
+    two ended (null = both go on). Each pair has two rows, one for either. ``guest``: the job came to the other one.
+
+    Slowdowns (an iteration takes so many times as long as alone; null = not known): ``predicted``, and above
+    ``predicted_90`` in one case of ten; ``measured`` over the first minute in which both made iterations. ``loss`` with its
+    95 % interval: over all of the pair's time, a fraction of the iteration time alone. ``alone_s``, ``beside_s``: mean
+    iteration times that these rest on, seconds. ``held_s``: how long the job was held back for the other's sake.
+    """
+
+    __tablename__ = "job_pairs"
+    __table_args__ = (Index(None, "other"),)
+
+    job: Mapped[str] = mapped_column(
+        ForeignKey("jobs.id", name="fk_job_pairs_job_jobs", ondelete="CASCADE"), primary_key=True
+    )
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    other: Mapped[str] = mapped_column(
+        ForeignKey("jobs.id", name="fk_job_pairs_other_jobs", ondelete="CASCADE"), primary_key=True
+    )
+    other_attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    guest: Mapped[bool]
+    gpus: Mapped[list[str]]
+    device: Mapped[str]
+    sharing_mode: Mapped[str]
+    from_at: Mapped[datetime]
+    until_at: Mapped[datetime | None]
+    predicted: Mapped[float | None]
+    predicted_90: Mapped[float | None]
+    measured: Mapped[float | None]
+    loss: Mapped[float | None]
+    loss_low: Mapped[float | None]
+    loss_high: Mapped[float | None]
+    alone_s: Mapped[float | None]
+    beside_s: Mapped[float | None]
+    held_s: Mapped[float] = mapped_column(server_default=text("0"))
 
 
 class JobDecisionRow(Base):

@@ -106,6 +106,11 @@ BUDGET_ACCOUNT = Gauge(
 LEASES_REAPED = Counter(
     "smore_lease_reaped", "Invocations returned to the queue because their lease ran out", registry=SCHEDULER
 )
+PLACEMENT_RULE_FAILURES = Counter(
+    "smore_placement_rule_failures",
+    "Placement rules of an operator's own that raised or gave an answer that they may not: the platform's own decides since",
+    registry=SCHEDULER,
+)
 AUDIT_DIFFERENCES = Counter(
     "smore_state_audit_differences", "Rows of the leader's arrays that differed from Redis", registry=SCHEDULER
 )
@@ -190,6 +195,21 @@ JOB_ESTIMATE_RATIO = Histogram(
     ["source"],
     buckets=(0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.33, 2, 4, 10),
     registry=CONTROL,
+)
+JOB_PLACEMENTS = Counter(
+    "smore_job_placements",
+    "Starts of trainings: alone on their GPU instances, or as a guest beside another one",
+    ["kind"],
+    registry=CONTROL,
+)
+JOB_PAIR_SLOWDOWN = Gauge(
+    "smore_job_pair_slowdown",
+    "How many times longer an iteration takes because of the training beside it; predicted until it is measured",
+    ["job"],
+    registry=CONTROL,
+)
+JOB_HELD_SECONDS = Counter(
+    "smore_job_held_seconds", "Time in which guests were held back for their hosts' sake", registry=CONTROL
 )
 GPUS_KEPT = Gauge("smore_gpus_kept", "Free GPU instances that are kept for the first training", registry=CONTROL)
 JOB_ROUND_SECONDS = Histogram(

@@ -1,10 +1,11 @@
 """Degradation tables made by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from smore.messages.degradation import PlaceTable, Weight
+from smore.messages.degradation import PlaceTable, Table, Weight
+from smore.messages.reports import Report
 
 DEVICE, MODE = "a device", "time-slice"
 
@@ -41,3 +42,33 @@ def place(
         degradation=raw([0.2] * f),
         weights=list(weights),
     )
+
+
+def of_trainings(report: Report, costs: Mapping[tuple[str, str], float], upper: float = 0.05) -> Table:
+    """
+    A table of the place of a report with trainings alone: (training, beside) → degradation; pairs that are not named cost
+    so much that nobody forms them.
+    """
+    names = sorted({name for pair in costs for name in pair})
+    cells = np.array([[costs.get((row, column), 99.0) for column in names] for row in names], "<f8")
+    none = b""
+    place = PlaceTable(
+        device=report.device,
+        sharing_mode=report.sharing_mode,
+        trainings=names,
+        functions=[],
+        training=none,
+        training_upper=none,
+        function=none,
+        function_upper=none,
+        function_on_function=none,
+        function_on_function_upper=none,
+        measured=none,
+        solo_s=none,
+        usage_gain=none,
+        degradation=none,
+        training_on_training=cells.tobytes(),
+        training_on_training_upper=(cells + upper).tobytes(),
+        measured_trainings=bytes([1] * cells.size),
+    )
+    return Table(version=1, source="tests", created_at=0.0, places=[place])

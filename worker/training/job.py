@@ -6,7 +6,7 @@ lock guards it.
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from smore.domain.loss import Sample
 from smore.messages.reports import JobReport
 from smore.tracking.ring import TrackReader
 from worker import proc
+from worker.training.beside import Beside, Pace
 from worker.training.record import Record
 from worker.training.remote_steps import RemoteSteps
 from worker.training.windows import Windows
@@ -28,6 +29,8 @@ _MEASURE_S: Final = 5.0
 SETTLED_S: Final = 60.0
 SETTLED_ITERATIONS: Final = 50
 UNTRACKED_SETTLED_S: Final = 600.0
+#: A training that tells no iterations has begun them after so many seconds.
+_BEGUN_S: Final = 30.0
 #: Growth of its peak by no more than this fraction is none.
 _STILL: Final = 0.01
 
@@ -59,6 +62,14 @@ class Job:
     still_from: int = 0
     #: When it is killed.
     kill_at: float | None = None
+    #: Its iterations by who else trains here.
+    beside: Beside = field(init=False)
+    #: Closed windows in which its guest is held back, None = it is no host; seconds for which it was stopped as a guest.
+    guest_windows: Windows | None = None
+    paused_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.beside = Beside(Pace(*self.record.alone))
 
     @property
     def running(self) -> bool:
@@ -137,9 +148,33 @@ class Job:
                 shared = overlaps(end - duration, end)
                 self.iterations.append((end, duration, shared))
                 self.windows.add(end, duration, shared)
+                if self.guest_windows is not None:
+                    # Functions run in them as they do outside.
+                    self.guest_windows.add(end, duration, False)
+                if not shared:
+                    self.beside.add(end, duration)
         self.windows.settle(now)
+        if self.guest_windows is not None:
+            self.guest_windows.settle(now)
         while self.iterations and self.iterations[0][0] <= now - WINDOW_S:
             self.iterations.popleft()
+
+    @property
+    def iterates(self) -> bool:
+        """Whether its iterations have begun; one that tells none is taken to need a while."""
+        return self.reader.count > 0 or time.time() - self.record.started_at > _BEGUN_S
+
+    def meet(self, now: float, others: Collection["Job"]) -> bool:
+        """
+        Which other trainings are here from ``now`` (epoch seconds) on. Returns whether the record has changed: what it took
+        alone must outlive the worker.
+        """
+        ready = all(job.iterates for job in (self, *others))
+        if not self.beside.meet(now, frozenset(job.record.id for job in others) if ready else None):
+            return False
+        alone = self.beside.alone
+        before, self.record.alone = self.record.alone, (alone.mean, alone.n, alone.error)
+        return before != self.record.alone
 
     @property
     def iterations_made(self) -> int:
@@ -161,12 +196,17 @@ class Job:
         if isinstance(self.reader, RemoteSteps):
             self.reader.close()
 
-    def report(self, checkpoint_iterations: int = 0) -> JobReport:
-        """``checkpoint_iterations``: of the last complete checkpoint in its folder."""
+    def report(self, checkpoint_iterations: int = 0, held: float | None = None, held_s: float = 0.0) -> JobReport:
+        """
+        ``checkpoint_iterations``: of the last complete checkpoint in its folder; ``held``: the part of the time in which it
+        may run as a guest, None = it is none; ``held_s``: as it counted itself.
+        """
         solo = [duration for _, duration, shared in self.iterations if not shared]
         shared = [duration for _, duration, shared in self.iterations if shared]
         windows, loss, record = self.windows, self.windows.loss, self.record
         recent, closed = windows.recent or _NOTHING, windows.reference or _NOTHING
+        alone, beside = self.beside.alone, self.beside.beside
+        pair = self.guest_windows.loss if self.guest_windows is not None else None
         return JobReport(
             id=record.id,
             project=record.project,
@@ -195,7 +235,8 @@ class Job:
             closed_s=closed.mean,
             closed_n=closed.n,
             closed_sd=closed.sd,
-            suspended=self.running and proc.suspended(record.pid),
+            # One that is held back is not suspended by somebody.
+            suspended=self.running and held in (None, 1.0) and proc.suspended(record.pid),
             reason=record.reason,
             attempt=record.attempt,
             rank=record.rank,
@@ -203,4 +244,19 @@ class Job:
             checkpoint_iterations=checkpoint_iterations,
             started_at=record.started_at,
             length=self.reader.length,
+            alone_s=alone.mean,
+            alone_n=alone.n,
+            alone_se=alone.error,
+            beside=sorted(self.beside.others or ()),
+            beside_since=self.beside.since if self.beside.others else 0.0,
+            beside_s=beside.mean,
+            beside_n=beside.n,
+            beside_se=beside.error,
+            held_s=held_s + self.paused_s,
+            guest=held is not None,
+            held=1.0 if held is None else held,
+            pair_loss=pair.mean if pair else None,
+            pair_loss_low=pair.low if pair else None,
+            pair_loss_high=pair.high if pair else None,
+            pair_windows=self.guest_windows.count if self.guest_windows is not None else 0,
         )

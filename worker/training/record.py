@@ -10,7 +10,7 @@ a process counts as the job only with its number, its start time, the machine's 
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +82,11 @@ class Record(msgspec.Struct, kw_only=True):
     #: When its process began, epoch seconds, and how many iterations it had made at its end.
     started_at: float = 0.0
     iterations: int = 0
+    #: What other trainings may cost it, a fraction; those beside which it was started as their guest.
+    share: float = 0.0
+    hosts: Sequence[str] = ()
+    #: Its iterations while no other training was here: mean seconds, count, standard error of the mean.
+    alone: tuple[float, int, float] = (0.0, 0, 0.0)
 
     @property
     def key(self) -> str:
@@ -145,7 +150,7 @@ class Records:
 
     def remove(self, key: str) -> None:
         """With the files beside it."""
-        for path in (self._path(key), self.track(key), self.status(key)):
+        for path in (self._path(key), self.track(key), self.hold(key), self.status(key)):
             path.unlink(missing_ok=True)
 
     def exit_code(self, record: Record) -> int | None:
@@ -155,6 +160,10 @@ class Records:
     def track(self, key: str) -> Path:
         """The file of its steps (smore/tracking/ring.py)."""
         return self._folder / f"{key}.track"
+
+    def hold(self, key: str) -> Path:
+        """The file that says whether it is held back (smore/tracking/hold.py)."""
+        return self._folder / f"{key}.hold"
 
     def status(self, key: str) -> Path:
         """The file in which its shim notes how it ended."""
@@ -183,6 +192,8 @@ def to_start(command: StartJob, gpu: str) -> Record:
         attempt=command.attempt,
         rank=command.rank,
         world=command.world,
+        share=command.share,
+        hosts=list(command.hosts),
     )
 
 

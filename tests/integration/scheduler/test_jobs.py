@@ -14,7 +14,7 @@ from scheduler.jobs.recording import replay
 from scheduler.policy.jobs.knobs import SETTINGS
 from smore.domain.job import Action, JobRequest, JobState, Outcome
 from smore.messages.commands import ForgetJob, StartJob, StopJob
-from smore.messages.job_queue import TrialAnswer
+from smore.messages.job_queue import PublishedJob, TrialAnswer
 from smore.postgres.catalog import Store
 from smore.postgres.history.reader import Reader
 from smore.postgres.job_ledger import Fenced, JobLedger
@@ -24,8 +24,11 @@ from smore.process.vault import Vault, make_key, seal_env
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
+from smore.redis.tables import Tables
+from tests.support import fake_platform
 from tests.support.eventually import PATIENCE
 from tests.support.fake_ranks import FakeRanks
+from tests.support.tables import of_trainings
 
 
 class Stage:
@@ -43,9 +46,17 @@ class Stage:
         """Another process takes the lead, with nothing but Postgres and the reports."""
         prefix = self.config.redis.prefix
         fleet, catalog = Fleet(self._client, prefix), Catalog(self._client, prefix)
-        ledger, reader = JobLedger(self._engine), Reader(self._engine)
         self.lead = Lead(
-            self.config, SETTINGS["smore-jobs"], self.queue, fleet, catalog, ledger, self.jobs, reader, "t"
+            self.config,
+            SETTINGS["smore-jobs"],
+            self.queue,
+            fleet,
+            catalog,
+            JobLedger(self._engine),
+            self.jobs,
+            Reader(self._engine),
+            Tables(self._client, prefix),
+            "t",
         )
         self.lead.begin(self.now)
         return self.lead
@@ -62,6 +73,22 @@ class Stage:
 
     def job(self, job: Job) -> Job:
         return self.jobs.get("default", job.id)
+
+    def publish(self, costs: dict[tuple[str, str], float]) -> None:
+        """A degradation table of these pairs: (training, beside) → degradation."""
+        table = of_trainings(fake_platform.report(), costs)
+        Tables(self._client, self.config.redis.prefix).publish(table)
+
+    def measure(self, job: Job, beside: Job, seconds: float) -> None:
+        """Its worker reports iterations of so many seconds beside another job."""
+        self.ranks.tell(
+            job.id, beside=[beside.id], beside_since=self.now, beside_s=seconds, beside_n=60, beside_se=0.01
+        )
+
+    def entry(self, job: Job) -> PublishedJob:
+        queue = self.queue.queue()
+        assert queue is not None
+        return next(entry for entry in queue.jobs if entry.id == job.id)
 
     def states(self, *jobs: Job) -> list[JobState]:
         return [self.job(job).state for job in jobs]
@@ -193,6 +220,56 @@ def test_a_leader_that_dies_neither_loses_nor_doubles(stage: Stage) -> None:
     assert stage.states(*jobs) == [JobState.ENDED] * 6
     assert [len(stage.jobs.attempts(job.id)) for job in jobs] == [1] * 6
     assert stage.ranks.alive(jobs[0].id) == []
+
+
+def test_two_trainings_share_a_gpu_instance_and_are_measured(stage: Stage, tmp_path: Path) -> None:
+    heavy, light = "resnet50/cpu/training/8", "deepfm/cpu/training/8"
+    stage.publish({(heavy, light): 0.1, (light, heavy): 0.2})
+    shared = {"share": 0.5, "memory_mib": 256.0}
+    hosts = [stage.submit(f"host-{n}", workload=heavy, duration_s=4000.0, **shared) for n in range(4)]
+    stage.pass_by()
+    stage.pass_by()
+    guest = stage.submit("guest", workload=light, duration_s=600.0, **shared)
+    alone = stage.submit("alone", workload=light, duration_s=700.0, memory_mib=256.0)
+    stage.pass_by()
+    assert stage.states(guest, alone) == [JobState.STARTING, JobState.QUEUED]
+    told = next(command for _, command in stage.ranks.heard if isinstance(command, StartJob) and command.id == guest.id)
+    [host] = [job for job in hosts if job.id in told.hosts]
+    assert (told.share, told.micro_batches, told.gpus) == (0.5, 1, stage.job(host).gpus)
+    stage.pass_by()
+    before = stage.entry(guest)
+    assert (before.beside, before.guest, stage.entry(host).guest) == ([host.id], True, False)
+    # The next leader knows who was there first, and what has been measured since.
+    stage.ranks.tell(host.id, alone_s=1.0, alone_n=100, alone_se=0.01)
+    stage.new_lead()
+    stage.pass_by()
+    stage.measure(host, guest, 1.15)
+    stage.measure(guest, host, 1.3)
+    stage.pass_by(70.0)
+    stage.pass_by()
+    after = stage.entry(guest)
+    assert (after.beside, after.guest) == ([host.id], True)
+    assert "measured" in stage.entry(host).message and "expected" in after.message, "its time alone is not known"
+    [of_host] = stage.jobs.pairs(host.id)
+    assert (of_host.guest, of_host.predicted, of_host.measured) == (False, pytest.approx(1.1), pytest.approx(1.15))
+    assert of_host.loss_low is not None and of_host.loss_high is not None
+    assert of_host.loss_low < 0.15 < of_host.loss_high
+
+    stage.ranks.tell(host.id, state="ended", exit_code=0)
+    stage.pass_by()
+    stage.pass_by()
+    assert stage.states(host, guest) == [JobState.ENDED, JobState.RUNNING]
+    assert stage.job(host).lost_s > 5.0
+    assert (stage.entry(guest).beside, stage.entry(guest).guest) == ([], False)
+    # Alone at last, it shows what it lost before.
+    stage.ranks.tell(guest.id, alone_s=1.0, alone_n=100, alone_se=0.01, beside=[], beside_since=0.0)
+    stage.pass_by(6.0)
+    [of_guest] = stage.jobs.pairs(guest.id)
+    assert (of_guest.guest, of_guest.loss) == (True, pytest.approx(0.3))
+    assert of_guest.until_at is not None
+    calls = list(replay(tmp_path / "record"))
+    assert sum(len(placed) for placed, _ in calls) >= 5
+    assert all(placed == again for placed, again in calls)
 
 
 def test_what_owners_and_operators_say_is_heard(stage: Stage, store: Store) -> None:

@@ -1,0 +1,77 @@
+"""What trainings on one GPU instance cost each other, in the catalog. See :class:`smore.postgres.rows.JobPairRow`."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy import insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from smore.postgres.rows import JobPairRow, epoch_s
+
+_KEY: Final = ("job", "attempt", "other", "other_attempt")
+_MEASURED: Final = ("measured", "loss", "loss_low", "loss_high", "alone_s", "beside_s", "held_s")
+
+
+@dataclass(slots=True, kw_only=True)
+class JobPair:
+    """See :class:`smore.postgres.rows.JobPairRow`; times are epoch seconds."""
+
+    job: str
+    attempt: int
+    other: str
+    other_attempt: int
+    guest: bool
+    gpus: Sequence[str]
+    device: str
+    sharing_mode: str
+    from_at: float
+    until_at: float | None = None
+    predicted: float | None = None
+    predicted_90: float | None = None
+    measured: float | None = None
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    alone_s: float | None = None
+    beside_s: float | None = None
+    held_s: float = 0.0
+
+
+def add_pairs(session: Session, pairs: Sequence[JobPair]) -> None:
+    """Those that an attempt forms with others when it is placed."""
+    if pairs:
+        rows = [
+            asdict(pair) | {"gpus": list(pair.gpus), "from_at": datetime.fromtimestamp(pair.from_at, UTC)}
+            for pair in pairs
+        ]
+        session.execute(insert(JobPairRow), rows)
+
+
+def write_pairs(session: Session, pairs: Sequence[JobPair]) -> None:
+    """What was measured of them."""
+    for pair in sorted(pairs, key=lambda pair: (pair.job, pair.other)):
+        which = [getattr(JobPairRow, name) == getattr(pair, name) for name in _KEY]
+        session.execute(update(JobPairRow).where(*which).values({name: getattr(pair, name) for name in _MEASURED}))
+
+
+def end_pairs(session: Session, job: str, attempt: int, now: datetime) -> None:
+    """An attempt is over."""
+    row = JobPairRow
+    mine = (row.job == job) & (row.attempt == attempt)
+    its = (row.other == job) & (row.other_attempt == attempt)
+    session.execute(update(row).where(or_(mine, its), row.until_at.is_(None)).values(until_at=now))
+
+
+def pairs_of(session: Session, jobs: Collection[str]) -> list[JobPair]:
+    """What these jobs lost to others, the first ones first."""
+    query = select(JobPairRow).where(JobPairRow.job.in_(jobs)).order_by(JobPairRow.from_at, JobPairRow.other)
+    return [
+        JobPair(
+            **{name: getattr(row, name) for name in JobPair.__dataclass_fields__ if not name.endswith("_at")},
+            from_at=row.from_at.timestamp(),
+            until_at=epoch_s(row.until_at),
+        )
+        for row in session.scalars(query)
+    ]
