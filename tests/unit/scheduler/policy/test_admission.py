@@ -285,7 +285,7 @@ def test_a_try_is_one_at_a_time_where_many_instances_stand_ready() -> None:
     for _ in range(10):
         assert stage.send(F, 10.0)
         stage.until(stage.now + 0.35)
-    sent = []
+    sent: list[str] = []
     while not sent:
         stage.until(stage.now + 0.1)
         sent += [id_ for _ in range(20) if (id_ := stage.send(F, 0.1))]
