@@ -95,7 +95,7 @@ class Attempt:
         checkpoint = max((rank.report.checkpoint_iterations for rank in self.ranks if rank.report), default=0)
         if checkpoint and checkpoint != self.checkpoint and first is not None:
             self.checkpoint, self.home = checkpoint, "" if shared else first.node
-        if not any(rank.report.iterations for rank in self.ranks if rank.report):
+        if not self.up and not any(rank.report.iterations for rank in self.ranks if rank.report):
             # Its worker may have found a later checkpoint than the former attempt's last report told of.
             self.began_with = max(self.began_with, checkpoint)
         bad = next((rank for rank in self.ranks if rank.failed), None)

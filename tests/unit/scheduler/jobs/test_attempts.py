@@ -77,6 +77,15 @@ def test_a_checkpoint_binds_to_the_node_of_rank_0_unless_all_see_it(driven: Driv
     assert (driven.look(shared=True).checkpoint, driven.attempt.home) == (105, "")
 
 
+def test_an_attempt_began_with_the_checkpoint_that_its_worker_found(driven: Driven) -> None:
+    none = replace(RANK, iterations=0)
+    driven.ranks = {"a": replace(none, checkpoint_iterations=120), "b": none}
+    assert (driven.look().began_with, driven.attempt.iterations) == (120, 120)
+    # One that tells no iterations writes checkpoints too.
+    driven.ranks["a"] = replace(none, checkpoint_iterations=130)
+    assert (driven.look().began_with, driven.attempt.checkpoint) == (120, 130)
+
+
 def test_a_rank_on_a_silent_gpu_instance_is_lost_and_may_turn_up_again(driven: Driven) -> None:
     driven.ranks = {"a": RANK, "b": RANK}
     driven.look()
