@@ -369,6 +369,14 @@ class JobStore:
         with Session(self._engine) as session:
             return pairs_of(session, [id_])
 
+    def names(self, jobs: Collection[str], project: str | None = None) -> dict[str, str]:
+        """The names of those that there are, in one project (None = in any)."""
+        query = select(JobRow.id, JobRow.name).where(JobRow.id.in_(jobs))
+        if project is not None:
+            query = query.where(JobRow.project == project)
+        with Session(self._engine) as session:
+            return {row.id: row.name for row in session.execute(query)} if jobs else {}
+
     def decisions(self, id_: str, limit: int = 100) -> list[JobDecision]:
         """The newest first."""
         query = select(JobDecisionRow).where(JobDecisionRow.job == id_).order_by(JobDecisionRow.id.desc()).limit(limit)
