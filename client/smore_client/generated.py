@@ -29,6 +29,7 @@ __all__ = [
     "Functions",
     "GateKnew",
     "Gpu",
+    "GpuJob",
     "Gpus",
     "InvocationRecord",
     "Job",
@@ -422,6 +423,13 @@ class Warm(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 0.0
 
 
+class GpuJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A training on a GPU instance, as its worker reports it."""
+
+    id: str
+    project: str = ""
+
+
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
     """A process on a GPU instance that nobody registered: until it is ``allowed`` nothing is placed beside it."""
 
@@ -436,7 +444,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     A GPU instance as of its last report. ``utilisation`` and ``function_utilisation``: 0 to 1 over the last heartbeat,
     by the counter ``utilisation_counter``; ``counters``: every counter of the device by its name. ``health``: why
     nothing can run on the device, "" = it works. ``draining``: nothing more is placed there and idle instances are
-    unloaded; ``drained``: nothing runs and nothing is loaded there any more. ``warm``: of the caller's project.
+    unloaded; ``drained``: nothing runs, trains or is loaded there any more. ``warm``: of the caller's project.
+    ``trainings`` are there; ``jobs``: those of them of the caller's project, for operators of all projects.
     ``strangers`` None = it cannot tell who computes on it, as on CPU partitions.
     """
 
@@ -458,6 +467,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     drained: bool = False
     reported_at: datetime | None = None
     warm: list[Warm] = []
+    trainings: int = 0
+    jobs: list[GpuJob] = []
     strangers: list[Stranger] | None = None
 
 
@@ -471,7 +482,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
     deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
     frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the handler;
-    lists alone say so, None = not known.
+    lists alone say so, and of which ``project`` it is; None = not known.
     """
 
     id: str
@@ -489,6 +500,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None = None
     late_ms: float = 0.0
     cold: bool | None = None
+    project: str | None = None
     output: Any = None
 
 
@@ -566,6 +578,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str = ""
+    project: str = ""
     state: str = ""
     argv: list[str] = []
     gpus: list[str] = []

@@ -246,27 +246,32 @@ class Requests(JobRequests):
         state: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        all_projects: bool = False,
     ) -> Flow[InvocationPage]:
         """
-        A page of the invocations, the newest first; ``cursor``: that of the page before.
+        A page of the invocations, the newest first; ``cursor``: that of the page before; ``all_projects``: not those of
+        the key's project alone, for operators.
 
         >>> page = client.invocations(function="echo", state="failed", limit=20)
         >>> [(invocation.id, invocation.cause) for invocation in page.items]
         [('0193d7...', 'handler_error')]
         """
         query = {"function": function, "state": state, "limit": limit, "cursor": cursor}
+        query["all_projects"] = "true" if all_projects else None
         page = yield from fetch(InvocationList, request("GET", "invocations", query=query))
         return InvocationPage(items=page.invocations, cursor=page.next_cursor)
 
     @iteration
-    def each_invocation(self, *, function: str | None = None, state: str | None = None) -> Stream[Invocation]:
+    def each_invocation(
+        self, *, function: str | None = None, state: str | None = None, all_projects: bool = False
+    ) -> Stream[Invocation]:
         """
         Iterate over all invocations, the newest first, page by page.
 
         >>> sum(invocation.attempt > 1 for invocation in client.each_invocation(function="echo"))
         0
         """
-        yield from each_invocation(function, state)
+        yield from each_invocation(function, state, all_projects)
 
     @operation
     def executions(self, id_: str) -> Flow[list[Execution]]:
