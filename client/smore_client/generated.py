@@ -48,6 +48,7 @@ __all__ = [
     "LogLines",
     "LogStream",
     "Outcome",
+    "PairPrediction",
     "Phases",
     "PlacePrediction",
     "Placed",
@@ -828,17 +829,39 @@ class PlacePrediction(msgspec.Struct, frozen=True, kw_only=True):
     function_degradation_upper: float = 0.0
 
 
+class PairPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What two trainings on one GPU instance of one device cost each other, as fractions: an iteration takes 1 + that
+    times as long as alone. ``*_upper``: the bound that holds for 90 %; ``measured``: a measured row, not a prediction.
+    All are None where ``known`` is False: the two are never put together.
+    """
+
+    device: str
+    sharing_mode: str = ""
+    training: str = ""
+    beside: str = ""
+    known: bool = False
+    measured: bool = False
+    training_degradation: float | None = None
+    training_degradation_upper: float | None = None
+    beside_degradation: float | None = None
+    beside_degradation_upper: float | None = None
+
+
 class Predictions(msgspec.Struct, frozen=True, kw_only=True):
-    """``version``: of the degradation table."""
+    """
+    ``version``: of the degradation table. ``predictions``: of a training and a function; ``pairs``: of two trainings.
+    """
 
     version: int
     predictions: list[PlacePrediction] = []
+    pairs: list[PairPrediction] = []
 
 
 class PredictorPlace(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the degradation table holds for one device and sharing mode; ``measured``: how many of its training × function
-    cells are measured rows.
+    cells are measured rows; ``measured_trainings``: how many of its training × training cells are, None = it has none.
     """
 
     device: str
@@ -847,6 +870,7 @@ class PredictorPlace(msgspec.Struct, frozen=True, kw_only=True):
     functions: list[str] = []
     measured: int = 0
     weights: int = 0
+    measured_trainings: int | None = None
 
 
 class Predictor(msgspec.Struct, frozen=True, kw_only=True):
