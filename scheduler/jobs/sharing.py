@@ -179,7 +179,7 @@ class Sharing:
         final = pair.until_at is not None and pair.alone_s is not None and not each.by_profile
         if not each.beside_s or final:
             return
-        by_profile = told.alone_n < LEAST_ITERATIONS
+        by_profile = told.alone_n < LEAST_ITERATIONS or not told.alone_se
         if by_profile and pair.alone_s is None:
             alone_s = self._alone_of(workload, (pair.device, pair.sharing_mode)) if workload else None
             if alone_s is None:
@@ -194,11 +194,10 @@ class Sharing:
         pair.beside_s, ratio = each.beside_s, each.beside_s / pair.alone_s
         pair.loss = ratio - 1
         pair.loss_low = pair.loss_high = None
-        if not by_profile and told.alone_se and each.beside_se:
+        if not by_profile and each.beside_se:
             spread = math.exp(_Z * math.hypot(told.alone_se / told.alone_s, each.beside_se / each.beside_s))
             pair.loss_low, pair.loss_high = ratio / spread - 1, ratio * spread - 1
-        if pair.until_at is None:
-            _settle(each, MEASURED_S)
+        _settle(each, MEASURED_S if pair.until_at is None else _LEAST_S)
 
     def over(self, job: str, attempt: int, at: float) -> list[JobPair]:
         """An attempt is over: what is to be written down of its pairs."""

@@ -77,12 +77,18 @@ def test_the_first_minute_is_measured_and_told_once() -> None:
 
 def test_a_pair_that_ends_early_is_measured_over_what_it_had() -> None:
     stage = Stage()
-    told = {"alone_s": 0.5, "alone_n": 100, "beside": ["guest"], "beside_since": 10.0, "beside_s": 0.6, "beside_n": 30}
+    told = {"beside": ["guest"], "beside_since": 10.0, "beside_s": 0.6, "beside_n": 30, "beside_se": 0.005}
     stage.attempts["host"] = attempt("host", **told)
     stage.follow(30.0)
     del stage.attempts["guest"]
     stage.follow(31.0)
-    assert (stage.host.until_at, stage.host.measured) == (31.0, pytest.approx(1.2))
+    assert (stage.host.until_at, stage.host.measured) == (31.0, None), "nobody knows what it takes alone"
+    for iterations in (5, 40):
+        error = 0.005 if iterations == 40 else 0.0
+        stage.attempts["host"] = attempt("host", alone_s=0.5, alone_n=iterations, alone_se=error)
+        stage.follow(35.0)
+    assert (stage.host.measured, stage.host.loss) == (pytest.approx(1.2), pytest.approx(0.2))
+    assert stage.host.loss_low is not None
     assert stage.sharing.over("guest", 1, 31.0)[0].measured is None, "nothing was told of it"
     assert isinstance(stage.sharing.over("host", 1, 32.0)[0], JobPair)
 
