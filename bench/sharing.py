@@ -147,7 +147,9 @@ def turn(setting: str, seconds: float, *, functions: bool = False) -> Turn:
         place = gpu.device, gpu.sharing_mode
         table = Tables(rig.redis, rig.prefix).current()
         told = table.place(*place) if table is not None else None
-        made.told = {(pair.training, pair.beside): 1 + pair.degradation for pair in told.training_pairs()} if told else {}
+        made.told = (
+            {(pair.training, pair.beside): 1 + pair.degradation for pair in told.training_pairs()} if told else {}
+        )
         rows = solo_rows(place)
         engine = make_engine(rig.end.postgres_url, "bench", statement_timeout_s=10.0)
         # Lengths are told by the profile, as after `smore profile` here.
@@ -181,7 +183,9 @@ def turn(setting: str, seconds: float, *, functions: bool = False) -> Turn:
     progress(f"{setting}{' with functions' if functions else ''}: mean {made.completion_s:.1f} s, {shared} pairs")
     for pair in made.pairs:
         measured = f"{pair.measured:.2f}" if pair.measured is not None else "not measured"
-        progress(f"  {workload_of(made, pair.job)} beside {workload_of(made, pair.other)}: {pair.predicted:.2f}, {measured}")
+        progress(
+            f"  {workload_of(made, pair.job)} beside {workload_of(made, pair.other)}: {pair.predicted:.2f}, {measured}"
+        )
     return made
 
 

@@ -277,6 +277,8 @@ class Lead:
         shared = self._settings.checkpoints is not None
         for id_, attempt in self._attempts.items():
             attempt.follow(at, reports, self._watch.lost, self._settings.up_s, shared=shared)
+            if id_ in self._policy.jobs:
+                attempt.check_guest(self._policy.jobs[id_].parts.memory_mib)
             if attempt.up and self._jobs[id_].state is JobState.STARTING:
                 self._ledger.run(id_, attempt.attempt)
             if attempt.over:
@@ -286,6 +288,7 @@ class Lead:
                     ended=attempt.ended,
                     iterations=attempt.checkpoint,
                     home=attempt.home,
+                    memory_mib=attempt.outgrown_mib,
                 )
                 events.append(over)
             elif at - self._noted_at > NOTED_S and attempt.iteration_s and self._progress_of(attempt) is not None:
@@ -378,6 +381,7 @@ class Lead:
             not_before=requeue.not_before,
             restarts=job.restarts,
             short_ends=job.short_ends,
+            memory_mib=attempt.outgrown_mib,
         )
         decided = Decided(kind="requeue", message=details.message)
         if self._ledger.over(requeue.id, requeue.attempt, Action.REQUEUE, details, decided):
