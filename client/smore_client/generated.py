@@ -425,10 +425,11 @@ class Warm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A training on a GPU instance, as its worker reports it."""
+    """A training on a GPU instance, as its worker reports it; ``guest``: another one was there first, its host."""
 
     id: str
     project: str = ""
+    guest: bool = False
 
 
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
