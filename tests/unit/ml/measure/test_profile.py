@@ -126,8 +126,8 @@ def test_two_trainings_are_measured_by_turns(tmp_path: Path, monkeypatch: pytest
     stage = Timed(log)
     light = replace(training("vgg16", 2), preset="cpu-wait-0.6")
     for workload in (TRAINING, light):
-        row = solo(workload, place=stage.place)
-        rows.write(out, replace(row, timing=replace(row.timing, mean=0.1), input_wait_s=0.03))
+        alone = solo(workload, place=stage.place)
+        rows.write(out, replace(alone, timing=replace(alone.timing, mean=0.1), input_wait_s=0.03))
     campaign = profile.Campaign(stage, out, window_s=1.0, command="")
     try:
         campaign.measure(Run(members=(TRAINING, light)))
@@ -141,8 +141,8 @@ def test_two_trainings_are_measured_by_turns(tmp_path: Path, monkeypatch: pytest
         pytest.approx((0.15, 0.1, 8))
     ] * 2
     ran = [(line.split()[0], float(line.split()[1])) for line in log.read_text().splitlines()]
-    alone = [("bert", 0.8), ("vgg16", 0.8)]
-    assert ran[:2] == ran[4:] == alone
+    each = [("bert", 0.8), ("vgg16", 0.8)]
+    assert ran[:2] == ran[4:] == each
     assert sorted(ran[2:4]) == [("bert", 1.0), ("vgg16", 1.0)]
 
 
