@@ -36,10 +36,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.overload.rig import PROBE_SHARE, Rig, Served, one_core_partitions
-from bench.report import emit, progress, rounded
-from ml.learn.dataset import read_file
-from ml.learn.learning import DATA
-from ml.measure.rows import Solo
+from bench.report import ROOT, emit, progress, rounded
+from ml.measure.rows import Solo, read
 from scheduler.policy.jobs.knobs import job_setting
 from scheduler.simulation.jobs.simulator import simulate_jobs
 from scheduler.simulation.jobs.traces import SimulatedJob
@@ -115,8 +113,8 @@ def solo_rows(place: tuple[str, str]) -> list[Solo]:
     """The rows in ``ml/data`` of these trainings alone. Raises SystemExit where one is missing."""
     rows = [
         row
-        for path in sorted(DATA.glob("*.jsonl"))
-        for row in read_file(path)
+        for path in sorted((ROOT / "ml" / "data").glob("*.jsonl"))
+        for row in read(path)
         if isinstance(row, Solo) and row.place.key == place and str(row.workload) in WORKLOADS
     ]
     missing = WORKLOADS.keys() - {str(row.workload) for row in rows}
