@@ -105,7 +105,12 @@ def _elsewhere(client: "Client", own: "Sequence[Job]") -> str:
 
 @app.command("queue")
 def queue(output: OutputOption = Output.TABLE) -> None:
-    """What runs, then what waits, in its order: when it starts and ends, and what it waits for."""
+    """
+    What runs, then what waits, in its order: when it starts and ends, and what it waits for.
+
+    Column "length": what is left of it; "10m +120%" = in one case of ten more than 120 % longer than 10 minutes, "60m?" =
+    hardly known, in one case of ten more than ten times as long.
+    """
     with connected() as client:
         answer = client.job_queue()
     if output is not Output.TABLE:
@@ -131,6 +136,8 @@ def queue(output: OutputOption = Output.TABLE) -> None:
             output,
             optional=("why", "length", "gpus", "project"),
         )
+        for line in job_words.length_legend([job_words.length(job) or "" for job in answer.jobs]):
+            print(line)
     else:
         print("No job runs or waits.")
     if answer.kept and answer.kept_for:
