@@ -84,7 +84,8 @@ def state(job: Any) -> str:
 def where(job: Any) -> str:
     """Of a job of the queue: its GPU instances, or what it needs."""
     if job.gpus:
-        return " ".join(job.gpus)
+        role = f" ({'guest' if job.guest else 'host'})" if job.beside else ""
+        return " ".join(job.gpus) + role
     return f"needs {job.count}{f' of {job.device}' if job.device else ''}"
 
 
