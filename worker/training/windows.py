@@ -19,6 +19,7 @@ cancels.
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -204,6 +205,11 @@ class Windows:
     def fresh(self) -> list[Window]:
         """The windows that were finished a short while ago: what reports carry."""
         return [window for _, window in self._fresh]
+
+    @property
+    def finished(self) -> Sequence[Window]:
+        """The last :data:`LOSS_WINDOWS`."""
+        return self._windows
 
     @property
     def count(self) -> int:
