@@ -90,6 +90,16 @@ class Stage:
         assert queue is not None
         return next(entry for entry in queue.jobs if entry.id == job.id)
 
+    def ask(self, **asked: Any) -> TrialAnswer:
+        """A dry run: the job scheduler answers while the asker waits."""
+        assert self.queue.lead("t", 60.0)
+        with ThreadPoolExecutor(1) as pool:
+            request = JobRequest(argv=["zoo.train"], **asked)
+            asking = pool.submit(self.queue.trial, "default", "trial", request, PATIENCE)
+            while not asking.done():
+                self.pass_by(0)
+            return asking.result()
+
     def states(self, *jobs: Job) -> list[JobState]:
         return [self.job(job).state for job in jobs]
 
@@ -235,6 +245,8 @@ def test_two_trainings_share_a_gpu_instance_and_are_measured(stage: Stage, tmp_p
     assert stage.states(guest, alone) == [JobState.STARTING, JobState.QUEUED]
     told = next(command for _, command in stage.ranks.heard if isinstance(command, StartJob) and command.id == guest.id)
     [host] = [job for job in hosts if job.id in told.hosts]
+    assert stage.ask(workload=light, duration_s=500.0, **shared).beside != []
+    assert stage.ask(workload=light, duration_s=500.0).beside == []
     assert (told.share, told.micro_batches, told.gpus) == (0.5, 1, stage.job(host).gpus)
     stage.pass_by()
     before = stage.entry(guest)
@@ -368,17 +380,7 @@ def test_a_dry_run_and_a_clock_that_is_set_back(stage: Stage) -> None:
     assert {entry.id: entry.waited_s >= 0 for entry in queue.jobs} == {job.id: True, waits.id: True}
     assert stage.jobs.move(job.id, Action.RUN) is None, "it runs already"
 
-    def ask(**asked: Any) -> TrialAnswer:
-        """The job scheduler answers while the asker waits."""
-        assert stage.queue.lead("t", 60.0)
-        with ThreadPoolExecutor(1) as pool:
-            asking = pool.submit(
-                stage.queue.trial, "default", "trial", JobRequest(argv=["zoo.train"], **asked), PATIENCE
-            )
-            while not asking.done():
-                stage.pass_by(0)
-            return asking.result()
-
+    ask = stage.ask
     assert set(ask(count=3).gpus) == {"a0", "a1", "b0", "b1"} - set(stage.job(job).gpus)
     late = ask(count=4).expected
     assert late is not None
