@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import redis
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
+from sqlalchemy.orm import Session
 
 from scheduler.jobs.lead import Lead
 from scheduler.jobs.recording import replay
@@ -19,6 +20,7 @@ from smore.postgres.catalog import Store
 from smore.postgres.history.reader import Reader
 from smore.postgres.job_ledger import Fenced, JobLedger
 from smore.postgres.jobs import Job, JobStore
+from smore.postgres.rows import JobPairRow
 from smore.process.settings import JobsSettings, Settings
 from smore.process.vault import Vault, make_key, seal_env
 from smore.redis.catalog import Catalog
@@ -35,7 +37,7 @@ class Stage:
     """A job scheduler with a clock that the test moves, over four GPU instances on two nodes."""
 
     def __init__(self, config: Settings, client: "redis.Redis", engine: Engine) -> None:
-        self.config, self._client, self._engine = config, client, engine
+        self.config, self._client, self.engine = config, client, engine
         self.jobs = JobStore(engine)
         self.queue = JobQueue(client, config.redis.prefix)
         self.ranks = FakeRanks(client, config.redis.prefix, {"a0": "a", "a1": "a", "b0": "b", "b1": "b"})
@@ -52,9 +54,9 @@ class Stage:
             self.queue,
             fleet,
             catalog,
-            JobLedger(self._engine),
+            JobLedger(self.engine),
             self.jobs,
-            Reader(self._engine),
+            Reader(self.engine),
             Tables(self._client, prefix),
             "t",
         )
@@ -266,6 +268,14 @@ def test_two_trainings_share_a_gpu_instance_and_are_measured(stage: Stage, tmp_p
     assert (of_host.guest, of_host.predicted, of_host.measured) == (False, pytest.approx(1.1), pytest.approx(1.15))
     assert of_host.loss_low is not None and of_host.loss_high is not None
     assert of_host.loss_low < 0.15 < of_host.loss_high
+
+    worse = (of_host.device, heavy, light)
+    assert JobLedger(stage.engine).worse_since(0.0) == set(), "its owner allows half as much again"
+    with Session(stage.engine) as session:
+        session.execute(update(JobPairRow).where(JobPairRow.job == host.id).values(measured=1.6))
+        session.commit()
+    assert JobLedger(stage.engine).worse_since(0.0) == {worse}
+    assert JobLedger(stage.engine).worse_since(time.time() + 1e6) == set()
 
     stage.ranks.tell(host.id, state="ended", exit_code=0)
     stage.pass_by()
