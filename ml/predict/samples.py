@@ -24,12 +24,19 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
 #: Victim and aggressor: a training slowed by a function (D_tr), a function by a training (D_fn), a function by a
-#: function (D_ff).
-Direction: TypeAlias = Literal["training", "function", "functions"]
-DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions")
+#: function (D_ff), a training by a training.
+Direction: TypeAlias = Literal["training", "function", "functions", "trainings"]
+DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions", "trainings")
 
 #: The metric of each direction: mean iteration time of a training, P99 of a function (Eq. 1, section II-B).
-METRICS: dict[Direction, Metric] = {"training": "mean", "function": "p99", "functions": "p99"}
+METRICS: dict[Direction, Metric] = {"training": "mean", "function": "p99", "functions": "p99", "trainings": "mean"}
+#: The kind of the rows that hold a direction.
+_KINDS: dict[Direction, str] = {
+    "training": "pair",
+    "function": "pair",
+    "functions": "functions",
+    "trainings": "trainings",
+}
 
 #: Solo measurements of one side beside table III: shares of the device's time, seconds, and figures of the kernel
 #: profile. NaN = unknown.
@@ -136,7 +143,7 @@ def solo_features(solo: Solo) -> Floats:
 
 def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
     """The (victim, aggressor) pairs of a row of two members in a direction; empty if the row has none."""
-    if len(row.members) != 2 or (row.kind == "functions") != (direction == "functions"):
+    if row.kind != _KINDS[direction]:
         return []
     first, second = row.members
     match direction:
@@ -144,7 +151,7 @@ def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
             return [(first, second)]
         case "function":
             return [(second, first)]
-        case "functions":
+        case "functions" | "trainings":
             return [(first, second), (second, first)]
 
 
