@@ -27,7 +27,8 @@ def stated(
 ) -> schemas.Statement:
     """
     The statement of a job, over all its attempts. ``closed``: its closed windows by GPU instance; ``since``: epoch seconds
-    from which its harvest counts; ``measured``: False = no window is ever closed for it.
+    from which its harvest counts; ``measured``: False = no window is closed for it: it has reported no iteration, or the
+    settings want none.
     """
     budget = job.budget
     by_gpu = [closed.get(gpu) for gpu in job.gpus]

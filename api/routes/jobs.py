@@ -157,15 +157,19 @@ def list_attempts(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
 def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.Statement:
     """Read what functions got beside a job, and what the job lost to them, over its whole life."""
     record = _job(gateway, caller, job, project)
+    iterations = job_views.shown(record, job_views.live(gateway).get(record.id, [])).iterations
     began = record.started_at or record.created_at
     with gateway.reader().together() as reader:
+        closed = reader.closed(record.id)
         return stated(
             record,
-            reader.closed(record.id),
+            closed,
             reader.harvest(record.id),
             began,
             reader.budget_steps(record.id, STEPS),
-            measured=record.source != "attached" and gateway.settings.worker.probe_share > 0,
+            measured=record.source != "attached"
+            and gateway.settings.worker.probe_share > 0
+            and (iterations > 0 or bool(closed)),
         )
 
 

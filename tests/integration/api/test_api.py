@@ -34,7 +34,7 @@ from smore.messages.degradation import Table, Weight
 from smore.messages.results import Result
 from smore.postgres.catalog import Store
 from smore.postgres.predictors import Profiles
-from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobWindowRow, LossWindowRow
+from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobRow, JobWindowRow, LossWindowRow
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.queue import Queue, StartedInvocation
@@ -1154,6 +1154,12 @@ def test_the_statement_of_a_job(
 ) -> None:
     job = placed(store, "train", [GPU], running=True)
     at = datetime.now(UTC)
+    untracked = http.get(f"/v1/jobs/{job.id}/statement").json()
+    assert (untracked["verdict"], untracked["windows_to_go"]) == ("unmeasured", None), "it has told no iteration"
+    assert "smore.track in its loop" in untracked["summary"]
+    with Session(engine) as session:
+        session.get_one(JobRow, job.id).iterations = 5
+        session.commit()
     early = http.get(f"/v1/jobs/{job.id}/statement").json()
     assert (early["loss"], early["kept"], early["missing_windows"], early["missing_s"]) == (None, None, 8, None)
     assert (early["verdict"], early["windows_to_go"], early["to_go_s"]) == ("not_proven", 8, None)
