@@ -125,7 +125,9 @@ def get_queue(gateway: TheGateway, caller: ReadKey) -> schemas.JobQueue:
     """Read the queue: the jobs that are on GPU instances, then those that wait, when they start and end, and why."""
     doors = _doors(gateway)
     project = None if is_operator(caller) else caller.project
-    return job_views.queue(doors.queue(), bool(doors.leader()), gateway.store().jobs.unfinished(), project)
+    leading = bool(doors.leader())
+    refused = "" if leading else doors.refused()
+    return job_views.queue(doors.queue(), leading, refused, gateway.store().jobs.unfinished(), project)
 
 
 @router.get("/jobs/{job}")

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,6 +13,7 @@ import typer
 from smore.cli.gpus import unmeasured
 from smore.cli.terminal import (
     EXIT_FAILED,
+    EXIT_USAGE,
     Column,
     Output,
     OutputOption,
@@ -42,17 +44,31 @@ def up(
 ) -> None:
     """Start the whole platform on this machine, and return when it is ready; where it runs already, say where."""
     from smore import local
+    from smore.process.environment import InvalidSetting
 
     home = platform_home()
     warn_of_unknown_settings()
+    if changed := local.changed_settings(home, configuration()):
+        print(differing(changed), file=sys.stderr)
     try:
         if foreground:
             start = partial(local.up, progress=_progress)
             local.run_foreground(home, start=start, started=lambda ends: print(greeting(ends, home), flush=True))
         else:
             print(greeting(local.up(home, progress=_progress), home))
+    except InvalidSetting as error:
+        fail(str(error), EXIT_USAGE)
     except (local.ServerMissing, local.StartFailed) as error:
         fail(str(error))
+
+
+def differing(changed: Mapping[str, tuple[str, str]]) -> str:
+    """What is said where this shell's settings are not those that the running platform was started with."""
+    values = "; ".join(f"{name} is {there} there and {here} here" for name, (there, here) in changed.items())
+    return (
+        f"smore: the platform runs already, and was started with other settings: {values}. `smore down`, then `smore up`"
+        " start it with those of this shell (trainings go on); `smore settings --running` shows those in force."
+    )
 
 
 def _progress(waits_for: str) -> None:

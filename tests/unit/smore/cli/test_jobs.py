@@ -130,11 +130,11 @@ def test_the_queue_fits_a_screen(
     assert max(map(len, lines)) <= 80
     assert [word in out for word in ("needs 2 of H100", "gpu0", "kept for sweep-8")] == [True] * 3
     assert err == ""
-    platform.answers["GET /v1/jobs/queue"] = (200, {"leading": False, "jobs": []})
+    platform.answers["GET /v1/jobs/queue"] = (200, {"leading": False, "refused": "SMORE_JOBS__POLICY: no", "jobs": []})
     assert smore("jobs", "queue") == 0
     out, err = capsys.readouterr()
     assert out == "No job runs or waits.\n"
-    assert "no job scheduler leads" in err
+    assert "no job scheduler leads: SMORE_JOBS__POLICY: no; what runs goes on" in err
 
 
 def test_why_a_job_waits_is_said(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
