@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -29,7 +30,7 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from smore.local import Endpoints
+    from smore.local import End, Endpoints
     from smore_client import Client
     from smore_client.types import Job
 
@@ -188,22 +189,34 @@ def health(output: OutputOption = Output.TABLE) -> None:
     """Whether the platform can do work, and this machine's processes."""
     from smore import local
 
-    processes = local.status(platform_home())
+    home = platform_home()
+    processes, ends = local.status(home), local.ends(home)
     if output is Output.TABLE:
         for process in processes:
-            print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}")
+            end = ends.get(process.name)
+            print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}{_unasked(end) if end else ''}")
     if (abandoned := local.abandoned(platform_home())) is not None:
         print(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", file=sys.stderr)
     with connected() as client:
         client.healthy()
         ready = client.ready()
+        url = client.url
+    own = local.endpoints(home)
+    of = f"of {home.resolve()}" if own is not None and own.instance == ready.get("instance") else "of another folder"
     if output is not Output.TABLE:
-        show_value({"processes": processes, **ready}, output)
+        counted = {name: asdict(end) for name, end in ends.items()}
+        show_value({"url": url, "answers": of, "processes": processes, "ends": counted, **ready}, output)
         return
+    print(f"{'platform':<24} {'answers':<10} {url} {of}")
     for name, check in ready.get("checks", {}).items():
         print(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
     for warning in ready.get("warnings", ()):
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _unasked(end: "End") -> str:
+    times = "once" if end.count == 1 else f"{end.count} times"
+    return f"  ended unasked {times}, last at {end.at} ({end.how})"
 
 
 def version(output: OutputOption = Output.TABLE) -> None:

@@ -97,9 +97,28 @@ def problem(error: "ClientError") -> str:
         lines.append(error.traceback.rstrip())
     if (earliest_ms := error.body.get("earliest_deadline_ms")) is not None:
         lines.append(f"the earliest deadline that would be met: {earliest_ms} ms")
+    match error.status, error.code:
+        case 401, _:
+            lines.append(_key_sent())
+        case _, "limit_reached":
+            lines.append("`smore projects` shows the limits and what is used; operators set them: smore projects limit")
     if verbose.get():
         lines.append(json.dumps(error.body, indent=2))
     return "\n".join(lines)
+
+
+def _key_sent() -> str:
+    """Which key was sent where."""
+    from smore_client.locate import locate
+
+    url, key = locate(None, None)
+    if key is None:
+        return (
+            f"No key was sent to {url}: SMORE_API_KEY holds one, or SMORE_HOME names the folder of a platform of this"
+            " machine, whose file key is read."
+        )
+    source = "SMORE_API_KEY" if os.environ.get("SMORE_API_KEY") else str(platform_home().resolve() / "key")
+    return f"The key of {source} was sent to {url}, which does not know it."
 
 
 def confirm(question: str, yes: bool) -> None:

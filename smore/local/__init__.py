@@ -25,6 +25,7 @@ from smore.local.machine import (
     changed_settings,
     down,
     endpoints,
+    ends,
     pid,
     restart,
     run_foreground,
@@ -35,9 +36,10 @@ from smore.local.machine import (
     stop,
     up,
 )
-from smore.local.supervision import ProcessStatus
+from smore.local.supervision import End, ProcessStatus
 
 __all__ = [
+    "End",
     "Endpoints",
     "Layout",
     "Partition",
@@ -50,6 +52,7 @@ __all__ = [
     "changed_settings",
     "down",
     "endpoints",
+    "ends",
     "environment",
     "gpu_partitions",
     "machine_partitions",

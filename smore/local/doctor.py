@@ -46,6 +46,7 @@ def site(config: Settings | None = None) -> Site:
         postgres_url=endpoints.postgres_url if endpoints is not None else config.postgres.url,
         processes={process.name: process.pid for process in local.status(config.home) if process.pid is not None},
         killed=killed,
+        ends=local.ends(config.home) if endpoints is not None else {},
     )
 
 
@@ -432,6 +433,15 @@ def _supervisor(place: Site) -> Iterator[Finding]:
         yield ok("supervisor", f"watches {len(place.processes)} processes")
 
 
+def _ends(place: Site) -> Iterator[Finding]:
+    for name, end in place.ends.items():
+        yield warning(
+            f"ends of {name}",
+            f"{end.count} since the start, last at {end.at} ({end.how})",
+            f"it was started again each time; `smore logs {name}` may say why it ended, `dmesg` who killed it",
+        )
+
+
 def _versions(_place: Site) -> Iterator[Finding]:
     old = [
         f"{name} {metadata.version(name)} < {least}"
@@ -535,4 +545,4 @@ def _settings(place: Site) -> Iterator[Finding]:
         yield ok("settings", f"{len([name for name in os.environ if name.startswith(PREFIX)])} from the environment")
 
 
-_OF_PLACE: Final = (_supervisor, _settings, _postgres, _versions, _descriptors, _kernel, _disk, _key, nvml)
+_OF_PLACE: Final = (_supervisor, _ends, _settings, _postgres, _versions, _descriptors, _kernel, _disk, _key, nvml)

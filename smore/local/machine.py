@@ -30,7 +30,7 @@ from smore.local.layout import (
     plan_partitions,
 )
 from smore.local.layout import processes as platform_processes
-from smore.local.supervision import ProcessStatus, Supervisor
+from smore.local.supervision import End, ProcessStatus, Supervisor
 from smore.process.device_name import refused
 from smore.process.environment import InvalidSetting, described, shown, value_of
 from smore.process.instance import instance_id
@@ -195,6 +195,11 @@ def status(home: Path) -> tuple[ProcessStatus, ...]:
     run = _existing_run_folder(home)
     supervisor = supervision.running(run) if run is not None else None
     return () if supervisor is None else supervisor.status()
+
+
+def ends(home: Path) -> dict[str, End]:
+    """How often processes have ended unasked since ``up``, by name; each was started again."""
+    return supervision.ends(home.resolve() / "logs")
 
 
 def pid(home: Path, name: str) -> int | None:
@@ -632,8 +637,12 @@ def _require_usable(config: Settings) -> None:
 def _require_free(name: str, address: tuple[str, int]) -> None:
     """Raises StartFailed where another program has the port: it would answer in place of the platform."""
     if (error := ports.refusal(*address)) is not None:
-        taken = f", {ports.owner(address[1])} has it" if error.errno == errno.EADDRINUSE else ""
-        raise embedded.StartFailed(f"{name} cannot listen on {address[0]}:{address[1]}: {error}{taken}")
+        host, port = address
+        taken = f", {ports.owner(port)} has it" if error.errno == errno.EADDRINUSE else ""
+        free = ports.free_block(host, port + 1, 1, ())
+        raise embedded.StartFailed(
+            f"{name} cannot listen on {host}:{port}: {error}{taken}. Another port: SMORE_API__PORT={free} smore up"
+        )
 
 
 def _connectable(host: str) -> str:
