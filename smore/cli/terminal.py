@@ -112,7 +112,7 @@ def _key_sent() -> str:
     from smore_client.locate import locate
 
     url, key = locate(None, None)
-    if key is None:
+    if not key:
         return (
             f"No key was sent to {url}: SMORE_API_KEY holds one, or SMORE_HOME names the folder of a platform of this"
             " machine, whose file key is read."
