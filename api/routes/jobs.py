@@ -161,6 +161,10 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
     record = _job(gateway, caller, job, project)
     iterations = job_views.shown(record, job_views.live(gateway).get(record.id, [])).iterations
     began = record.started_at or record.created_at
+    jobs = gateway.store().jobs
+    pairs = jobs.pairs(record.id)
+    of_project = None if is_operator(caller) else record.project
+    names = jobs.names({pair.other for pair in pairs}, of_project)
     with gateway.reader().together() as reader:
         closed = reader.closed(record.id)
         return stated(
@@ -169,6 +173,8 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
             reader.harvest(record.id),
             began,
             reader.budget_steps(record.id, STEPS),
+            pairs,
+            names,
             measured=record.source != "attached"
             and gateway.settings.worker.probe_share > 0
             and (iterations > 0 or bool(closed)),

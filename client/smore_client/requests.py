@@ -66,6 +66,7 @@ from smore_client.types import (
     Keys,
     Lifted,
     LogLine,
+    PairPrediction,
     Placed,
     PlacePrediction,
     Predictions,
@@ -547,6 +548,18 @@ class Requests(JobRequests):
         """
         query = {"job": job, "function": function, "k": k}
         return (yield from fetch(Predictions, request("GET", "predictions", query=query))).predictions
+
+    @operation
+    def pair_predictions(self, training: str, beside: str) -> Flow[list[PairPrediction]]:
+        """
+        What two trainings on one GPU instance would cost each other, by device. Each is a job's id or a workload
+        (``resnet50/cpu/training/8``).
+
+        >>> client.pair_predictions("resnet50/cpu/training/8", "bert/cpu/training/4")[0].training_degradation
+        0.31
+        """
+        query = {"training": training, "beside": beside}
+        return (yield from fetch(Predictions, request("GET", "predictions", query=query))).pairs
 
     # ---- keys, secrets, projects -------------------------------------------------------------------------------------
 
