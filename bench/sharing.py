@@ -1,7 +1,7 @@
 """
 What sharing GPU instances among trainings is worth: ``python -m bench.sharing --json``.
 
-Two CPU partitions of one core each. Four light trainings (``zoo.train --input-wait 0.6``) and four heavy ones (0), each of
+Two CPU partitions of one core each. Four light trainings (``zoo.train --input-wait 0.6``), then four heavy ones (0), each of
 about a minute alone, come at once; their owners say how many iterations they make, how much memory they need, and a share
 of 0.5. By turns, each on a platform of its own, the queue is led by ``sjf`` (nobody shares) and by ``smore-jobs``; at last by
 ``smore-jobs`` with functions of the zoo beside them under a steady load. What pairs cost is told by the degradation table,
@@ -50,12 +50,12 @@ from smore.postgres.rows import make_engine
 from smore.redis.tables import Tables
 
 PARTITIONS: Final = 2
-#: Heavy ones and light ones by turns, as they come: workload → its share of an iteration that waits for input.
+#: Light ones, then heavy ones, as they come: workload → its share of an iteration that waits for input.
 WORKLOADS: Final[Mapping[str, float]] = {
-    "resnet50/cpu-wait-0/training/2": 0.0,
     "vgg16/cpu-wait-0.6/training/2": 0.6,
-    "roberta/cpu-wait-0/training/1": 0.0,
     "bert/cpu-wait-0.6/training/1": 0.6,
+    "resnet50/cpu-wait-0/training/2": 0.0,
+    "roberta/cpu-wait-0/training/1": 0.0,
 }
 EACH: Final = 2
 SHARE: Final = 0.5
@@ -157,8 +157,8 @@ def turn(setting: str, seconds: float, *, functions: bool = False) -> Turn:
             rig.warm()
         ids = [
             submit(rig, number, workload, round(seconds / alone_s[workload]))
-            for number in range(EACH)
             for workload in WORKLOADS
+            for number in range(EACH)
         ]
         done = threading.Event()
         driver = threading.Thread(target=drive, args=(rig, made, done)) if functions else None

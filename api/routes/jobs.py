@@ -94,7 +94,9 @@ def dry_run(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> sche
     answer = _doors(gateway).trial(caller.project, body.name, request)
     check_fits(answer)
     assert answer.expected is not None
-    return schemas.JobTrial(gpus=list(answer.gpus), expected=job_views.expected(answer.expected))
+    return schemas.JobTrial(
+        gpus=list(answer.gpus), beside=list(answer.beside), expected=job_views.expected(answer.expected)
+    )
 
 
 @router.get("/jobs")

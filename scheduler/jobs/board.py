@@ -65,6 +65,7 @@ def answered(answer: TrialAnswered, project: str, name: str) -> TrialAnswer:
         field=misfit.field if misfit is not None else "",
         largest=misfit.largest if misfit is not None else 0.0,
         message=misfit.message if misfit is not None else "",
+        beside=answer.beside,
     )
 
 

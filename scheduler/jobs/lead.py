@@ -93,7 +93,7 @@ class Lead:
         self._orders = Orders(fleet, ledger.standing, self._env_of)
         self._attached = Attached(store, self._settings.silent_s)
         self._watch = Watch(self._settings.silent_s, {}, 0.0)
-        self._known, self._sharing = KnownPairs(tables), Sharing(self._alone_s)
+        self._known, self._sharing = KnownPairs(tables, ledger.worse_since), Sharing(self._alone_s)
         #: Jobs that the rule knows: the row as it was read last.
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, Attempt] = {}
