@@ -4,7 +4,7 @@ import hashlib
 import hmac
 
 from smore.domain.access import Scope, read_token
-from smore.domain.errors import Forbidden, Unauthorised
+from smore.domain.errors import Forbidden, InvalidSpec, Unauthorised
 from smore.redis.catalog import AsyncCatalog, KeyEntry
 
 #: Keys remembered by the digest of their header; beyond it all are forgotten at once, which costs each one hash again.
@@ -68,6 +68,17 @@ def require_operator(caller: KeyEntry) -> None:
 
 def is_operator(caller: KeyEntry) -> bool:
     return caller.project == OPERATORS and Scope.ADMIN in caller.scopes
+
+
+def listed_projects(caller: KeyEntry, named: str | None, *, all_projects: bool) -> str | None:
+    """The project that a list is of, None = all. Raises Forbidden, InvalidSpec where both are asked for."""
+    if not all_projects:
+        return project_of(caller, named)
+    if named is not None:
+        raise InvalidSpec("Name one project or ask for all_projects, not both.", field="project")
+    if not is_operator(caller):
+        raise Forbidden("Only operators reach other projects.")
+    return None
 
 
 def project_of(caller: KeyEntry, named: str | None) -> str:

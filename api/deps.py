@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import redis
 import redis.asyncio
-from fastapi import Depends, Request, Security
+from fastapi import Depends, Query, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from api.auth import OPERATORS, Access, require_operator
@@ -326,5 +326,7 @@ ReadKey = Annotated[KeyEntry, Depends(_caller(Scope.READ))]
 DeployKey = Annotated[KeyEntry, Depends(_caller(Scope.DEPLOY))]
 JobsKey = Annotated[KeyEntry, Depends(_caller(Scope.JOBS))]
 AdminKey = Annotated[KeyEntry, Depends(_caller(Scope.ADMIN))]
+#: See :func:`api.auth.listed_projects`.
+AllProjects = Annotated[bool, Query(description="Of all projects; for operators")]
 OperatorKey = Annotated[KeyEntry, Depends(_operator)]
 Scraper = Depends(_scraper)

@@ -42,6 +42,7 @@ def shown(job: "Job", reports: Sequence[JobReport], of_queue: PublishedJob | Non
     return schemas.Job(
         id=job.id,
         name=job.name,
+        project=job.project,
         state=state.value,
         argv=list(job.argv),
         gpus=list(job.gpus),

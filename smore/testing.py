@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, End, State
-from smore.domain.placement_rule import Offer, PlacementRule, WaitingBatch
+from smore.domain.placement_rule import Offer, PlacementRule, WaitingBatch, failure
 from smore.handler import Handler
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
@@ -606,7 +606,7 @@ def check_placement_rule(make: Callable[[], PlacementRule], *, rounds: int = 200
     for _ in range(rounds):
         now += random.expovariate(10.0)
         for batch in [_made_up_batch(random, now) for _ in range(random.randint(1, 4))]:
-            orders = [rule.order(now, batch) for rule in (first, second)]
+            orders = [_answer(rule.order, now, batch) for rule in (first, second)]
             assert all(isinstance(order, int | float) and isfinite(order) for order in orders), (
                 f"order({now}, {batch}) is {orders[0]!r}, a finite number is expected"
             )
@@ -614,11 +614,19 @@ def check_placement_rule(make: Callable[[], PlacementRule], *, rounds: int = 200
                 f"order({now}, {batch}) is {orders[0]} in one instance, {orders[1]} in another"
             )
             offers = _made_up_offers(random, now, batch)
-            chosen = [rule.choose(now, batch, list(offers)) for rule in (first, second)]
+            chosen = [_answer(rule.choose, now, batch, list(offers)) for rule in (first, second)]
             assert chosen[0] is None or chosen[0] in offers, (
                 f"choose({now}, {batch}, {offers}) is {chosen[0]!r}, one of the offers or None is expected"
             )
             assert chosen[0] == chosen[1], f"choose({now}, {batch}, {offers}) differs between two instances: {chosen}"
+
+
+def _answer(method: Callable[..., Any], *arguments: Any) -> Any:
+    """Of a rule's method. Raises AssertionError with rule, error, file and line where it raises anything."""
+    try:
+        return method(*arguments)
+    except Exception as error:
+        raise AssertionError(f"{method.__qualname__} raised {failure(error)}") from error
 
 
 def _made_up_batch(random: Random, now: float) -> WaitingBatch:
@@ -632,6 +640,7 @@ def _made_up_batch(random: Random, now: float) -> WaitingBatch:
         rows=random.choice((1, 2, 8, 32)),
         run_s=run_s,
         priority=random.uniform(0.0, 5.0),
+        memory_mib=random.uniform(100.0, 20_000.0),
     )
 
 

@@ -55,6 +55,7 @@ from worker.runner.zygote_handle import Zygote
 from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
 from worker.training.checkpoints import Checkpoints
+from worker.training.holding import Holder
 from worker.training.job_logs import JobLogs
 from worker.training.jobs import Jobs
 from worker.training.launcher import Launcher
@@ -243,6 +244,7 @@ class Worker:
             node=node,
             address=address,
         )
+        self.holder = Holder(self.jobs.hold)
         self.prober = Prober(
             gate=self.gate,
             activity=self.pool.activity,
@@ -299,6 +301,7 @@ class Worker:
             self.runtimes.start()
             self.heartbeat.start()
             self.prober.start()
+            self.holder.start()
             return True
         return False
 
@@ -311,6 +314,7 @@ class Worker:
     def close(self) -> None:
         """End all runners; jobs go on."""
         self.prober.stop()
+        self.holder.stop()
         self.heartbeat.stop()
         self.job_logs.close()
         self.pool.close()

@@ -2,12 +2,14 @@
 
 from fastapi import APIRouter
 
+from api.auth import is_operator
 from api.dates import moment
 from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
 from api.pauses import set_pauses
 from api.schemas import gpus as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import NotFound
+from smore.domain.job import OVER
 from smore.domain.spelling import nothing_named
 from smore.redis.catalog import KeyEntry
 
@@ -18,7 +20,7 @@ router = APIRouter(prefix="/v1/gpus", tags=["gpus"], route_class=BoundedRoute)
 def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
     """
     List the GPU instances as of their last reports, by name. Load is shown to everybody; of the loaded functions only
-    those of the caller's project are shown.
+    those of the caller's project are shown, and of the trainings too, unless an operator asks.
     """
     fleet = gateway.fleet()
     paused, allowed = fleet.paused(), fleet.allowed()
@@ -35,6 +37,7 @@ def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
             for one in report.warm
             if one.function.partition("/")[0] == caller.project
         ]
+        training = {job.id: job for job in report.jobs if job.state not in OVER}
         gpus.append(
             schemas.Gpu(
                 id=report.gpu,
@@ -53,8 +56,14 @@ def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
                 paused="*" in paused or f"g:{report.gpu}" in paused,
                 reported_at=moment(report.at),
                 warm=warm,
+                trainings=len(training),
+                jobs=[
+                    schemas.GpuJob(id=job.id, project=job.project)
+                    for job in training.values()
+                    if job.project == caller.project or is_operator(caller)
+                ],
                 draining=f"-g:{report.gpu}" in paused,
-                drained=f"-g:{report.gpu}" in paused and not report.running and not report.warm,
+                drained=f"-g:{report.gpu}" in paused and not (report.running or report.warm or training),
                 strangers=None
                 if report.strangers is None
                 else [

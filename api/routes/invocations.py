@@ -14,8 +14,9 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from api.auth import listed_projects
 from api.dates import moment
-from api.deps import Gateway, InvokeKey, ReadKey, TheGateway
+from api.deps import AllProjects, Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import ResultDropped
 from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
 from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, check_id, read, wait_s
@@ -372,15 +373,17 @@ def list_invocations(
     state: State | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    all_projects: AllProjects = False,
 ) -> schemas.Invocations:
     """
     List the invocations, the newest first. They come from the history: one that has just arrived may be missing for a
     second, and one that runs is shown as dispatched until it ends.
     """
+    project = listed_projects(caller, None, all_projects=all_projects)
     page, next_cursor = gateway.reader().invocations(
-        caller.project, function=function, state=state, limit=limit, cursor=cursor
+        project, function=function, state=state, limit=limit, cursor=cursor
     )
-    cold = gateway.reader().cold_starts(caller.project, [past.id for past in page])
+    cold = gateway.reader().cold_starts(project, [past.id for past in page])
     return schemas.Invocations(
         invocations=[_from_past(past, cold.get(past.id)) for past in page], next_cursor=next_cursor
     )
@@ -403,6 +406,7 @@ def _from_past(past: "PastInvocation", cold: bool | None = None) -> schemas.Invo
     return schemas.Invocation(
         id=past.id,
         state=past.state,
+        project=past.project,
         function=past.function,
         revision=past.revision,
         cause=past.cause,

@@ -15,9 +15,9 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api import job_views, trainings
-from api.auth import is_operator, project_of
+from api.auth import is_operator, listed_projects, project_of
 from api.budgets import check_budget
-from api.deps import AdminKey, Gateway, JobsKey, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
+from api.deps import AdminKey, AllProjects, Gateway, JobsKey, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
 from api.logs import FOLLOWED, LogRequest
 from api.schemas import jobs as schemas
 from api.schemas.jobs import SecretOf
@@ -107,9 +107,11 @@ def list_jobs(
         list[JobState] | None, Query(max_length=len(JobState), description="Of these states alone")
     ] = None,
     project: OfProject = None,
+    all_projects: AllProjects = False,
 ) -> schemas.Jobs:
     """List the jobs of the project, the newest first."""
-    jobs, next_cursor = gateway.store().jobs.page(project_of(caller, project), limit=limit, cursor=cursor, states=state)
+    of = listed_projects(caller, project, all_projects=all_projects)
+    jobs, next_cursor = gateway.store().jobs.page(of, limit=limit, cursor=cursor, states=state)
     reports, published = job_views.live(gateway), _doors(gateway).queue()
     entries = {entry.id: entry for entry in published.jobs} if published is not None else {}
     return schemas.Jobs(

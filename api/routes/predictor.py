@@ -42,6 +42,7 @@ def get_predictor(gateway: TheGateway, _caller: ReadKey) -> schemas.Predictor:
                 functions=place.functions,
                 measured=sum(place.measured),
                 weights=len(place.weights),
+                measured_trainings=sum(place.measured_trainings) if place.training_on_training else None,
             )
             for place in table.places
         ],
@@ -52,18 +53,35 @@ def get_predictor(gateway: TheGateway, _caller: ReadKey) -> schemas.Predictor:
 def get_predictions(
     gateway: TheGateway,
     caller: ReadKey,
-    job: Annotated[str, Query(description="A job's id, or a workload such as resnet50/cpu/training/8", max_length=256)],
-    function: Annotated[str, Query(description="A function's name, or a model such as bert/cpu", max_length=256)],
+    job: Annotated[
+        str, Query(description="A job's id, or a workload such as resnet50/cpu/training/8", max_length=256)
+    ] = "",
+    function: Annotated[str, Query(description="A function's name, or a model such as bert/cpu", max_length=256)] = "",
     k: Annotated[int, Query(ge=1, le=8, description="Invocations at a time")] = 1,
     rows: Annotated[int, Query(ge=1, le=1024, description="Rows of each")] = 1,
+    training: Annotated[
+        str, Query(description="A training, named as `job`, to be held beside another", max_length=256)
+    ] = "",
+    beside: Annotated[str, Query(description="The other training", max_length=256)] = "",
 ) -> schemas.Predictions:
     """
-    Predict what `k` invocations at a time would cost a training, and the training them: for the GPU instances where the
-    job runs, or for every device of the table where a workload is named. The conservative bound stands where the table
-    does not know one of them.
+    Predict what `k` invocations of `function` at a time would cost the training `job`, and the training them: for the
+    GPU instances where the job runs, or for every device of the table where a workload is named. The conservative bound
+    stands where the table does not know one of them.
+
+    With `training` and `beside`, predict what two trainings on one GPU instance would cost each other: for the devices
+    on which one of them runs now, or else for every device of the table.
     """
     table = _table(gateway)
-    training, where = _training(gateway, caller.project, job)
+    if training or beside:
+        if job or function:
+            raise InvalidInput("job, function: not together with training and beside", field="job")
+        pairs = _pairs(gateway, caller.project, table, training, beside)
+        return schemas.Predictions(version=table.version if table is not None else 0, pairs=pairs)
+    for field, value in (("job", job), ("function", function)):
+        if not value:
+            raise InvalidInput(f"{field}: needed, or else training and beside", field=field)
+    workload, where = _training(gateway, caller.project, job)
     model, declared = _model(gateway, caller.project, function)
     places = (
         where
@@ -73,7 +91,7 @@ def get_predictions(
     predictions = []
     for device, sharing_mode in places:
         place = table.place(device, sharing_mode) if table is not None else None
-        predictions.append(_prediction(place, device, sharing_mode, training, model, declared, k, rows))
+        predictions.append(_prediction(place, device, sharing_mode, workload, model, declared, k, rows))
     return schemas.Predictions(version=table.version if table is not None else 0, predictions=predictions)
 
 
@@ -119,6 +137,39 @@ def _prediction(
     )
 
 
+def _pairs(
+    gateway: Gateway, project: str, table: Table | None, training: str, beside: str
+) -> list[schemas.PairPrediction]:
+    (first, first_runs), (second, second_runs) = (
+        _workload(gateway, project, name, field) for name, field in ((training, "training"), (beside, "beside"))
+    )
+    everywhere = [(place.device, place.sharing_mode) for place in (table.places if table is not None else [])]
+    predictions = []
+    for device, sharing_mode in sorted({*first_runs, *second_runs}) or everywhere:
+        place = table.place(device, sharing_mode) if table is not None else None
+        cells = {(cell.training, cell.beside): cell for cell in (place.training_pairs() if place is not None else ())}
+        one, other = cells.get((first, second)), cells.get((second, first))
+        prediction = schemas.PairPrediction(
+            device=device, sharing_mode=sharing_mode, training=first, beside=second, known=one is not None
+        )
+        if one is not None and other is not None:
+            prediction.measured = one.measured and other.measured
+            prediction.training_degradation, prediction.training_degradation_upper = one.degradation, one.upper
+            prediction.beside_degradation, prediction.beside_degradation_upper = other.degradation, other.upper
+        predictions.append(prediction)
+    return predictions
+
+
+def _workload(gateway: Gateway, project: str, name: str, field: str) -> tuple[str, list[tuple[str, str]]]:
+    """The workload of a job or of its own name, and the places where the job runs now."""
+    if "/" in name or not name:
+        return parse_training(name, field), []
+    workload = gateway.store().jobs.get(project, name).workload
+    if not workload:
+        raise InvalidInput(f"{field}: {name} names no workload, so nothing is known of it", field=field)
+    return workload, _runs(gateway, name)
+
+
 def _table(gateway: Gateway) -> Table | None:
     try:
         return Tables(gateway.client(), gateway.settings.redis.prefix).current()
@@ -131,14 +182,20 @@ def _training(gateway: Gateway, project: str, job: str) -> tuple[str, list[tuple
     if "/" in job:
         return parse_training(job, "job"), None
     record = gateway.store().jobs.get(project, job)
-    running = [
+    running = _runs(gateway, job)
+    if not running:
+        raise InvalidInput(f"job: {job} does not run now", field="job")
+    return record.workload, running
+
+
+def _runs(gateway: Gateway, job: str) -> list[tuple[str, str]]:
+    """The places where a job runs now."""
+    running = {
         (report.device, report.sharing_mode)
         for report in gateway.fleet().reports()
         if any(each.id == job and each.state == JobState.RUNNING for each in report.jobs)
-    ]
-    if not running:
-        raise InvalidInput(f"job: {job} does not run now", field="job")
-    return record.workload, sorted(set(running))
+    }
+    return sorted(running)
 
 
 def _model(gateway: Gateway, project: str, function: str) -> tuple[str, float]:

@@ -32,12 +32,20 @@ class Stranger(BaseModel):
     allowed: bool
 
 
+class GpuJob(BaseModel):
+    """A training on a GPU instance, as its worker reports it."""
+
+    id: str
+    project: str
+
+
 class Gpu(BaseModel):
     """
     A GPU instance as of its last report. ``utilisation`` and ``function_utilisation``: 0 to 1 over the last heartbeat,
     by the counter ``utilisation_counter``; ``counters``: every counter of the device by its name. ``health``: why
     nothing can run on the device, "" = it works. ``draining``: nothing more is placed there and idle instances are
-    unloaded; ``drained``: nothing runs and nothing is loaded there any more. ``warm``: of the caller's project.
+    unloaded; ``drained``: nothing runs, trains or is loaded there any more. ``warm``: of the caller's project.
+    ``trainings`` are there; ``jobs``: those of them of the caller's project, for operators of all projects.
     ``strangers`` null = it cannot tell who computes on it, as on CPU partitions.
     """
 
@@ -59,6 +67,8 @@ class Gpu(BaseModel):
     drained: bool
     reported_at: datetime
     warm: list[Warm]
+    trainings: int = 0
+    jobs: list[GpuJob] = []
     strangers: list[Stranger] | None = None
 
 

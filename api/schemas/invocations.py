@@ -15,7 +15,7 @@ class Invocation(BaseModel):
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
     deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
     frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the
-    handler; lists alone say so, null = not known.
+    handler; lists alone say so, and of which ``project`` it is; null = not known.
     """
 
     id: str
@@ -33,6 +33,7 @@ class Invocation(BaseModel):
     finished_at: datetime | None = None
     late_ms: float = 0.0
     cold: bool | None = None
+    project: str | None = None
     output: Any = None
 
 

@@ -162,6 +162,7 @@ class Job(BaseModel):
 
     id: str
     name: str
+    project: str = ""
     state: str
     argv: list[str]
     gpus: list[str]

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 class PredictorPlace(BaseModel):
     """
     What the degradation table holds for one device and sharing mode; ``measured``: how many of its training × function
-    cells are measured rows.
+    cells are measured rows; ``measured_trainings``: how many of its training × training cells are, null = it has none.
     """
 
     device: str
@@ -18,6 +18,7 @@ class PredictorPlace(BaseModel):
     functions: list[str]
     measured: int
     weights: int
+    measured_trainings: int | None = None
 
 
 class Predictor(BaseModel):
@@ -53,8 +54,30 @@ class PlacePrediction(BaseModel):
     function_degradation_upper: float
 
 
+class PairPrediction(BaseModel):
+    """
+    What two trainings on one GPU instance of one device cost each other, as fractions: an iteration takes 1 + that times
+    as long as alone. ``*_upper``: the bound that holds for 90 %; ``measured``: a measured row, not a prediction. All are
+    null where ``known`` is false: the two are never put together.
+    """
+
+    device: str
+    sharing_mode: str
+    training: str
+    beside: str
+    known: bool
+    measured: bool = False
+    training_degradation: float | None = None
+    training_degradation_upper: float | None = None
+    beside_degradation: float | None = None
+    beside_degradation_upper: float | None = None
+
+
 class Predictions(BaseModel):
-    """``version``: of the degradation table."""
+    """
+    ``version``: of the degradation table. ``predictions``: of a training and a function; ``pairs``: of two trainings.
+    """
 
     version: int
-    predictions: list[PlacePrediction]
+    predictions: list[PlacePrediction] = []
+    pairs: list[PairPrediction] = []

@@ -28,6 +28,7 @@ __all__ = [
     "Functions",
     "GateKnew",
     "Gpu",
+    "GpuJob",
     "Gpus",
     "InvocationRecord",
     "Job",
@@ -46,6 +47,7 @@ __all__ = [
     "LogLines",
     "LogStream",
     "Outcome",
+    "PairPrediction",
     "Phases",
     "PlacePrediction",
     "Placed",
@@ -421,6 +423,13 @@ class Warm(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 0.0
 
 
+class GpuJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A training on a GPU instance, as its worker reports it."""
+
+    id: str
+    project: str = ""
+
+
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
     """A process on a GPU instance that nobody registered: until it is ``allowed`` nothing is placed beside it."""
 
@@ -435,7 +444,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     A GPU instance as of its last report. ``utilisation`` and ``function_utilisation``: 0 to 1 over the last heartbeat,
     by the counter ``utilisation_counter``; ``counters``: every counter of the device by its name. ``health``: why
     nothing can run on the device, "" = it works. ``draining``: nothing more is placed there and idle instances are
-    unloaded; ``drained``: nothing runs and nothing is loaded there any more. ``warm``: of the caller's project.
+    unloaded; ``drained``: nothing runs, trains or is loaded there any more. ``warm``: of the caller's project.
+    ``trainings`` are there; ``jobs``: those of them of the caller's project, for operators of all projects.
     ``strangers`` None = it cannot tell who computes on it, as on CPU partitions.
     """
 
@@ -457,6 +467,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     drained: bool = False
     reported_at: datetime | None = None
     warm: list[Warm] = []
+    trainings: int = 0
+    jobs: list[GpuJob] = []
     strangers: list[Stranger] | None = None
 
 
@@ -470,7 +482,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
     deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
     frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the handler;
-    lists alone say so, None = not known.
+    lists alone say so, and of which ``project`` it is; None = not known.
     """
 
     id: str
@@ -488,6 +500,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None = None
     late_ms: float = 0.0
     cold: bool | None = None
+    project: str | None = None
     output: Any = None
 
 
@@ -562,6 +575,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str = ""
+    project: str = ""
     state: str = ""
     argv: list[str] = []
     gpus: list[str] = []
@@ -805,17 +819,39 @@ class PlacePrediction(msgspec.Struct, frozen=True, kw_only=True):
     function_degradation_upper: float = 0.0
 
 
+class PairPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What two trainings on one GPU instance of one device cost each other, as fractions: an iteration takes 1 + that
+    times as long as alone. ``*_upper``: the bound that holds for 90 %; ``measured``: a measured row, not a prediction.
+    All are None where ``known`` is False: the two are never put together.
+    """
+
+    device: str
+    sharing_mode: str = ""
+    training: str = ""
+    beside: str = ""
+    known: bool = False
+    measured: bool = False
+    training_degradation: float | None = None
+    training_degradation_upper: float | None = None
+    beside_degradation: float | None = None
+    beside_degradation_upper: float | None = None
+
+
 class Predictions(msgspec.Struct, frozen=True, kw_only=True):
-    """``version``: of the degradation table."""
+    """
+    ``version``: of the degradation table. ``predictions``: of a training and a function; ``pairs``: of two trainings.
+    """
 
     version: int
     predictions: list[PlacePrediction] = []
+    pairs: list[PairPrediction] = []
 
 
 class PredictorPlace(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the degradation table holds for one device and sharing mode; ``measured``: how many of its training × function
-    cells are measured rows.
+    cells are measured rows; ``measured_trainings``: how many of its training × training cells are, None = it has none.
     """
 
     device: str
@@ -824,6 +860,7 @@ class PredictorPlace(msgspec.Struct, frozen=True, kw_only=True):
     functions: list[str] = []
     measured: int = 0
     weights: int = 0
+    measured_trainings: int | None = None
 
 
 class Predictor(msgspec.Struct, frozen=True, kw_only=True):

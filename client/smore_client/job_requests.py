@@ -1,15 +1,15 @@
 """
 The operations on training jobs, for both clients; see :mod:`smore_client.requests`.
 
-Wherever a job is named, its id and its name will do; of several jobs of one name the one that is not over.
+Wherever a job is named, its id and its name will do; of several jobs of one name the one that is not over. Operators
+reach jobs of another ``project`` than their key's; :mod:`smore_client.admin` has the changes of those.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TypedDict, Unpack
 
 from smore_client.logs import read_log
-from smore_client.many import each_job
+from smore_client.many import each_job, listed_jobs
 from smore_client.operation import iteration, operation
 from smore_client.transport import Call, Flow, Stream, fetch, request
 from smore_client.types import (
@@ -101,24 +101,29 @@ class JobRequests:
         return (yield from fetch(JobTrial, request("POST", "jobs:dryRun", body=body, reads=True)))
 
     @operation
-    def jobs(self, state: Sequence[str] | None = None) -> Flow[list[Job]]:
+    def jobs(
+        self, state: Sequence[str] | None = None, *, project: str | None = None, all_projects: bool = False
+    ) -> Flow[list[Job]]:
         """
-        The newest hundred training jobs, of these states alone; :meth:`each_job` has all.
+        The newest hundred training jobs, of these states alone; :meth:`each_job` has all. ``project``, ``all_projects``:
+        in place of the key's own one, for operators.
 
         >>> [(job.name, job.state, job.loss) for job in client.jobs()]
         [('train', 'running', 0.031)]
         """
-        return (yield from fetch(Jobs, _listed(state))).jobs
+        return (yield from fetch(Jobs, listed_jobs(state, project, all_projects))).jobs
 
     @iteration
-    def each_job(self) -> Stream[Job]:
+    def each_job(
+        self, state: Sequence[str] | None = None, *, project: str | None = None, all_projects: bool = False
+    ) -> Stream[Job]:
         """
-        Iterate over all training jobs, the newest first, page by page.
+        Iterate over all training jobs, the newest first, page by page; the arguments as of :meth:`jobs`.
 
         >>> sum(job.state == "running" for job in client.each_job())
         1
         """
-        yield from each_job()
+        yield from each_job(state, project, all_projects)
 
     @operation
     def job_queue(self) -> Flow[JobQueue]:
@@ -132,37 +137,47 @@ class JobRequests:
         return (yield from fetch(JobQueue, request("GET", "jobs", "queue")))
 
     @operation
-    def job(self, id_: str) -> Flow[Job]:
+    def job(self, id_: str, *, project: str | None = None) -> Flow[Job]:
         """
         One training job.
 
         >>> client.job("train").iterations
         1200
         """
-        return (yield from fetch(Job, request("GET", "jobs", id_)))
+        return (yield from fetch(Job, request("GET", "jobs", id_, query={"project": project})))
 
     @operation
-    def explain_job(self, id_: str) -> Flow[JobExplanation]:
+    def explain_job(self, id_: str, *, project: str | None = None) -> Flow[JobExplanation]:
         """
         Why a job waits, runs where it runs, or is over.
 
         >>> client.explain_job("night").summary
         'It needs 2 GPU instances: 1 is free; 3 busy.'
         """
-        return (yield from fetch(JobExplanation, request("GET", "jobs", id_, "explain")))
+        return (yield from fetch(JobExplanation, request("GET", "jobs", id_, "explain", query={"project": project})))
 
     @operation
-    def job_attempts(self, id_: str) -> Flow[list[JobAttempt]]:
+    def job_attempts(self, id_: str, *, project: str | None = None) -> Flow[list[JobAttempt]]:
         """
         The starts of a job, the first one first.
 
         >>> [(attempt.gpus, attempt.why, attempt.iterations) for attempt in client.job_attempts("night")]
         [(['gpu0', 'gpu1'], 'failed', 41200), (['gpu2', 'gpu3'], '', 60100)]
         """
-        return (yield from fetch(JobAttempts, request("GET", "jobs", id_, "attempts"))).attempts
+        return (
+            yield from fetch(JobAttempts, request("GET", "jobs", id_, "attempts", query={"project": project}))
+        ).attempts
 
     @iteration
-    def job_logs(self, id_: str, *, rank: int = 0, lines: int | None = None, follow: bool = False) -> Stream[LogLine]:
+    def job_logs(
+        self,
+        id_: str,
+        *,
+        rank: int = 0,
+        lines: int | None = None,
+        follow: bool = False,
+        project: str | None = None,
+    ) -> Stream[LogLine]:
         """
         Iterate over the newest ``lines`` lines (by default 100) that a rank of a job has printed, the oldest of them
         first; ``follow``: then over those that come, until the job is over.
@@ -170,10 +185,12 @@ class JobRequests:
         >>> [line.text for line in client.job_logs("night", lines=1)]
         ['iteration 1200, loss 0.21']
         """
-        yield from read_log("jobs", id_, "logs", query={"rank": rank, "lines": lines}, follow=follow)
+        yield from read_log(
+            "jobs", id_, "logs", query={"rank": rank, "lines": lines, "project": project}, follow=follow
+        )
 
     @operation
-    def statement(self, id_: str) -> Flow[Statement]:
+    def statement(self, id_: str, *, project: str | None = None) -> Flow[Statement]:
         """
         What functions got beside a job, what the job lost to them, with its 95 % interval, and the verdict whether its
         budget was kept.
@@ -182,7 +199,7 @@ class JobRequests:
         >>> statement.loss_high, statement.verdict
         (0.047, <Verdict.KEPT: 'kept'>)
         """
-        return (yield from fetch(Statement, request("GET", "jobs", id_, "statement")))
+        return (yield from fetch(Statement, request("GET", "jobs", id_, "statement", query={"project": project})))
 
     @operation
     def stop_job(self, id_: str) -> Flow[Job]:
@@ -229,10 +246,6 @@ def _body(name: str, argv: Sequence[str], options: JobOptions) -> dict[str, obje
     """The request's body: what was left out, or is None, is the platform's to choose."""
     given = {field: value for field, value in options.items() if value is not None}
     return {"name": name, "argv": argv, "env": {}, **given}
-
-
-def _listed(states: Sequence[str] | None) -> Call:
-    return replace(request("GET", "jobs"), query=tuple(("state", state) for state in states or ()))
 
 
 def _change(job: str, action: str) -> Call:

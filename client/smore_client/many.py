@@ -2,12 +2,13 @@
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from smore_client.tensors import encode_json
-from smore_client.transport import MARGIN_S, ApiError, Flow, Item, Pause, Stream, fetch, request
+from smore_client.transport import MARGIN_S, ApiError, Call, Flow, Item, Pause, Stream, fetch, request
 from smore_client.types import Invocation, Job, Jobs, State
 
 #: Inputs, and bytes of them, in one request of ``submit_all``; a larger input is sent alone.
@@ -88,9 +89,14 @@ def completed(ids: Iterable[str]) -> Stream[Invocation]:
             yield Pause(seconds=ROUND_S)
 
 
-def each_invocation(function: str | None, state: str | None) -> Stream[Invocation]:
+def each_invocation(function: str | None, state: str | None, all_projects: bool) -> Stream[Invocation]:
     """All invocations, the newest first; None = of any function, in any state."""
-    query: dict[str, object | None] = {"function": function, "state": state, "limit": PAGE}
+    query: dict[str, object | None] = {
+        "function": function,
+        "state": state,
+        "limit": PAGE,
+        "all_projects": "true" if all_projects else None,
+    }
     while True:
         page = yield from fetch(InvocationList, request("GET", "invocations", query=query))
         for invocation in page.invocations:
@@ -100,13 +106,21 @@ def each_invocation(function: str | None, state: str | None) -> Stream[Invocatio
         query["cursor"] = page.next_cursor
 
 
-def each_job() -> Stream[Job]:
-    """All training jobs, the newest first."""
-    query: dict[str, object | None] = {"limit": PAGE}
+def each_job(states: Iterable[str] | None, project: str | None, all_projects: bool) -> Stream[Job]:
+    """All training jobs, the newest first; None = in any state, of the key's project."""
+    cursor: str | None = None
     while True:
-        page = yield from fetch(Jobs, request("GET", "jobs", query=query))
+        page = yield from fetch(Jobs, listed_jobs(states, project, all_projects, limit=PAGE, cursor=cursor))
         for job in page.jobs:
             yield Item(job)
         if page.next_cursor is None:
             return
-        query["cursor"] = page.next_cursor
+        cursor = page.next_cursor
+
+
+def listed_jobs(
+    states: Iterable[str] | None, project: str | None, all_projects: bool, **paged: int | str | None
+) -> Call:
+    """The request for a page of training jobs."""
+    call = request("GET", "jobs", query={"project": project, "all_projects": "true" if all_projects else None, **paged})
+    return replace(call, query=(*call.query, *(("state", state) for state in states or ())))

@@ -66,6 +66,7 @@ from smore_client.types import (
     Keys,
     Lifted,
     LogLine,
+    PairPrediction,
     Placed,
     PlacePrediction,
     Predictions,
@@ -246,27 +247,32 @@ class Requests(JobRequests):
         state: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        all_projects: bool = False,
     ) -> Flow[InvocationPage]:
         """
-        A page of the invocations, the newest first; ``cursor``: that of the page before.
+        A page of the invocations, the newest first; ``cursor``: that of the page before; ``all_projects``: not those of
+        the key's project alone, for operators.
 
         >>> page = client.invocations(function="echo", state="failed", limit=20)
         >>> [(invocation.id, invocation.cause) for invocation in page.items]
         [('0193d7...', 'handler_error')]
         """
         query = {"function": function, "state": state, "limit": limit, "cursor": cursor}
+        query["all_projects"] = "true" if all_projects else None
         page = yield from fetch(InvocationList, request("GET", "invocations", query=query))
         return InvocationPage(items=page.invocations, cursor=page.next_cursor)
 
     @iteration
-    def each_invocation(self, *, function: str | None = None, state: str | None = None) -> Stream[Invocation]:
+    def each_invocation(
+        self, *, function: str | None = None, state: str | None = None, all_projects: bool = False
+    ) -> Stream[Invocation]:
         """
         Iterate over all invocations, the newest first, page by page.
 
         >>> sum(invocation.attempt > 1 for invocation in client.each_invocation(function="echo"))
         0
         """
-        yield from each_invocation(function, state)
+        yield from each_invocation(function, state, all_projects)
 
     @operation
     def executions(self, id_: str) -> Flow[list[Execution]]:
@@ -542,6 +548,18 @@ class Requests(JobRequests):
         """
         query = {"job": job, "function": function, "k": k}
         return (yield from fetch(Predictions, request("GET", "predictions", query=query))).predictions
+
+    @operation
+    def pair_predictions(self, training: str, beside: str) -> Flow[list[PairPrediction]]:
+        """
+        What two trainings on one GPU instance would cost each other, by device. Each is a job's id or a workload
+        (``resnet50/cpu/training/8``).
+
+        >>> client.pair_predictions("resnet50/cpu/training/8", "bert/cpu/training/4")[0].training_degradation
+        0.31
+        """
+        query = {"training": training, "beside": beside}
+        return (yield from fetch(Predictions, request("GET", "predictions", query=query))).pairs
 
     # ---- keys, secrets, projects -------------------------------------------------------------------------------------
 

@@ -348,7 +348,13 @@ def rmsle(predicted: Floats, measured: Floats) -> float:
 
 _Key: TypeAlias = tuple[Direction, Workload, Workload]
 #: The directions that the running platform measures.
-_OVERLAID: Final[tuple[Direction, ...]] = ("training", "function")
+_OVERLAID: Final[tuple[Direction, ...]] = ("training", "function", "trainings")
+#: The matrix of each of them in the table; its rows are trainings.
+_MATRICES: Final[Mapping[Direction, str]] = {
+    "training": "training",
+    "function": "function",
+    "trainings": "training_on_training",
+}
 
 
 def overlay(place: PlaceTable, profile: Profile, rows: Rows) -> PlaceTable:
@@ -372,16 +378,18 @@ def overlay(place: PlaceTable, profile: Profile, rows: Rows) -> PlaceTable:
                 latest[key] = max((point.at, max(0.0, point.value)), latest.get(key, (-math.inf, 0.0)))
     if not latest:
         return place
-    names = [f"{direction}{kind}" for direction in _OVERLAID for kind in ("", "_upper")]
+    names = [f"{matrix}{kind}" for matrix in _MATRICES.values() for kind in ("", "_upper")]
     cells = {name: np.frombuffer(getattr(place, name)).reshape(len(place.trainings), -1).copy() for name in names}
     row_of = {name: index for index, name in enumerate(place.trainings)}
     column_of = {name: index for index, name in enumerate(place.functions)}
     for (direction, victim, aggressor), (_, value) in latest.items():
-        training, function = (victim, aggressor) if direction == "training" else (aggressor, victim)
-        cell = row_of[str(training)], column_of[str(function)]
-        upper = cells[f"{direction}_upper"]
-        upper[cell] = (1.0 + value) * (1.0 + upper[cell]) / (1.0 + cells[direction][cell]) - 1.0
-        cells[direction][cell] = value
+        if direction == "trainings" and not place.training_on_training:
+            continue  # too few pairs were measured for a predictor
+        row, column = (aggressor, victim) if direction == "function" else (victim, aggressor)
+        cell = row_of[str(row)], (row_of if direction == "trainings" else column_of)[str(column)]
+        expected, upper = (cells[f"{_MATRICES[direction]}{kind}"] for kind in ("", "_upper"))
+        upper[cell] = (1.0 + value) * (1.0 + upper[cell]) / (1.0 + expected[cell]) - 1.0
+        expected[cell] = value
     cost = (cells["training"] + cells["function"]).mean(axis=0)
     return msgspec.structs.replace(
         place, **{name: values.tobytes() for name, values in cells.items()}, degradation=cost.tobytes()

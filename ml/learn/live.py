@@ -12,6 +12,9 @@ A measurement counts only if the co-runners did not change while it lasted, so t
   function ran, one run at a time, and for :data:`COVER` of those iterations' time. The share is needed because an
   iteration counts as shared as soon as a function touches it: a function that works half of the time costs half of what
   the table means. The reference is the mean without a function, otherwise the profile.
+* **A training beside a training.** Pairs that the job scheduler has measured (``smore.postgres.rows.JobPairRow``), in
+  which neither was held back and both run on one GPU instance: the mean iteration time beside the other one over that
+  alone, both without functions.
 * **Several at a time.** The same for a fixed set of two or more co-runners: functions with their rows, each as often as
   it ran at once, and at most one training. Exactly these functions were at work for :data:`COVER` of the run's time, or
   of the shared iterations' time. A run is at work while it computes (``run_s``), counted back from its end, because an
@@ -82,13 +85,14 @@ class Observed:
     One observed row: the run times of a victim beside the same co-runners, ``aggressor`` and, of several at a time,
     ``others``.
 
-    ``direction`` is the victim's role; in a pair the aggressor has the other role. ``seconds`` is the time beside them
-    over ``n`` runs or iterations, ``alone_s`` the time without them over ``alone_n``: P99 of a function, mean of a
-    training. ``alone_from`` names the source of the reference. ``at`` is the time of the last run, epoch seconds.
+    ``direction`` is the victim's role, where the aggressor has the other one; ``trainings``: both are trainings.
+    ``seconds`` is the time beside them over ``n`` runs, iterations or (``trainings``) pairs, ``alone_s`` the time without
+    them over ``alone_n``: P99 of a function, mean of a training. ``alone_from`` names the source of the reference.
+    ``at`` is the time of the last run, epoch seconds.
     """
 
     place: PlaceKey
-    direction: Literal["training", "function"]
+    direction: Literal["training", "function", "trainings"]
     victim: Workload
     aggressor: Workload
     n: int
@@ -141,7 +145,7 @@ def parse(document: Mapping[str, Any]) -> Observed:
             "others": tuple(Workload(**other) for other in values.get("others", ())),
         }
     )
-    if row.direction not in ("training", "function"):
+    if row.direction not in ("training", "function", "trainings"):
         raise BadRow(f"the direction is {row.direction!r}")
     if not all(math.isfinite(seconds) and seconds > 0 for seconds in (row.seconds, row.alone_s)):
         raise BadRow(f"{row.seconds} s beside and {row.alone_s} s alone: positive times are expected")
@@ -214,12 +218,29 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """
+    What a training lost to another one until ``at`` (epoch seconds): mean iteration times in seconds. ``by_profile``:
+    ``alone_s`` is that of its profile.
+    """
+
+    training: Workload | None
+    beside: Workload | None
+    place: PlaceKey
+    at: float
+    alone_s: float
+    beside_s: float
+    by_profile: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Runs, jobs and windows of one span of time."""
+    """Runs, jobs, windows and measured pairs of trainings of one span of time."""
 
     runs: Sequence[Run] = ()
     jobs: Sequence[Job] = ()
     windows: Sequence[Window] = ()
+    pairs: Sequence[Pair] = ()
 
 
 _RUNS = """
@@ -247,6 +268,16 @@ FROM jobs WHERE coalesce(ended_at, 'infinity') >= :since
 _WINDOWS = """
 SELECT job, gpu, device, sharing_mode, extract(epoch FROM at)::float8, window_s, solo_s, solo_count, shared_s, shared_count
 FROM job_windows WHERE at >= :since AND at < :until ORDER BY at
+"""
+
+_PAIRS = """
+SELECT job.workload, other.workload, pair.device, pair.sharing_mode,
+    extract(epoch FROM least(pair.until_at, :until))::float8, pair.alone_s, pair.beside_s, pair.loss_low IS NULL
+FROM job_pairs AS pair JOIN jobs AS job ON job.id = pair.job JOIN jobs AS other ON other.id = pair.other
+WHERE pair.measured IS NOT NULL AND pair.held_s = 0 AND pair.alone_s > 0 AND pair.beside_s > 0
+    AND cardinality(job.gpus) = 1 AND cardinality(other.gpus) = 1
+    AND coalesce(pair.until_at, 'infinity') >= :since AND pair.from_at < :until
+ORDER BY 5
 """
 
 
@@ -300,7 +331,21 @@ def read(engine: Engine, *, since: float, until: float) -> History:
                 text(_WINDOWS), bounds
             )
         ]
-    return History(runs=runs, jobs=jobs, windows=windows)
+        pairs = [
+            Pair(
+                training=_training(training),
+                beside=_training(beside),
+                place=(device, mode),
+                at=at,
+                alone_s=alone_s,
+                beside_s=beside_s,
+                by_profile=by_profile,
+            )
+            for training, beside, device, mode, at, alone_s, beside_s, by_profile in connection.execute(
+                text(_PAIRS), bounds
+            )
+        ]
+    return History(runs=runs, jobs=jobs, windows=windows, pairs=pairs)
 
 
 def _function(name: str, rows: int) -> Workload:
@@ -337,7 +382,11 @@ def live_rows(history: History, alone: Alone, before: Iterable[Observed] = ()) -
     measured_until: dict[Cell, float] = {}
     for row in before:
         measured_until[row.cell] = max(row.at, measured_until.get(row.cell, -math.inf))
-    rows = [*_functions(history, alone, measured_until, passed), *_trainings(history, alone, measured_until, passed)]
+    rows = [
+        *_functions(history, alone, measured_until, passed),
+        *_trainings(history, alone, measured_until, passed),
+        *_pairs(history, alone, measured_until, passed),
+    ]
     rows = [row for row in rows if row.at >= measured_until.get(row.cell, -math.inf) + ROW_S]
     return LiveRows(rows=rows, passed=dict(sorted(passed.items())))
 
@@ -491,7 +540,7 @@ def _trainings(
     shared: dict[Cell, list[tuple[Window, Window | None]]] = defaultdict(list)
     for window in sorted(history.windows, key=lambda window: window.end):
         key = window.job, window.gpu
-        if window.solo_count >= MIN_ITERATIONS:
+        if window.solo_count >= MIN_ITERATIONS and not _has_neighbours(window, lives[window.gpu]):
             without[key] = window
         # Windows overlap: a job reports every ten seconds over the last sixty.
         if window.shared_count < MIN_ITERATIONS or window.end - window.window_s < free_from.get(key, -math.inf):
@@ -528,6 +577,40 @@ def _trainings(
             alone_n=live[0] if references else profile.n,
             alone_from="live" if references else "profile",
             at=max(window.end for window, _ in windows),
+        )
+
+
+def _has_neighbours(window: Window, jobs: Sequence[Job]) -> bool:
+    """Whether another training was on the window's GPU instance."""
+    start = window.end - window.window_s
+    return any(job.id != window.job and job.created < window.end and job.ended > start for job in jobs)
+
+
+def _pairs(
+    history: History, alone: Alone, measured_until: Mapping[Cell, float], passed: "Counter[str]"
+) -> Iterator[Observed]:
+    by_cell: dict[Cell, list[Pair]] = defaultdict(list)
+    for pair in history.pairs:
+        if pair.training is None or pair.beside is None:
+            passed["pair: job not named"] += 1
+        elif not {pair.training, pair.beside} <= alone.get(pair.place, {}).keys():
+            passed["pair: not profiled here"] += 1
+        else:
+            cell: Cell = pair.place, "trainings", pair.training, (pair.beside,)
+            if pair.at > measured_until.get(cell, -math.inf):
+                by_cell[cell].append(pair)
+    for (place, _, training, (beside, *_)), pairs in by_cell.items():
+        yield Observed(
+            place=place,
+            direction="trainings",
+            victim=training,
+            aggressor=beside,
+            n=len(pairs),
+            seconds=math.fsum(pair.beside_s for pair in pairs) / len(pairs),
+            alone_s=math.fsum(pair.alone_s for pair in pairs) / len(pairs),
+            alone_n=len(pairs),
+            alone_from="profile" if all(pair.by_profile for pair in pairs) else "live",
+            at=max(pair.at for pair in pairs),
         )
 
 

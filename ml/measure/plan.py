@@ -4,7 +4,7 @@ The order of measurements: any first part of the plan is as informative as its l
 The pairs of the paper's space (8 training models x 4 batches x 8 function models x 4 batches = 1,024) are measured in
 rounds. A round has every training model with every function model once, along the diagonals of a Latin square, each
 pair at another batch; the next round shifts the batches. A run that stops after n pairs has measured every model about
-equally often.
+equally often. Pairs of trainings are measured along the same diagonals.
 """
 
 import itertools
@@ -38,12 +38,18 @@ class Run:
         """Whether it is one training with one function, measured for the first time."""
         return [member.role for member in self.members] == ["training", "function"] and self.repeat == 0
 
+    @property
+    def trainings(self) -> bool:
+        """Whether it is two trainings."""
+        return [member.role for member in self.members] == ["training", "training"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
     """
-    How many runs of each kind. ``repeated`` pairs and ``repeated_functions`` pairs of functions are measured ``times``
-    times in all.
+    How many runs of each kind. ``repeated`` pairs, ``repeated_functions`` pairs of functions and
+    ``repeated_trainings`` pairs of trainings are measured ``times`` times in all. All pairs of the trainings ``named``
+    are measured beside the first ``trainings`` of the plan.
 
     ``positions``: the first rounds of pairs use that many of each model's four batches, so that few workloads have to
     be measured alone; 1 = every training at its second batch and every function at its first, as in the sets of several
@@ -53,8 +59,11 @@ class Amounts:
     pairs: int = 240
     functions: int = 64
     several: int = 60
+    trainings: int = 0
+    named: Sequence[Workload] = ()
     repeated: int = 20
     repeated_functions: int = 10
+    repeated_trainings: int = 20
     times: int = 5
     k_max: int = 4
     positions: int | None = None
@@ -130,6 +139,23 @@ class Plan:
                 )
             )
 
+    def trainings(self) -> Iterator[Run]:
+        """All pairs of trainings, each once: it has two directions. A training has itself as a partner too."""
+        count = len(self._models)
+        yielded: set[frozenset[Workload]] = set()
+        for round_ in range(16):
+            for shift in range(count):
+                for i in range(count):
+                    members = (
+                        self._workload(self._models[i], "training", (i + shift + round_) % 4),
+                        self._workload(
+                            self._models[(i + shift) % count], "training", (i + 2 * shift + round_ // 4) % 4
+                        ),
+                    )
+                    if frozenset(members) not in yielded:
+                        yielded.add(frozenset(members))
+                        yield Run(members=members)
+
     def several(self, amount: int, k_max: int) -> Iterator[Run]:
         """
         Ladders of one function up to eight at a time, then sets of two to ``k_max`` functions of few models beside a
@@ -165,11 +191,20 @@ class Plan:
         pairs = _first(self.pairs(amounts.positions), amounts.pairs)
         # The repeated sets are spread over the whole list, and their repeats over the whole time.
         functions = _first(self.functions(smallest_first=amounts.positions is not None), amounts.functions)
-        chosen = [*_spread(pairs, amounts.repeated), *_spread(functions, amounts.repeated_functions)]
+        trainings = [
+            *(Run(members=pair) for pair in itertools.combinations_with_replacement(amounts.named, 2)),
+            *_first(self.trainings(), amounts.trainings),
+        ]
+        chosen = [
+            *_spread(pairs, amounts.repeated),
+            *_spread(functions, amounts.repeated_functions),
+            *_spread(trainings, amounts.repeated_trainings),
+        ]
         repeats = [Run(members=run.members, repeat=number) for number in range(1, amounts.times) for run in chosen]
         kinds = {
             "pairs": pairs,
             "functions": functions,
+            "trainings": trainings,
             "several": _first(self.several(amounts.several, amounts.k_max), amounts.several),
             "repeats": repeats,
         }

@@ -34,9 +34,7 @@ class Process:
 
     def __init__(self, device: Device, workload: Workload) -> None:
         argv = [sys.executable, "-m", "ml.measure.member", "--model", workload.model, "--role", workload.role]
-        self._process = device.start(
-            [*argv, "--preset", workload.preset, "--device", device.torch_device], workload.role
-        )
+        self._process = device.start([*argv, "--preset", workload.size, "--device", device.torch_device], workload.role)
         self.pid = self._process.pid
         self._loaded = False
         #: Whether it has run since it returned its memory to the device.

@@ -2,7 +2,8 @@
 Measures workloads alone and together on this machine's device: ``python -m ml.profile --out rows.jsonl``.
 
 A co-location first runs each member alone for a moment (the control), then all at once, and counts the runs that lie
-wholly within the window. Rows are appended as they are measured; a second start continues after the last one. The
+wholly within the window. Two trainings are measured by turns: each alone, both at once, each alone again, so that a change
+of the machine's speed cancels. Rows are appended as they are measured; a second start continues after the last one. The
 program needs torch, numpy and, for a GPU, nvidia-ml-py, and none of the platform's servers, so it runs on a bare GPU
 machine. ``smore profiles import`` reads its rows.
 
@@ -28,7 +29,7 @@ from typing import Any
 import torch
 
 from ml.measure import rows
-from ml.measure.device import BadDevice, CpuPartition, CudaGpu, Device
+from ml.measure.device import BadDevice, CpuPartition, CudaGpu, Device, Usage
 from ml.measure.plan import Amounts, Plan, Run
 from ml.measure.processes import MemberFailed, Process, Processes
 from ml.measure.rows import BadRow, Colocation, Member, Solo, Timing, Workload
@@ -44,6 +45,9 @@ SOLO_S = 4.0
 #: Seconds of the control before each window, and its least number of runs.
 CONTROL_S: Mapping[rows.Role, float] = {"training": 1.0, "function": 0.6}
 CONTROL_RUNS = 4
+#: Least number of iterations of a training in each of its runs alone around a window with another training, the seconds
+#: of such a run, and the iterations alone of the slower training that the window lasts for at least.
+TURN_RUNS, TURN_S, WINDOW_RUNS = 3, 0.8, 5
 #: Seconds that all members run before the window begins.
 WARM_UP_S = 0.4
 
@@ -86,7 +90,7 @@ class Campaign:
     def _share(self, workload: Workload) -> float:
         """Share of an undisturbed iteration in which the workload waits for its input."""
         return (
-            input_wait(self._wait, card(workload.model), self._device.torch_device)
+            input_wait(workload.wait or self._wait, card(workload.model), self._device.torch_device)
             if workload.role == "training"
             else 0.0
         )
@@ -113,7 +117,7 @@ class Campaign:
                 self.failed[workload] = str(error)
                 return
         try:
-            row = self._together(run)
+            row = self._by_turns(run) if run.trainings else self._together(run)
         except (MemberFailed, BadRow) as error:
             # The fault may not be one workload's: together they may need too much memory.
             self._processes.drop(run.members)
@@ -169,12 +173,8 @@ class Campaign:
             seconds *= 2
 
     def _together(self, run: Run) -> Colocation:
-        processes = self._processes.of(run.members)
+        processes = self._ready(run)
         solos = [self._solo[workload] for workload in run.members]
-        for process, workload in zip(processes, run.members, strict=True):
-            process.ask(do="ready", batch=workload.batch)
-        for process in processes:
-            process.answer()
         controls: dict[Workload, Timing] = {}
         for process, solo in zip(processes, solos, strict=True):
             if solo.workload in controls:
@@ -182,8 +182,52 @@ class Campaign:
             seconds = max(CONTROL_S[solo.workload.role], (CONTROL_RUNS + 1) * solo.timing.mean)
             answer = self._run(process, solo.workload, solo.input_wait_s, seconds)
             controls[solo.workload] = Timing.of(answer["seconds"])
+        timings, usage = self._at_once(processes, solos, self._window_s)
+        members = [
+            Member(workload=s.workload, timing=timing, control=controls[s.workload], solo=s.timing)
+            for s, timing in zip(solos, timings, strict=True)
+        ]
+        return self._row(run, members, usage, usage.foreign, self._window_s)
+
+    def _by_turns(self, run: Run) -> Colocation:
+        """Two trainings: each alone, both at once, each alone again."""
+        processes = self._ready(run)
+        solos = [self._solo[workload] for workload in run.members]
+        alone: list[list[float]] = [[] for _ in solos]
+        foreign: list[float] = []
+
+        def each_alone() -> None:
+            for process, solo, seconds in zip(processes, solos, alone, strict=True):
+                watch = self._device.watch([process.pid])
+                lasting = max(TURN_S, TURN_RUNS * solo.timing.mean)
+                seconds += self._run(process, solo.workload, solo.input_wait_s, lasting)["seconds"]
+                foreign.append(watch.usage().foreign or 0.0)
+
+        each_alone()
+        window_s = max(self._window_s, WINDOW_RUNS * max(solo.timing.mean for solo in solos))
+        timings, usage = self._at_once(processes, solos, window_s)
+        each_alone()
+        members = [
+            Member(workload=solo.workload, timing=timing, control=Timing.of(seconds), solo=solo.timing)
+            for solo, timing, seconds in zip(solos, timings, alone, strict=True)
+        ]
+        disturbance = None if usage.foreign is None else max(usage.foreign, *foreign)
+        return self._row(run, members, usage, disturbance, window_s)
+
+    def _ready(self, run: Run) -> list[Process]:
+        processes = self._processes.of(run.members)
+        for process, workload in zip(processes, run.members, strict=True):
+            process.ask(do="ready", batch=workload.batch)
+        for process in processes:
+            process.answer()
+        return processes
+
+    def _at_once(
+        self, processes: Sequence[Process], solos: Sequence[Solo], window_s: float
+    ) -> tuple[list[Timing], Usage]:
+        """Times of all members in a window in which all run."""
         start = time.monotonic() + WARM_UP_S
-        until = start + self._window_s
+        until = start + window_s
         for process, solo in zip(processes, solos, strict=True):
             command = {"from": start, "until": until}
             process.ask(do="run", batch=solo.workload.batch, wait_s=solo.input_wait_s, **command)
@@ -192,20 +236,17 @@ class Campaign:
         time.sleep(max(0.0, until - time.monotonic()))
         usage = watch.usage()
         answers = [process.answer() for process in processes]
+        return [Timing.of(answer["seconds"]) for answer in answers], usage
+
+    def _row(
+        self, run: Run, members: Sequence[Member], usage: Usage, disturbance: float | None, seconds: float
+    ) -> Colocation:
         return Colocation(
             place=self._device.place,
-            members=tuple(
-                Member(
-                    workload=s.workload,
-                    timing=Timing.of(answer["seconds"]),
-                    control=controls[s.workload],
-                    solo=s.timing,
-                )
-                for s, answer in zip(solos, answers, strict=True)
-            ),
+            members=tuple(members),
             utilisation=usage.total,
-            disturbance=usage.foreign,
-            seconds=self._window_s,
+            disturbance=disturbance,
+            seconds=seconds,
             at=_now(),
             repeat=run.repeat,
             command=self._command,
@@ -242,6 +283,21 @@ def _cores(text: str) -> list[int]:
     if missing:
         raise argparse.ArgumentTypeError(f"this machine has no core {', '.join(map(str, sorted(missing)))}")
     return cores
+
+
+def _trainings(text: str) -> list[Workload]:
+    workloads = []
+    for name in filter(None, text.split(",")):
+        model, preset, role, batch = name.split("/") if name.count("/") == 3 else ("", "", "", "")
+        if model not in NAMES or role != "training" or not (batch.isascii() and batch.isdecimal() and int(batch)):
+            raise argparse.ArgumentTypeError(f"{name!r} is not MODEL/PRESET/training/BATCH with a model of the zoo")
+        workload = Workload(model=model, preset=preset, role="training", batch=int(batch))
+        try:
+            input_wait(workload.wait, card(model), "cpu")
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{name!r}: {error}") from error
+        workloads.append(workload)
+    return workloads
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -288,12 +344,35 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=240, help="number of the 1,024 pairs of training and function")
     parser.add_argument("--functions", type=int, default=64, help="number of pairs of functions")
     parser.add_argument("--several", type=int, default=60, help="number of sets with two or more functions")
+    parser.add_argument(
+        "--training-pairs", type=int, default=0, help="number of the 528 pairs of two trainings (default: none)"
+    )
+    parser.add_argument(
+        "--trainings",
+        type=_trainings,
+        default="",
+        help=(
+            "all pairs of these trainings, separated by commas, as MODEL/PRESET/training/BATCH; PRESET-wait-0.6 waits for"
+            " input for 0.6 of an iteration"
+        ),
+    )
     parser.add_argument("--repeated", type=int, default=20, help="number of pairs measured repeatedly")
     parser.add_argument(
         "--repeated-functions", type=int, default=10, help="number of pairs of functions measured repeatedly"
     )
+    parser.add_argument(
+        "--repeated-trainings", type=int, default=20, help="number of pairs of trainings measured repeatedly"
+    )
     parser.add_argument("--times", type=int, default=5, help="measurements of each repeated pair")
     parser.add_argument("--k-max", type=int, default=4, choices=range(2, 9), help="most functions at a time")
+    parser.add_argument(
+        "--priority",
+        type=int,
+        default=0,
+        choices=range(-20, 1),
+        metavar="NICE",
+        help="nice value of all measured processes and of their session, -20 to 0, on a machine that does other work too",
+    )
     parser.add_argument("--models", help="models, separated by commas (default: all)")
     parser.add_argument(
         "--few",
@@ -344,13 +423,19 @@ def main(arguments: Sequence[str]) -> int:
         pairs=options.pairs,
         functions=options.functions,
         several=options.several,
+        trainings=options.training_pairs,
+        named=options.trainings,
         repeated=options.repeated,
         repeated_functions=options.repeated_functions,
+        repeated_trainings=options.repeated_trainings,
         times=options.times,
         k_max=options.k_max,
         positions=options.positions,
         pairs_first=options.order == "pairs",
     )
+    if wrong := [workload for workload in options.trainings if workload.size != device.preset]:
+        print(f"--trainings: on this device models have the preset {device.preset!r}, not {wrong[0]}", file=sys.stderr)
+        return 2
     runs = Plan(options.models.split(","), device.preset, batches).runs(amounts)
     with ExitStack() as stack:
         try:
@@ -411,6 +496,11 @@ def stand_aside(options: argparse.Namespace) -> None:
     others = os.sched_getaffinity(0) - set(options.cores)
     if options.device == "cpu" and others:
         os.sched_setaffinity(0, others)
+    if options.priority:
+        os.setpriority(os.PRIO_PROCESS, 0, options.priority)
+        # Where time is divided between sessions first, the session's nice value counts.
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(options.priority))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ VERSION: Final = 1
 Role: TypeAlias = Literal["training", "function"]
 Metric: TypeAlias = Literal["mean", "p50", "p95", "p99"]
 
+_WAIT: Final = "-wait-"
+
 #: Table III of the paper, in its order: twelve numbers of a workload.
 FEATURES: Final = (
     "flops",
@@ -63,12 +65,27 @@ class DeviceMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Workload:
-    """A configuration: model, size, role and batch."""
+    """
+    A configuration: model, preset, role and batch.
+
+    ``preset`` is the model's size. A training that waits for its input for another share of its iterations than its
+    model card says names it there: ``cpu-wait-0.6``.
+    """
 
     model: str
     preset: str
     role: Role
     batch: int
+
+    @property
+    def size(self) -> str:
+        """The preset without the wait for input."""
+        return self.preset.partition(_WAIT)[0]
+
+    @property
+    def wait(self) -> str | None:
+        """Share of an undisturbed iteration that waits for input, None = as the model card says."""
+        return self.preset.partition(_WAIT)[2] or None
 
     def __str__(self) -> str:
         return f"{self.model}/{self.preset}/{self.role}/{self.batch}"
@@ -134,8 +151,9 @@ class Member:
     """
     One side of a co-location.
 
-    ``timing`` is measured in the window, ``control`` in a short run alone just before it, in the same process. ``solo``
-    is the reference: a long run alone, which gives a better tail.
+    ``timing`` is measured in the window, ``control`` in a short run alone just before it, in the same process; for two
+    trainings, in runs alone just before and just after it. ``solo`` is the reference: a long run alone, which gives a
+    better tail.
     """
 
     workload: Workload
@@ -147,10 +165,11 @@ class Member:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Colocation:
     """
-    Several workloads on one device for ``seconds``. At most one of them is a training, which is then the first.
+    Several workloads on one device for ``seconds``: two trainings, or functions with at most one training, which is then
+    the first.
 
     ``repeat`` counts measurements of the same members. ``disturbance`` is the share of the cores that foreign work took
-    in the window, None = unknown.
+    in the window (two trainings: the largest of the window and the runs alone around it), None = unknown.
     """
 
     place: DeviceMode
@@ -165,11 +184,12 @@ class Colocation:
     version: int = VERSION
 
     @property
-    def kind(self) -> Literal["pair", "functions", "several"]:
-        """A training with one function, two functions, or more than two members."""
+    def kind(self) -> Literal["pair", "functions", "trainings", "several"]:
+        """A training with one function, two functions, two trainings, or more than two members."""
         if len(self.members) > 2:
             return "several"
-        return "pair" if self.members[0].workload.role == "training" else "functions"
+        first, second = (member.workload.role for member in self.members)
+        return "trainings" if second == "training" else "pair" if first == "training" else "functions"
 
 
 Row: TypeAlias = Solo | Colocation
@@ -243,8 +263,9 @@ def parse(document: Mapping[str, Any]) -> Row:
             )
             for member in values["members"]
         )
-        if len(members) < 2 or any(member.workload.role == "training" for member in members[1:]):
-            raise BadRow("a co-location has at least two members, and only the first may be a training")
+        trainings = [member.workload.role == "training" for member in members]
+        if len(members) < 2 or (any(trainings[1:]) and trainings != [True, True]):
+            raise BadRow("a co-location has at least two members, and only the first may be a training, or both of two")
         return Colocation(**(values | {"members": members}))
     raise BadRow(f"unknown kind of row {kind!r}")
 
@@ -269,7 +290,9 @@ class Profile:
     All rows of one device and sharing mode: the newest solo row of each workload, and co-locations in order of
     measurement.
 
-    The times alone of a workload are pooled over its solo row and its members of co-locations: see :func:`pooled`.
+    The times alone of a workload are pooled over its solo row and its members of co-locations (:func:`pooled`), for each
+    run of the profiler by itself: a machine's speed is not the same on two days. Rows of one run name the same solo
+    timing.
     """
 
     place: DeviceMode
@@ -312,13 +335,18 @@ def pooled(alone: Sequence[Timing]) -> Timing:
 
 
 def _pool(profile: Profile) -> None:
-    alone: dict[Workload, list[Timing]] = {workload: [solo.timing] for workload, solo in profile.solo.items()}
+    alone = {(workload, solo.timing): [solo.timing] for workload, solo in profile.solo.items()}
     for row in profile.colocations:
-        for workload, member in {member.workload: member for member in row.members}.items():
-            alone.setdefault(workload, [member.solo]).append(member.control)
-    reference = {workload: pooled(timings) for workload, timings in alone.items()}
-    profile.solo = {workload: replace(solo, timing=reference[workload]) for workload, solo in profile.solo.items()}
+        for key, member in {(member.workload, member.solo): member for member in row.members}.items():
+            alone.setdefault(key, [member.solo]).append(member.control)
+    reference = {key: pooled(timings) for key, timings in alone.items()}
+    profile.solo = {
+        workload: replace(solo, timing=reference[workload, solo.timing]) for workload, solo in profile.solo.items()
+    }
     profile.colocations = [
-        replace(row, members=tuple(replace(member, solo=reference[member.workload]) for member in row.members))
+        replace(
+            row,
+            members=tuple(replace(member, solo=reference[member.workload, member.solo]) for member in row.members),
+        )
         for row in profile.colocations
     ]

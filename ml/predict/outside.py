@@ -114,7 +114,7 @@ _FUNCTIONS: Mapping[str, _Architecture] = {
         7.892e10, 335_150_082, 66_718_722, (49, 0, 146, 49, 0, 3, 0, 74), "arXiv:1810.04805 section 3, large"
     ),
 }
-_ARCHITECTURES: Mapping[Direction, Mapping[str, _Architecture]] = {"training": _TRAININGS, "functions": _FUNCTIONS}
+_ARCHITECTURES: Mapping[Direction, Mapping[str, _Architecture]] = {"trainings": _TRAININGS, "functions": _FUNCTIONS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def load(folder: Path) -> list[Samples]:
 
 def gavel(folder: Path) -> list[Samples]:
     """
-    Two trainings on one GPU, direction "training": ``gavel-k80``, ``gavel-p100``, ``gavel-v100``; see
+    Two trainings on one GPU, direction "trainings": ``gavel-k80``, ``gavel-p100``, ``gavel-v100``; see
     :func:`gavel_loaded`.
     """
     return [part.samples for part in gavel_loaded(folder)]
@@ -196,7 +196,7 @@ def gavel_loaded(folder: Path) -> list[Loaded]:
             repeated += (first, second) in by_sides
             by_sides[first, second] = _Sample(victim=first, aggressor=second, pair=pair)
             by_sides[second, first] = _Sample(victim=second, aggressor=first, pair=pair)
-        samples = _samples(f"gavel-{gpu}", "training", list(by_sides.values()))
+        samples = _samples(f"gavel-{gpu}", "trainings", list(by_sides.values()))
         loaded.append(Loaded(samples=samples, rows=len(of_gpu), unfit=len(of_gpu) - len(fit), repeated=repeated))
     return loaded
 
@@ -211,7 +211,7 @@ def _gavel_row(row: Mapping[str, str]) -> tuple[str, _Side, _Side] | None:
 
 def _gavel_side(row: Mapping[str, str], number: str) -> _Side:
     model = row["model" + number]
-    batch = _architecture("training", model).batch
+    batch = _architecture("trainings", model).batch
     if row["batch" + number]:
         batch = _whole(row, "batch" + number)
     elif batch is None:
@@ -295,7 +295,7 @@ def _features(direction: Direction, side: _Side, copies: int = 1) -> Floats:
     parameters (three times in a training: with gradients and the optimiser's first moment).
     """
     architecture = _ARCHITECTURES[direction][side.model]
-    memory = 4 * (architecture.parameters * (3 if direction == "training" else 1) + architecture.outputs * side.batch)
+    memory = 4 * (architecture.parameters * (3 if direction == "trainings" else 1) + architecture.outputs * side.batch)
     return np.array(
         [
             architecture.flops * side.batch * copies,

@@ -24,12 +24,19 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
 #: Victim and aggressor: a training slowed by a function (D_tr), a function by a training (D_fn), a function by a
-#: function (D_ff).
-Direction: TypeAlias = Literal["training", "function", "functions"]
-DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions")
+#: function (D_ff), a training by a training.
+Direction: TypeAlias = Literal["training", "function", "functions", "trainings"]
+DIRECTIONS: tuple[Direction, ...] = ("training", "function", "functions", "trainings")
 
 #: The metric of each direction: mean iteration time of a training, P99 of a function (Eq. 1, section II-B).
-METRICS: dict[Direction, Metric] = {"training": "mean", "function": "p99", "functions": "p99"}
+METRICS: dict[Direction, Metric] = {"training": "mean", "function": "p99", "functions": "p99", "trainings": "mean"}
+#: The kind of the rows that hold a direction.
+_KINDS: dict[Direction, str] = {
+    "training": "pair",
+    "function": "pair",
+    "functions": "functions",
+    "trainings": "trainings",
+}
 
 #: Solo measurements of one side beside table III: shares of the device's time, seconds, and figures of the kernel
 #: profile. NaN = unknown.
@@ -135,8 +142,12 @@ def solo_features(solo: Solo) -> Floats:
 
 
 def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
-    """The (victim, aggressor) pairs of a row of two members in a direction; empty if the row has none."""
-    if len(row.members) != 2 or (row.kind == "functions") != (direction == "functions"):
+    """
+    The (victim, aggressor) pairs of a row of two members in a direction; empty if the row has none.
+
+    The reference of two trainings is their control, which lies on both sides of the window.
+    """
+    if row.kind != _KINDS[direction]:
         return []
     first, second = row.members
     match direction:
@@ -145,6 +156,9 @@ def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
         case "function":
             return [(second, first)]
         case "functions":
+            return [(first, second), (second, first)]
+        case "trainings":
+            first, second = (replace(member, solo=member.control) for member in row.members)
             return [(first, second), (second, first)]
 
 

@@ -9,11 +9,12 @@ upper bounds hold for 90 % of cells: a prediction has its predictor's bound; a m
 of repeats over all cells of its direction (see :func:`_bound`).
 
 A table is complete or an error is raised: BadRow, with the workload or the direction in its message, for features or
-times that are not finite, for a direction without a predictor (with one exception below) and for predictions that are
-not finite. Three gaps are filled:
+times that are not finite, for a direction without a predictor (with two exceptions below) and for predictions that are
+not finite. Four gaps are allowed:
 
 * A co-location with a member that has no solo row is skipped, as in ``ml/predict/samples.py``. The table lacks that
   workload, and readers take its declared values or the conservative rule (``smore/domain/workload.py``).
+* Without a predictor of trainings by trainings, the table has no matrix of them: nobody is paired.
 * Without a predictor of functions by functions, the predictor of functions by trainings is used, with the other
   function in the training's place (assumption A7 b). The weights of Eq. 4 correct it as they learn.
 * Where no counter gives a utilisation, the usage gain is the mean over the trainings for which it is known; if there is
@@ -101,14 +102,18 @@ def place_table(
         _check(profile.solo[workload])
     solo = profile.solo
     J, F = _Side(trainings, solo), _Side(functions, solo)  # noqa: N806 - the table's own names
-    measured = {direction: _Measured(profile, direction) for direction in METRICS}
+    sides_of: dict[Direction, tuple[_Side, _Side]] = {
+        "training": (J, F),
+        "function": (J, F),
+        "functions": (F, F),
+        "trainings": (J, J if "trainings" in predictors else _Side((), solo)),
+    }
     cells: dict[Direction, tuple[Floats, Floats, NDArray[np.bool_]]] = {}
-    for direction in METRICS:
-        rows, columns = (F if direction == "functions" else J), F
+    for direction, (rows, columns) in sides_of.items():
         # A function is the victim of the row's training; elsewhere the row is the victim.
         flip = direction == "function"
         expected, upper = _predicted(predictors, direction, rows, columns, flip=flip)
-        is_measured = measured[direction].put(expected, upper, rows, columns, flip=flip)
+        is_measured = _Measured(profile, direction).put(expected, upper, rows, columns, flip=flip)
         cells[direction] = expected, upper, is_measured
     gain = _usage_gain(profile, J, F)
     cost = (cells["training"][0] + cells["function"][0]).mean(axis=0) if trainings else np.zeros(len(functions))
@@ -128,6 +133,9 @@ def place_table(
         usage_gain=_bytes(gain),
         degradation=_bytes(cost),
         weights=published(weights) if weights is not None else [],
+        training_on_training=_bytes(cells["trainings"][0]),
+        training_on_training_upper=_bytes(cells["trainings"][1]),
+        measured_trainings=cells["trainings"][2].astype(np.uint8).tobytes(),
     )
 
 

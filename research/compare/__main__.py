@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from research.compare import comparison, report, section, trainings
+from research.compare import comparison, report, section, trainings, trainings_page
 from research.compare.claims import JudgedClaim
 from research.compare.comparison import Plan, Progress, quiet
 from research.compare.measures import MEASURES, undefined_policies, why_undefined
 from scheduler.simulation import fit, metrics, policies, traces
-from scheduler.simulation.jobs.world import job_presets
+from scheduler.simulation.jobs.world import job_presets, load_job_preset
 from scheduler.simulation.metrics import FIGURE_14
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import Inconsistent
@@ -321,13 +321,17 @@ def _report(options: argparse.Namespace, argv: Sequence[str]) -> None:
     _last(argv, {"figures": {"sections": len(options.folders)}})
 
 
+def _check_open(options: argparse.Namespace) -> None:
+    if options.open and options.out is None:
+        raise bad("open", "--open shows the page of --out, which is missing")
+
+
 def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     preset = load(options.preset, interference_model=options.truth)
     chosen = tuple(filter(None, options.policies.split(","))) or preset.policies
     for name in chosen:
         policies.factory(name)
-    if options.open and options.out is None:
-        raise bad("open", "--open shows the page of --out, which is missing")
+    _check_open(options)
     if not chosen or len(set(chosen)) < len(chosen):
         raise bad("policies", "at least one policy is expected, each once")
     plan = Plan(
@@ -471,26 +475,55 @@ def _advantage(claimed: JudgedClaim, undefined: int, seeds: int) -> str:
     return f"{100 * advantage.mean:+.2f} [{bounds}]"
 
 
+def _write_trainings(
+    out: Path,
+    plan: trainings.JobPlan,
+    by_policy: trainings.Values,
+    compared: Mapping[str, metrics.Interval],
+    command: str,
+) -> Path:
+    from research.compare import trainings_pictures
+
+    about = load_job_preset(plan.preset, among=plan.among).about
+    drawn = _pictures().styled(trainings_pictures.draw(plan, by_policy, compared))
+    return trainings_page.write(
+        out, plan, about, by_policy, compared, drawn, command=command, revision=report.revision()
+    )
+
+
 def _compare_trainings(options: argparse.Namespace, argv: Sequence[str]) -> None:
     """Settings of the queue of trainings (scheduler/policy/jobs/knobs.py), where the preset is one of those."""
-    for name in ("factors", "trace", "no_interference", "worlds", "decision", "measured", "open"):
+    for name in ("factors", "no_interference", "worlds", "decision", "measured"):
         if getattr(options, name):
             raise bad(name, f"it is for functions; {options.preset} is a preset of trainings")
     noise = options.predictor.get("noise", 0.0)
     if not isinstance(noise, float) or options.predictor.keys() - {"noise"}:
         raise bad("predictor", "of a preset of trainings, noise=NUMBER is all that can be said")
+    _check_open(options)
     plan = trainings.plan(
-        options.preset, options.policies, options.seeds, options.truth, options.lengths, noise, _folders(options)
+        options.preset,
+        options.policies,
+        options.seeds,
+        options.truth,
+        options.lengths,
+        noise,
+        _folders(options),
+        options.trace,
     )
+    if options.out is not None:
+        # Fails before hours of runs, not after them.
+        _pictures()
     began = time.monotonic()
     by_policy = trainings.values(plan, options.workers, Progress("seeds", "jobs"))
     compared = trainings.intervals(plan, by_policy)
     if not options.json:
         trainings.show(plan, compared)
     if options.out is not None:
-        path = trainings.write(plan, by_policy, options.out)
+        page = _write_trainings(options.out, plan, by_policy, compared, _command(argv))
         if not options.json:
-            print(path)
+            print(page)
+        if options.open:
+            _open(page)
     if sys.stdout.isatty() and not options.json:
         return  # all of it was shown
     document = trainings.document(plan, compared)

@@ -22,7 +22,7 @@ from scheduler.simulation.metrics import FIGURE_14, Interval
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """
-    ``figure``: its number in the paper; ``svg``: the document, without a date; ``words``: the text for readers who do
+    ``figure``: its number in the paper, '' = it has none; ``svg``: the document, without a date; ``words``: the text for readers who do
     not see it.
     """
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 PAGE: Final = "index.html"
 #: The tables of a comparison's folder that lie beside the page.
 TABLES: Final = ("table.csv", "rows.csv")
-_BADGE: Final = {ClaimVerdict.HELD: "yes", ClaimVerdict.FAILED: "no", ClaimVerdict.UNKNOWN: "open"}
+#: The class of a verdict's badge.
+BADGE: Final = {ClaimVerdict.HELD: "yes", ClaimVerdict.FAILED: "no", ClaimVerdict.UNKNOWN: "open"}
 
 
 def revision() -> str:
@@ -59,15 +60,16 @@ def write(
     body = []
     for section in sections:
         pictures = list(draw(section))
-        _save(folder, pictures)
+        save(folder, pictures)
         body.append(_section(section, pictures, _copied(section, folder)))
-    _save(folder, measured)
+    save(folder, measured)
     written = folder / PAGE
     written.write_text(_page(sections, body, measured, results))
     return written
 
 
-def _save(folder: Path, pictures: "Iterable[Picture]") -> None:
+def save(folder: Path, pictures: "Iterable[Picture]") -> None:
+    """Write the pictures beside a page."""
     for picture in pictures:
         (folder / f"{picture.name}.svg").write_text(picture.svg)
 
@@ -175,7 +177,7 @@ def _claim(section: Section, judged: JudgedClaim, worlds: int) -> list[str]:
     cells = [
         f"{escape(str(judged.claim))}{remark}",
         "the paper" if judged.claim.published else "ours",
-        f"<span class='badge {_BADGE[judged.verdict]}'>{judged.verdict.value}</span>",
+        f"<span class='badge {BADGE[judged.verdict]}'>{judged.verdict.value}</span>",
         _advantage(section, judged),
     ]
     if worlds:
@@ -302,8 +304,8 @@ def figure(picture: "Picture") -> str:
     data = base64.b64encode(picture.svg.encode()).decode()
     kind = "measured" if picture.measured else "simulated"
     frame = " class='measured-panel'" if picture.measured else ""
+    after = f" <span class='number'>after figure {picture.figure} of the paper</span>" if picture.figure else ""
     return (
-        f"<figure{frame}><figcaption>{escape(picture.heading)} <span class='number'>after figure {picture.figure} of"
-        f" the paper</span><span class='kind {kind}'>{kind}</span></figcaption><div class='picture'><img"
-        f" alt='{escape(picture.words)}' src='data:image/svg+xml;base64,{data}'></div></figure>"
+        f"<figure{frame}><figcaption>{escape(picture.heading)}{after}<span class='kind {kind}'>{kind}</span></figcaption>"
+        f"<div class='picture'><img alt='{escape(picture.words)}' src='data:image/svg+xml;base64,{data}'></div></figure>"
     )

@@ -37,7 +37,7 @@ SHOWN: Final = ("jct", "jct_median", "jct_p99", "wait", "makespan", "slowdown_ma
 class JobPlan:
     """
     ``lengths``: deviation of the logarithm of what owners say; ``noise``: of what is predicted of pairs; ``truths``: the
-    interference models, under each of which all runs are made.
+    interference models, under each of which all runs are made; ``trace``: fields of the preset's trace that are changed.
     """
 
     preset: str
@@ -46,6 +46,7 @@ class JobPlan:
     truths: tuple[str, ...]
     lengths: float
     noise: float
+    trace: Mapping[str, object]
     among: tuple[Path, ...]
 
 
@@ -54,11 +55,18 @@ Values = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def plan(
-    preset: str, named: str, seeds: int, truth: str, lengths: float, noise: float, among: Sequence[Path]
+    preset: str,
+    named: str,
+    seeds: int,
+    truth: str,
+    lengths: float,
+    noise: float,
+    among: Sequence[Path],
+    trace: Mapping[str, object] = {},
 ) -> JobPlan:
     """
     Of a command's options; ``named``: settings with commas between; ``truth``: another one than the preset's, '' = its
-    own. Raises UnknownPolicy or BadWorld.
+    own; ``trace``: fields of the preset's trace to change. Raises UnknownPolicy or BadWorld.
     """
     loaded = load_job_preset(preset, truth=truth, among=among)
     policies = tuple(filter(None, named.split(","))) or loaded.policies
@@ -78,6 +86,7 @@ def plan(
         truths=loaded.truths,
         lengths=lengths,
         noise=noise,
+        trace=trace,
         among=tuple(among),
     )
 
@@ -86,7 +95,7 @@ def run_seed(plan: JobPlan, place: int) -> tuple[int, dict[str, dict[str, float]
     """(place among truths and seeds, figures by setting, jobs simulated)."""
     truth, seed = plan.truths[place // plan.seeds], place % plan.seeds
     preset = load_job_preset(plan.preset, truth=truth, lengths=plan.lengths, noise=plan.noise, among=plan.among)
-    trace = jobs(preset.trace, preset.world.size, seed, plan.among)
+    trace = jobs({**preset.trace, **plan.trace}, preset.world.size, seed, plan.among)
     by_policy = {}
     for policy in plan.policies:
         setting, knobs = parse(policy)
@@ -239,9 +248,8 @@ def _cell(one: Interval) -> str:
     return f"{one.mean:10.2f}" + (f" ±{half:5.2f}" if half == half else " " * 7)
 
 
-def write(plan: JobPlan, by: Values, folder: Path) -> Path:
+def write_rows(plan: JobPlan, by: Values, folder: Path) -> Path:
     """``rows.csv``: a line for each run."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "rows.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

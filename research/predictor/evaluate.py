@@ -13,6 +13,7 @@ rmsle, mae, skill . recipe      Eq. 2; mean absolute error of fractions; 1 - MSL
 rmsle_ratio, skill, coverage    ours over the paper's forest; ours; share of held-out samples under the 90 % bound. ``gate.`` where a bar
                                 was set for it. ``gavel`` is the mean over its GPUs
 floor, floor_ratio              deviation of repeated measurements, which no predictor beats; the paper's forest over it
+ours_floor_ratio                ours over the floor
 curve . recipe . fraction       RMSLE when that fraction of the pairs is measured
 skill_unseen . side             ours, when no pair with a model on that side was measured; ``coverage_unseen``; ``paper_unseen``: the
                                 forest's skill; ``*_calibrated``: after three pairs of the model
@@ -183,6 +184,7 @@ def floor(report: EvaluationReport, measured: Samples) -> None:
     key = f"{measured.name}.{measured.direction}"
     report.put(f"floor.{key}", noise_rmsle(measured))
     report.put(f"floor_ratio.{key}", _ratio(report.value(f"rmsle.{key}.paper"), noise_rmsle(measured)))
+    report.put(f"ours_floor_ratio.{key}", _ratio(report.value(f"rmsle.{key}.ours"), noise_rmsle(measured)))
 
 
 def curve(report: EvaluationReport, measured: Samples, *, count: int, seed: int) -> None:

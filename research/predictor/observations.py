@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -340,9 +340,7 @@ def observation_iii(profile: Profile) -> Observation:
     return Observation("III", "What several functions at a time cost can be predicted.", tuple(parts), tuple(largest))
 
 
-def several_skill(
-    profile: Profile, direction: Literal["training", "function", "functions"]
-) -> tuple[float | None, int]:
+def several_skill(profile: Profile, direction: Direction) -> tuple[float | None, int]:
     """
     The skill of the sum of pair-wise degradations for sets of several workloads (leave one set out), and the number of
     sets.

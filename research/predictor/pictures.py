@@ -162,7 +162,12 @@ def draw_pairs(profile: Profile) -> Figure:
 
 def draw_functions(profile: Profile) -> Figure:
     """As figure 2, for functions by functions: the terms that Eq. 4 adds up."""
-    return _heat_maps(profile, "functions", "Functions beside functions", DIRECTIONS[2:])
+    return _heat_maps(profile, "functions", "Functions beside functions", ("functions",))
+
+
+def draw_trainings(profile: Profile) -> Figure:
+    """As figure 2, for trainings by trainings: what two that share a GPU instance cost each other."""
+    return _heat_maps(profile, "trainings", "Trainings beside trainings", ("trainings",))
 
 
 def _heat_maps(profile: Profile, kind: str, heading: str, directions: Sequence[Direction]) -> Figure:
@@ -205,8 +210,8 @@ def _heat_map(
     axes.tick_params(length=0)
     axes.invert_yaxis()
     axes.set_aspect("equal")
-    slowed = "training" if direction == "training" else "function"
-    beside = "training" if direction == "function" else "function"
+    slowed = "training" if direction in ("training", "trainings") else "function"
+    beside = "training" if direction in ("function", "trainings") else "function"
     axes.set_ylabel(f"{slowed} that is slowed down")
     axes.set_xlabel(f"{beside} beside it")
     axes.set_title(f"{DIRECTION_TITLES[direction].capitalize()}\n({METRIC_TITLES[METRICS[direction]]})", loc="left")
@@ -472,6 +477,7 @@ _PROFILE: Final[Mapping[str, Callable[[Profile], Figure]]] = {
     "utilisation": draw_utilisation,
     "pairs": draw_pairs,
     "functions": draw_functions,
+    "trainings": draw_trainings,
     "concurrency": draw_concurrency,
     "cold-start": draw_cold_starts,
 }

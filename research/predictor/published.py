@@ -32,6 +32,7 @@ DIRECTION_TITLES: Final[Mapping[Direction, str]] = {
     "training": "training slowed by a function",
     "function": "function slowed by a training",
     "functions": "function slowed by a function",
+    "trainings": "training slowed by a training",
 }
 PHASES: Final = {"import": "imports", "context": "device context", "weights": "weights", "first_run": "first run"}
 

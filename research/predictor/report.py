@@ -37,9 +37,12 @@ DrawPredictor = Callable[[Profile, Mapping[Direction, JudgedPredictions | None],
 
 def by_preset(profile: Profile) -> Iterator[tuple[str, Profile]]:
     """
-    The rows of each preset: a small and a published model of one name are different models. Raises BadRow for a row of
-    two presets.
+    The rows of each preset: a small and a published model of one name are different models. Trainings with another wait
+    for input than their model card says are left out. Raises BadRow for a row of two presets.
     """
+    by_card = [row for row in profile.colocations if not any(member.workload.wait for member in row.members)]
+    solo = {workload: row for workload, row in profile.solo.items() if not workload.wait}
+    profile = replace(profile, solo=solo, colocations=by_card)
     presets = {workload.preset for workload in profile.solo}
     presets |= {member.workload.preset for row in profile.colocations for member in row.members}
     for row in profile.colocations:

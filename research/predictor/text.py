@@ -23,6 +23,7 @@ PROFILE_PICTURES: Final[Mapping[str, str]] = {
     "utilisation": "Utilisation alone, by model and batch",
     "pairs": "Degradation by co-location, model by model",
     "functions": "Functions beside functions",
+    "trainings": "Trainings beside trainings",
     "concurrency": "Degradation by several functions at a time",
     "cold-start": "Cold start against warm run",
 }
@@ -64,8 +65,9 @@ def profile_text(profile: Profile, preset: str) -> str:
     lines += [
         (
             f"{counted(len(profile.solo), 'workload')} alone, {counted(kinds['pair'], 'row')} of a training with a"
-            f" function, {kinds['functions']} of two functions, {kinds['several']} of three or more. {len(pairs)} of"
-            f" the {SPACE:,} pairs of the space (8 x 4 x 8 x 4) are measured: {percent(len(pairs) / SPACE)}."
+            f" function, {kinds['functions']} of two functions, {kinds['trainings']} of two trainings,"
+            f" {kinds['several']} of three or more. {len(pairs)} of the {SPACE:,} pairs of a training and a function"
+            f" (8 x 4 x 8 x 4) are measured: {percent(len(pairs) / SPACE)}."
         ),
         "",
         "## Observations of the paper",

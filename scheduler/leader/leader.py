@@ -22,6 +22,7 @@ from scheduler.leader.outbound import Fenced, Outbound
 from scheduler.policy.events import AdmissionDue, Event, PrewarmStatusDue, StatusDue
 from scheduler.policy.knobs import Knobs, SmRule
 from scheduler.policy.policy import Policy
+from smore.domain.placement_rule import BadRule
 from smore.process import observability as metrics
 from smore.process.device_name import NVML_COUNTER
 from smore.process.settings import Settings
@@ -52,7 +53,8 @@ class Leader:
     the GPU instances that report.
 
     Errors of Redis end it too: called again it goes on with the lease that it had, or a new one, from a fresh snapshot.
-    ``policy`` makes a policy with ``knobs``; ``prewarms``: whether it takes forecasts.
+    ``policy`` makes a policy with ``knobs``; ``prewarms``: whether it takes forecasts. ``without_rule`` makes the one that
+    decides after a placement rule of an operator's own has failed, for as long as this process lives.
     """
 
     def __init__(
@@ -64,9 +66,11 @@ class Leader:
         knobs: Knobs,
         *,
         prewarms: bool,
+        without_rule: Callable[[], Policy] | None = None,
     ) -> None:
         self._redis, self._config, self._stop = client, config, stop
         self._make_policy, self._knobs, self._prewarms = policy, knobs, prewarms
+        self._without_rule = without_rule
         self._prefix = config.redis.prefix
         self._queue = Queue(client, self._prefix, config.queue)
         self._fleet = wire.Fleet(client, self._prefix)
@@ -103,6 +107,13 @@ class Leader:
                 self._follow()
             except Fenced:
                 log.warning("fenced off")
+            except BadRule as error:
+                # It failed within a round, of which nothing was carried out: a new policy begins from a fresh snapshot.
+                if self._without_rule is None:
+                    raise
+                self._make_policy, self._without_rule = self._without_rule, None
+                metrics.PLACEMENT_RULE_FAILURES.inc()
+                log.error("the placement rule failed; the platform's own decides from now on", reason=str(error))
             except Refused as error:
                 self._refuse(str(error))
                 self._queue.resign(self._token)

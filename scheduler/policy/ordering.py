@@ -10,7 +10,6 @@ because normalised priorities differ by at most one. An invocation waits at most
 """
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Final
 
 from scheduler.policy.cluster import Cluster
@@ -19,7 +18,8 @@ from scheduler.policy.events import InvocationArrived
 from scheduler.policy.knobs import Knobs, Order
 from scheduler.policy.lanes import Lane
 from scheduler.policy.overrides import Overrides
-from smore.domain.placement_rule import BadRule, WaitingBatch
+from scheduler.policy.own_rule import OwnRule
+from smore.domain.placement_rule import WaitingBatch
 
 #: No function's weight is smaller than this part of the largest, whatever its P is.
 LEAST_SHARE: Final = 0.25
@@ -35,7 +35,7 @@ class Ordering:
 
     def __init__(self, knobs: Knobs, cluster: Cluster, overrides: Overrides) -> None:
         self._knobs, self._cluster, self._overrides = knobs, cluster, overrides
-        self._rule = knobs.rule
+        self._rule = OwnRule(knobs.name, knobs.rule) if knobs.rule is not None else None
         #: Function → its SFQ tag: the run time that it has had, divided by its weight, seconds.
         self._tags: dict[str, float] = {}
         #: The tag of the function that was placed last, before that placement.
@@ -77,10 +77,7 @@ class Ordering:
         """The place of a lane under every order but by P. Raises BadRule."""
         if self._rule is not None:
             batch = waiting_batch(demand, head.rows, head.arrival_at, head.deadline_at, self._overrides)
-            order = float(self._rule.order(now, batch))
-            if not isfinite(order):
-                raise BadRule(f"{self._knobs.name}: order returned {order}, a finite number is expected")
-            return order, head.deadline_at, head.arrival_at, head.id, lane
+            return self._rule.order(now, batch), head.deadline_at, head.arrival_at, head.id, lane
         if self._knobs.order is Order.ARRIVAL:
             return head.arrival_at, head.deadline_at, 0.0, head.id, lane
         if self._knobs.order is Order.SHARES:
@@ -122,4 +119,5 @@ def waiting_batch(
         rows=rows,
         run_s=demand.run_s(rows),
         priority=demand.priority * overrides.boost(demand.function),
+        memory_mib=demand.memory_mib,
     )

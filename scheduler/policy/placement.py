@@ -16,7 +16,8 @@ from scheduler.policy.kernel import Ints
 from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule
 from scheduler.policy.ordering import waiting_batch
 from scheduler.policy.overrides import Overrides
-from smore.domain.placement_rule import BadRule, Offer
+from scheduler.policy.own_rule import OwnRule
+from smore.domain.placement_rule import Offer
 
 _SM_RULES: Final = {
     SmRule.NONE: kernel.SM_NONE,
@@ -177,12 +178,8 @@ class Placement:
             if knobs.rule is not None:
                 batch = waiting_batch(demand, rows, arrival_at, deadline_at, self._overrides)
                 offers = self._offers(demand, kind, open_)
-                chosen = knobs.rule.choose(now, batch, offers)
-                if chosen is None:
-                    return -1
-                if chosen not in offers:
-                    raise BadRule(f"{knobs.name}: choose returned {chosen!r}, one of the offers or None is expected")
-                return int(open_[offers.index(chosen)])
+                chosen = OwnRule(knobs.name, knobs.rule).choose(now, batch, offers)
+                return -1 if chosen is None else int(open_[offers.index(chosen)])
             draws = self._random if random is None else random
             return int(open_[draws.randrange(len(open_))])
         if weighed.warm >= 0:
@@ -269,7 +266,7 @@ class Placement:
         except Exception as error:
             if self.shadow.rule is None:
                 raise
-            return Shadow(policy=f"{self.shadow.name} ({type(error).__name__})", gpu=None)
+            return Shadow(policy=f"{self.shadow.name} ({type(error.__cause__ or error).__name__})", gpu=None)
         return Shadow(policy=self.shadow.name, gpu=self._cluster.names[row] if row >= 0 else None)
 
     def reasons(

@@ -70,7 +70,12 @@ def fit(path: Path, *, name: str, seed: int = 0) -> Fit:
     if len(profiles_read) != 1:
         raise BadRow(f"{path.name}: rows of {len(profiles_read)} places, one is expected")
     profile = profiles_read[0]
-    usable = [row for row in profile.colocations if all(member.workload in profile.solo for member in row.members)]
+    # Two trainings on one GPU are simulated elsewhere (scheduler/simulation/jobs).
+    usable = [
+        row
+        for row in profile.colocations
+        if row.kind != "trainings" and all(member.workload in profile.solo for member in row.members)
+    ]
     sets = sorted({_key(row) for row in usable})
     if len(sets) < 8:
         raise BadRow(f"{path.name}: {len(sets)} sets of members with solo rows, at least 8 are expected")

@@ -49,6 +49,9 @@ _TAIL: Final = 3.73
 #: The bound of a measured cell, in deviations: 90 %.
 _Z90: Final = 1.2816
 _RULE: Final = UpdateRule()
+#: Directions of the simulated interference. Two trainings on one GPU are simulated elsewhere
+#: (scheduler/simulation/jobs).
+_SIMULATED: Final[tuple[Direction, ...]] = ("training", "function", "functions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,7 +403,7 @@ def _weights(
     if updates and pairs:
         places = [world.interference_model.on(sevenths, pair) for pair in pairs]
         columns = [functions.names.index(name) for name in names]
-        of_trainings, of_functions, among = (cells[direction][0] for direction in METRICS)
+        of_trainings, of_functions, among = (cells[direction][0] for direction in _SIMULATED)
         for _ in range(updates):
             which = int(random.integers(len(pairs)))
             k = int(random.integers(2, K_MAX + 1))

@@ -8,6 +8,7 @@ requests wait for.
 
 import contextlib
 import threading
+from functools import partial
 from typing import Final
 
 import redis
@@ -97,15 +98,15 @@ def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) ->
     rules.prepare()
     warm = prewarm_knobs(config.prewarm)
 
-    def knobs() -> Knobs:
-        return preset(config.policy.name, seed=config.policy.seed, **config.policy.knobs)
+    def knobs(name: str = config.policy.name) -> Knobs:
+        return preset(name, seed=config.policy.seed, **config.policy.knobs)
 
-    def engine() -> Engine:
+    def engine(name: str = config.policy.name) -> Engine:
         # A placement rule of one's own begins anew with each leader.
         shadow = preset(config.policy.shadow) if config.policy.shadow else None
-        return Engine(knobs(), shadow, Prewarmer(warm))
+        return Engine(knobs(name), shadow, Prewarmer(warm))
 
-    leader = Leader(client, config, stop, engine, knobs(), prewarms=True)
+    leader = Leader(client, config, stop, engine, knobs(), prewarms=True, without_rule=partial(engine, "smore-product"))
     with contextlib.suppress(redis.RedisError):
         client.delete(loading)
     logged = False

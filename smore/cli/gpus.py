@@ -1,6 +1,6 @@
 """``smore gpus``: GPU instances."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +10,7 @@ from smore.cli.terminal import Column, GpuName, Output, OutputOption, connected,
 
 if TYPE_CHECKING:
     from smore_client import Client
-    from smore_client.types import Gpu, Job, PredictorPlace
+    from smore_client.types import Gpu, PredictorPlace
 
 app = typer.Typer(help="GPU instances; alone: list them.", invoke_without_command=True)
 
@@ -36,15 +36,12 @@ def list_gpus(output: Output) -> None:
     from smore_client import ApiError
 
     with connected() as client:
-        gpus, line = client.gpus(), ""
-        jobs: list[Job] = []
+        gpus, line, names = client.gpus(), "", dict[str, str]()
         if output is Output.TABLE:
             # Both need Postgres, and the list does not.
             with suppress(ApiError):
-                jobs, line = client.jobs(), unmeasured(gpus, client.predictor().places)
-    trainings = {
-        gpu.id: [job.name for job in jobs if gpu.id in job.gpus and job.state not in ("ended", "lost")] for gpu in gpus
-    }
+                names = _names(client, gpus)
+                line = unmeasured(gpus, client.predictor().places)
     columns: list[Column[Gpu]] = [
         ("gpu", lambda g: g.id),
         ("kind", lambda g: g.kind),
@@ -54,7 +51,7 @@ def list_gpus(output: Output) -> None:
         ("by functions", lambda g: percent(g.function_utilisation)),
         ("memory MiB", lambda g: f"{g.memory_used_mib:.0f}/{g.memory_total_mib:.0f}"),
         ("running", lambda g: f"{g.running}/{g.slots}"),
-        ("trainings", lambda g: trainings[g.id]),
+        ("trainings", lambda g: _trainings(g, names)),
         ("warm", lambda g: [f"{w.function}:{w.state}" for w in g.warm]),
         ("paused", lambda g: g.paused),
         ("draining", lambda g: "drained" if g.drained else g.draining),
@@ -66,6 +63,22 @@ def list_gpus(output: Output) -> None:
         say(line)
 
 
+def _names(client: "Client", gpus: "Sequence[Gpu]") -> dict[str, str]:
+    """The names of the trainings that the GPU instances report, by id; of other projects than ``default`` with theirs."""
+    return {
+        job.id: job.name if project == "default" else f"{project}/{job.name}"
+        for project in {job.project for gpu in gpus for job in gpu.jobs}
+        for job in client.jobs(("starting", "running", "stopping"), project=project)
+    }
+
+
+def _trainings(gpu: "Gpu", names: Mapping[str, str]) -> list[str]:
+    """The trainings there: those that may be named, and how many more there are."""
+    shown = [names.get(job.id, job.id) for job in gpu.jobs]
+    hidden = gpu.trainings - len(shown)
+    return [*shown, *([f"{hidden} of another project"] if hidden > 0 else [])]
+
+
 def _in_force(gpu: "Gpu") -> str:
     """What people have set for a GPU instance, in a line."""
     unregistered = gpu.strangers or ()
@@ -74,7 +87,8 @@ def _in_force(gpu: "Gpu") -> str:
         *(["drained" if gpu.drained else "draining: nothing new is placed"] if gpu.draining else []),
         *(f"process {one.pid} is {'allowed' if one.allowed else 'protected'}" for one in unregistered),
     ]
-    return f"{gpu.id}: {'; '.join(words) or 'no pause or drain'}; {gpu.running} of {gpu.slots} slots run"
+    trains = f", {gpu.trainings} trainings go on" if gpu.trainings > 1 else ", a training goes on" * gpu.trainings
+    return f"{gpu.id}: {'; '.join(words) or 'no pause or drain'}; {gpu.running} of {gpu.slots} slots run{trains}"
 
 
 def print_gpu(client: "Client", name: str, output: Output) -> None:

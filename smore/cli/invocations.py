@@ -14,6 +14,7 @@ import typer
 
 from smore.cli.names import functions
 from smore.cli.terminal import (
+    AllProjectsOption,
     Column,
     FunctionName,
     InvocationId,
@@ -32,6 +33,9 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smore_client import Client
     from smore_client.types import Attempt, Decision, DryRun, Explanation, Invocation
 
 #: What makes a terminal empty and begins at its top.
@@ -338,6 +342,7 @@ def ps(
     since: Annotated[str | None, typer.Option(metavar="TIME", help="That came so long ago at most: 30m, 2h.")] = None,
     slow: Annotated[str | None, typer.Option(metavar="TIME", help="That took so long at least: 500ms, 5s.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="As many at most.")] = 20,
+    all_projects: AllProjectsOption = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every 2 s, until Ctrl-C.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -346,6 +351,7 @@ def ps(
     slow_s = span_s(slow) if slow is not None else 0.0
     columns: list[Column[Invocation]] = [
         ("id", lambda i: i.id),
+        *([("project", lambda i: i.project)] if all_projects else []),
         ("function", lambda i: i.function),
         ("revision", lambda i: i.revision or None),
         ("state", lambda i: i.state),
@@ -360,20 +366,33 @@ def ps(
     with connected() as client, suppress(KeyboardInterrupt):
         while True:
             if since is None and slow is None:
-                rows = client.invocations(function=function, state=state, limit=limit).items
+                rows = client.invocations(function=function, state=state, limit=limit, all_projects=all_projects).items
             else:
-                every = client.each_invocation(function=function, state=state)
+                every = client.each_invocation(function=function, state=state, all_projects=all_projects)
                 rows = list(islice(_recent(every, since_s, slow_s), limit))
-            if not rows and function is not None:
+            if not rows and function is not None and not all_projects:
                 # There may be none of that name, which this says.
                 client.function(function)
             if watch and sys.stdout.isatty():
                 print(CLEAR, end="")
             show(rows, columns, output, optional=("revision", "attempt", "cause", "gpu", "arrival"))
             if not watch:
+                if output is Output.TABLE and not all_projects and since is None and slow is None:
+                    _say_elsewhere(client, rows, function, state)
                 return
             sys.stdout.flush()
             time.sleep(WATCH_S)
+
+
+def _say_elsewhere(client: "Client", own: "Sequence[Invocation]", function: str | None, state: str | None) -> None:
+    """Say that other projects have such invocations, where the key is an operator's; ``own``: those of its project."""
+    from smore_client import ApiError
+
+    with suppress(ApiError):
+        every = client.invocations(function=function, state=state, all_projects=True).items
+        others = {str(one.project) for one in every if one.project} - {one.project for one in own}
+        if others:
+            say(f"Other projects have some too ({', '.join(sorted(others))}): smore ps --all-projects")
 
 
 def _took_s(invocation: "Invocation") -> float | None:

@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -10,6 +10,7 @@ from smore.cli import job_words, names, own_program
 from smore.cli.logs import json_line
 from smore.cli.terminal import (
     EXIT_USAGE,
+    AllProjectsOption,
     Column,
     JobId,
     Output,
@@ -17,7 +18,6 @@ from smore.cli.terminal import (
     ProjectOption,
     connected,
     fail,
-    list_alone,
     moment,
     ms,
     percent,
@@ -28,18 +28,43 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smore_client import Client
     from smore_client.job_requests import JobOptions
+    from smore_client.types import Job
 
 app = typer.Typer(
     help="Serverful jobs; alone: list them. A job's name will do wherever its id does.", invoke_without_command=True
 )
 
 
-@list_alone(app, "List serverful jobs.")
-def list_jobs(output: Output) -> None:
+#: States of jobs that are not over.
+GOING_ON: Final = ("queued", "held", "starting", "running", "stopping")
+
+
+@app.callback()
+def without_command(
+    context: typer.Context,
+    project: ProjectOption = None,
+    all_projects: AllProjectsOption = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    if context.invoked_subcommand is None:
+        list_jobs(project, all_projects, output)
+
+
+@app.command("ls", help="List serverful jobs.")
+def list_jobs(
+    project: ProjectOption = None, all_projects: AllProjectsOption = False, output: OutputOption = Output.TABLE
+) -> None:
     with connected() as client:
-        jobs = client.jobs()
+        jobs = client.jobs(project=project, all_projects=all_projects)
+        elsewhere = ""
+        if output is Output.TABLE and project is None and not all_projects:
+            elsewhere = _elsewhere(client, jobs)
     columns: list[Column[Any]] = [
+        *([("project", lambda j: j.project)] if all_projects else []),
         ("name", lambda j: j.name),
         ("state", job_words.state),
         ("gpus", lambda j: j.gpus),
@@ -59,6 +84,23 @@ def list_jobs(output: Output) -> None:
         output,
         optional=("command", "source", "id", "alone", "shared", "degradation", "budget", "loss", "gpus"),
     )
+    if elsewhere:
+        say(elsewhere)
+
+
+def _elsewhere(client: "Client", own: "Sequence[Job]") -> str:
+    """That other projects have jobs, "" = they have none, or the key is no operator's."""
+    from smore_client import ApiError
+
+    try:
+        every = client.jobs(GOING_ON, all_projects=True)
+    except ApiError:
+        return ""
+    others = [job for job in every if job.project not in {one.project for one in own}]
+    if not others:
+        return ""
+    projects = ", ".join(sorted({job.project for job in others}))
+    return f"{len(others)} more of other projects ({projects}) run or wait: smore jobs --all-projects"
 
 
 @app.command("queue")
@@ -187,17 +229,17 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 @app.command("show")
-def show_job(job: JobId, output: OutputOption = Output.YAML) -> None:
+def show_job(job: JobId, project: ProjectOption = None, output: OutputOption = Output.YAML) -> None:
     """Everything about one job."""
     with connected() as client:
-        show_value(client.job(job), output)
+        show_value(client.job(job, project=project), output)
 
 
 @app.command("explain")
-def explain(job: JobId, output: OutputOption = Output.TABLE) -> None:
+def explain(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
     """Why a job waits, runs where it runs, or is over."""
     with connected() as client:
-        answer = client.explain_job(job)
+        answer = client.explain_job(job, project=project)
     if output is not Output.TABLE:
         show_value(answer, output)
         return
@@ -237,10 +279,10 @@ SOURCES = {
 
 
 @app.command("attempts")
-def attempts(job: JobId, output: OutputOption = Output.TABLE) -> None:
+def attempts(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
     """The starts of a job: where each ran, how it ended, how far it came."""
     with connected() as client:
-        of_job = client.job_attempts(job)
+        of_job = client.job_attempts(job, project=project)
     columns: list[Column[Any]] = [
         ("attempt", lambda a: a.attempt),
         ("gpus", lambda a: a.gpus),
@@ -261,11 +303,12 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes until it is over.")] = False,
     rank: Annotated[int, typer.Option(min=0, help="Of this rank of a job on several GPU instances.")] = 0,
     lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Lines to begin with.")] = 100,
+    project: ProjectOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """What a job prints, from whatever machine it runs on. With -o json each line is an object."""
     with connected() as client, suppress(KeyboardInterrupt):
-        for line in client.job_logs(job, rank=rank, lines=lines, follow=follow):
+        for line in client.job_logs(job, rank=rank, lines=lines, follow=follow, project=project):
             match output:
                 case Output.TABLE:
                     print(line.text, flush=follow)
@@ -276,10 +319,10 @@ def logs(
 
 
 @app.command("statement")
-def statement(job: JobId, output: OutputOption = Output.TABLE) -> None:
+def statement(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
     """What functions have got beside a job, what it has lost to them, and whether its budget was kept."""
     with connected() as client:
-        figures = client.statement(job)
+        figures = client.statement(job, project=project)
     if output is Output.TABLE:
         say(figures.summary)
         for step in figures.steps[:10]:

@@ -3,10 +3,9 @@
 import json
 import sys
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -29,6 +28,11 @@ from smore.cli.terminal import (
 
 if TYPE_CHECKING:
     from smore.local import Endpoints
+    from smore_client import Client
+    from smore_client.types import Job
+
+#: Seconds that `down --jobs` waits for trainings to end.
+END_S: Final = 20.0
 
 
 def up(
@@ -117,19 +121,51 @@ def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs to
     from smore import local
     from smore_client import Client, ClientError
 
-    training = []
-    if local.endpoints(platform_home()) is not None:
-        with suppress(ClientError), Client() as client:
-            training = [job for job in client.jobs() if job.state in ("starting", "running", "stopping")]
-            until = time.monotonic() + 20
-            for job in training if jobs else ():
-                client.stop_job(job.id)
-            while jobs and training and time.monotonic() < until:
-                time.sleep(0.1)
-                training = [job for job in training if client.job(job.id).state not in ("ended", "lost")]
-    local.down(platform_home())
+    home = platform_home()
+    training: list[Job] = []
+    unknown = ""
+    if (endpoints := local.endpoints(home)) is not None:
+        try:
+            # The platform of this folder, with its own key: SMORE_URL may name another one, SMORE_API_KEY a team's.
+            with Client(endpoints.gateway_url, _own_key(home)) as client:
+                training = _end_trainings(client) if jobs else _trainings(client)
+        except ClientError as error:
+            unknown = str(error)
+    local.down(home)
     for job in training:
-        print(f"training goes on: {job.name} ({job.id}) on {', '.join(job.gpus)}; the next `smore up` adopts it")
+        where = f"({job.id}, project {job.project}) on {', '.join(job.gpus)}"
+        print(f"training goes on: {job.name} {where}; the next `smore up` adopts it")
+    if unknown:
+        ended = "none was ended" if jobs else "those that ran go on"
+        print(f"smore: which trainings run could not be asked, {ended}: {unknown}", file=sys.stderr)
+
+
+def _own_key(home: Path) -> str | None:
+    """The key that ``up`` has written."""
+    try:
+        return (home / "key").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _trainings(client: "Client") -> "list[Job]":
+    """Those of all projects that hold GPU instances."""
+    return list(client.each_job(("starting", "running", "stopping"), all_projects=True))
+
+
+def _end_trainings(client: "Client") -> "list[Job]":
+    """End those of all projects; returns the ones that have not ended after :data:`END_S`."""
+    from smore_client import admin
+
+    until = time.monotonic() + END_S
+    training = _trainings(client)
+    for job in training:
+        client.carry(admin.change_job(job.id, "stop", project=job.project))
+    while training and time.monotonic() < until:
+        time.sleep(0.1)
+        left = {job.id for job in _trainings(client)}
+        training = [job for job in training if job.id in left]
+    return training
 
 
 def health(output: OutputOption = Output.TABLE) -> None:

@@ -1,7 +1,9 @@
 """``smore profiles`` and ``smore predictor``: measured co-locations, and the predictor that learns from them."""
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -24,9 +26,12 @@ from smore.cli.terminal import (
     show,
     show_value,
 )
+from smore_client.types import PairPrediction
 
 #: Minutes below which `smore profile` measures a few models only.
 SHORT_MIN: Final = 15
+#: A training as an argument: its job's id, or its workload.
+_TRAINING: Final = re.compile(r"[0-9a-f]{32}|[^/]+/[^/]+/training/[0-9]+")
 
 profiles = typer.Typer(help="Measured co-locations.", no_args_is_help=True)
 
@@ -145,12 +150,20 @@ def show_version(output: OutputOption = Output.TABLE) -> None:
 @app.command("ask")
 def ask(
     job: Annotated[str, typer.Argument(help="A job's id, or a workload such as resnet50/cpu/training/8.")],
-    function: Annotated[str, typer.Argument(help="A function's name, or a model such as bert/cpu.")],
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="FUNCTION|TRAINING", help="A function's name, a model such as bert/cpu, or another training."
+        ),
+    ],
     k: Annotated[int, typer.Option("-k", min=1, max=8, help="Invocations at a time.")] = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """What a function and a training would cost each other."""
+    """What a function and a training, or two trainings on one GPU instance, would cost each other."""
     with connected() as client:
+        if _TRAINING.fullmatch(function):
+            _show_pair(client.pair_predictions(job, function), output)
+            return
         predictions = client.predictions(job, function, k)
     columns: list[Column[Any]] = [
         ("device", lambda p: p.device),
@@ -167,6 +180,20 @@ def ask(
         ("from", lambda p: "a measurement" if p.measured else "the predictor" if p.known else "the conservative rule"),
     ]
     show(predictions, columns, output)
+
+
+def _show_pair(pairs: Sequence[PairPrediction], output: Output) -> None:
+    def loses(expected: float | None, upper: float | None) -> str:
+        return "" if expected is None or upper is None else f"{percent(expected)} (90 %: {percent(upper)})"
+
+    columns: list[Column[Any]] = [
+        ("device", lambda p: p.device),
+        ("sharing", lambda p: p.sharing_mode),
+        ("first loses", lambda p: loses(p.training_degradation, p.training_degradation_upper)),
+        ("second loses", lambda p: loses(p.beside_degradation, p.beside_degradation_upper)),
+        ("from", lambda p: "a measurement" if p.measured else "the predictor" if p.known else "nothing: never paired"),
+    ]
+    show(pairs, columns, output)
 
 
 @app.command("report")

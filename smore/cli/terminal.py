@@ -49,6 +49,7 @@ EndOption = Annotated[bool, typer.Option("--end", help="Take it back.")]
 ProjectOption = Annotated[
     str | None, typer.Option(autocompletion=names.projects, help="Of this project; without it that of your key.")
 ]
+AllProjectsOption = Annotated[bool, typer.Option("--all-projects", "-A", help="Of all projects; for operators.")]
 T = TypeVar("T")
 #: Columns of a line that is written into a pipe.
 PIPE_WIDTH: Final = 200

@@ -7,6 +7,7 @@ pauses and pins. It offers a rule only GPU instances on which the batch may run.
 """
 
 from collections.abc import Sequence
+from traceback import extract_tb
 from typing import NamedTuple, Protocol
 
 
@@ -18,7 +19,8 @@ class WaitingBatch(NamedTuple):
     """
     Invocations of one revision that wait for a GPU instance, seen by the one whose deadline is first. Times in epoch
     seconds. ``rows``: of the batch, or of its first invocation where the order is asked; ``run_s``: seconds that a warm
-    run of them takes alone, as expected; ``priority``: P (Eq. 5) times the boost that people gave the function.
+    run of them takes alone, as expected; ``priority``: P (Eq. 5) times the boost that people gave the function;
+    ``memory_mib``: what an instance of the revision holds on a GPU instance, as declared or measured, the larger of both.
     """
 
     function: str
@@ -28,6 +30,7 @@ class WaitingBatch(NamedTuple):
     rows: int
     run_s: float
     priority: float
+    memory_mib: float
 
 
 class Offer(NamedTuple):
@@ -77,3 +80,17 @@ class PlacementRule(Protocol):
         offered. Also called for questions (dry runs), after which nothing is placed.
         """
         ...
+
+
+def failure(error: Exception) -> str:
+    """
+    What a rule raised and where, for whoever called it and caught the error: ``KeyError: 'a' (/home/ada/mine.py, line
+    12)``, the last line of the rule's file that it came through.
+    """
+    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = extract_tb(error.__traceback__)[1:]
+    if not frames:
+        # The call itself failed: it takes other arguments.
+        return words
+    last = [frame for frame in frames if frame.filename == frames[0].filename][-1]
+    return f"{words} ({last.filename}, line {last.lineno})"

@@ -60,7 +60,9 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     What other trainings here cost it: ``alone_*`` are its last iterations while none trained here, ``beside_*`` those since
     ``beside_since`` (epoch seconds, 0 = it trains alone, or somebody has just come), while the jobs ``beside`` did; both
     without iterations that met a function. ``*_s``: mean seconds, ``*_n``: count, ``*_se``: standard error of the mean (0 =
-    not known). ``held_s``: for how long it was held back for a host's sake.
+    not known). ``held_s``: for how long it was held back for a host's sake, in this attempt. ``guest``: another training was here
+    first, which is its host; ``held``: the part of the time in which it may run beside it, 1 = freely. ``pair_loss`` with its 95 %
+    interval: what its guest costs a host, by ``pair_windows`` closed windows in which the guest is held back.
     """
 
     id: str
@@ -116,6 +118,12 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     beside_n: int = 0
     beside_se: float = 0.0
     held_s: float = 0.0
+    guest: bool = False
+    held: float = 1.0
+    pair_loss: float | None = None
+    pair_loss_low: float | None = None
+    pair_loss_high: float | None = None
+    pair_windows: int = 0
 
 
 class StepChunk(msgspec.Struct, frozen=True, array_like=True):

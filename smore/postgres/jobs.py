@@ -340,14 +340,16 @@ class JobStore:
 
     def page(
         self,
-        project: str,
+        project: str | None,
         *,
         limit: int = 100,
         cursor: str | None = None,
         states: Collection[JobState] | None = None,
     ) -> tuple[list[Job], str | None]:
-        """The newest first, and the cursor of the next page, None after the last."""
-        query = select(JobRow).where(JobRow.project == project).order_by(JobRow.id.desc()).limit(limit + 1)
+        """The newest first, and the cursor of the next page, None after the last. ``project`` None = of all projects."""
+        query = select(JobRow).order_by(JobRow.id.desc()).limit(limit + 1)
+        if project is not None:
+            query = query.where(JobRow.project == project)
         if cursor is not None:
             query = query.where(JobRow.id < cursor)
         if states is not None:

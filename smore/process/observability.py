@@ -106,6 +106,11 @@ BUDGET_ACCOUNT = Gauge(
 LEASES_REAPED = Counter(
     "smore_lease_reaped", "Invocations returned to the queue because their lease ran out", registry=SCHEDULER
 )
+PLACEMENT_RULE_FAILURES = Counter(
+    "smore_placement_rule_failures",
+    "Placement rules of an operator's own that raised or gave an answer that they may not: the platform's own decides since",
+    registry=SCHEDULER,
+)
 AUDIT_DIFFERENCES = Counter(
     "smore_state_audit_differences", "Rows of the leader's arrays that differed from Redis", registry=SCHEDULER
 )

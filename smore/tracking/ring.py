@@ -32,6 +32,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from smore.tracking import micro_batches
+from smore.tracking.hold import VARIABLE as HOLD
+from smore.tracking.hold import Hold
 
 MAGIC: Final = b"SMTRK001"
 VERSION: Final = 1
@@ -68,8 +70,11 @@ class Tracker:
         self._parts = _micro_batches()
         #: Whether the log says already that a batch was not cut.
         self._whole = False
+        self._hold: Hold | None = None
         self._count = 0
         self._last = time.perf_counter()
+        #: Seconds of the present iteration for which it was held back.
+        self._held_s = 0.0
         if path is None:
             return
         if sys.byteorder != "little":
@@ -79,6 +84,12 @@ class Tracker:
             self._open(path, length)
         except (OSError, ValueError) as error:
             self._fail(error)
+            return
+        if file := os.environ.get(HOLD):
+            try:
+                self._hold = Hold(file, gang=os.environ.get("WORLD_SIZE", "1") not in ("", "1"))
+            except (OSError, ValueError) as error:
+                warn("this training cannot be held back between its iterations: %s", error)
 
     def _open(self, path: str, length: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -120,7 +131,7 @@ class Tracker:
     def step(self) -> None:
         """
         Report the end of an iteration; its duration is the time since the last call (at first: since the tracker
-        began).
+        began), less what it was held back by the platform. Waits where it is to be held back now.
         """
         if self._map is None:
             return
@@ -129,12 +140,13 @@ class Tracker:
             slot = _FIRST_SLOT + 2 * (self._count % CAPACITY)
             # In this order: the reader tells an overwritten slot by its end.
             self._floats[slot] = time.time()
-            self._floats[slot + 1] = now - self._last
+            self._floats[slot + 1] = now - self._last - self._held_s
             self._count += 1
             self._integers[_COUNT] = self._count
         except (OSError, ValueError) as error:
             self._fail(error)
-        self._last = now
+        self._held_s = 0.0
+        self._last = now + (self._hold.wait() if self._hold is not None else 0.0)
 
     def micro_batches(self, batch: Any) -> Iterator[tuple[Any, float]]:
         """
@@ -148,12 +160,20 @@ class Tracker:
         """
         if self._parts > 1:
             try:
-                return micro_batches.cut(batch, self._parts)
+                parts = micro_batches.cut(batch, self._parts)
+                return parts if self._hold is None else self._waiting(parts, self._hold)
             except ValueError as error:
                 if not self._whole:
                     self._whole = True
                     warn("a batch is run as a whole and not in %d micro-batches: %s", self._parts, error)
         return iter([(batch, 1.0)])
+
+    def _waiting(self, parts: Iterator[tuple[Any, float]], hold: Hold) -> Iterator[tuple[Any, float]]:
+        """The parts; before each but the first it waits where the training is to be held back."""
+        yield next(parts)
+        for part in parts:
+            self._held_s += hold.wait()
+            yield part
 
     def close(self) -> None:
         """Let go of the file; what was written stays readable. Further steps do nothing."""
@@ -162,6 +182,9 @@ class Tracker:
             self._integers.release()
             self._map.close()
             self._map = None
+        if self._hold is not None:
+            self._hold.close()
+            self._hold = None
 
     def __enter__(self) -> Self:
         self._last = time.perf_counter()

@@ -9,6 +9,7 @@ from random import SystemRandom
 
 import pytest
 
+from research.compare.__main__ import main as compare
 from scheduler.policy.decisions import Dispatch
 from scheduler.policy.knobs import Knobs, preset
 from scheduler.policy.own_rule import load_rule
@@ -70,6 +71,16 @@ class Failing(LeastMemory):
         raise KeyError("nothing is known")
 
 
+class Careless(LeastMemory):
+    def order(self, now: float, batch: WaitingBatch) -> float:
+        return 1.0 / (batch.rows - batch.rows)
+
+
+#: What is said of the two that raise.
+FAILING = r"Failing.choose.*KeyError: 'nothing is known' \(.*test_placement_rule.py, line \d+\)"
+CARELESS = r"Careless.order.*ZeroDivisionError: .*\(.*test_placement_rule.py, line \d+\)"
+
+
 def product(rule: PlacementRule) -> Knobs:
     return Knobs(
         **{name: getattr(preset("smore-product"), name) for name in Knobs.__dataclass_fields__} | {"rule": rule}
@@ -88,7 +99,13 @@ def test_the_guides_rule_keeps_the_contract(mine: str, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(
     ("rule", "match"),
-    [(Unsteady, "in another"), (Boundless, "finite number"), (Foreign, "one of the offers")],
+    [
+        (Unsteady, "in another"),
+        (Boundless, "finite number"),
+        (Foreign, "one of the offers"),
+        (Failing, FAILING),
+        (Careless, CARELESS),
+    ],
 )
 def test_a_rule_that_breaks_the_contract_is_named(rule: type[LeastMemory], match: str) -> None:
     check_placement_rule(LeastMemory)
@@ -111,13 +128,38 @@ def test_the_engine_asks_and_offers_what_the_contract_says() -> None:
     assert offered["large"].free_mib > offered["small"].free_mib
     assert all(offer.finish_at > NOW for offer in rule.offers[0])
     assert rule.batches[0].run_s > 0
+    assert rule.batches[0].memory_mib > 0
 
 
-@pytest.mark.parametrize("rule", [Boundless, Foreign])
-def test_the_engine_refuses_an_answer_that_breaks_the_contract(rule: type[LeastMemory]) -> None:
+@pytest.mark.parametrize(
+    ("rule", "match"),
+    [
+        (Boundless, "is expected"),
+        (Foreign, "is expected"),
+        (Failing, FAILING.replace("Failing.", "smore-product: ")),
+        (Careless, CARELESS.replace("Careless.", "smore-product: ")),
+    ],
+)
+def test_the_engine_names_a_rule_that_breaks_the_contract(rule: type[LeastMemory], match: str) -> None:
     policy = DrivenEngine(product(rule()))
-    with pytest.raises(BadRule, match="is expected"):
+    with pytest.raises(BadRule, match=match):
         policy.decide(NOW, [function(0), gpu("g"), arrived(0, "a")])
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_comparison_ends_with_one_line_where_a_rule_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], workers: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "class Mine:\n    def order(self, now, batch):\n        return batch.size\n\n"
+        "    def choose(self, now, batch, offers):\n        return None\n"
+    )
+    command = ["compare", "--preset", "small", "--policies", f"{path}:Mine", "--seeds", "2", "--workers", workers]
+    assert compare(command) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "compare:" in line)
+    assert f"{path}:Mine: order raised AttributeError: " in line
+    assert f"({path}, line 3)" in line
 
 
 @pytest.mark.parametrize(("rule", "expected"), [(LeastMemory, "g"), (Failing, None)])

@@ -22,9 +22,9 @@ PROBLEM = {
 
 @dataclass
 class Platform:
-    """Answers by ``METHOD path``; keeps what it was asked."""
+    """Answers by ``METHOD path``, or what makes them of the request; keeps what it was asked."""
 
-    answers: dict[str, tuple[int, object]]
+    answers: dict[str, tuple[int, object] | Callable[[httpx.Request], tuple[int, object]]]
 
     def __post_init__(self) -> None:
         self.asked: list[tuple[str, object]] = []
@@ -34,7 +34,8 @@ class Platform:
         self.asked.append((name, json.loads(request.content) if request.content else dict(request.url.params)))
         if name not in self.answers:
             raise AssertionError(f"nobody expected {name}")
-        status, body = self.answers[name]
+        answer = self.answers[name]
+        status, body = answer(request) if callable(answer) else answer
         return httpx.Response(status, json=body)
 
 

@@ -16,6 +16,7 @@ def place(
     functions: Sequence[Sequence[float]],
     *,
     weights: Sequence[Weight] = (),
+    trainings: Sequence[Sequence[float]] = (),
     upper: float = 0.5,
     device: str = DEVICE,
 ) -> PlaceTable:
@@ -41,6 +42,9 @@ def place(
         usage_gain=raw([0.4] * f),
         degradation=raw([0.2] * f),
         weights=list(weights),
+        training_on_training=raw(trainings) if trainings else b"",
+        training_on_training_upper=raw(trainings, upper) if trainings else b"",
+        measured_trainings=bytes(j * j) if trainings else b"",
     )
 
 

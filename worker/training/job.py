@@ -64,6 +64,9 @@ class Job:
     kill_at: float | None = None
     #: Its iterations by who else trains here.
     beside: Beside = field(init=False)
+    #: Closed windows in which its guest is held back, None = it is no host; seconds for which it was stopped as a guest.
+    guest_windows: Windows | None = None
+    paused_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.beside = Beside(Pace(*self.record.alone))
@@ -145,9 +148,14 @@ class Job:
                 shared = overlaps(end - duration, end)
                 self.iterations.append((end, duration, shared))
                 self.windows.add(end, duration, shared)
+                if self.guest_windows is not None:
+                    # Functions run in them as they do outside.
+                    self.guest_windows.add(end, duration, False)
                 if not shared:
                     self.beside.add(end, duration)
         self.windows.settle(now)
+        if self.guest_windows is not None:
+            self.guest_windows.settle(now)
         while self.iterations and self.iterations[0][0] <= now - WINDOW_S:
             self.iterations.popleft()
 
@@ -188,13 +196,17 @@ class Job:
         if isinstance(self.reader, RemoteSteps):
             self.reader.close()
 
-    def report(self, checkpoint_iterations: int = 0) -> JobReport:
-        """``checkpoint_iterations``: of the last complete checkpoint in its folder."""
+    def report(self, checkpoint_iterations: int = 0, held: float | None = None, held_s: float = 0.0) -> JobReport:
+        """
+        ``checkpoint_iterations``: of the last complete checkpoint in its folder; ``held``: the part of the time in which it
+        may run as a guest, None = it is none; ``held_s``: as it counted itself.
+        """
         solo = [duration for _, duration, shared in self.iterations if not shared]
         shared = [duration for _, duration, shared in self.iterations if shared]
         windows, loss, record = self.windows, self.windows.loss, self.record
         recent, closed = windows.recent or _NOTHING, windows.reference or _NOTHING
         alone, beside = self.beside.alone, self.beside.beside
+        pair = self.guest_windows.loss if self.guest_windows is not None else None
         return JobReport(
             id=record.id,
             project=record.project,
@@ -223,7 +235,8 @@ class Job:
             closed_s=closed.mean,
             closed_n=closed.n,
             closed_sd=closed.sd,
-            suspended=self.running and proc.suspended(record.pid),
+            # One that is held back is not suspended by somebody.
+            suspended=self.running and held in (None, 1.0) and proc.suspended(record.pid),
             reason=record.reason,
             attempt=record.attempt,
             rank=record.rank,
@@ -239,4 +252,11 @@ class Job:
             beside_s=beside.mean,
             beside_n=beside.n,
             beside_se=beside.error,
+            held_s=held_s + self.paused_s,
+            guest=held is not None,
+            held=1.0 if held is None else held,
+            pair_loss=pair.mean if pair else None,
+            pair_loss_low=pair.low if pair else None,
+            pair_loss_high=pair.high if pair else None,
+            pair_windows=self.guest_windows.count if self.guest_windows is not None else 0,
         )

@@ -30,6 +30,7 @@ from worker.activity import Activity
 from worker.training import watch
 from worker.training.checkpoints import Checkpoints
 from worker.training.fences import Fences
+from worker.training.holding import Holding, wake
 from worker.training.job import Job
 from worker.training.launcher import Launcher
 from worker.training.record import TOKEN, Record, Records, begun, to_attach, to_start
@@ -110,6 +111,7 @@ class Jobs:
         #: By the keys of their records.
         self._jobs: dict[str, Job] = {}
         self._fences = Fences()
+        self._holding = Holding(records, seed=seed, share=probe_share, longest_s=probe_max_s)
 
     # ---- begin -------------------------------------------------------------------------------------------------------
 
@@ -130,6 +132,9 @@ class Jobs:
                     continue
                 if job.alive():
                     log.info("job adopted", job=record.key, pid=record.pid)
+                    if record.hosts:
+                        # A former worker may have stopped it.
+                        wake(job)
                     if not record.attached:
                         self._started(record.pid)
                 elif (code := self._records.exit_code(record)) is not None:
@@ -286,6 +291,8 @@ class Jobs:
                 self._signal_end(job, grace_s)
 
     def _signal_end(self, job: Job, grace_s: float) -> None:
+        if job is self._holding.guest:
+            self._holding.release()
         kill_at = time.monotonic() + grace_s
         if grace_s and job.kill_at is None:
             _signal(job, signal.SIGTERM)
@@ -388,9 +395,11 @@ class Jobs:
         with self._lock:
             windows = []
             for key, job in self._jobs.items():
-                at = job.windows.due(now) if job.running else None
-                if at is not None:
-                    windows.append(Due(job=key, at=at, length_s=job.windows.length_s or 0.0, side_s=job.windows.side_s))
+                for which, guest in ((job.windows, False), (job.guest_windows, True)):
+                    at = which.due(now) if job.running and which is not None else None
+                    if which is not None and at is not None:
+                        length_s, side_s = which.length_s or 0.0, which.side_s
+                        windows.append(Due(job=key, at=at, length_s=length_s, side_s=side_s, guest=guest))
             return windows
 
     def runs(self, key: str) -> bool:
@@ -398,21 +407,48 @@ class Jobs:
         with self._lock:
             return key in self._jobs and self._jobs[key].running
 
-    def closed(self, key: str, closing: Closing) -> None:
-        """The run gate was shut for one job: for the others it is a disturbance."""
+    def closed(self, key: str, closing: Closing, *, guest: bool) -> None:
+        """
+        The run gate was shut for one job, or its guest was held back: for the others, and for its windows of the other
+        kind, it is a disturbance.
+        """
         with self._lock:
             for other, job in self._jobs.items():
-                if other == key:
-                    job.windows.closed(closing)
-                else:
-                    job.windows.disturbed(closing)
+                for which, of_guest in ((job.windows, False), (job.guest_windows, True)):
+                    if which is None:
+                        continue
+                    if other == key and of_guest is guest:
+                        which.closed(closing)
+                    else:
+                        which.disturbed(closing)
+
+    def shut_guest(self, on: bool) -> None:
+        """Hold back the guest altogether for a window of its host, or let it run as before."""
+        with self._lock:
+            self._holding.shut(on)
+
+    def guest_waits(self) -> bool:
+        """Whether the guest computes nothing now."""
+        with self._lock:
+            return self._holding.waits()
+
+    def hold(self) -> None:
+        """Judge what the guest costs its host, and hold it back accordingly; called every LOOK_S of worker.training.holding."""
+        with self._lock:
+            before = self._holding.fraction
+            self._holding.look(time.time(), self._jobs.values())
+            changed = before != self._holding.fraction
+        if changed:
+            self._changed()
 
     # ---- for reports and the pool ------------------------------------------------------------------------------------
 
     def reports(self) -> list[JobReport]:
         """Of all ranks, those too whose end is not recorded yet."""
         with self._lock:
-            return [job.report(self._checkpointed(job.record)) for job in self._jobs.values()]
+            return [
+                job.report(self._checkpointed(job.record), *self._holding.reported(job)) for job in self._jobs.values()
+            ]
 
     def _checkpointed(self, record: Record) -> int:
         if record.rank or not record.attempt or record.reason:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from smore.messages.commands import StartJob
+from smore.tracking import hold
+from smore.tracking.hold import HoldFile
 from worker.child_env import MALLOC, ROOT
 from worker.training import host
 from worker.training.host import Started, Training
@@ -79,6 +81,7 @@ class Launcher:
             "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]),
             "PYTHONUNBUFFERED": "1",
             "SMORE_TRACK": str(self._records.track(record.key)),
+            hold.VARIABLE: str(self._records.hold(record.key)),
             TOKEN: record.token,
         }
         training = Training(
@@ -91,6 +94,7 @@ class Launcher:
             status=str(self._records.status(record.key)),
             log=str(self.log(record)),
         )
+        HoldFile(self._records.hold(record.key)).make()
         if self._hosted:
             return None, host.ask(self._home, training)
         child, pid = host.start(training)

@@ -150,7 +150,7 @@ class Records:
 
     def remove(self, key: str) -> None:
         """With the files beside it."""
-        for path in (self._path(key), self.track(key), self.status(key)):
+        for path in (self._path(key), self.track(key), self.hold(key), self.status(key)):
             path.unlink(missing_ok=True)
 
     def exit_code(self, record: Record) -> int | None:
@@ -160,6 +160,10 @@ class Records:
     def track(self, key: str) -> Path:
         """The file of its steps (smore/tracking/ring.py)."""
         return self._folder / f"{key}.track"
+
+    def hold(self, key: str) -> Path:
+        """The file that says whether it is held back (smore/tracking/hold.py)."""
+        return self._folder / f"{key}.hold"
 
     def status(self, key: str) -> Path:
         """The file in which its shim notes how it ended."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from smore.process import observability
+from smore.tracking.hold import GANG_S
 from worker.activity import Activity
 from worker.training.windows import Closing
 
@@ -27,6 +28,8 @@ PERIOD_S: Final = 1.0
 DEBT_S: Final = 5.0
 #: Seconds between two looks of the prober for a window that has become due.
 _LOOK_S: Final = 0.25
+#: And for a guest that is to be held back to have come to the end of its iteration.
+_GUEST_LOOK_S: Final = 0.01
 
 
 class RunGate:
@@ -151,13 +154,14 @@ class RunGate:
 class Due:
     """
     The next window of a job: from ``at`` (epoch seconds) on, quiet for ``length_s``, with ``side_s`` of open time before
-    and after.
+    and after. ``guest``: the training beside it is held back, and functions run on.
     """
 
     job: str
     at: float
     length_s: float
     side_s: float
+    guest: bool = False
 
 
 class Probed(Protocol):
@@ -166,8 +170,14 @@ class Probed(Protocol):
     def due(self) -> Sequence[Due]:
         """Of every job that runs and is measured."""
 
-    def closed(self, job: str, closing: Closing) -> None:
-        """The gate was shut for a job."""
+    def closed(self, job: str, closing: Closing, *, guest: bool) -> None:
+        """The gate was shut for a job, or its guest was held back."""
+
+    def shut_guest(self, on: bool) -> None:
+        """Hold back the guest of this GPU instance altogether, or let it run as before."""
+
+    def guest_waits(self) -> bool:
+        """Whether it computes nothing now."""
 
     def runs(self, job: str) -> bool:
         """Whether it still runs."""
@@ -232,17 +242,16 @@ class Prober:
             return min(at - now, _LOOK_S)
         closing = self._close(due)
         self._clear_at = 2 * closing.opened - closing.shut + due.length_s
-        self._jobs.closed(due.job, closing)
+        self._jobs.closed(due.job, closing, guest=due.guest)
         return 0.0
 
     def _close(self, due: Due) -> Closing:
         shut = self._clock()
-        until = shut + self._longest_s
-        self._gate.shut(until)
+        longest_s = min(self._longest_s, GANG_S) if due.guest else self._longest_s
         quiet = None
         try:
-            self._changed()
-            if self._activity.wait_idle(self._longest_s - due.length_s):
+            self._shut(due, shut + longest_s)
+            if self._quiet(due, longest_s - due.length_s):
                 quiet = self._clock()
                 end = quiet + due.length_s
                 while (left_s := end - self._clock()) > 0 and self._jobs.runs(due.job):
@@ -250,6 +259,25 @@ class Prober:
                         break
         finally:
             opened = self._clock()
-            self._gate.reopen()
-            self._changed()
+            if due.guest:
+                self._jobs.shut_guest(False)
+            else:
+                self._gate.reopen()
+                self._changed()
         return Closing(shut=shut, quiet=quiet, opened=opened)
+
+    def _shut(self, due: Due, until: float) -> None:
+        if due.guest:
+            self._jobs.shut_guest(True)
+        else:
+            self._gate.shut(until)
+            self._changed()
+
+    def _quiet(self, due: Due, within_s: float) -> bool:
+        """Whether nothing that the window keeps out runs any more, within that time."""
+        if not due.guest:
+            return self._activity.wait_idle(within_s)
+        until = self._clock() + within_s
+        while not (waits := self._jobs.guest_waits()) and self._clock() < until and not self._stopped.is_set():
+            self._stopped.wait(_GUEST_LOOK_S)
+        return waits

@@ -15,6 +15,7 @@ from smore.domain.quote import quoted
 from smore.messages.commands import StartJob
 from smore.messages.reports import Report
 from smore.redis.rendezvous import Meeting, Rendezvous
+from smore.tracking import micro_batches
 from worker.training.checkpoints import Checkpoints
 
 #: Seconds for which a rank waits for what it needs; an attempt whose ranks are not all there by then is over anyway.
@@ -83,6 +84,7 @@ class Starting:
         meeting = self._meet(command, wanted)
         visible = self._devices(command, wanted)
         length = {"SMORE_ITERATIONS": str(command.iterations)} if command.iterations else {}
+        parts = {micro_batches.VARIABLE: str(command.micro_batches)} if command.micro_batches > 1 else {}
         return {
             "RANK": str(command.rank),
             "WORLD_SIZE": str(command.world),
@@ -93,6 +95,7 @@ class Starting:
             "SMORE_ATTEMPT": str(command.attempt),
             "SMORE_CHECKPOINT": str(folder),
             **length,
+            **parts,
             **({"CUDA_VISIBLE_DEVICES": visible} if visible else {}),
         }
 

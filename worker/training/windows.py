@@ -85,6 +85,8 @@ class Windows:
         #: (when it was finished, window).
         self._fresh: deque[tuple[float, Window]] = deque()
         self._loss: Loss | None = None
+        #: Windows that began before are no reference.
+        self._renewed_at = 0.0
 
     # ---- when --------------------------------------------------------------------------------------------------------
 
@@ -134,6 +136,10 @@ class Windows:
     def disturbed(self, closing: Closing) -> None:
         """The gate was closed for another job."""
         self._closings.append(closing)
+
+    def renew(self, now: float) -> None:
+        """What else trains here has changed: windows from before are no reference for the iterations from now on."""
+        self._renewed_at = now
 
     # ---- what it says ------------------------------------------------------------------------------------------------
 
@@ -226,7 +232,7 @@ class Windows:
     @property
     def reference(self) -> Sample | None:
         """The closed iterations of the last windows."""
-        return loss.reference(list(self._windows)[-_REFERENCE:])
+        return loss.reference([window for window in self._windows if window.start >= self._renewed_at][-_REFERENCE:])
 
 
 def _disturbed(iteration: _Iteration, closing: Closing) -> bool:

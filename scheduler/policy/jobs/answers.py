@@ -5,13 +5,13 @@ from math import inf
 
 from scheduler.policy.jobs.decisions import Expected, Misfit, PublishQueue, Wait
 from scheduler.policy.jobs.explain import Refused, beside_nobody, runs, why
-from scheduler.policy.jobs.fleet import Fleet, PoolKey
-from scheduler.policy.jobs.job import Job, Phase, end_at
+from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
+from scheduler.policy.jobs.job import Ends, Job, Phase, end_at
 from scheduler.policy.jobs.knobs import JobKnobs, Passing
 from scheduler.policy.jobs.lengths import Length, Lengths
 from scheduler.policy.jobs.order import Queue
 from scheduler.policy.jobs.places import Places
-from scheduler.policy.jobs.plan import Ending, Waiting, forecast
+from scheduler.policy.jobs.plan import Ending, Forecast, Waiting
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.sharing import Waits
 from scheduler.policy.jobs.spec import JobSpec
@@ -42,7 +42,8 @@ class Outlook:
         lefts = {job.spec.id: job.left(self._lengths, at) for job in (*running, *held)}
         ends = [self._ends(running, lefts, at, most=most) for most in (False, True)]
         starts = [
-            self._starts(at, running, waiting, of, most=most) for of, most in zip(ends, (False, True), strict=True)
+            self._forecast(at, running, waiting, of, most=most).starts()
+            for of, most in zip(ends, (False, True), strict=True)
         ]
         counted: Refused = {}
         in_order = self._knobs.passing is Passing.NONE
@@ -79,11 +80,10 @@ class Outlook:
         free = sum(not self._fleet.gpus[name].jobs for name in kept.gpus) if kept is not None else 0
         return PublishQueue(jobs=entries, kept_for=kept.id if kept is not None else "", kept=free)
 
-    def starts(self, at: float) -> dict[str, float]:
+    def forecast(self, at: float, ends: Ends) -> Forecast:
         """When each job that waits is expected to start on GPU instances of its own."""
-        running = self._running()
-        lefts = {job.spec.id: job.left(self._lengths, at) for job in running}
-        return self._starts(at, running, self._waiting(), self._ends(running, lefts, at, most=False), most=False)
+        running = [job for job in self._jobs.values() if job.gpus]
+        return self._forecast(at, running, self._waiting(), {job.spec.id: ends.at(job) for job in running}, most=False)
 
     def misfit(self, spec: JobSpec) -> Misfit | None:
         """Why a job could never start on the GPU instances that there are and with its project's limit."""
@@ -160,9 +160,9 @@ class Outlook:
             guest=bool(job.beside) and any(self._fleet.gpus[name].jobs[0] != job.spec.id for name in job.gpus),
         )
 
-    def _starts(
+    def _forecast(
         self, at: float, running: list[Job], waiting: list[Job], end_ats: Mapping[str, float], *, most: bool
-    ) -> dict[str, float]:
+    ) -> Forecast:
         """When each job that waits starts, by the clock of the rule; ``most``: by 90 % lengths, as ``end_ats`` are."""
         fleet, kept = self._fleet, self._kept
         kept_gpus = kept.gpus if kept is not None else frozenset[str]()
@@ -179,14 +179,20 @@ class Outlook:
         pinned = {name for job in waiting for name in job.needs.pins}
         pins = {name: at for name in pinned if name in fleet.gpus and fleet.gpus[name].refusal() is None}
         for job in running:
-            end_at = end_ats[job.spec.id]
+            id_ = job.spec.id
+            end_at = end_ats[id_]
+            if not (job.beside or kept_gpus or pinned) and len({fleet.gpus[name].key for name in job.gpus}) == 1:
+                ends.append(Ending(end_at, fleet.gpus[job.gpus[0]].key, len(job.gpus), job.spec.project))
+                continue
             groups: dict[PoolKey | None, int] = {}
             for name in job.gpus:
                 gpu = fleet.gpus[name]
-                # Of two jobs on a GPU instance, the one that ends last makes room.
-                last = not job.beside or max(gpu.jobs, key=lambda id_: (end_ats[id_], id_)) == job.spec.id
-                usable = last and gpu.open and gpu.seen is not None and name not in kept_gpus
-                key = (gpu.seen.device, gpu.seen.mig) if usable and gpu.seen is not None else None
+                key = gpu.key if name not in kept_gpus else None
+                if len(gpu.jobs) > 1:
+                    # Of two jobs on a GPU instance, the one that ends last makes room.
+                    other = gpu.jobs[gpu.jobs[0] == id_]
+                    if (end_ats[other], other) > (end_at, id_):
+                        key = None
                 groups[key] = groups.get(key, 0) + 1
                 if name in pinned and gpu.open:
                     pins[name] = max(pins.get(name, at), end_at)
@@ -195,16 +201,20 @@ class Outlook:
         if kept is not None:
             seen = fleet.gpus[next(iter(kept.gpus))].seen
             fixed[kept.id] = kept.at, (seen.device, seen.mig) if seen is not None else None
+        pools: dict[Needs, tuple[PoolKey, ...]] = {}
+        for job in waiting:
+            if job.needs not in pools:
+                pools[job.needs] = self._pools(job)
         queue = [
             Waiting(
                 id=job.spec.id,
                 needs=job.needs,
                 project=job.spec.project,
                 length_s=seconds(job.length),
-                keys=self._pools(job),
+                keys=pools[job.needs],
                 from_at=job.not_before if job.phase is Phase.RESTING else -inf,
             )
             for job in waiting
         ]
         in_order = self._knobs.passing is Passing.NONE
-        return forecast(at, free, self._projects, ends, queue, pins, fixed, in_order=in_order)
+        return Forecast(at, free, self._projects, ends, queue, pins, fixed, in_order=in_order)

@@ -8,7 +8,7 @@ first stop running jobs that are behind others in the order; only the simulator 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from math import ceil, inf
@@ -48,12 +48,13 @@ from scheduler.policy.jobs.events import (
     TrialAsked,
 )
 from scheduler.policy.jobs.fleet import Fleet
-from scheduler.policy.jobs.job import Job, Phase
+from scheduler.policy.jobs.job import Ends, Job, Phase
 from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs, Sharing
 from scheduler.policy.jobs.lengths import Lengths
 from scheduler.policy.jobs.order import Queue
 from scheduler.policy.jobs.pairs import UNPROFILED, Pairs, Slowdown
 from scheduler.policy.jobs.places import Places
+from scheduler.policy.jobs.plan import Forecast
 from scheduler.policy.jobs.preemption import crosses_at, losers
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.restarts import after
@@ -72,10 +73,11 @@ class JobPolicy:
         self.queue = Queue(knobs, self.lengths)
         self.jobs: dict[str, Job] = {}
         self.pairs = Pairs()
-        self.partners = Partners(knobs, self.fleet, self.jobs, self.lengths, self.pairs)
+        self._ends = Ends(self.jobs, self.lengths)
+        self.partners = Partners(knobs, self.fleet, self.jobs, self._ends, self.pairs)
         self.places = Places(knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.partners)
-        #: When jobs that wait would start on GPU instances of their own, counted once in a round where somebody asks.
-        self._starts: Mapping[str, float] | None = None
+        #: When jobs that wait would start on GPU instances of their own, made once in a round where somebody asks.
+        self._forecast: Forecast | None = None
         #: Jobs in their back-off, by its end.
         self._resting: list[tuple[float, str]] = []
         #: Time that never goes back: the clock's, and what it was set back by so far.
@@ -348,7 +350,7 @@ class JobPolicy:
                 message = "Jobs before it in the order need its GPU instances."
                 decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
         self.places.check()
-        self._forget()
+        self._begin(at)
         shares = self._knobs.sharing is not Sharing.NONE
         for place, job in enumerate(self.queue, 1):
             if not self.fleet.free and not (shares and any(pool.half for pool in self.fleet.pools.values())):
@@ -357,7 +359,9 @@ class JobPolicy:
             shared = self.places.hosts_for(job, at, self._wait_s) if gpus is None and shares else None
             if shared is not None:
                 self._start(job, shared, at, place, decisions)
-                self._forget()
+                self._ends.changed(job)
+                self.partners.begin()
+                self._forecast = None
             elif gpus is not None:
                 self._start(job, Shared(gpus, (), job.parts), at, place, decisions)
                 self.partners.begin()
@@ -368,16 +372,17 @@ class JobPolicy:
                 if self.places.kept is not kept:
                     self.partners.begin()
 
-    def _forget(self) -> None:
-        """What was counted for those that might share is not true any more."""
+    def _begin(self, at: float) -> None:
+        """Nothing that was counted for those that might share is true any more."""
+        self._ends.begin(at)
         self.partners.begin()
-        self._starts = None
+        self._forecast = None
 
     def _wait_s(self, job: Job) -> float:
         """How long a job would wait for GPU instances of its own, by the plan; inf = for ever."""
-        if self._starts is None:
-            self._starts = self._outlook().starts(self._at)
-        return max(0.0, self._starts.get(job.spec.id, inf) - self._at)
+        if self._forecast is None:
+            self._forecast = self._outlook().forecast(self._at, self._ends)
+        return max(0.0, self._forecast.start_of(job.spec.id) - self._at)
 
     def _start(self, job: Job, shared: Shared, at: float, place: int, decisions: list[Decision]) -> None:
         gpus = shared.gpus
@@ -437,7 +442,7 @@ class JobPolicy:
         )
 
     def _answer(self, at: float, question: Question) -> Decision:
-        self._forget()
+        self._begin(at)
         outlook = self._outlook()
         if isinstance(question, QueueAsked):
             return outlook.publish(at, self._set_back)
@@ -446,7 +451,7 @@ class JobPolicy:
             return TrialAnswered(id=question.spec.id, gpus=(), expected=None, misfit=misfit)
         job = self.jobs[question.spec.id] = Job(JobSubmitted(spec=question.spec, submitted_at=at - self._set_back))
         self.queue.add(job, at)
-        self._forget()
+        self._begin(at)
         expected = next(job for job in outlook.publish(at, self._set_back).jobs if job.id == question.spec.id)
         at_once = expected.start_at is not None and expected.start_at[0] <= at - self._set_back
         gpus = (self.places.gpus_for(job, at) or ()) if at_once else ()

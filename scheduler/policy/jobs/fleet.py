@@ -11,6 +11,9 @@ from scheduler.policy.jobs.events import GpuSeen
 #: Jobs on a GPU instance at a time: a host, and a guest where both their owners allow it.
 TENANTS: Final = 2
 
+#: A pool: (device, whether they are slices).
+PoolKey = tuple[str, bool]
+
 
 class Needs(NamedTuple):
     """
@@ -27,16 +30,18 @@ class Needs(NamedTuple):
 
 class Gpu:
     """
-    A GPU instance: its last report, None before the first; ``jobs`` on it, the host first; ``lost`` while it is silent.
+    A GPU instance: its last report, None before the first; ``jobs`` on it, the host first; ``lost`` while it is silent;
+    ``key`` of its pool while it takes jobs.
     """
 
-    __slots__ = ("jobs", "lost", "name", "seen")
+    __slots__ = ("jobs", "key", "lost", "name", "seen")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.seen: GpuSeen | None = None
         self.jobs: list[str] = []
         self.lost = True
+        self.key: PoolKey | None = None
 
     def refusal(self) -> JobRefusal | None:
         """Why no job may have it for itself for now, None = one may."""
@@ -68,10 +73,6 @@ class Pool:
         #: That take jobs, and that there are.
         self.open = self.size = 0
         self.least_mib, self.largest_mib = inf, 0.0
-
-
-#: (device, whether they are slices).
-PoolKey = tuple[str, bool]
 
 
 class Fleet:
@@ -147,9 +148,11 @@ class Fleet:
             self.refusals[why] += sign
         if gpu.lost or gpu.seen is None:
             return
-        pool = self.pools.setdefault((gpu.seen.device, gpu.seen.mig), Pool())
+        key = gpu.seen.device, gpu.seen.mig
+        pool = self.pools.setdefault(key, Pool())
         pool.size += sign
         if gpu.open:
+            gpu.key = key if sign > 0 else None
             pool.open += sign
             if 0 < len(gpu.jobs) < TENANTS and self._willing.issuperset(gpu.jobs):
                 _index(pool.half, gpu.jobs[0], gpu.name, sign)

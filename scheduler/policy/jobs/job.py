@@ -186,3 +186,37 @@ def end_at(
             other_s = (lefts.get(id_) or other.left(lengths, at)).expected_s * other.slowdown
         others.append((other_s, job.beside_at(id_) / job.parts.factor))
     return at + end_beside(left_s * job.parts.factor, others)
+
+
+class Ends:
+    """When jobs on GPU instances are expected to have ended, as of one moment; each is counted once until it changes."""
+
+    def __init__(self, jobs: Mapping[str, Job], lengths: Lengths) -> None:
+        self._jobs, self._lengths, self._at = jobs, lengths, 0.0
+        self._lefts: dict[str, Length] = {}
+        self._ends: dict[str, float] = {}
+
+    def begin(self, at: float) -> None:
+        """Time has passed, or anything may have changed."""
+        self._at = at
+        self._lefts.clear()
+        self._ends.clear()
+
+    def at(self, job: Job) -> float:
+        """By expected lengths."""
+        id_ = job.spec.id
+        end = self._ends.get(id_)
+        if end is None:
+            # Of those beside it the length is needed too.
+            for name in (id_, *job.beside):
+                if name not in self._lefts:
+                    self._lefts[name] = self._jobs[name].left(self._lengths, self._at)
+            end = self._ends[id_] = end_at(self._jobs, job, self._lengths, self._at, self._lefts)
+        return end
+
+    def changed(self, job: Job) -> None:
+        """Who is beside it has changed: those beside it have another speed, and those beside these wait for other ends."""
+        for id_ in {job.spec.id, *job.beside}:
+            self._lefts.pop(id_, None)
+            for name in (id_, *self._jobs[id_].beside):
+                self._ends.pop(name, None)

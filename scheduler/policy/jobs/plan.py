@@ -70,8 +70,7 @@ class Ending(NamedTuple):
 Lane = tuple[tuple[PoolKey, ...], int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A job that waits, as a forecast sees it: its ``length_s``, its pools, and from when on it may start."""
 
     id: str
@@ -82,33 +81,29 @@ class Waiting:
     from_at: float
 
 
-def forecast(
-    now: float,
-    free: Mapping[PoolKey, int],
-    projects: Projects,
-    ends: Iterable[Ending],
-    waiting: Sequence[Waiting],
-    pins: Mapping[str, float],
-    fixed: Mapping[str, tuple[float, PoolKey | None]],
-    *,
-    in_order: bool,
-) -> dict[str, float]:
+class Forecast:
     """
-    When each job of ``waiting`` (in order) starts, epoch seconds; one that never could is missing.
+    The queue played forward, as far as it is asked. Jobs alike in what they need stand in one lane, so that only the first
+    of each is looked at.
 
-    ``free`` GPU instances by pool; ``ends`` of jobs that run; ``pins``: GPU instance → when it is free for a pinned
-    job; ``fixed``: job → when it starts by its reservation, and in which pool. ``in_order``: nobody passes.
+    ``free`` GPU instances by pool; ``ends`` of jobs that run; ``waiting`` in order; ``pins``: GPU instance → when it is free
+    for a pinned job; ``fixed``: job → when it starts by its reservation, and in which pool. ``in_order``: nobody passes.
+    Times in epoch seconds.
     """
-    return _Forecast(now, free, projects, ends, in_order).play(waiting, pins, fixed)
-
-
-class _Forecast:
-    """One play. Jobs alike in what they need stand in one lane, so that only the first of each is looked at."""
 
     def __init__(
-        self, now: float, free: Mapping[PoolKey, int], projects: Projects, ends: Iterable[Ending], in_order: bool
+        self,
+        now: float,
+        free: Mapping[PoolKey, int],
+        projects: Projects,
+        ends: Iterable[Ending],
+        waiting: Sequence[Waiting],
+        pins: Mapping[str, float],
+        fixed: Mapping[str, tuple[float, PoolKey | None]],
+        *,
+        in_order: bool,
     ) -> None:
-        self._now, self._projects, self._in_order = now, projects, in_order
+        self._now, self._projects, self._in_order, self._waiting = now, projects, in_order, waiting
         self._free = dict(free)
         self._held = dict(projects.held)
         #: (time, number, what ends, what joins the queue: its place).
@@ -120,43 +115,51 @@ class _Forecast:
         self._lanes: dict[Lane, list[int]] = {}
         #: Limits of projects that have one and jobs that wait.
         self._most: dict[str, float] = {}
-        self.starts: dict[str, float] = {}
+        self._starts: dict[str, float] = {}
+        self._begin(dict(pins), fixed)
 
-    def play(
-        self,
-        waiting: Sequence[Waiting],
-        pins: Mapping[str, float],
-        fixed: Mapping[str, tuple[float, PoolKey | None]],
-    ) -> dict[str, float]:
-        ready = dict(pins)
-        for place, job in enumerate(waiting):
+    def starts(self) -> Mapping[str, float]:
+        """When each job starts; one that never could is missing."""
+        while self._heap:
+            self._step()
+        return self._starts
+
+    def start_of(self, id_: str) -> float:
+        """When a job starts; inf = it never could."""
+        while id_ not in self._starts and self._heap:
+            self._step()
+        return self._starts.get(id_, inf)
+
+    def _begin(self, ready: dict[str, float], fixed: Mapping[str, tuple[float, PoolKey | None]]) -> None:
+        for place, job in enumerate(self._waiting):
             if job.id in fixed:
                 at, key = fixed[job.id]
-                self.starts[job.id] = at = max(at, self._now)
+                self._starts[job.id] = at = max(at, self._now)
                 self._push(at + job.length_s, Ending(at + job.length_s, key, job.needs.size, job.project))
             elif job.needs.pins:
                 at = max([job.from_at, self._now, *(ready.get(name, inf) for name in job.needs.pins)])
                 if at < inf:
-                    self.starts[job.id] = at
+                    self._starts[job.id] = at
                     ready |= dict.fromkeys(job.needs.pins, at + job.length_s)
             elif job.keys:
                 if job.from_at > self._now:
                     self._push(job.from_at, None, place)
                 else:
                     self._join(place, job)
-        self._start(self._now, waiting)
-        while self._heap:
-            at = self._heap[0][0]
-            while self._heap and self._heap[0][0] <= at:
-                _, _, end, place = heappop(self._heap)
-                if end is None:
-                    self._join(place, waiting[place])
-                    continue
-                if end.key is not None:
-                    self._free[end.key] = self._free.get(end.key, 0) + end.gpus
-                self._held[end.project] = self._held.get(end.project, 0) - end.gpus
-            self._start(at, waiting)
-        return self.starts
+        self._start(self._now)
+
+    def _step(self) -> None:
+        """All that happens at the next time at which anything does."""
+        at = self._heap[0][0]
+        while self._heap and self._heap[0][0] <= at:
+            _, _, end, place = heappop(self._heap)
+            if end is None:
+                self._join(place, self._waiting[place])
+                continue
+            if end.key is not None:
+                self._free[end.key] = self._free.get(end.key, 0) + end.gpus
+            self._held[end.project] = self._held.get(end.project, 0) - end.gpus
+        self._start(at)
 
     def _push(self, at: float, end: Ending | None, place: int = -1) -> None:
         self._number += 1
@@ -168,7 +171,7 @@ class _Forecast:
         self._most[limited] = most
         heappush(self._lanes.setdefault((job.keys, job.needs.size, limited), []), place)
 
-    def _start(self, at: float, waiting: Sequence[Waiting]) -> None:
+    def _start(self, at: float) -> None:
         """Start whatever fits, in order."""
         while self._lanes:
             best: tuple[int, PoolKey | None, Lane] | None = None
@@ -184,11 +187,11 @@ class _Forecast:
             if best is None or best[1] is None:
                 return
             place, chosen, lane = best[0], best[1], best[2]
-            job = waiting[place]
+            job = self._waiting[place]
             heappop(self._lanes[lane])
             if not self._lanes[lane]:
                 del self._lanes[lane]
             self._free[chosen] -= job.needs.size
             self._held[job.project] = self._held.get(job.project, 0) + job.needs.size
-            self.starts[job.id] = at
+            self._starts[job.id] = at
             self._push(at + job.length_s, Ending(at + job.length_s, chosen, job.needs.size, job.project))

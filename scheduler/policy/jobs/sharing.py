@@ -20,13 +20,13 @@ share. The settings of the publication have points 1, 2 and 5, because they hold
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from scheduler.policy.jobs.decisions import Beside, PairRefusal
 from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
-from scheduler.policy.jobs.job import Job, Phase, end_at
+from scheduler.policy.jobs.job import Ends, Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs, Sharing
-from scheduler.policy.jobs.lengths import Lengths
 from scheduler.policy.jobs.pairs import Host, Pairs, Slowdown, ends, share_now, wait_for
 from scheduler.policy.jobs.spec import MicroBatches
 
@@ -43,18 +43,29 @@ class Shared(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A host with the GPU instances that it could give, both slowdowns, and its time left as it runs now."""
+    """
+    A host with the GPU instances that it could give, both slowdowns, and its time left as it runs now; ``gain``: the work
+    that the two do together of what one does alone.
+    """
 
     host: Job
     names: Sequence[str]
     own: Slowdown
     its: Slowdown
     left_s: float
+    gain: float
 
-    @property
-    def gain(self) -> float:
-        """Work that the two do together of what one does alone."""
-        return 1 / self.own.expected + 1 / self.its.expected
+
+class Choice(NamedTuple):
+    """
+    Hosts that a newcomer could have together, and what matters of them whatever its length: whether it and one of them
+    would do ``little`` together, and ``left_s`` of all of them.
+    """
+
+    candidates: Sequence[Candidate]
+    hosts: Sequence[Host]
+    little: bool
+    left_s: float
 
 
 class Doubt(NamedTuple):
@@ -76,19 +87,22 @@ _Kind = tuple[Needs, str, float, MicroBatches, PoolKey, bool]
 class Partners:
     """The state of a rule, to choose a job's hosts from."""
 
-    def __init__(self, knobs: JobKnobs, fleet: Fleet, jobs: Mapping[str, Job], lengths: Lengths, pairs: Pairs) -> None:
-        self._knobs, self._fleet, self._jobs, self._lengths, self._pairs = knobs, fleet, jobs, lengths, pairs
+    def __init__(self, knobs: JobKnobs, fleet: Fleet, jobs: Mapping[str, Job], ends: Ends, pairs: Pairs) -> None:
+        self._knobs, self._fleet, self._jobs, self._ends, self._pairs = knobs, fleet, jobs, ends, pairs
         #: Good until somebody starts or ends, time passes, or something else is kept.
         self._candidates: dict[_Kind, list[Candidate]] = {}
         self._refusals: dict[_Kind, tuple[Counter[PairRefusal], tuple[Candidate, PairRefusal] | None]] = {}
-        self._lefts: dict[str, float] = {}
+        self._tried: dict[_Kind, list[Choice]] = {}
         self._spares: dict[tuple[Needs, PoolKey, bool], list[str]] = {}
+        #: GPU instances of a pool with room for a guest.
+        self._half: dict[PoolKey, int] = {}
 
     def begin(self) -> None:
         """Something may have changed since the last look."""
         self._candidates.clear()
         self._refusals.clear()
-        self._lefts.clear()
+        self._tried.clear()
+        self._half.clear()
         self._spares.clear()
 
     def may_share(self, job: Job) -> bool:
@@ -178,7 +192,7 @@ class Partners:
         if own is None or its is None:
             return PairRefusal.UNPROFILED, None
         own = Slowdown(own.expected * parts.factor, own.most * parts.factor)
-        candidate = Candidate(host, names, own, its, self._left_s(host, at))
+        candidate = Candidate(host, names, own, its, self._ends.at(host) - at, 1 / own.expected + 1 / its.expected)
         if not kept.isdisjoint(host.gpus):
             return PairRefusal.KEPT, candidate
         if self._pairs.was_worse(device, job.spec.workload, host.spec.workload):
@@ -192,18 +206,12 @@ class Partners:
         fitting = [name for name in names if self._room_mib(name) >= host.parts.memory_mib + parts.memory_mib]
         if not fitting:
             return PairRefusal.MEMORY, candidate
-        return None, candidate._replace(names=fitting)
+        return None, candidate if len(fitting) == len(names) else candidate._replace(names=fitting)
 
     def _room_mib(self, name: str) -> float:
         """What two on a GPU instance may have together."""
         seen = self._fleet.gpus[name].seen
         return seen.memory_mib * (1 - self._knobs.spare_part) - 2 * seen.context_mib if seen is not None else 0.0
-
-    def _left_s(self, host: Job, at: float) -> float:
-        left_s = self._lefts.get(host.spec.id)
-        if left_s is None:
-            left_s = self._lefts[host.spec.id] = end_at(self._jobs, host, self._lengths, at, {}) - at
-        return left_s
 
     def _of_pool(self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]) -> list[Candidate]:
         """In the order of the setting, as far as it does not depend on the newcomer's length."""
@@ -235,26 +243,50 @@ class Partners:
     ) -> Shared | None:
         spare = self._spare(job.needs, key, kept)
         lacking = job.needs.size - len(spare)
-        if lacking <= 0 or sum(map(len, self._fleet.pools[key].half.values())) < lacking:
+        if key not in self._half:
+            self._half[key] = sum(map(len, self._fleet.pools[key].half.values()))
+        if lacking <= 0 or self._half[key] < lacking:
+            return None
+        if self._knobs.sharing is Sharing.GAIN:
+            for choice in self._choices(job, parts, key, at, kept, lacking):
+                if self._doubt_of(job, parts, choice, wait_s) is None:
+                    return self._shared(parts, spare, choice.candidates, lacking)
             return None
         candidates = self._of_pool(job, parts, key, at, kept)
-        if not candidates:
-            return None
-        if self._knobs.sharing is not Sharing.GAIN:
-            chosen = self._enough(self._published(job, candidates), lacking)
-            return self._shared(parts, spare, chosen, lacking) if chosen else None
-        before = 0.0
-        for place, candidate in enumerate(candidates):
-            # Of hosts with the same gain none is better than the first.
-            if candidate.gain == before:
-                continue
-            before = candidate.gain
-            chosen = self._enough(candidates[place:], lacking)
-            if not chosen:
-                return None
-            if self._dynamic(job, parts, chosen, wait_s) is None:
-                return self._shared(parts, spare, chosen, lacking)
-        return None
+        chosen = self._enough(self._published(job, candidates), lacking) if candidates else []
+        return self._shared(parts, spare, chosen, lacking) if chosen else None
+
+    def _choices(
+        self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str], lacking: int
+    ) -> list[Choice]:
+        """Those of SMore's rule, in the order in which they are tried; of hosts with the same gain none is better than the first."""
+        kind = job.needs, job.spec.workload, job.spec.share, parts, key, bool(kept)
+        choices = self._tried.get(kind)
+        if choices is None:
+            choices = self._tried[kind] = []
+            candidates = self._of_pool(job, parts, key, at, kept)
+            before = 0.0
+            for place, candidate in enumerate(candidates):
+                if candidate.gain == before:
+                    continue
+                before = candidate.gain
+                chosen = self._enough(candidates[place:], lacking)
+                if not chosen:
+                    break
+                choices.append(self._choice(parts, chosen))
+        return choices
+
+    def _choice(self, parts: MicroBatches, chosen: Sequence[Candidate]) -> Choice:
+        slowest = max(one.own.expected for one in chosen)
+        return Choice(
+            candidates=chosen,
+            hosts=[
+                Host(one.left_s, one.own.expected / parts.factor, max(1.0, one.its.expected / one.host.besides))
+                for one in chosen
+            ],
+            little=any(1 / slowest + 1 / one.its.expected < self._knobs.least_gain for one in chosen),
+            left_s=sum(one.left_s for one in chosen),
+        )
 
     def _published(self, job: Job, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         """Those that the paper's test lets through, the smallest mean end first; without a test all of them."""
@@ -274,22 +306,18 @@ class Partners:
             return None
         if self._knobs.sharing is Sharing.PAIR:
             return None if self._published(job, chosen) else PairRefusal.WAITING
-        knobs, left_s = self._knobs, job.length.expected_s
-        slowest = max(one.own.expected for one in chosen)
-        little = any(1 / slowest + 1 / one.its.expected < knobs.least_gain for one in chosen)
-        wait = wait_s(job)
-        if little and left_s > knobs.short_part * wait:
+        return self._doubt_of(job, parts, self._choice(parts, chosen), wait_s)
+
+    def _doubt_of(self, job: Job, parts: MicroBatches, choice: Choice, wait_s: Waits) -> PairRefusal | None:
+        """What stands against a choice by the times; memory, owners and predictions do not."""
+        left_s, wait = job.length.expected_s, wait_s(job)
+        most_s = self._knobs.short_part * wait if choice.little else inf
+        if left_s > most_s:
             return PairRefusal.LITTLE
-        hosts = [
-            Host(one.left_s, one.own.expected / parts.factor, max(1.0, one.its.expected / one.host.besides))
-            for one in chosen
-        ]
-        end, host_ends = ends(left_s * parts.factor, hosts)
-        if little and end > knobs.short_part * wait:
+        end, host_ends = ends(left_s * parts.factor, choice.hosts)
+        if end > most_s:
             return PairRefusal.LITTLE
-        if end + sum(host_ends) >= wait + left_s + sum(one.left_s for one in chosen):
-            return PairRefusal.WAITING
-        return None
+        return PairRefusal.WAITING if end + sum(host_ends) >= wait + left_s + choice.left_s else None
 
     @staticmethod
     def _enough(candidates: Sequence[Candidate], lacking: int) -> list[Candidate]:

@@ -25,6 +25,22 @@ MEANINGS: Final[Mapping[str, str]] = {
 }
 
 
+#: Headings of columns.
+HEADINGS: Final[Mapping[str, str]] = {
+    "jct": "completion",
+    "jct_median": "median",
+    "jct_p99": "P99",
+    "wait": "wait",
+    "wait_median": "median wait",
+    "wait_p99": "P99 wait",
+    "makespan": "makespan",
+    "slowdown_max": "worst slowdown",
+    "gpu_share": "GPU share",
+    "failed": "failed",
+    "restarts": "restarts",
+    "preemptions": "preemptions",
+    "guests": "guests",
+}
 #: Of these more is better, of all others less.
 MORE: Final = ("gpu_share",)
 

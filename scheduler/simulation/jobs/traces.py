@@ -109,7 +109,7 @@ def jobs(document: Mapping[str, object], gpus: int, seed: int, among: Sequence[P
     elif kind == "pollux":
         workloads = _pollux(path)
         chosen = [
-            replace(job, seconds=HOUR_S * _log_uniform(draw, *GPU_HOURS[CLASSES[job.model]]) / job.gpus)
+            replace(job, seconds=HOUR_S * _log_uniform(draw, *GPU_HOURS[CLASSES[job.model]]) / min(job.gpus, most_gpus))
             for job in workloads[seed % len(workloads)]
         ]
     else:

@@ -87,7 +87,7 @@ class Reader:
 
     def invocations(
         self,
-        project: str,
+        project: str | None,
         *,
         function: str | None = None,
         state: State | None = None,
@@ -95,12 +95,13 @@ class Reader:
         cursor: str | None = None,
     ) -> tuple[list[PastInvocation], str | None]:
         """
-        The newest first, and the cursor of the next page, None after the last. ``function`` is the name without the
-        project.
+        The newest first, and the cursor of the next page, None after the last. ``project`` None = of all projects;
+        ``function`` is the name without the project.
         """
 
         def narrow(query: Select[Any]) -> Select[Any]:
-            query = query.where(InvocationRow.project == project)
+            if project is not None:
+                query = query.where(InvocationRow.project == project)
             if function is not None:
                 query = query.where(InvocationRow.function == function)
             if state is not None:
@@ -112,13 +113,18 @@ class Reader:
         page = self._all(PastInvocation, InvocationRow, narrow)
         return page[:limit], page[limit - 1].id if len(page) > limit else None
 
-    def cold_starts(self, project: str, ids: Sequence[str]) -> dict[str, bool]:
-        """Whether the last attempt of each invocation was a cold start; without those of which that is not known."""
+    def cold_starts(self, project: str | None, ids: Sequence[str]) -> dict[str, bool]:
+        """
+        Whether the last attempt of each invocation was a cold start; without those of which that is not known.
+        ``project`` None = of any.
+        """
         query = (
             select(ExecutionRow.invocation, ExecutionRow.cold)
-            .where(ExecutionRow.invocation.in_(ids), ExecutionRow.project == project, ExecutionRow.cold.is_not(None))
+            .where(ExecutionRow.invocation.in_(ids), ExecutionRow.cold.is_not(None))
             .order_by(ExecutionRow.attempt)
         )
+        if project is not None:
+            query = query.where(ExecutionRow.project == project)
         with self._connect() as connection:
             return {invocation: bool(cold) for invocation, cold in connection.execute(query)}
 

@@ -18,6 +18,7 @@ class PastInvocation:
     """
 
     id: str
+    project: str
     function: str
     revision: int
     state: State

@@ -9,13 +9,15 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from msgspec import structs
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from api.app import Application
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, Profile
-from smore.messages.reports import Report, UnregisteredProcess, encode_report
+from smore.domain.job import JobRequest
+from smore.messages.reports import JobReport, Report, UnregisteredProcess, encode_report
 from smore.postgres.audit import Audit, Change, Wanted
 from smore.postgres.catalog import Store
 from smore.process.settings import Settings
@@ -70,6 +72,29 @@ def submit(client: httpx.Client) -> httpx.Response:
 def ok(response: httpx.Response) -> Any:
     assert response.is_success, response.text
     return response.json() if response.content else None
+
+
+def report_gpu(redis_client: "redis.Redis", config: Settings, **of: Any) -> None:
+    """The report of a GPU instance ``gpu9``."""
+    report = Report(
+        gpu="gpu9",
+        boot="b",
+        at=0.0,
+        kind="cuda",
+        device="H",
+        sharing_mode="time-slice",
+        slots=8,
+        memory_total_mib=1,
+        memory_used_mib=0,
+        utilisation=0,
+        utilisation_counter="n",
+        function_utilisation=0,
+        running=0,
+        **of,
+    )
+    Queue(redis_client, config.redis.prefix, config.queue).report(
+        "gpu9", encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[]
+    )
 
 
 #: What the leader says of every invocation that is asked for: it would run at once.
@@ -169,6 +194,39 @@ def test_a_drained_gpu_instance_says_when_it_is_empty(http: httpx.Client) -> Non
     assert not ok(http.get("/v1/gpus"))["gpus"][0]["draining"]
 
 
+def test_operators_see_the_trainings_of_all_projects(
+    http: httpx.Client, other: httpx.Client, config: Settings, redis_client: "redis.Redis", store: Store
+) -> None:
+    mine = store.jobs.submit("default", "mine", JobRequest(argv=("zoo.train",)))
+    theirs = store.jobs.submit("other", "theirs", JobRequest(argv=("zoo.train",)))
+
+    def listed(client: httpx.Client, **query: str) -> list[tuple[str, str]]:
+        return [(job["project"], job["name"]) for job in ok(client.get("/v1/jobs", params=query))["jobs"]]
+
+    both = [("other", "theirs"), ("default", "mine")]
+    assert listed(http) == both[1:]
+    assert listed(http, all_projects="true") == both
+    assert listed(http, project="other") == listed(other) == both[:1]
+    problem(other.get("/v1/jobs", params={"all_projects": "true"}), 403, "forbidden")
+    problem(other.get("/v1/invocations", params={"all_projects": "true"}), 403, "forbidden")
+    problem(http.get("/v1/jobs", params={"all_projects": "true", "project": "other"}), 422, "invalid_spec")
+
+    training = JobReport(id=theirs.id, project="other", state="running", pid=1, memory_mib=0.0, iterations=0)
+    report_gpu(redis_client, config, jobs=[training, structs.replace(training, id=mine.id, state="ended")])
+    ok(http.post("/v1/gpus/gpu9/drain"))
+
+    def shown(client: httpx.Client) -> dict[str, Any]:
+        return next(gpu for gpu in ok(client.get("/v1/gpus"))["gpus"] if gpu["id"] == "gpu9")
+
+    gpu = shown(http)
+    assert (gpu["draining"], gpu["drained"], gpu["trainings"]) == (True, False, 1), "somebody would unplug it"
+    assert gpu["jobs"] == shown(other)["jobs"] == [{"id": theirs.id, "project": "other"}]
+    report_gpu(redis_client, config, jobs=[structs.replace(training, id=mine.id, project="default")])
+    assert [(shown(client)["trainings"], len(shown(client)["jobs"])) for client in (http, other)] == [(1, 1), (1, 0)]
+    report_gpu(redis_client, config, jobs=[structs.replace(training, state="ended")])
+    assert (shown(http)["drained"], shown(http)["trainings"], shown(http)["jobs"]) == (True, 0, [])
+
+
 def test_boosts_and_pins_are_kept_shown_and_taken_back(
     http: httpx.Client, other: httpx.Client, config: Settings, redis_client: "redis.Redis"
 ) -> None:
@@ -209,25 +267,7 @@ def test_a_process_that_nobody_registered_is_listed_and_allowed(
     http: httpx.Client, platform: FakePlatform, config: Settings, redis_client: "redis.Redis"
 ) -> None:
     stranger = UnregisteredProcess(pid=4711, start=99, memory_mib=512.0, name="python")
-    report = Report(
-        gpu="gpu9",
-        boot="b",
-        at=0.0,
-        kind="cuda",
-        device="H",
-        sharing_mode="time-slice",
-        slots=8,
-        memory_total_mib=1,
-        memory_used_mib=0,
-        utilisation=0,
-        utilisation_counter="n",
-        function_utilisation=0,
-        running=0,
-        strangers=[stranger],
-    )
-    Queue(redis_client, config.redis.prefix, config.queue).report(
-        "gpu9", encode_report(report), ttl_s=60, lease_s=2, cursor="", running=[]
-    )
+    report_gpu(redis_client, config, strangers=[stranger])
     shown = next(gpu for gpu in ok(http.get("/v1/gpus"))["gpus"] if gpu["id"] == "gpu9")
     assert shown["strangers"] == [{"pid": 4711, "name": "python", "memory_mib": 512.0, "allowed": False}]
     ok(http.post("/v1/gpus/gpu9/allow", json={"pid": 4711}))

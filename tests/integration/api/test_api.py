@@ -1230,7 +1230,7 @@ def test_predictions(
 ) -> None:
     ask = {"job": "t0/s/training/8", "function": "f0/s"}
     assert http.get("/v1/predictor").json()["version"] == 0
-    assert http.get("/v1/predictions", params=ask).json() == {"version": 0, "predictions": []}
+    assert http.get("/v1/predictions", params=ask).json() == {"version": 0, "predictions": [], "pairs": []}
     weights = [Weight("training", 2, "t0", "f0", 1.5), Weight("functions", 2, "f0", "f0", 2.0)]
     table = Table(version=7, source="test", created_at=0.0, places=[place([[0.1]], [[0.3]], [[0.5]], weights=weights)])
     Tables(redis_client, config.redis.prefix).publish(table)
@@ -1251,8 +1251,37 @@ def test_predictions(
     problem(http.get("/v1/predictions", params=ask | {"k": "9"}), 422, "invalid_input")
     problem(http.get("/v1/predictions", params=ask | {"job": "0" * 32}), 404, "not_found")
     problem(http.get("/v1/predictions", params=ask | {"function": "Bert/"}), 422, "invalid_spec")
+    problem(http.get("/v1/predictions", params={"job": ask["job"]}), 422, "invalid_input")
     redis_client.set(f"{config.redis.prefix}degradation:table", b"cut")
     problem(http.get("/v1/predictor"), 503, "unavailable")
+
+
+def test_predictions_of_two_trainings(
+    http: httpx.Client, store: Store, redis_client: "redis.Redis", config: Settings, platform: FakePlatform
+) -> None:
+    ask = {"training": "t0/s/training/8", "beside": "t1/s/training/8"}
+    assert http.get("/v1/predictions", params=ask).json() == {"version": 0, "predictions": [], "pairs": []}
+    both = place([[0.1], [0.1]], [[0.3], [0.3]], [[0.5]], trainings=[[0.9, 0.2], [0.4, 0.8]])
+    without = place([[0.1], [0.1]], [[0.3], [0.3]], [[0.5]], device="another device")
+    tables = Tables(redis_client, config.redis.prefix)
+    tables.publish(Table(version=7, source="test", created_at=0.0, places=[both, without]))
+    (known, unknown) = http.get("/v1/predictions", params=ask).json()["pairs"]
+    assert (known["known"], known["measured"], unknown["known"]) == (True, False, False)
+    assert (known["training_degradation"], known["beside_degradation"]) == (0.2, 0.4)
+    assert (known["training_degradation_upper"], known["beside_degradation_upper"]) == pytest.approx((0.7, 0.9))
+    assert unknown["training_degradation"] is None
+    places = http.get("/v1/predictor").json()["places"]
+    assert [found["measured_trainings"] for found in places] == [0, None]
+    # Of a job: its workload, on the device where it runs.
+    job = placed(store, "t", [GPU], workload="t0/s/training/8")
+    pairs = http.get("/v1/predictions", params=ask | {"training": job.id}).json()["pairs"]
+    assert {pair["training"] for pair in pairs} == {"t0/s/training/8"}
+    unnamed = placed(store, "u", [GPU])
+    problem(http.get("/v1/predictions", params=ask | {"training": unnamed.id}), 422, "invalid_input")
+    problem(http.get("/v1/predictions", params=ask | {"beside": "t1/s/function/8"}), 422, "invalid_spec")
+    problem(http.get("/v1/predictions", params=ask | {"beside": ""}), 422, "invalid_spec")
+    problem(http.get("/v1/predictions", params=ask | {"beside": "0" * 32}), 404, "not_found")
+    problem(http.get("/v1/predictions", params=ask | {"job": "t0/s/training/8"}), 422, "invalid_input")
 
 
 # ---- explain and ask -------------------------------------------------------------------------------------------------

@@ -22,11 +22,13 @@ from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
 from smore.domain.override import Override
+from smore.domain.placement_rule import Offer, WaitingBatch
 from smore.messages.degradation import Table
 from smore.messages.reasons import DryRunAnswer, decode_answer
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, WarmInstance, WarmState, encode_report
 from smore.messages.results import Result, encode_result
 from smore.messages.stream import Asked, Dispatched, decode
+from smore.process import observability as metrics
 from smore.process.settings import QueueSettings, SchedulerSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.fleet import Fleet
@@ -193,6 +195,39 @@ def test_a_policy_that_checks_sms_does_not_lead_where_no_counter_tells_them(
     )
     leader.lead()
     assert redis_client.get(f"{PREFIX}leader") is None, "nor does it take it again"
+
+
+class Broken:
+    """A placement rule that cannot choose."""
+
+    def order(self, now: float, batch: WaitingBatch) -> float:
+        del now
+        return batch.deadline_at
+
+    def choose(self, now: float, batch: WaitingBatch, offers: Sequence[Offer]) -> Offer | None:
+        del now, batch, offers
+        raise KeyError("nothing is known")
+
+
+def test_the_platforms_own_rule_goes_on_where_an_operators_fails(redis_client: "redis.Redis", queue: Queue) -> None:
+    heartbeat(queue)
+    id_ = submit(queue)
+    knobs = replace(PRESETS["smore-product"], name="mine:Broken", rule=Broken())
+    before, stop = failures(), threading.Event()
+    leader = Leader(redis_client, CONFIG, stop, lambda: Engine(knobs), knobs, prewarms=False, without_rule=Engine)
+    thread = threading.Thread(target=leader.lead, daemon=True)
+    thread.start()
+    assert message(redis_client, queue) == [[id_, 1]]
+    stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert failures() == before + 1
+
+
+def failures() -> float:
+    value = metrics.SCHEDULER.get_sample_value("smore_placement_rule_failures_total")
+    assert value is not None
+    return value
 
 
 def test_standby_takes_over(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:

@@ -33,6 +33,16 @@ def test_the_last_line_has_figures_intervals_and_claims(tmp_path: Path, capsys: 
     assert document["claims"]["jct.srsf"].startswith("mean completion of sjf lower than srsf's:")
     assert len((out / "rows.csv").read_text().splitlines()) == 1 + 4 * 3
 
+    page = (out / "index.html").read_text()
+    assert "mean completion of sjf lower than fifo-backfill&#x27;s" in page
+    assert 'data-label="worst slowdown"' in page and "@media (max-width: 640px)" in page
+    assert "prefers-color-scheme: dark" in page and "<script" not in page
+    assert page.count("data:image/svg+xml;base64,") == 1 and "after figure" not in page
+    assert '<a href="table.csv">' in page and '<a href="rows.csv">' in page
+    table = (out / "table.csv").read_text().splitlines()
+    assert table[0] == "policy,metric,mean,low,high"
+    assert float(table[1].split(",")[2]) == pytest.approx(figures["jct.sjf"], rel=1e-4)
+
 
 def test_a_preset_of_several_truths_says_the_worst_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--policies", "smore-jobs,sjf-bsbf,sjf", "--seeds", "2", "--predictor", "noise=0.25"]
@@ -48,6 +58,8 @@ def test_a_preset_of_several_truths_says_the_worst_ratio(tmp_path: Path, capsys:
     assert worst == max(value for name, value in ratios.items() if not name.endswith((".low", ".high")))
     assert figures["worst_ratio.smore_jobs.sjf.low"] <= worst <= figures["worst_ratio.smore_jobs.sjf.high"]
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + 2 * 2 * 3
+    page = (tmp_path / "index.html").read_text()
+    assert "Ratio of mean completions by slowdown" in page and page.count("data:image/svg+xml;base64,") == 2
     assert main([*command, "--seeds", "1"]) == 0
     assert "mean completion of smore-jobs over the others':" in capsys.readouterr().out
 
@@ -76,6 +88,9 @@ def test_without_json_a_table_is_shown(capsys: pytest.CaptureFixture[str]) -> No
         (["--policies", "sjf:patience_s=-1"], "patience_s"),
         (["--policies", "sjf,sjf"], "each once"),
         (["--worlds", "3"], "worlds: it is for functions"),
+        (["--open"], "--open shows the page of --out"),
+        (["--trace", "load=-1"], "trace.load"),
+        (["--trace", "lode=1"], "lode"),
         (["--lengths", "-1"], "lengths"),
         (["--truth", "digest"], "truth"),
         (["--predictor", "kind=exact"], "noise=NUMBER is all"),

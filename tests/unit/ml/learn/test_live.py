@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ml.learn.live import MIN_RUNS, History, Job, Observed, Run, Window, live_rows, parse
+from ml.learn.live import MIN_RUNS, History, Job, Observed, Pair, Run, Window, live_rows, parse
 from ml.measure.rows import BadRow
 from tests.support.measured import PLACE, alone_s, function, solo, training
 
@@ -16,7 +16,8 @@ T0 = 1_790_000_000.0
 HERE = PLACE.key
 F, T = function("bert", 2), training("vgg16", 8)
 G = function("vgg16", 8)
-ALONE = {HERE: {F: solo(F), G: solo(G), T: solo(T)}}
+U = training("bert", 8)
+ALONE = {HERE: {F: solo(F), G: solo(G), T: solo(T), U: solo(U)}}
 JOB = Job(id="j1", gpus=("cpu0",), workload=T, created=T0 - 60, began=T0 - 59, ended=math.inf)
 
 
@@ -104,6 +105,36 @@ def test_a_run_counts_once() -> None:
 def test_what_is_no_sample(changes: dict[str, Any], why: str) -> None:
     assert rows(runs(**changes)) == []
     assert passed(runs(**changes)) == {why: MIN_RUNS}
+
+
+def pair(**changes: Any) -> Pair:
+    """``T`` beside ``U``: half as long again."""
+    made = Pair(training=T, beside=U, place=HERE, at=T0, alone_s=0.1, beside_s=0.15, by_profile=False)
+    return replace(made, **changes)
+
+
+def test_a_training_beside_a_training() -> None:
+    both = History(pairs=[pair(), pair(training=U, beside=T, beside_s=0.3, by_profile=True)])
+    first, second = live_rows(both, ALONE).rows
+
+    assert first.cell == (HERE, "trainings", T, (U,))
+    assert (first.degradation, first.alone_from, first.at) == (pytest.approx(0.5), "live", T0)
+    assert (second.victim, second.degradation, second.alone_from) == (U, pytest.approx(2.0), "profile")
+    assert parse(first.document()) == first
+    # One row an hour of a cell; what it has counted does not count again.
+    later = History(
+        pairs=[pair(), pair(at=T0 + 10), pair(at=T0 + 4000, beside_s=0.2), pair(at=T0 + 4001, beside_s=0.4)]
+    )
+    assert live_rows(History(pairs=[pair(), pair(at=T0 + 10)]), ALONE, [first]).rows == []
+    (third,) = live_rows(later, ALONE, [first]).rows
+    assert (third.n, third.degradation) == (3, pytest.approx(1.5))
+
+
+def test_a_pair_of_trainings_that_nobody_names_or_profiled_is_no_sample() -> None:
+    pairs = [pair(beside=None), pair(place=("another device", HERE[1])), pair(beside=training("bert", 2))]
+
+    assert live_rows(History(pairs=pairs), ALONE).rows == []
+    assert live_rows(History(pairs=pairs), ALONE).passed == {"pair: job not named": 1, "pair: not profiled here": 2}
 
 
 def test_another_sharing_mode_never_comes_together() -> None:
@@ -268,6 +299,14 @@ def test_iterations_alone_of_the_same_job_are_the_better_reference() -> None:
 
     (row,) = trainings(BUSY, earlier, window())
     assert (row.alone_s, row.alone_n, row.alone_from) == (0.21, 100, "live")
+
+
+def test_iterations_beside_another_training_are_no_reference() -> None:
+    earlier = window(end=T0 - 10, shared_count=0, solo_count=100, solo_s=0.21)
+    guest = Job(id="j2", gpus=("cpu0",), workload=U, created=T0 - 60, began=T0 - 59, ended=T0 - 15)
+
+    (row,) = trainings(BUSY, earlier, window(), jobs=(LASTING, guest))
+    assert row.alone_from == "profile"
 
 
 def test_windows_overlap_but_iterations_count_once() -> None:

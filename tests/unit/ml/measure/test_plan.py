@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from ml.measure.plan import Amounts, Plan, Run
-from ml.measure.rows import Role
+from ml.measure.rows import Role, Workload
 from zoo.model import NAMES
 
 
@@ -40,6 +40,27 @@ def test_functions_beside_functions_are_every_pair_once() -> None:
     runs = list(PLAN.functions())
     assert len(runs) == 64
     assert len({frozenset(run.members) for run in runs}) == 64
+
+
+def test_trainings_beside_trainings_are_every_pair_once() -> None:
+    runs = list(PLAN.trainings())
+    assert len(runs) == len({frozenset(run.members) for run in runs}) == 32 * 33 // 2
+    assert all(run.trainings for run in runs)
+    appearances = Counter(member for run in runs[:128] for member in run.members)
+    assert len(appearances) == 32
+    assert max(appearances.values()) <= 2 * min(appearances.values())
+
+
+def test_named_trainings_are_all_paired_before_the_plans_own() -> None:
+    named = [Workload(model="bert", preset="cpu-wait-0.6", role="training", batch=batch) for batch in (1, 2)]
+    nothing = Amounts(pairs=0, functions=0, several=0, trainings=128, named=named, repeated_trainings=20)
+    runs = PLAN.runs(nothing)
+    assert len(runs) == len(set(runs)) == 3 + 128 + 20 * 4
+    assert [run.members for run in runs if not run.repeat][:3] == [
+        (named[0], named[0]),
+        (named[0], named[1]),
+        (named[1], named[1]),
+    ]
 
 
 def test_the_kinds_are_mixed_and_repeats_follow_their_first() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ml.measure import device, processes, profile, rows
+from ml.measure.plan import Run
 from ml.measure.rows import BadRow, DeviceMode
 from smore.process.device_name import cpu_partition
 from tests.support.measured import function, solo, training
@@ -92,6 +93,72 @@ def test_a_process_that_died_while_it_rested_is_no_fault_of_the_run(tmp_path: Pa
         assert other.pid != bert.pid
     finally:
         members.end()
+
+
+class Timed(Stub):
+    """Members whose iterations take 0.1 s alone and 0.15 s while another runs too; they note when they ran."""
+
+    def start(self, argv: Sequence[str], role: rows.Role) -> "subprocess.Popen[str]":
+        program = (
+            f"import json, sys\nlog = open({str(self._log)!r}, 'a', buffering=1)\nprint('{{}}', flush=True)\nfor line"
+            " in sys.stdin:\n    asked = json.loads(line)\n    window = asked.get('until', 0) - asked.get('from', 0)\n"
+            f"    if window: print({argv[argv.index('--model') + 1]!r}, round(window, 3), asked['wait_s'], file=log)\n"
+            "    seconds = 0.15 if window > 0.9 else 0.1\n"
+            "    print(json.dumps({'seconds': [seconds] * 4, 'busy_s': 0.4}), flush=True)\n"
+        )
+        return subprocess.Popen(
+            [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def watch(self, pids: Sequence[int]) -> device.Watch:
+        return Quiet()
+
+
+class Quiet:
+    def usage(self) -> device.Usage:
+        return device.Usage(total=0.5, memory=None, foreign=0.01)
+
+
+def test_two_trainings_are_measured_by_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, together, alone again: the control has both sides of the window."""
+    monkeypatch.setattr(profile, "WARM_UP_S", 0.0)
+    log, out = tmp_path / "log", tmp_path / "rows.jsonl"
+    stage = Timed(log)
+    light = replace(training("vgg16", 2), preset="cpu-wait-0.6")
+    for workload in (TRAINING, light):
+        alone = solo(workload, place=stage.place)
+        rows.write(out, replace(alone, timing=replace(alone.timing, mean=0.1), input_wait_s=0.03))
+    campaign = profile.Campaign(stage, out, window_s=1.0, command="")
+    try:
+        campaign.measure(Run(members=(TRAINING, light)))
+    finally:
+        campaign.end()
+    assert not campaign.failed
+    row = rows.read(out)[-1]
+    assert isinstance(row, rows.Colocation)
+    assert row.kind == "trainings"
+    assert [(member.timing.mean, member.control.mean, member.control.n) for member in row.members] == [
+        pytest.approx((0.15, 0.1, 8))
+    ] * 2
+    ran = [(line.split()[0], float(line.split()[1])) for line in log.read_text().splitlines()]
+    each = [("bert", 0.8), ("vgg16", 0.8)]
+    assert ran[:2] == ran[4:] == each
+    assert sorted(ran[2:4]) == [("bert", 1.0), ("vgg16", 1.0)]
+
+
+def test_trainings_are_named_with_their_wait() -> None:
+    given = ["--out", "x.jsonl", "--device", "cpu", "--trainings"]
+    named = profile.parse([*given, "bert/cpu-wait-0.6/training/4,vgg16/cpu/training/2"]).trainings
+    assert [(one.model, one.wait, one.batch) for one in named] == [("bert", "0.6", 4), ("vgg16", None, 2)]
+    for wrong in (
+        "bert/cpu/function/4",
+        "gpt/cpu/training/4",
+        "bert/cpu/training/0",
+        "bert/cpu-wait-1/training/4",
+        "x",
+    ):
+        with pytest.raises(SystemExit):
+            profile.parse([*given, wrong])
 
 
 def test_the_words_of_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,10 +88,38 @@ def test_counters_are_numbers_and_older_rows_have_none() -> None:
 def test_the_committed_rows_can_be_read() -> None:
     for path in sorted((Path(__file__).parents[4] / "ml" / "data").glob("*.jsonl")):
         for profile in profiles(rows.read(path)):
-            for direction in METRICS:
-                found = samples(profile, direction, name="cpu")
-                assert len(found) > 50
-                assert (found.target > -0.5).all()
+            directions = [samples(profile, direction, name="cpu") for direction in METRICS]
+            assert sum(map(len, directions)) > 50
+            for measured in directions:
+                assert (measured.target > -0.5).all()
+
+
+def test_a_training_names_a_wait_that_its_card_does_not() -> None:
+    waiting = replace(TRAINING, preset="cpu-wait-0.6")
+    assert (waiting.size, waiting.wait, str(waiting)) == ("cpu", "0.6", "bert/cpu-wait-0.6/training/4")
+    assert (TRAINING.size, TRAINING.wait) == ("cpu", None)
+
+
+def test_two_trainings_slow_each_other_against_the_runs_around_the_window() -> None:
+    """The run alone at the beginning of a campaign says nothing: a machine's speed changes meanwhile."""
+    other = replace(TRAINING, batch=8)
+    row = together((TRAINING, 0.3), (other, 0.4), control=0.2)
+    assert row.kind == "trainings"
+    assert rows.parse(json.loads(json.dumps(asdict(row)))) == row
+    (profile,) = profiles([solo(TRAINING), solo(other), row])
+    measured = samples(profile, "trainings", name="d")
+    assert measured.target.tolist() == pytest.approx([0.5, 1.0])
+    assert measured.victim[:, FEATURES.index("batch")].tolist() == [4, 8]
+    assert len(set(measured.pair.tolist())) == 1
+    assert [len(samples(profile, direction, name="d")) for direction in METRICS if direction != "trainings"] == [0] * 3
+
+
+def test_times_alone_of_two_campaigns_are_pooled_apart() -> None:
+    earlier, later = together((TRAINING, 0.3), (FUNCTION, 0.4)), together((TRAINING, 0.3), (FUNCTION, 0.4), control=0.2)
+    later = replace(later, members=tuple(replace(member, solo=timing(0.2)) for member in later.members))
+    (profile,) = profiles([solo(TRAINING), solo(FUNCTION), earlier, solo(TRAINING, 0.2), solo(FUNCTION, 0.2), later])
+    assert [[member.solo.p50 for member in row.members] for row in profile.colocations] == [[0.1, 0.1], [0.2, 0.2]]
+    assert profile.solo[TRAINING].timing.p50 == 0.2
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def feature(table: np.ndarray, name: str) -> list[float]:
 def test_gavel_takes_both_directions_of_a_row(tmp_path: Path) -> None:
     k80 = gavel(write(tmp_path, "gavel_pairs", "k80,ResNet-18,16.0,1,LM,5.0,1,4.0,20.0,2.0,16.0"))[0]
 
-    assert (k80.name, k80.direction) == ("gavel-k80", "training")
+    assert (k80.name, k80.direction) == ("gavel-k80", "trainings")
     assert list(zip(k80.victims, k80.aggressors, k80.target, strict=True)) == [
         ("ResNet-18", "LM", 1.0),
         ("LM", "ResNet-18", pytest.approx(0.25)),

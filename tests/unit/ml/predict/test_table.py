@@ -113,6 +113,23 @@ def test_every_cell_without_a_measurement_is_predicted() -> None:
     assert set(table.measured) == {0}
 
 
+def test_trainings_beside_trainings_are_measured_or_predicted() -> None:
+    row = together((TRAININGS[1], 0.3), (TRAININGS[0], 0.7))
+    table = place_table(profile(row), predictors() | {"trainings": Fixed(1.0)})
+
+    # Measured where it was; the aggressor is the training of the column.
+    assert matrix(table.training_on_training, 2) == pytest.approx(np.array([[1.04, 0.7], [0.3, 1.02]]))
+    assert matrix(table.training_on_training_upper, 2)[0, 0] == pytest.approx(2.04)
+    assert list(table.measured_trainings) == [0, 1, 1, 0]
+    assert [cell.measured for cell in table.training_pairs()] == [False, True, True, False]
+
+
+def test_without_a_predictor_of_trainings_nobody_is_paired() -> None:
+    table = place_table(profile(together((TRAININGS[1], 0.3), (TRAININGS[0], 0.7))), predictors())
+
+    assert list(table.training_pairs()) == []
+
+
 def test_a_predictor_is_asked_for_all_pairs_by_their_features() -> None:
     asked = predictors()
     place_table(profile(), asked)

@@ -327,7 +327,7 @@ def full(place: DeviceMode) -> list[Row]:
     return rows + [replace(row, place=place) for row in several(lambda summed: summed)]
 
 
-PICTURES = ("utilisation", "pairs", "functions", "concurrency", "cold-start")
+PICTURES = ("utilisation", "pairs", "functions", "trainings", "concurrency", "cold-start")
 
 
 @pytest.fixture(scope="module")
@@ -393,7 +393,7 @@ def test_few_rows_are_drawn_too(rows: list[Row], tmp_path: Path) -> None:
         assert report.main([what, "--data", str(data), "--out", str(tmp_path / what)]) == 0
 
     (text,) = (tmp_path / "predictor").glob("*/report.md")
-    assert text.read_text().count("fewer than 20") == 3
+    assert text.read_text().count("fewer than 20") == 4
 
 
 def test_the_same_rows_give_the_same_files(drawn: tuple[Path, list[Path]], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from smore.cli.terminal import EXIT_FAILED
@@ -100,8 +101,21 @@ class TestInvocations:
             {"invocations": [{"id": "i1", "state": "failed", "cause": "crashed"}]},
         )
         assert smore("ps", "--function", "f", "--state", "failed") == 0
-        assert platform.asked == [("GET /v1/invocations", {"function": "f", "state": "failed", "limit": "20"})]
+        named = {"function": "f", "state": "failed"}
+        assert platform.asked[0] == ("GET /v1/invocations", named | {"limit": "20"})
         assert "crashed" in capsys.readouterr().out
+        theirs = {"id": "i2", "state": "failed", "project": "vision"}
+        platform.answers["GET /v1/invocations"] = (200, {"invocations": [theirs | {"function": "twice"}]})
+        assert smore("ps", "--all-projects") == 0
+        assert platform.asked[-1] == ("GET /v1/invocations", {"limit": "20", "all_projects": "true"})
+        assert {"vision", "twice"} <= set(capsys.readouterr().out.split())
+
+        def own_or_all(request: httpx.Request) -> tuple[int, object]:
+            return 200, {"invocations": [theirs] if "all_projects" in request.url.params else []}
+
+        platform.answers["GET /v1/invocations"] = own_or_all
+        assert smore("ps", "--state", "failed") == 0
+        assert "Other projects have some too (vision): smore ps --all-projects" in capsys.readouterr().out
 
     def test_ps_of_a_function_that_does_not_exist_says_so(
         self, serve: Serve, capsys: pytest.CaptureFixture[str]

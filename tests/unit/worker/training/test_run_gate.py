@@ -128,6 +128,9 @@ class FakeJobs:
     def __init__(self, *due: Due) -> None:
         self.wanted = list(due)
         self.told: list[tuple[str, Closing]] = []
+        #: What was said to the guest, and after how many looks it waits.
+        self.shut: list[bool] = []
+        self.looks = 0
 
     def due(self) -> Sequence[Due]:
         return self.wanted
@@ -135,9 +138,16 @@ class FakeJobs:
     def runs(self, job: str) -> bool:
         return any(one.job == job for one in self.wanted)
 
-    def closed(self, job: str, closing: Closing) -> None:
+    def closed(self, job: str, closing: Closing, *, guest: bool) -> None:
         self.told.append((job, closing))
         self.wanted = [one for one in self.wanted if one.job != job]
+
+    def shut_guest(self, on: bool) -> None:
+        self.shut.append(on)
+
+    def guest_waits(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
 
 
 class Ticking(threading.Event):
@@ -227,3 +237,25 @@ def test_two_jobs_windows_keep_clear_of_each_other() -> None:
     (first, a), (second, b) = jobs.told
     assert (first, second) == ("a", "b")
     assert b.shut >= a.opened + (a.opened - a.shut) + 1.0 + 1.0, "a's distance and its side, then b's"
+
+
+def test_in_a_window_of_a_guest_functions_run_on() -> None:
+    stage, jobs = Stage(), FakeJobs(Due(job="j", at=0.0, length_s=1.0, side_s=2.0, guest=True))
+    jobs.looks = 3
+    seen: list[tuple[bool, list[bool]]] = []
+    began = stage.clock()
+    probe(stage, jobs, lambda: seen.append((stage.gate.open(), list(jobs.shut)))).step()
+    ((_, closing),) = jobs.told
+    assert all(shown == (True, [True]) for shown in seen)
+    assert jobs.shut == [True, False]
+    assert closing.shut == began < (closing.quiet or 0) == pytest.approx(closing.opened - 1.0)
+
+
+def test_a_guest_whose_iteration_does_not_end_in_time_voids_the_window() -> None:
+    stage, jobs = Stage(), FakeJobs(Due(job="j", at=0.0, length_s=1.0, side_s=2.0, guest=True))
+    jobs.looks = 10_000
+    probe(stage, jobs, longest_s=10.0).step()
+    ((_, closing),) = jobs.told
+    assert closing.quiet is None and jobs.shut == [True, False]
+    # A rank of several is never held back for longer.
+    assert closing.opened - closing.shut <= 4.1

@@ -1,0 +1,236 @@
+"""Whom the worker holds back, how much, and by what; the process that stops a training whose loop does not look."""
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from smore.domain.loss import Sample
+from smore.messages.commands import StartJob
+from smore.tracking.hold import HoldFile
+from tests.support.eventually import eventually
+from worker import proc
+from worker.training import pauser
+from worker.training.governor import FRACTIONS, Governor
+from worker.training.holding import Holding, wake
+from worker.training.job import Job
+from worker.training.record import Records, to_start
+from worker.training.windows import Closing, Windows
+
+
+def sample(mean: float, n: int = 50) -> Sample:
+    return Sample(mean=mean, sd=0.02 * mean, n=n)
+
+
+CLOSED = sample(0.1)
+
+
+def test_a_guest_goes_down_to_what_its_host_allows_and_comes_back_when_the_host_would_bear_it() -> None:
+    governor = Governor()
+    # A loss of 38 % at full time: 20 % are allowed, so half of the time.
+    assert governor.judge(100.0, 0.2, sample(0.138), CLOSED)
+    assert governor.fraction == 0.5
+    # The iterations that are compared must be younger than the step.
+    assert not governor.judge(104.0, 0.2, sample(0.138), CLOSED)
+    # In proportion: 20 % at half of the time would be 30 % at three quarters.
+    assert not governor.judge(106.0, 0.2, sample(0.12), CLOSED)
+    assert governor.judge(107.0, 0.2, sample(0.11), CLOSED)
+    assert governor.fraction == 0.75
+
+
+def test_what_is_not_sure_changes_nothing() -> None:
+    governor = Governor()
+    for recent, closed in (
+        (None, CLOSED),
+        (sample(0.2), None),
+        (sample(0.2, n=19), CLOSED),
+        (sample(0.2), sample(0.1, 4)),
+    ):
+        assert not governor.judge(100.0, 0.1, recent, closed)
+    # A loss of 11 % that may as well be 9 %.
+    assert not governor.judge(100.0, 0.1, Sample(mean=0.111, sd=0.02, n=20), CLOSED)
+
+
+def test_whoever_costs_too_much_at_any_time_keeps_the_least() -> None:
+    governor = Governor()
+    assert governor.judge(100.0, 0.1, sample(10.0), CLOSED)
+    assert governor.fraction == FRACTIONS[-1] == 0.05
+    assert not governor.judge(1000.0, 0.1, sample(10.0), CLOSED)
+
+
+class Steps:
+    """A reader of steps without any."""
+
+    count = length = 0
+    ended = silent = False
+
+    def read_new(self) -> list[tuple[float, float]]:
+        return []
+
+
+def job(
+    records: Records, name: str, began: float, *, hosts: tuple[str, ...] = (), share: float = 0.2, pid: int = 0
+) -> Job:
+    command = StartJob(version=1, id=name, project="p", name=name, argv=[], env={}, attempt=1, hosts=hosts, share=share)
+    record = to_start(command, "gpu0")
+    record.begin(pid, 0)
+    record.started_at = began
+    HoldFile(records.hold(record.key)).make()
+    windows = Windows(seed=name, share=0.03, longest_s=10.0, since=0.0)
+    return Job(record, Steps(), windows)  # type: ignore[arg-type]
+
+
+def looks(records: Records, of: Job) -> None:
+    """The loop of the training looks at its file."""
+    path = records.hold(of.record.key)
+    path.write_bytes(path.read_bytes()[:40] + struct.pack("<Q", 7) + bytes(16))
+
+
+def fraction(records: Records, of: Job) -> float:
+    said: float = struct.unpack_from("<d", records.hold(of.record.key).read_bytes(), 8)[0]
+    return said
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Any:
+    records = Records(tmp_path)
+    host, guest = job(records, "host", 10.0), job(records, "guest", 20.0, hosts=("host",))
+    looks(records, guest)
+    return SimpleNamespace(
+        records=records, host=host, guest=guest, holding=Holding(records, seed="s", share=0.03, longest_s=10.0)
+    )
+
+
+def slow(host: Job, now: float, *, closed_s: float = 0.1, open_s: float = 0.138) -> float:
+    """Windows in which the host is seen to be slower beside its guest; the time after them."""
+    windows = host.guest_windows
+    assert windows is not None
+
+    def train(until: float, seconds: float) -> None:
+        nonlocal now
+        while now < until:
+            now += seconds
+            windows.add(now, seconds, False)
+
+    for _ in range(3):
+        train(now + 4.0, open_s)
+        shut = now
+        train(now + 1.0, closed_s)
+        windows.closed(Closing(shut=shut, quiet=shut, opened=now))
+        train(now + 6.0, open_s)
+        windows.settle(now)
+    return now
+
+
+def test_the_one_that_came_later_is_the_guest(stage: Any) -> None:
+    stage.holding.look(100.0, [stage.guest, stage.host])
+    assert (stage.holding.host, stage.holding.guest) == (stage.host, stage.guest)
+    assert stage.holding.reported(stage.guest) == (1.0, 0.0)
+    assert stage.holding.reported(stage.host) == (None, 0.0)
+    # The host started again beside its former guest: that one was first.
+    again = job(stage.records, "host", 30.0, hosts=("guest",))
+    looks(stage.records, again)
+    stage.holding.look(101.0, [stage.guest, again])
+    assert (stage.holding.host, stage.holding.guest) == (stage.guest, again)
+
+
+def test_two_that_know_nothing_of_each_other_are_no_pair(stage: Any) -> None:
+    stage.holding.look(100.0, [stage.host, job(stage.records, "other", 30.0, hosts=("gone",))])
+    assert stage.holding.guest is None and stage.host.guest_windows is None
+
+
+def test_a_host_that_loses_too_much_has_its_guest_held_back_until_it_is_alone(stage: Any) -> None:
+    both = [stage.host, stage.guest]
+    stage.holding.look(100.0, both)
+    now = slow(stage.host, 100.0)
+    stage.holding.look(now, both)
+    assert stage.holding.fraction == 0.5 == fraction(stage.records, stage.guest)
+    assert stage.holding.reported(stage.guest)[0] == 0.5
+    stage.host.kill_at = 1.0
+    stage.holding.look(now + 1, both)
+    assert fraction(stage.records, stage.guest) == 1.0
+    assert (stage.holding.guest, stage.host.guest_windows) == (None, None)
+
+
+def test_what_costs_little_is_left_alone(stage: Any) -> None:
+    both = [stage.host, stage.guest]
+    stage.holding.look(100.0, both)
+    stage.holding.look(slow(stage.host, 100.0, open_s=0.11), both)
+    assert stage.holding.fraction == 1.0
+
+
+def test_in_a_window_the_guest_does_not_run_at_all(stage: Any) -> None:
+    stage.holding.look(100.0, [stage.host, stage.guest])
+    stage.holding.shut(True)
+    assert fraction(stage.records, stage.guest) == 0.0
+    assert not stage.holding.waits(), "it has not come to the end of its iteration"
+    stage.holding.shut(False)
+    assert fraction(stage.records, stage.guest) == 1.0
+
+
+def test_a_guest_that_is_being_ended_runs(stage: Any) -> None:
+    stage.holding.look(100.0, [stage.host, stage.guest])
+    stage.holding.shut(True)
+    stage.holding.release()
+    assert fraction(stage.records, stage.guest) == 1.0
+
+
+@contextmanager
+def asleep() -> Iterator[int]:
+    """A process in a session of its own, as a training is."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_loop_that_does_not_look_is_stopped_and_goes_on_when_its_worker_dies(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    with asleep() as pid:
+        host, guest = job(records, "host", 10.0), job(records, "guest", 20.0, hosts=("host",), pid=pid)
+        holding = Holding(records, seed="s", share=0.03, longest_s=10.0)
+        holding.look(100.0, [host, guest])
+        assert holding._pauser is None, "there is nothing to stop yet"
+        holding.shut(True)
+        eventually(lambda: proc.suspended(pid), what="it is stopped")
+        assert holding.waits()
+        holding.shut(False)
+        eventually(lambda: not proc.suspended(pid), what="it goes on")
+        assert guest.paused_s > 0
+        holding.shut(True)
+        eventually(lambda: proc.suspended(pid), what="it is stopped again")
+        # A worker that dies says nothing any more; its end of the pipe is closed by the kernel.
+        assert holding._pauser is not None and holding._pauser.stdin is not None
+        holding._pauser.stdin.close()
+        eventually(lambda: not proc.suspended(pid), what="it goes on without its worker")
+        holding._pauser.wait()
+
+
+def test_a_process_that_has_the_number_of_a_training_that_ended_is_not_stopped() -> None:
+    with asleep() as pid:
+        target = pauser.Target()
+        target.take(0.0, pid, (proc.start_time(pid) or 0) + 1)
+        target.turn(True)
+        assert not target.stopped and not proc.suspended(pid)
+
+
+def test_what_a_former_worker_left_stopped_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with asleep() as pid:
+        guest = job(Records(tmp_path), "guest", time.time(), pid=pid)
+        monkeypatch.setattr(type(guest.record), "alive", lambda _: True)
+        eventually(lambda: proc.session(pid) == pid, what="it has its session")
+        os.killpg(pid, signal.SIGSTOP)
+        eventually(lambda: proc.suspended(pid), what="it is stopped")
+        wake(guest)
+        eventually(lambda: not proc.suspended(pid), what="it goes on")

@@ -1,0 +1,195 @@
+"""
+Holds back the guest of a GPU instance: a training that came beside another one, its host, and costs it more than its owner
+allows. Used by :class:`worker.training.jobs.Jobs`, under its lock.
+
+How much of the time the guest may run is the governor's (worker/training/governor.py). It is held back between iterations
+and micro-batches by a word in a file that its loop looks at (smore/tracking/hold.py); a loop that does not look is stopped
+and continued by a process of its own (worker/training/pauser.py). What must stay true: nothing here keeps a training back
+once the worker is silent, nor one that is being ended.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final
+
+from smore.process import observability
+from smore.tracking.hold import GANG_S, HoldFile
+from worker.training import pauser
+from worker.training.governor import Governor
+from worker.training.job import Job
+from worker.training.record import Records
+from worker.training.windows import Windows
+
+log = observability.logger(__name__)
+
+#: The longest window in which a guest is held back: so long a rank of a gang may be.
+WINDOW_MAX_S: Final = GANG_S
+#: Seconds between two looks of the worker: half of what makes it silent for a training.
+LOOK_S: Final = 0.5
+
+
+class Holding:
+    """
+    Of one GPU instance; the caller's lock guards it. ``seed``, ``share`` and ``longest_s``: of the host's closed windows, as
+    of :class:`~worker.training.windows.Windows`.
+    """
+
+    def __init__(self, records: Records, *, seed: str, share: float, longest_s: float) -> None:
+        self._records = records
+        self._seed, self._share, self._longest_s = seed, share, min(longest_s, WINDOW_MAX_S)
+        self.host: Job | None = None
+        self.guest: Job | None = None
+        self._governor = Governor()
+        self._shut = False
+        self._pauser: subprocess.Popen[bytes] | None = None
+        #: What was said last, and when.
+        self._said = 1.0
+        self._said_at = 0.0
+
+    @property
+    def fraction(self) -> float:
+        """The part of the time in which the guest may run, 1 = freely."""
+        return self._governor.fraction if self.guest is not None else 1.0
+
+    def look(self, now: float, jobs: Collection[Job]) -> None:
+        """
+        See who is here, judge, and say it again. ``now``: epoch seconds. Called every :data:`LOOK_S`.
+        """
+        host, guest = _pair([job for job in jobs if job.running and not job.record.attached and job.kill_at is None])
+        if host is not self.host or guest is not self.guest:
+            self._meet(now, host, guest)
+        if host is None or host.guest_windows is None:
+            return
+        windows = host.guest_windows
+        if self._governor.judge(now, host.record.share, windows.recent, windows.reference):
+            log.info("guest held back", guest=self.guest and self.guest.record.key, fraction=self.fraction)
+            # What the host took before compares with nothing from now on.
+            host.windows.renew(now)
+        self._say()
+
+    def _meet(self, now: float, host: Job | None, guest: Job | None) -> None:
+        self.release()
+        self.host, self.guest = host, guest
+        if host is not None and guest is not None:
+            seed = f"{self._seed}/{host.record.key}/{guest.record.key}"
+            host.guest_windows = Windows(seed=seed, share=self._share, longest_s=self._longest_s, since=now)
+            host.windows.renew(now)
+
+    def release(self) -> None:
+        """The guest runs freely from now on: it is about to be ended, or is a guest no more."""
+        self._shut = False
+        self._governor = Governor()
+        self._say()
+        if self.host is not None:
+            self.host.guest_windows = None
+        self.host = self.guest = None
+        if self._pauser is not None and self._pauser.stdin is not None:
+            # It ends with its input.
+            self._pauser.stdin.close()
+            self._pauser.wait()
+            self._pauser = None
+
+    def reported(self, job: Job) -> tuple[float | None, float]:
+        """The part of the time in which a job may run as a guest, None = it is none; seconds held as it counted itself."""
+        held_s = HoldFile(self._records.hold(job.record.key)).read().seconds if job.record.hosts else 0.0
+        return (self.fraction if job is self.guest else None), held_s
+
+    # ---- windows -----------------------------------------------------------------------------------------------------
+
+    def shut(self, on: bool) -> None:
+        """A window begins or is over: the guest is held back altogether in it."""
+        self._shut = on
+        self._say()
+
+    def waits(self) -> bool:
+        """Whether the guest computes nothing now because it is held back."""
+        if self.guest is None:
+            return True
+        said = HoldFile(self._records.hold(self.guest.record.key)).read()
+        return said.waits if said.pid else self._said == 0.0
+
+    # ---- saying it ---------------------------------------------------------------------------------------------------
+
+    def _say(self) -> None:
+        if self.guest is None:
+            return
+        record, mono = self.guest.record, time.monotonic()
+        fraction = 0.0 if self._shut else self.fraction
+        file = HoldFile(self._records.hold(record.key))
+        said = file.read()
+        if said.pid:
+            file.write(fraction)
+            self._pause(1.0)
+        else:
+            if self._said < 1.0:
+                self.guest.paused_s += (mono - self._said_at) * (1.0 - self._said)
+            self._pause(fraction)
+        self._said, self._said_at = fraction, mono
+
+    def _pause(self, fraction: float) -> None:
+        """Have a training that does not look at its file stopped for the rest of the time."""
+        assert self.guest is not None
+        if fraction >= 1.0 and self._pauser is None:
+            return
+        if self._pauser is None or self._pauser.poll() is not None:
+            if self._pauser is not None:
+                # It may have left its training stopped.
+                wake(self.guest)
+            command = [sys.executable, "-I", "-S", str(Path(pauser.__file__))]
+            # A session of its own: a signal to the worker's group must not end it while a training is stopped.
+            self._pauser = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env={})
+        record = self.guest.record
+        assert self._pauser.stdin is not None
+        try:
+            self._pauser.stdin.write(b"%f %d %d\n" % (fraction, record.pid, record.start))
+            self._pauser.stdin.flush()
+        except BrokenPipeError:
+            return  # another one is started at the next look
+
+
+class Holder:
+    """A thread that has the jobs judged and held back; ``look`` is called every :data:`LOOK_S`."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Begin, in a thread of its own: a heartbeat may wait for Redis."""
+        threading.Thread(target=self._run, name="holder", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(LOOK_S):
+            try:
+                self._look()
+            except Exception:
+                # Trainings that are not held back any more run freely.
+                log.exception("holding back failed")
+
+
+def wake(job: Job) -> None:
+    """Continue a training that may have been stopped to hold it back."""
+    if job.record.alive():
+        try:
+            os.killpg(job.record.pid, signal.SIGCONT)
+        except ProcessLookupError:
+            return
+
+
+def _pair(running: Collection[Job]) -> tuple[Job | None, Job | None]:
+    """The host and its guest: of two of which either came beside the other, the one that began later is the guest."""
+    for guest in running:
+        host = next((job for job in running if job.record.id in guest.record.hosts), None)
+        if host is not None:
+            first, second = sorted((host, guest), key=lambda job: job.record.started_at)
+            return first, second
+    return None, None
