@@ -62,7 +62,8 @@ def platforms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platforms]:
     with ExitStack() as stack:
 
         def platform(settings: Mapping[str, str], home: Path | None = None) -> Platform:
-            settings = {name: value for name, value in os.environ.items() if name.startswith("SMORE_")} | settings
+            own = {name: value for name, value in os.environ.items() if name.startswith("SMORE_")}
+            settings = {**own, **settings}
             if not current or current[0][0] != settings:
                 current.clear()
                 stack.close()
