@@ -6,9 +6,11 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import httpx
 import pytest
 import redis
 from hypothesis import settings as hypothesis_settings
@@ -80,6 +82,9 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
 
+
+# Every client of httpx reads all certificates of the machine, which takes longer than most requests. No test speaks TLS.
+pytest.MonkeyPatch().setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
 
 # A developer's own platform must not be what the tests run against; SMORE_TEST_DEVICE is for the tests.
 for name in [name for name in os.environ if name.startswith("SMORE_") and not name.startswith("SMORE_TEST_")]:
