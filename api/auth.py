@@ -24,9 +24,11 @@ class Access:
     def forget(self) -> None:
         self._known.clear()
 
-    def caller(self, authorization: bytes | None, api_key: bytes | None, scope: Scope) -> KeyEntry:
+    def caller(
+        self, authorization: bytes | None, api_key: bytes | None, scope: Scope, other: Scope | None = None
+    ) -> KeyEntry:
         """
-        The key behind ``Authorization: Bearer …`` or, without one, ``X-API-Key``.
+        The key behind ``Authorization: Bearer …`` or, without one, ``X-API-Key``: with ``scope``, or with ``other``.
 
         Raises Unauthorised, Forbidden.
         """
@@ -41,7 +43,7 @@ class Access:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[digest] = entry
-        if scope not in entry.scopes:
+        if scope not in entry.scopes and (other is None or other not in entry.scopes):
             raise Forbidden(f"This API key lacks the scope {scope}.", scope=scope.value)
         return entry
 

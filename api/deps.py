@@ -252,11 +252,11 @@ _Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 _ApiKey = Annotated[str | None, Security(_header)]
 
 
-def _caller(scope: Scope) -> Callable[..., Awaitable[KeyEntry]]:
+def _caller(scope: Scope, other: Scope | None = None) -> Callable[..., Awaitable[KeyEntry]]:
     async def check(request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> KeyEntry:
         headers = dict(request.scope["headers"])
         gateway: Gateway = request.app.state.gateway
-        return gateway.access.caller(headers.get(b"authorization"), headers.get(b"x-api-key"), scope)
+        return gateway.access.caller(headers.get(b"authorization"), headers.get(b"x-api-key"), scope, other)
 
     return check
 
@@ -323,6 +323,8 @@ TheTrail = Annotated[Trail, Depends(_trail, scope="function")]
 TheGateway = Annotated[Gateway, Depends(_gateway)]
 InvokeKey = Annotated[KeyEntry, Depends(_caller(Scope.INVOKE))]
 ReadKey = Annotated[KeyEntry, Depends(_caller(Scope.READ))]
+#: What a caller must see to call a function.
+ReadOrInvokeKey = Annotated[KeyEntry, Depends(_caller(Scope.READ, Scope.INVOKE))]
 DeployKey = Annotated[KeyEntry, Depends(_caller(Scope.DEPLOY))]
 JobsKey = Annotated[KeyEntry, Depends(_caller(Scope.JOBS))]
 AdminKey = Annotated[KeyEntry, Depends(_caller(Scope.ADMIN))]

@@ -60,6 +60,8 @@ def shown(job: "Job", reports: Sequence[JobReport], of_queue: PublishedJob | Non
         restarts=request.restarts,
         restarted=job.restarts,
         grace_s=request.grace_s,
+        share=request.share,
+        micro_batches=list(request.micro_batches),
         attempt=job.attempt,
         expected=expected(of_queue) if of_queue is not None and state not in OVER else None,
         solo_s=solo_s,
@@ -102,6 +104,8 @@ def _expected(job: PublishedJob) -> dict[str, Any]:
         "waited_s": job.waited_s,
         "why": job.why,
         "message": job.message,
+        "beside": list(job.beside),
+        "guest": job.guest,
     }
 
 
@@ -192,6 +196,7 @@ def attempts(job: "Job", of_job: Sequence["Attempt"]) -> schemas.JobAttempts:
                 exit_code=one.exit_code,
                 iterations_from=one.iterations_from,
                 iterations=one.iterations,
+                micro_batches=one.micro_batches,
             )
             for one in of_job
         ],

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from api.dates import moment
@@ -13,6 +14,7 @@ from smore.domain.loss import Loss, Verdict
 
 if TYPE_CHECKING:
     from smore.postgres.history.values import BudgetStep, Closed, Harvest
+    from smore.postgres.job_pairs import JobPair
     from smore.postgres.jobs import Job
 
 
@@ -22,12 +24,15 @@ def stated(
     harvest: "Harvest",
     since: float,
     steps: Sequence["BudgetStep"],
+    pairs: Sequence["JobPair"] = (),
+    names: Mapping[str, str] = MappingProxyType({}),
     *,
     measured: bool,
 ) -> schemas.Statement:
     """
     The statement of a job, over all its attempts. ``closed``: its closed windows by GPU instance; ``since``: epoch seconds
-    from which its harvest counts; ``measured``: False = no window is ever closed for it.
+    from which its harvest counts; ``pairs`` that it formed with other trainings, and the ``names`` of those that may be named;
+    ``measured``: False = no window is ever closed for it.
     """
     budget = job.budget
     by_gpu = [closed.get(gpu) for gpu in job.gpus]
@@ -46,6 +51,7 @@ def stated(
     going_on = measured and job.state not in OVER
     to_go = loss.to_go(worst, windows, budget) if going_on else None
     to_go_s = to_go * pace_s if to_go and pace_s is not None else None
+    beside = [_beside(pair, names) for pair in pairs]
     return schemas.Statement(
         id=job.id,
         name=job.name,
@@ -70,9 +76,43 @@ def stated(
             schemas.BudgetStep(at=moment(step.at), gpu=step.gpu, step=step.step, duty=step.duty, factor=step.factor)
             for step in steps
         ],
+        beside=beside,
         summary=f"{harvest.seconds:.1f} function-seconds harvested; {_lost(worst, budget)}"
-        f"{_words(verdict, over=not going_on, to_go=to_go, to_go_s=to_go_s)}",
+        f"{_words(verdict, over=not going_on, to_go=to_go, to_go_s=to_go_s)}"
+        f"{''.join(f'; {_cost(each)}' for each in beside)}",
     )
+
+
+def _beside(pair: "JobPair", names: Mapping[str, str]) -> schemas.Beside:
+    seconds = (pair.until_at if pair.until_at is not None else time.time()) - pair.from_at
+    return schemas.Beside(
+        id=pair.other,
+        name=names.get(pair.other, "a training of another project"),
+        guest=pair.guest,
+        gpus=list(pair.gpus),
+        since=moment(pair.from_at),
+        until=moment(pair.until_at) if pair.until_at is not None else None,
+        seconds=max(0.0, seconds),
+        predicted=pair.predicted,
+        measured=pair.measured,
+        loss=pair.loss,
+        loss_low=pair.loss_low,
+        loss_high=pair.loss_high,
+        held_s=pair.held_s,
+    )
+
+
+def _cost(beside: schemas.Beside) -> str:
+    """What another training has cost it, in words."""
+    minutes = beside.seconds / 60
+    words = f"beside {beside.name} for {minutes:.1f} min: "
+    if beside.loss is None:
+        words += "what it lost to it is not measured"
+    elif beside.loss_low is None or beside.loss_high is None:
+        words += f"lost about {beside.loss * 100:.0f} % to it, by its profile's iteration time"
+    else:
+        words += f"lost {beside.loss * 100:.0f} % ({beside.loss_low * 100:.0f} to {beside.loss_high * 100:.0f} %) to it"
+    return words + (f", and was held back for {beside.held_s:.1f} s" if beside.held_s else "")
 
 
 def _lost(worst: Loss | None, budget: float) -> str:

@@ -385,7 +385,15 @@ def rest() -> str:
             groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, text))
     parts = [
         "A running gateway documents every body and answer under `/docs` and `/openapi.json`; this page is the list. Any operation may "
-        "answer with a [problem document](errors.md)."
+        "answer with a [problem document](errors.md).",
+        "A call without a client: `SMORE_URL` is the gateway, and the key is one of `smore keys create`.",
+        "```bash\n"
+        'curl -X POST "$SMORE_URL/v1/functions/echo/invocations" \\\n'
+        '  -H "Authorization: Bearer $SMORE_API_KEY" -H "Content-Type: application/json" \\\n'
+        '  -d \'{"input": {"x": [1, 2]}, "deadline_ms": 2000}\'\n'
+        "```",
+        'The answer is `{"id": …, "state": "succeeded", "late_ms": 0, "output": {"x": [1, 2]}, …}`. With '
+        '`-H "Prefer: respond-async"` it is 202 at once; `GET /v1/invocations/ID/result` has the output later.',
     ]
     for group, rows in groups.items():
         parts += [f"## {group}", table(("operation", "query", "answers", "what it does"), rows)]

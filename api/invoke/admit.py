@@ -41,6 +41,10 @@ from smore.redis.submission import NEVER_S, Admission
 DRAINING_S: Final = 5
 #: What the gate calls a limit → the field that sets it (smore/domain/limits.py).
 _LIMITS: Final = {"rate": "rate_per_s", "depth": "depth", "concurrency": "concurrency"}
+#: What is added to the bound by which the gate admits where an earliest deadline is named, a part of it and
+#: microseconds: others come and estimates change until the caller has sent again, and messages take their time.
+_MARGIN: Final = 0.1
+_MARGIN_US: Final = 10_000
 #: An estimate from here on says nothing: no GPU instance could run it, microseconds.
 _NEVER_US: Final = NEVER_S * 1e6
 
@@ -141,13 +145,13 @@ def _after_s(wait_us: float) -> int:
 
 def earliest(now_us: float, needed_us: float) -> dict[str, object]:
     """
-    The earliest deadline that would be met, from now and as an instant; nothing where it is not known. Any numbers
-    will do.
+    The earliest deadline that is named wherever one is: whoever sends again at once with it is let in, and is usually
+    in time. From now, in whole milliseconds, and as an instant; nothing where it is not known.
+
+    ``needed_us``: the bound by which the gate admits, which knows no margin. Any numbers will do.
     """
     if not 0 < needed_us < _NEVER_US:
         return {}
     from_us = min(max(FIRST_S * 1e6, now_us), LAST_S * 1e6)
-    return {
-        "earliest_deadline_ms": math.ceil(needed_us / 1000),
-        "earliest_deadline_at": moment((from_us + needed_us) / 1e6),
-    }
+    named_ms = math.ceil((needed_us * (1 + _MARGIN) + _MARGIN_US) / 1000)
+    return {"earliest_deadline_ms": named_ms, "earliest_deadline_at": moment((from_us + named_ms * 1000) / 1e6)}

@@ -4,10 +4,11 @@ history.
 """
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
 from fastapi.concurrency import run_in_threadpool
@@ -96,12 +97,6 @@ def _dry_run(check: AdmissionCheck, answer: DryRunAnswer, held: CallerError | No
         deadline_at=moment(deadline_at),
         decision=_decision(answer.reasons, None),
     )
-    # The gate counts what waits before it; the scheduler knows of each GPU instance when it could be done there. Where
-    # something else than time stands against it, which may pass, the gate's word is the only one.
-    needed_us, later = float(check.promised_us), answer.earliest_deadline_at
-    if later is not None and (answer.gpu is not None or hopeless(answer.reasons)):
-        needed_us = max(needed_us, later * 1e6 - check.now_us)
-    soonest = earliest(check.now_us, needed_us)
     outcome, shown.reason, shown.detail = _outcome(check, answer, held)
     shown.outcome, shown.feasible = outcome, outcome == "placed" or (outcome == "waits" and not check.paused)
     if outcome == "placed":
@@ -111,11 +106,27 @@ def _dry_run(check: AdmissionCheck, answer: DryRunAnswer, held: CallerError | No
         shown.predicted = _degradation(chosen) if chosen is not None else None
     elif shown.feasible and answer.finish_s is not None:
         shown.finish_at = moment(answer.at + answer.finish_s)
-    of_time = outcome != "refused" or shown.reason == SloInfeasible.code
-    if of_time and not (outcome == "late" and later is None):
-        for name, value in soonest.items():
-            setattr(shown, name, value)
+    for name, value in _soonest(check, answer, outcome, shown.reason).items():
+        setattr(shown, name, value)
     return shown
+
+
+def _soonest(check: AdmissionCheck, answer: DryRunAnswer, outcome: str, reason: str) -> dict[str, object]:
+    """
+    The earliest deadline that is named: what a refusal would name. Where the gate knows nothing yet, or would take what
+    nobody could finish in time, when the scheduler could. Nothing where time does not stand against it.
+    """
+    later_us = None if answer.earliest_deadline_at is None else answer.earliest_deadline_at * 1e6 - check.now_us
+    if outcome == "late":
+        return {} if later_us is None else earliest(check.now_us, max(check.promised_us, later_us))
+    if outcome == "refused":
+        return earliest(check.now_us, check.promised_us) if reason == SloInfeasible.code else {}
+    named = earliest(check.now_us, check.promised_us or later_us or 0)
+    # The margin is for a later try: a deadline that is let in now is no less than the earliest.
+    within_ms = math.ceil((check.deadline_us - check.now_us) / 1000)
+    if named and cast(int, named["earliest_deadline_ms"]) > within_ms:
+        return {"earliest_deadline_ms": within_ms, "earliest_deadline_at": moment(check.deadline_us / 1e6)}
+    return named
 
 
 def _outcome(
@@ -125,12 +136,17 @@ def _outcome(
     if held is not None:
         return "refused", held.code, f"It would be refused: {held}"
     if not check.feasible:
-        needed = duration(check.needed_us / 1e6)
+        named = earliest(check.now_us, check.promised_us)
+        when = (
+            f"the earliest deadline that would be met is {named['earliest_deadline_ms']} ms"
+            if named
+            else "nothing could load it now"
+        )
         paused = f" {why_not_now(answer.reasons, check.paused)}" if check.paused else ""
         return (
             "refused",
             SloInfeasible.code,
-            f"The gate would refuse it: it could be done in {needed} at the earliest.{paused}",
+            f"The gate would refuse it: {when}.{paused}",
         )
     if check.full:
         return "refused", QueueFull.code, f"The gate would refuse it: too much is waiting already ({check.full})."

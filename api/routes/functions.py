@@ -8,7 +8,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import placing
 from api.dates import moment
-from api.deps import AdminKey, DeployKey, Gateway, ReadKey, TheGateway, TheTrail, Trail
+from api.deps import AdminKey, DeployKey, Gateway, ReadKey, ReadOrInvokeKey, TheGateway, TheTrail, Trail
 from api.errors import TRACEBACK, CanaryFailed, Malformed, NotReady, UnsupportedMediaType
 from api.invoke.admit import refusal
 from api.invoke.request import read_body
@@ -247,10 +247,10 @@ async def get_function(gateway: TheGateway, caller: ReadKey, function: str) -> s
 
 
 @router.get("/{function}/openapi.json", response_model=None)
-def get_openapi(gateway: TheGateway, caller: ReadKey, function: str) -> dict[str, Any]:
+def get_openapi(gateway: TheGateway, caller: ReadOrInvokeKey, function: str) -> dict[str, Any]:
     """
     Describe one function as an OpenAPI document: its input and output, as far as its tensors or the types of its handler
-    say them. 409 where no revision of it takes traffic yet.
+    say them. A key with the scope `read` or `invoke` will do. 409 where no revision of it takes traffic yet.
     """
     _entry(gateway, caller.project, function)
     now = gateway.store().get_function(caller.project, function)

@@ -58,7 +58,7 @@ def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
                 warm=warm,
                 trainings=len(training),
                 jobs=[
-                    schemas.GpuJob(id=job.id, project=job.project)
+                    schemas.GpuJob(id=job.id, project=job.project, guest=job.guest)
                     for job in training.values()
                     if job.project == caller.project or is_operator(caller)
                 ],

@@ -158,6 +158,10 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
     """Read what functions got beside a job, and what the job lost to them, over its whole life."""
     record = _job(gateway, caller, job, project)
     began = record.started_at or record.created_at
+    jobs = gateway.store().jobs
+    pairs = jobs.pairs(record.id)
+    of_project = None if is_operator(caller) else record.project
+    names = jobs.names({pair.other for pair in pairs}, of_project)
     with gateway.reader().together() as reader:
         return stated(
             record,
@@ -165,6 +169,8 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
             reader.harvest(record.id),
             began,
             reader.budget_steps(record.id, STEPS),
+            pairs,
+            names,
             measured=record.source != "attached" and gateway.settings.worker.probe_share > 0,
         )
 

@@ -33,10 +33,11 @@ class Stranger(BaseModel):
 
 
 class GpuJob(BaseModel):
-    """A training on a GPU instance, as its worker reports it."""
+    """A training on a GPU instance, as its worker reports it; ``guest``: another one was there first, its host."""
 
     id: str
     project: str
+    guest: bool = False
 
 
 class Gpu(BaseModel):

@@ -118,7 +118,8 @@ class Expected(BaseModel):
     runs), ``assumed`` (nothing is known).
 
     ``waited_s``: so far. ``why`` it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``,
-    ``busy``, ``kept``, ``order``, ``stopping``, ``none``), and in words ``message``.
+    ``busy``, ``kept``, ``order``, ``stopping``, ``none``), and in words ``message``. ``beside``: the jobs (ids) with which it
+    shares GPU instances; it is their ``guest`` where they were there first, else their host.
     """
 
     place: int
@@ -133,14 +134,16 @@ class Expected(BaseModel):
     waited_s: float
     why: str
     message: str
+    beside: list[str] = []
+    guest: bool = False
 
 
 class Job(BaseModel):
     """
     A serverful job. ``state``: ``queued``, ``held`` (waits until it is released), ``starting``, ``running``, ``stopping``,
-    ``ended``, ``lost``. ``count``, ``device``, ``iterations_wanted``, ``duration_s``, ``restarts`` and ``grace_s`` are
-    what was asked for. ``attempt``: its starts so far, of which ``restarted`` after failures; ``expected``: what the job
-    scheduler said of it last, null = nothing, or it is over.
+    ``ended``, ``lost``. ``count``, ``device``, ``iterations_wanted``, ``duration_s``, ``restarts``, ``grace_s``, ``share`` and
+    ``micro_batches`` are what was asked for. ``attempt``: its starts so far, of which ``restarted`` after failures;
+    ``expected``: what the job scheduler said of it last, null = nothing, or it is over.
 
     ``iterations``: done, over all attempts. Iteration times are means in seconds over the last window: ``solo_s`` while
     no function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation``
@@ -179,6 +182,8 @@ class Job(BaseModel):
     restarts: int = 0
     restarted: int = 0
     grace_s: float = GRACE_S
+    share: float = 0.0
+    micro_batches: list[int] = []
     attempt: int = 0
     expected: Expected | None = None
     solo_s: float | None = None
@@ -222,6 +227,32 @@ class BudgetStep(BaseModel):
     factor: float
 
 
+class Beside(BaseModel):
+    """
+    Another training on the same ``gpus``, ``since`` one of the two came ``until`` one of them ended (null = both go on):
+    ``seconds`` so far. ``guest``: this job came to the other one.
+
+    ``predicted`` and ``measured`` (its first minute): how many times longer than alone an iteration takes because of it.
+    ``loss`` with its 95 % interval: what it cost over the whole time, a fraction of the iteration time alone; without an
+    interval it rests on the profile's iteration time, because the job was never alone; null = not measured. ``held_s``: for
+    how long this job was held back for the other one's sake.
+    """
+
+    id: str
+    name: str
+    guest: bool
+    gpus: list[str]
+    since: datetime
+    until: datetime | None = None
+    seconds: float
+    predicted: float | None = None
+    measured: float | None = None
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    held_s: float = 0.0
+
+
 class Statement(BaseModel):
     """
     What a job gave and lost, from ``since`` to ``until``.
@@ -234,7 +265,8 @@ class Statement(BaseModel):
     ``verdict``: ``kept`` or ``not_kept``, with 95 % confidence; ``not_proven``: ``windows_to_go`` more closed windows are
     needed, which takes about ``to_go_s`` (null = cannot be told, or the job is over); ``unmeasured``: its iterations
     are not compared.
-    ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it in words.
+    ``steps``: the last hundred of the closed loop, the newest first. ``beside``: with which other trainings it shared GPU
+    instances, the first ones first; ``loss`` to functions says nothing of those. ``summary`` says it in words.
     """
 
     id: str
@@ -257,6 +289,7 @@ class Statement(BaseModel):
     windows_to_go: int | None = None
     to_go_s: float | None = None
     steps: list[BudgetStep] = []
+    beside: list[Beside] = []
     summary: str
 
 
@@ -306,8 +339,9 @@ class JobAttempt(BaseModel):
     """
     One start of all ranks of a job, on ``gpus`` (the rank of each is its place there) of the machines ``nodes``.
 
-    ``up_at``: all ranks ran; ``ended_at``: none of them does any more, null = it goes on. ``why`` it ended, and in words
-    ``message``. ``iterations_from`` and ``iterations``: of the job, when it began and at its end.
+    ``up_at``: all ranks ran; ``ended_at``: none of them does any more, null = it goes on. ``micro_batches``: in how many
+    parts it ran its batch. ``why`` it ended, and in words ``message``. ``iterations_from`` and ``iterations``: of the job,
+    when it began and at its end.
     """
 
     attempt: int
@@ -321,6 +355,7 @@ class JobAttempt(BaseModel):
     exit_code: int | None = None
     iterations_from: int = 0
     iterations: int = 0
+    micro_batches: int = 1
 
 
 class JobAttempts(BaseModel):

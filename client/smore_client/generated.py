@@ -13,6 +13,7 @@ __all__ = [
     "Attempt",
     "AuditEntry",
     "AuditPage",
+    "Beside",
     "BlobState",
     "BudgetStep",
     "Candidate",
@@ -424,10 +425,11 @@ class Warm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A training on a GPU instance, as its worker reports it."""
+    """A training on a GPU instance, as its worker reports it; ``guest``: another one was there first, its host."""
 
     id: str
     project: str = ""
+    guest: bool = False
 
 
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
@@ -515,7 +517,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     last runs), ``assumed`` (nothing is known).
 
     ``waited_s``: so far. ``why`` it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``,
-    ``busy``, ``kept``, ``order``, ``stopping``, ``none``), and in words ``message``.
+    ``busy``, ``kept``, ``order``, ``stopping``, ``none``), and in words ``message``. ``beside``: the jobs (ids) with
+    which it shares GPU instances; it is their ``guest`` where they were there first, else their host.
     """
 
     place: int = 0
@@ -530,6 +533,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float = 0.0
     why: str = ""
     message: str = ""
+    beside: list[str] = []
+    guest: bool = False
 
 
 class Outcome(OpenEnum):
@@ -551,9 +556,9 @@ class Outcome(OpenEnum):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """
     A serverful job. ``state``: ``queued``, ``held`` (waits until it is released), ``starting``, ``running``,
-    ``stopping``, ``ended``, ``lost``. ``count``, ``device``, ``iterations_wanted``, ``duration_s``, ``restarts`` and
-    ``grace_s`` are what was asked for. ``attempt``: its starts so far, of which ``restarted`` after failures;
-    ``expected``: what the job scheduler said of it last, None = nothing, or it is over.
+    ``stopping``, ``ended``, ``lost``. ``count``, ``device``, ``iterations_wanted``, ``duration_s``, ``restarts``,
+    ``grace_s``, ``share`` and ``micro_batches`` are what was asked for. ``attempt``: its starts so far, of which
+    ``restarted`` after failures; ``expected``: what the job scheduler said of it last, None = nothing, or it is over.
 
     ``iterations``: done, over all attempts. Iteration times are means in seconds over the last window: ``solo_s`` while
     no function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation``
@@ -592,6 +597,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     restarted: int = 0
     grace_s: float = 10.0
+    share: float = 0.0
+    micro_batches: list[int] = []
     attempt: int = 0
     expected: Expected | None = None
     solo_s: float | None = None
@@ -616,8 +623,9 @@ class JobAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """
     One start of all ranks of a job, on ``gpus`` (the rank of each is its place there) of the machines ``nodes``.
 
-    ``up_at``: all ranks ran; ``ended_at``: none of them does any more, None = it goes on. ``why`` it ended, and in
-    words ``message``. ``iterations_from`` and ``iterations``: of the job, when it began and at its end.
+    ``up_at``: all ranks ran; ``ended_at``: none of them does any more, None = it goes on. ``micro_batches``: in how
+    many parts it ran its batch. ``why`` it ended, and in words ``message``. ``iterations_from`` and ``iterations``: of
+    the job, when it began and at its end.
     """
 
     attempt: int
@@ -631,6 +639,7 @@ class JobAttempt(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     iterations_from: int = 0
     iterations: int = 0
+    micro_batches: int = 1
 
 
 class JobAttempts(msgspec.Struct, frozen=True, kw_only=True):
@@ -684,6 +693,8 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float = 0.0
     why: str = ""
     message: str = ""
+    beside: list[str] = []
+    guest: bool = False
     id: str = ""
     name: str = ""
     project: str = ""
@@ -1105,6 +1116,32 @@ class BudgetStep(msgspec.Struct, frozen=True, kw_only=True):
     factor: float = 0.0
 
 
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Another training on the same ``gpus``, ``since`` one of the two came ``until`` one of them ended (None = both go
+    on): ``seconds`` so far. ``guest``: this job came to the other one.
+
+    ``predicted`` and ``measured`` (its first minute): how many times longer than alone an iteration takes because of
+    it. ``loss`` with its 95 % interval: what it cost over the whole time, a fraction of the iteration time alone;
+    without an interval it rests on the profile's iteration time, because the job was never alone; None = not measured.
+    ``held_s``: for how long this job was held back for the other one's sake.
+    """
+
+    id: str
+    name: str = ""
+    guest: bool = False
+    gpus: list[str] = []
+    since: datetime | None = None
+    until: datetime | None = None
+    seconds: float = 0.0
+    predicted: float | None = None
+    measured: float | None = None
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    held_s: float = 0.0
+
+
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a job gave and lost, from ``since`` to ``until``.
@@ -1116,8 +1153,9 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
     ``verdict``: ``kept`` or ``not_kept``, with 95 % confidence; ``not_proven``: ``windows_to_go`` more closed windows
     are needed, which takes about ``to_go_s`` (None = cannot be told, or the job is over); ``unmeasured``: its
-    iterations are not compared. ``steps``: the last hundred of the closed loop, the newest first. ``summary`` says it
-    in words.
+    iterations are not compared. ``steps``: the last hundred of the closed loop, the newest first. ``beside``: with
+    which other trainings it shared GPU instances, the first ones first; ``loss`` to functions says nothing of those.
+    ``summary`` says it in words.
     """
 
     id: str
@@ -1140,6 +1178,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     windows_to_go: int | None = None
     to_go_s: float | None = None
     steps: list[BudgetStep] = []
+    beside: list[Beside] = []
     summary: str = ""
 
 

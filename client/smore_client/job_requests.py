@@ -41,6 +41,11 @@ class NamedJobOptions(TypedDict, total=False):
     grace: str | float | None
     #: The folder that a program of one's own starts in.
     cwd: str | None
+    #: An iteration may take up to 1 + share times as long because of another training on its GPU instances (0 to 10); 0 =
+    #: none trains beside it. Without it the project's default holds.
+    share: float | None
+    #: In how many parts its loop can run a batch where memory is short, rising from 1: ``[1, 2, 4]``.
+    micro_batches: Sequence[int] | None
 
 
 class JobOptions(NamedJobOptions, total=False):

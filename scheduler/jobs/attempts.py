@@ -56,7 +56,8 @@ class Attempt:
     its ranks; ``began_with`` iterations of the job; ``checkpoint``: those that its last complete checkpoint holds, on
     ``home``. ``hosts``: jobs beside which it was started, with the GPU instances that they share; ``micro_batches``: in how
     many parts it runs its batch; ``lost_s``: what others beside it have cost it so far. ``stop``: why its ranks must end, '' =
-    they need not; ``asked``: its owner wants it. ``up``: all ranks have begun.
+    they need not; ``asked``: its owner wants it; ``outgrown_mib``: the memory that it took, beside another one, beyond what
+    was said of it. ``up``: all ranks have begun.
     """
 
     job: str
@@ -71,6 +72,7 @@ class Attempt:
     hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     micro_batches: int = 1
     lost_s: float = 0.0
+    outgrown_mib: float = 0.0
     up: bool = False
     stop: str = ""
     asked: bool = False
@@ -107,6 +109,14 @@ class Attempt:
             self.stop = f"Not all ranks were there within {up_s:g} s: {missing} was missing."
             self.refuse(self.stop)
 
+    def check_guest(self, said_mib: float) -> None:
+        """Its ranks must end where one of them, as a guest, takes more memory than was said of it; 0 = nothing was."""
+        told = [rank.report for rank in self.ranks if rank.report is not None and rank.report.guest]
+        taken_mib = max((report.memory_mib for report in told), default=0.0)
+        if said_mib and taken_mib > said_mib and not self.stop:
+            self.outgrown_mib = taken_mib
+            self.stop = f"As a guest it took {taken_mib:.0f} MiB, and {said_mib:.0f} MiB were kept for it."
+
     def refuse(self, reason: str) -> None:
         """The platform cannot start it."""
         self.stop, self.reason, self.first_bad = reason, reason, REFUSED
@@ -138,7 +148,9 @@ class Attempt:
     def ended(self) -> Ended:
         if any(rank.lost for rank in self.ranks):
             return Ended.LOST
-        return Ended.FAILED if any(rank.failed for rank in self.ranks) else Ended.SUCCEEDED
+        if not any(rank.failed for rank in self.ranks):
+            return Ended.SUCCEEDED
+        return Ended.OUTGROWN if self.outgrown_mib else Ended.FAILED
 
     @property
     def exit_code(self) -> int | None:

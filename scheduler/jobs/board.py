@@ -1,18 +1,33 @@
 """What the job scheduler shows: the queue in Redis, answers to dry runs, and metrics."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from scheduler.policy.jobs.decisions import Expected, PublishQueue, TrialAnswered
+from scheduler.policy.jobs.parts import Profiled, ways
 from scheduler.policy.jobs.spec import JobSpec
 from smore.domain.job import RESERVE, JobRequest
 from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer
+from smore.postgres.history.values import TrainingBatch
 from smore.postgres.jobs import Job
 from smore.process import observability as metrics
 
 
-def spec_of(id_: str, project: str, name: str, request: JobRequest, iteration_s: Mapping[str, float]) -> JobSpec:
-    """What the rule knows of a job. ``iteration_s``: the profile's time of an iteration by device."""
+def spec_of(
+    id_: str,
+    project: str,
+    name: str,
+    request: JobRequest,
+    iteration_s: Mapping[str, float],
+    batches: Sequence[TrainingBatch] = (),
+) -> JobSpec:
+    """
+    What the rule knows of a job. ``iteration_s``: the profile's time of an iteration by device; ``batches``: its profile, of
+    whose memory it is known what parts of a batch need.
+    """
+    memory_mib = request.memory_mib * (1 + RESERVE)
+    profile = [Profiled(each.batch, each.seconds, each.input_wait_s, each.memory_mib) for each in batches]
+    batch = int(request.workload.rsplit("/", 1)[1]) if request.workload else 0
     return JobSpec(
         id=id_,
         project=project,
@@ -20,13 +35,14 @@ def spec_of(id_: str, project: str, name: str, request: JobRequest, iteration_s:
         count=request.count,
         gpus=tuple(request.gpus),
         device=request.device,
-        memory_mib=request.memory_mib * (1 + RESERVE),
+        memory_mib=memory_mib,
         iterations=request.iterations,
         duration_s=request.duration_s,
         iteration_s=iteration_s,
         restarts=request.restarts,
         share=request.share,
         workload=request.workload,
+        micro_batches=ways(request.micro_batches, memory_mib, batch, profile),
     )
 
 

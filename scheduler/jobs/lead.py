@@ -41,10 +41,12 @@ from scheduler.policy.jobs.events import (
 )
 from scheduler.policy.jobs.job import Phase
 from scheduler.policy.jobs.knobs import JobKnobs
+from scheduler.policy.jobs.spec import JobSpec
 from smore.domain.job import PLACED, STARTED, Action, JobRequest, JobState
 from smore.domain.limits import Limits
 from smore.messages.reports import Report
 from smore.postgres.history.reader import Reader
+from smore.postgres.history.values import TrainingBatch
 from smore.postgres.job_ledger import Decided, JobLedger, Progress
 from smore.postgres.jobs import Change, Job, JobStore
 from smore.process import observability as metrics
@@ -128,7 +130,7 @@ class Lead:
         new = [row for row in mine.values() if row.id not in self._jobs]
         self._take_over(at, [row for row in new if row.state in PLACED])
         events, self._next = self._next, []
-        events += [*self._changed_limits(), *self._seen(at, reports), *self._known.changed(set(self._places.values()))]
+        events += [*self._changed_limits(), *self._seen(at, reports), *self._known.changed(self._device_modes())]
         # Hosts before their guests.
         for row in sorted(new, key=self._placed_at):
             events += self._submitted(row, now)
@@ -194,7 +196,7 @@ class Lead:
         queued_s = max(0.0, now - row.queued_at) if row.state is JobState.QUEUED and row.queued_at else 0.0
         events: list[Event] = [
             JobSubmitted(
-                spec=board.spec_of(row.id, row.project, row.name, row.request, self._profiled(row.request)),
+                spec=self._spec_of(row.id, row.project, row.name, row.request),
                 submitted_at=row.created_at,
                 attempt=row.attempt - 1 if row.state in PLACED else row.attempt,
                 waited_s=row.waited_s + queued_s,
@@ -228,12 +230,21 @@ class Lead:
         attempt = self._attempts.get(row.id)
         return attempt.since_at if attempt is not None else inf
 
+    def _spec_of(self, id_: str, project: str, name: str, request: JobRequest) -> JobSpec:
+        batches: list[TrainingBatch] = []
+        if len(request.micro_batches) > 1 and request.workload:
+            profiles = (self._reader.training_batches(request.workload, place) for place in self._device_modes())
+            batches = max(profiles, key=len, default=[])
+        return board.spec_of(id_, project, name, request, self._profiled(request), batches)
+
+    def _device_modes(self) -> list[tuple[str, str]]:
+        return sorted(set(self._places.values()))
+
     def _profiled(self, request: JobRequest) -> dict[str, float]:
         """The profile's time of an iteration, by device."""
         if not request.workload or not request.iterations:
             return {}
-        places = sorted(set(self._places.values()))
-        times = {place: self._alone_s(request.workload, place) for place in places}
+        times = {place: self._alone_s(request.workload, place) for place in self._device_modes()}
         return {device: alone_s for (device, _), alone_s in times.items() if alone_s is not None}
 
     def _alone_s(self, workload: str, place: tuple[str, str]) -> float | None:
@@ -266,6 +277,8 @@ class Lead:
         shared = self._settings.checkpoints is not None
         for id_, attempt in self._attempts.items():
             attempt.follow(at, reports, self._watch.lost, self._settings.up_s, shared=shared)
+            if id_ in self._policy.jobs:
+                attempt.check_guest(self._policy.jobs[id_].parts.memory_mib)
             if attempt.up and self._jobs[id_].state is JobState.STARTING:
                 self._ledger.run(id_, attempt.attempt)
             if attempt.over:
@@ -275,6 +288,7 @@ class Lead:
                     ended=attempt.ended,
                     iterations=attempt.checkpoint,
                     home=attempt.home,
+                    memory_mib=attempt.outgrown_mib,
                 )
                 events.append(over)
             elif at - self._noted_at > NOTED_S and attempt.iteration_s and self._progress_of(attempt) is not None:
@@ -367,6 +381,7 @@ class Lead:
             not_before=requeue.not_before,
             restarts=job.restarts,
             short_ends=job.short_ends,
+            memory_mib=attempt.outgrown_mib,
         )
         decided = Decided(kind="requeue", message=details.message)
         if self._ledger.over(requeue.id, requeue.attempt, Action.REQUEUE, details, decided):
@@ -444,8 +459,7 @@ class Lead:
 
     def _answer(self, now: float) -> None:
         for question in self._queue.questions():
-            times = self._profiled(question.request)
-            spec = board.spec_of(question.id, question.project, question.name, question.request, times)
+            spec = self._spec_of(question.id, question.project, question.name, question.request)
             for answer in self._policy.decide(now, [TrialAsked(spec=spec)]).decisions:
                 if isinstance(answer, TrialAnswered):
                     self._queue.answer(question.id, board.answered(answer, question.project, question.name))

@@ -3,7 +3,7 @@ Trainings beside each other, live: what the degradation table says of pairs, tol
 written to Postgres; what they are measured to cost, told to both.
 
 The iteration times of a pair come from its worker (worker/training/beside.py). Those of its first minute replace what was
-predicted.
+predicted. A host's loss is that of the closed windows in which its guest is held back, as soon as there are enough.
 """
 
 import math
@@ -14,6 +14,7 @@ from typing import Final
 from scheduler.jobs.attempts import Attempt
 from scheduler.policy.jobs.decisions import Beside
 from scheduler.policy.jobs.events import Event, PairKnown, PairMeasured, PairsKnown
+from smore.domain.loss import LEAST_WINDOWS
 from smore.messages.degradation import BadTable
 from smore.messages.reports import JobReport
 from smore.postgres.job_pairs import JobPair
@@ -179,7 +180,7 @@ class Sharing:
         final = pair.until_at is not None and pair.alone_s is not None and not each.by_profile
         if not each.beside_s or final:
             return
-        by_profile = told.alone_n < LEAST_ITERATIONS
+        by_profile = told.alone_n < LEAST_ITERATIONS or not told.alone_se
         if by_profile and pair.alone_s is None:
             alone_s = self._alone_of(workload, (pair.device, pair.sharing_mode)) if workload else None
             if alone_s is None:
@@ -194,11 +195,12 @@ class Sharing:
         pair.beside_s, ratio = each.beside_s, each.beside_s / pair.alone_s
         pair.loss = ratio - 1
         pair.loss_low = pair.loss_high = None
-        if not by_profile and told.alone_se and each.beside_se:
+        _settle(each, MEASURED_S if pair.until_at is None else _LEAST_S)
+        if pair.until_at is None and told.pair_loss is not None and told.pair_windows >= LEAST_WINDOWS:
+            pair.loss, pair.loss_low, pair.loss_high = told.pair_loss, told.pair_loss_low, told.pair_loss_high
+        elif not by_profile and each.beside_se:
             spread = math.exp(_Z * math.hypot(told.alone_se / told.alone_s, each.beside_se / each.beside_s))
             pair.loss_low, pair.loss_high = ratio / spread - 1, ratio * spread - 1
-        if pair.until_at is None:
-            _settle(each, MEASURED_S)
 
     def over(self, job: str, attempt: int, at: float) -> list[JobPair]:
         """An attempt is over: what is to be written down of its pairs."""

@@ -54,8 +54,9 @@ class AdmissionBoard:
 
 
 def _text(stamp: int, bounds: FinishBounds) -> str:
-    times = (bounds.backlog_s, bounds.floor_s, bounds.each_s)
-    return ":".join(map(str, (stamp, *map(_microseconds, times), bounds.counted, _microseconds(bounds.cold_s))))
+    before = map(_microseconds, (bounds.backlog_s, bounds.floor_s, bounds.each_s))
+    after = map(_microseconds, (bounds.cold_s, bounds.row_s))
+    return ":".join(map(str, (stamp, *before, bounds.counted, *after)))
 
 
 def _microseconds(seconds: float) -> int:

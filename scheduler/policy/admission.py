@@ -31,6 +31,9 @@ LONGEST_WAIT_S: Final = 60.0
 #: See :func:`with_margin`.
 CAUTION: Final = 1.5
 STRAY_S: Final = 0.4
+#: Weight of the newest arrival in the moving average of how long it took to be heard of, the longest that counts, and
+#: how many times the average it seldom takes.
+HEARD_WEIGHT, HEARD_LONGEST_S, HEARD_SELDOM = 0.1, 0.1, 2.0
 #: A function that had something placed within so many seconds takes part in the division of what a budget leaves.
 ACTIVE_S: Final = 1.0
 
@@ -56,7 +59,9 @@ class _Supply:
 
 
 class Admission:
-    """Reads the state of the other parts; keeps nothing but what it computed for one moment."""
+    """
+    Reads the state of the other parts; keeps what it computed for one moment, and how long arrivals take to be heard of.
+    """
 
     def __init__(
         self,
@@ -72,6 +77,12 @@ class Admission:
         self._knobs, self._cluster, self._waiting, self._overrides = knobs, cluster, waiting, overrides
         self._ordering, self._batching, self._placement, self._budgets = ordering, batching, placement, budgets
         self._supply = _Supply()
+        #: Seconds from an arrival to the round that hears of it.
+        self._heard_s = 0.0
+
+    def heard_after(self, seconds: float) -> None:
+        """An arrival was heard of so late."""
+        self._heard_s += HEARD_WEIGHT * (min(max(0.0, seconds), HEARD_LONGEST_S) - self._heard_s)
 
     def forget(self) -> None:
         """Something has happened: what was computed for this moment holds no more."""
@@ -86,18 +97,29 @@ class Admission:
         at the rate at which it was really placed while it could be: pauses, loads and the time before this leader count
         for nothing.
         """
-        cluster, floor = self._cluster, demand.best_s(1)
+        cluster = self._cluster
+        demand.forget(now)
+        floor = demand.best_s(1)
         cell = cluster.cells[demand.column, :, : len(cluster)]
         usable = cluster.usable
-        instances = int(np.maximum(cell[kernel.RESIDENT], cell[kernel.OUTSTANDING])[usable].sum())
+        # As many as may run at a time; a worker that takes nothing more has no slots.
+        there = np.minimum(
+            np.where(usable, np.maximum(cell[kernel.RESIDENT], cell[kernel.OUTSTANDING]), 0.0),
+            np.maximum(cluster.slots, 1.0),
+        )
+        instances = int(there.sum())
         waiting = self._waiting.count(demand.function)
+        starts_s, slowed = self._start(now, demand, usable, there > 0 if instances else usable)
+        # A run as a placement will count it.
+        guarded = (1.0 + self._knobs.guard) * (1.0 + slowed)
+        row_s = demand.row_s * guarded
         if not instances:
             # A cold start counts only where the function's own deadline has room for it: where it has none, a load is
             # asked for ahead (Dispatching).
             load_s = demand.host_s if (cluster.host(demand.column) & usable).any() else demand.load_s
-            cold = load_s + floor
+            cold = HEARD_SELDOM * self._heard_s + load_s + demand.run_s(1) * guarded
             admits = cold if cold <= demand.spec.deadline_s else floor
-            return FinishBounds(admits, floor, 0.0, waiting, cold if usable.any() else inf)
+            return FinishBounds(admits, floor, 0.0, waiting, cold if usable.any() else inf, row_s)
         most = demand.spec.max_batch
         batch_s = demand.run_s(most) / instances
         wait, each = (waiting // most) * batch_s, batch_s / most
@@ -118,12 +140,46 @@ class Admission:
             wait, each = max(wait, delay.leaves_at - now), max(each, budget_s / delay.room)
         else:
             wait, each = max(wait, budget_s), max(each, with_margin(unpaid + unpaid_each) - budget_s)
-        under_way = cell[kernel.OUTSTANDING][usable].any()
-        if (waiting or not cluster.idle(demand.column)[usable].any()) and under_way:
-            wait += max(0.0, float(cell[kernel.FREE_AT][usable].min(initial=np.inf)) - now)
-        # What nobody tries is never learned: with nothing before it, its run counts as in the best case.
-        run_s = demand.run_s(min(most, waiting + 1)) if waiting or under_way else floor
-        return FinishBounds(wait + run_s, floor, each, waiting)
+        if waiting or starts_s:
+            wait += starts_s
+        # One at a time tries whether what was learned of a slow time still holds (Demand.forget).
+        tries = not waiting and not cell[kernel.OUTSTANDING][usable].any()
+        run_s = demand.run_s(1) if tries else demand.learned_s(min(most, waiting + 1))
+        return FinishBounds(HEARD_SELDOM * self._heard_s + wait + run_s * guarded, floor, each, waiting, 0.0, row_s)
+
+    def _start(self, now: float, demand: Demand, usable: Bools, rows: Bools) -> tuple[float, float]:
+        """
+        Seconds until the first of these GPU instances has an instance and a slot free, and the slowdown of one
+        invocation that starts there then, a fraction.
+        """
+        cluster, upper = self._cluster, self._knobs.use_upper
+        kind = cluster.kind(demand, 1)
+        free = rows & (cluster.used < cluster.slots)
+        idle = free & cluster.idle(demand.column)
+        # Where there is no instance yet, nothing else is known of the one to come.
+        if not idle.any() and not cluster.cells[demand.column, kernel.RESIDENT, : len(cluster)][usable].any():
+            idle = free
+        if idle.any():
+            return 0.0, float(cluster.effect(kind, kernel.OWN_UPPER if upper else kernel.OWN)[idle].min())
+        ends = self._free_at(now, demand, rows)
+        row = int(ends.argmin()) if len(ends) else -1
+        if row < 0 or ends[row] == inf:
+            return 0.0, 0.0
+        return max(0.0, float(ends[row]) - now), cluster.beside_training(kind, row, upper)
+
+    def _free_at(self, now: float, demand: Demand, rows: Bools) -> kernel.Floats:
+        """When an instance and a slot are expected to be free on each of these GPU instances [N], inf on the others."""
+        cluster = self._cluster
+        cell, n = cluster.cells[demand.column, :, : len(cluster)], len(cluster)
+        ends = np.where(rows, cell[kernel.FREE_AT], inf)
+        for_slot = rows & cluster.idle(demand.column)
+        if for_slot.any():
+            taken = np.arange(cluster.running.shape[1]) < cluster.used[:, None]
+            ends = np.where(
+                for_slot, np.where(taken, cluster.running[:n, :, kernel.ENDS], inf).min(1, initial=inf), ends
+            )
+        loading = rows & ~for_slot & (cell[kernel.OUTSTANDING] == 0)
+        return np.where(loading, now + demand.load_s, ends)
 
     def pressed(self, now: float) -> bool:
         """

@@ -464,6 +464,16 @@ class Cluster:
         """Rows [N] where a load now would come out of host memory."""
         return np.asarray(self.cells[column, kernel.STATE, : len(self.names)] == kernel.HOST)
 
+    def beside_training(self, kind: int, row: int, upper: bool) -> float:
+        """Slowdown of a batch of a kind that has a GPU instance to itself but for its training, or its 90 % bound."""
+        facts, place = self.rows[:, row], self._joined[row]
+        if not facts[kernel.JOBS] > 0:
+            return 0.0
+        (own, model), training = place.kinds[:, kind], int(facts[kernel.TABLED])
+        if own < 0 or training < 0:
+            return float(self.kinds.declared[kind])
+        return float(place.weights[1, 1, model, int(facts[kernel.VICTIM])] * place.pairs[2 + upper, training, own])
+
     def delay_s(self, demand: Demand, row: int) -> float:
         """
         Seconds until an instance of a revision could run there, by what is there: none, out of host memory, a cold

@@ -236,7 +236,8 @@ class FinishBounds(NamedTuple):
 
     ``each_s``: how much later for each further invocation of the function that waits beside the ``counted`` ones.
     ``cold_s``: behind a cold start, where no instance stands ready (inf: no GPU instance could load it now; 0: one
-    stands ready). The gate does not admit by it, but a refusal promises nothing earlier.
+    stands ready). The gate does not admit by it, but a refusal promises nothing earlier. ``row_s``: how much later for
+    each further row of it.
     """
 
     backlog_s: float
@@ -244,6 +245,7 @@ class FinishBounds(NamedTuple):
     each_s: float
     counted: int
     cold_s: float = 0.0
+    row_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

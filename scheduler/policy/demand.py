@@ -23,6 +23,11 @@ BEST_WEIGHT = 0.05
 RELAXED = 0.25
 #: Of how fast a revision's invocations are placed.
 PLACED_HALF_LIFE_S = 2.0
+#: Of an expectation above the declared time half the difference is forgotten in so many seconds without a run: what
+#: nobody tries is never learned. Twice as slowly, up to the second number, after each run that disproves it.
+FORGET_S, FORGET_SLOWEST_S = 1.0, 300.0
+#: A run disproves what was forgotten only where that was more than this part of what remained.
+DISPROVED = 0.2
 #: Weight of the newest load, cold or out of host memory, in its moving average.
 LOAD_WEIGHT = 0.3
 #: No run takes less than this, seconds: times are held against each other.
@@ -44,6 +49,13 @@ class _Times:
     own_run_s: float
     own_best_s: float
     runs: float = 0.0
+
+    def forget(self, part: float) -> None:
+        """Bring what lies above the declared time nearer to it, by ``part`` of the difference."""
+        self.run_s += part * min(0.0, self.declared_s - self.run_s)
+        self.best_s += part * min(0.0, self.declared_s - self.best_s)
+        self.own_run_s += part * min(0.0, self.declared_s - self.own_run_s)
+        self.own_best_s += part * min(0.0, self.declared_s - self.own_best_s)
 
 
 #: Of no rows.
@@ -78,6 +90,10 @@ class Demand:
     _usage: float = field(init=False)
     _degradation: float = field(init=False)
     _observed: float = field(init=False, default=OFFLINE_WEIGHT)
+    #: When the last run ended, epoch seconds, -1 = none has; how fast what it said is forgotten, and which part is now.
+    _ran_at: float = field(init=False, default=-1.0)
+    _forget_s: float = field(init=False, default=FORGET_S)
+    _forgotten: float = field(init=False, default=0.0)
     _memory_mib: float = field(init=False, default=0.0)
     _host_s: float | None = field(init=False, default=None)
     #: The longest of its last runs on each GPU instance, by row.
@@ -123,12 +139,43 @@ class Demand:
     def run_s(self, rows: int) -> float:
         """Seconds to expect of a batch that runs alone."""
         lower, upper, part = self._between(rows)
+        run_s = lower.run_s + part * (upper.run_s - lower.run_s)
+        if self._forgotten:
+            declared_s = lower.declared_s + part * (upper.declared_s - lower.declared_s)
+            run_s += self._forgotten * min(0.0, declared_s - run_s)
+        return run_s
+
+    def learned_s(self, rows: int) -> float:
+        """:meth:`run_s` with nothing forgotten."""
+        lower, upper, part = self._between(rows)
         return lower.run_s + part * (upper.run_s - lower.run_s)
 
     def best_s(self, rows: int) -> float:
         """Seconds of a batch when all goes well: what makes a deadline impossible."""
         lower, upper, part = self._between(rows)
-        return lower.best_s + part * (upper.best_s - lower.best_s)
+        best_s = lower.best_s + part * (upper.best_s - lower.best_s)
+        if self._forgotten:
+            declared_s = lower.declared_s + part * (upper.declared_s - lower.declared_s)
+            best_s += self._forgotten * min(0.0, declared_s - best_s)
+        return best_s
+
+    @property
+    def row_s(self) -> float:
+        """Seconds alone that each further row of a batch adds to the run of one, at most."""
+        first = self.run_s(1)
+        steps = [(self.run_s(size) - first) / (size - 1) for size in self._sizes if size > 1]
+        return max(*steps, self.run_s(self._sizes[-1]) / self._sizes[-1], 0.0)
+
+    def forget(self, now: float) -> None:
+        """
+        Without runs an expectation above the declared time returns to it: a function that a slow time has made look too
+        slow for its deadlines is tried again, first where a deadline leaves most room.
+
+        A run nearer to what was expected before puts that in force again, and doubles the time until the next try; a
+        run nearer to what is expected now confirms it.
+        """
+        if self._ran_at >= 0:
+            self._forgotten = 1.0 - 0.5 ** (max(0.0, now - self._ran_at) / self._forget_s)
 
     @property
     def host_s(self) -> float:
@@ -145,10 +192,10 @@ class Demand:
         """Eq. 5: usage gain over degradation."""
         return self._usage / max(self._degradation, EPSILON)
 
-    def observe_run(self, rows: int, seconds: float, slowdown: float = 0.0) -> None:
+    def observe_run(self, now: float, rows: int, seconds: float, slowdown: float = 0.0) -> None:
         """
-        Blend one measured warm batch into the size it belongs to: a declared one, else the next power of two, made when
-        it is met.
+        Blend one measured warm batch, which ended at ``now`` (epoch seconds), into the size it belongs to: a declared
+        one, else the next power of two, made when it is met.
 
         A size of which no run has told lately takes its declared time, times the mean of what the others take over
         theirs: where a declaration or a canary was wrong for one row it was for eight, and batches that are wrongly
@@ -156,8 +203,11 @@ class Demand:
 
         ``slowdown``: the degradation that was predicted for it, a fraction: the time alone is what remains without it.
         """
-        size = self._size(rows if rows in self._sizes else 1 << max(0, rows - 1).bit_length())
         seconds = max(seconds, LEAST_S)
+        if self._forgotten:
+            self._decide_forgotten(rows, seconds / (1.0 + slowdown))
+        self._ran_at = now
+        size = self._size(rows if rows in self._sizes else 1 << max(0, rows - 1).bit_length())
         size.own_run_s = size.run_s + RUN_WEIGHT * (seconds / (1.0 + slowdown) - size.run_s)
         size.own_best_s = seconds if seconds < size.best_s else size.best_s + BEST_WEIGHT * (seconds - size.best_s)
         size.run_s, size.best_s = size.own_run_s, size.own_best_s
@@ -166,6 +216,17 @@ class Demand:
         size.runs += 1.0
         if any(other.runs < 1.0 for other in self._times):
             self._follow()
+
+    def _decide_forgotten(self, rows: int, run_s: float) -> None:
+        """Whether a run that took ``run_s`` alone puts what was forgotten in force again, or confirms that it is gone."""
+        before, since = self.learned_s(rows), self.run_s(rows)
+        if abs(run_s - since) <= abs(run_s - before):
+            for times in self._times:
+                times.forget(self._forgotten)
+            self._forget_s = FORGET_S
+        elif before > (1.0 + DISPROVED) * since:
+            self._forget_s = min(2.0 * self._forget_s, FORGET_SLOWEST_S)
+        self._forgotten = 0.0
 
     def _size(self, rows: int) -> _Times:
         """What is known of a size, which begins with what is expected of it."""

@@ -85,6 +85,7 @@ class Dispatching:
         for function in self._waiting.functions():
             for lane in self._waiting.lanes(function):
                 demand = self._cluster.demand(lane[0], lane[1])
+                demand.forget(now)
                 while (head := self._waiting.head(lane)) is not None:
                     if now + demand.best_s(head.rows) <= head.deadline_at + self._knobs.late_s:
                         heads[lane] = (demand, head)

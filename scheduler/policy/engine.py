@@ -110,6 +110,8 @@ class Engine:
             prewarmer=prewarmer,
         )
         self._wake_at = inf
+        #: Whether it has decided before: what waits at first has waited for a leader.
+        self._began = False
 
     def decide(self, now: float, events: Sequence[Event]) -> Round:
         """See :meth:`~scheduler.policy.policy.Policy.decide`."""
@@ -117,6 +119,7 @@ class Engine:
         questions: list[Question] = []
         for event in events:
             self._apply(now, event, decisions, questions)
+        self._began = True
         if not questions or len(questions) < len(events):
             self.overrides.refresh(now)
             self.admission.forget()
@@ -193,6 +196,8 @@ class Engine:
             message = "It needs more memory than its project may keep warm."
             decisions.append(ending(event, "reject", Cause.INFEASIBLE, message))
             return
+        if event.attempt == 0 and self._began:
+            self.admission.heard_after(now - event.arrival_at)
         self.load.arrived(now, demand.run_s(event.rows))
         waiting = bool(self.waiting.count(event.function))
         if not waiting:
@@ -212,7 +217,7 @@ class Engine:
                 self._idle(now, demand)
             if event.run_s is not None:
                 # Of the last member of a warm batch: its run time teaches.
-                demand.observe_run(event.batch_rows, event.run_s, batch.slowdown)
+                demand.observe_run(now, event.batch_rows, event.run_s, batch.slowdown)
                 self.budgets.settle(now, batch, event.run_s)
 
     def _idle(self, now: float, demand: Demand) -> None:

@@ -75,6 +75,7 @@ class Invocations:
         if bound is None:
             return True
         backlog_s = bound.backlog_s + bound.each_s * max(0, self._queued[function] - bound.counted)
+        backlog_s += bound.row_s * (self.rows[number] - 1)
         return self.arrival_s[number] + max(bound.floor_s, backlog_s) <= self.deadline_s[number]
 
     def queue(self, number: int) -> None:

@@ -74,7 +74,10 @@ def _names(client: "Client", gpus: "Sequence[Gpu]") -> dict[str, str]:
 
 def _trainings(gpu: "Gpu", names: Mapping[str, str]) -> list[str]:
     """The trainings there: those that may be named, and how many more there are."""
-    shown = [names.get(job.id, job.id) for job in gpu.jobs]
+    shared = any(job.guest for job in gpu.jobs)
+    shown = [
+        names.get(job.id, job.id) + (f" ({'guest' if job.guest else 'host'})" if shared else "") for job in gpu.jobs
+    ]
     hidden = gpu.trainings - len(shown)
     return [*shown, *([f"{hidden} of another project"] if hidden > 0 else [])]
 

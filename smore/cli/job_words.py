@@ -1,5 +1,6 @@
 """Trainings in words: lengths, moments to come, states, where one runs."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -29,6 +30,18 @@ def length(job: Any) -> str | None:
         return None
     more = job.length_90_s / job.length_s - 1
     return f"{span(job.length_s)} +{more * 100:.0f}%" if more < 10 else f"{span(job.length_s)}?"
+
+
+def length_legend(lengths: Sequence[str]) -> list[str]:
+    """A line for each mark among these lengths that says what it means."""
+    return [
+        line
+        for mark, line in (
+            ("%", "length 10m +120%: in one case of ten more than 120 % longer than 10 m"),
+            ("?", "length 60m?: hardly known, in one case of ten more than ten times as long"),
+        )
+        if any(length.endswith(mark) for length in lengths)
+    ]
 
 
 def until(expected: datetime | None, late: datetime | None) -> str | None:
@@ -71,7 +84,8 @@ def state(job: Any) -> str:
 def where(job: Any) -> str:
     """Of a job of the queue: its GPU instances, or what it needs."""
     if job.gpus:
-        return " ".join(job.gpus)
+        role = f" ({'guest' if job.guest else 'host'})" if job.beside else ""
+        return " ".join(job.gpus) + role
     return f"needs {job.count}{f' of {job.device}' if job.device else ''}"
 
 

@@ -105,7 +105,12 @@ def _elsewhere(client: "Client", own: "Sequence[Job]") -> str:
 
 @app.command("queue")
 def queue(output: OutputOption = Output.TABLE) -> None:
-    """What runs, then what waits, in its order: when it starts and ends, and what it waits for."""
+    """
+    What runs, then what waits, in its order: when it starts and ends, and what it waits for.
+
+    Column "length": what is left of it; "10m +120%" = in one case of ten more than 120 % longer than 10 minutes, "60m?" =
+    hardly known, in one case of ten more than ten times as long.
+    """
     with connected() as client:
         answer = client.job_queue()
     if output is not Output.TABLE:
@@ -131,6 +136,8 @@ def queue(output: OutputOption = Output.TABLE) -> None:
             output,
             optional=("why", "length", "gpus", "project"),
         )
+        for line in job_words.length_legend([job_words.length(job) or "" for job in answer.jobs]):
+            print(line)
     else:
         print("No job runs or waits.")
     if answer.kept and answer.kept_for:
@@ -180,6 +187,16 @@ def start(
     memory: Annotated[
         str | None, typer.Option(help="Kept for it on each GPU instance, such as 12GiB; else what it was seen to hold.")
     ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="Another training may train beside it and make an iteration take 1 + SHARE times as long; 0 = none may."
+        ),
+    ] = None,
+    micro_batches: Annotated[
+        str | None,
+        typer.Option(metavar="1,2,4", help="In how many parts its loop can run a batch (tracker.micro_batches)."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say when it would start and end.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -211,6 +228,8 @@ def start(
             "restarts": restarts or None,
             "grace": grace,
             "cwd": folder,
+            "share": share,
+            "micro_batches": _counts(micro_batches),
         }
         if dry_run:
             trial = client.try_job(name, command, **asked)
@@ -219,6 +238,15 @@ def start(
         job = client.start_job(name, command, **asked)
     tell(job.id, job, output)
     print(job_words.placed(job), file=sys.stderr)
+
+
+def _counts(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        fail(f"--micro-batches {text}: whole numbers separated by commas are expected", EXIT_USAGE)
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -32,7 +32,9 @@ def list_projects(output: Output) -> None:
         def cell(project: Any) -> str:
             limit = getattr(project.limits, name)
             used = getattr(project.use, name, None)
-            return f"{'' if used is None else f'{used:g} of '}{'any' if limit is None else f'{limit:g}'}"
+            if limit is None:
+                return "no limit" if used is None else f"{used:g}, no limit"
+            return f"{limit:g}" if used is None else f"{used:g} of {limit:g}"
 
         return name, cell
 

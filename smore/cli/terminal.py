@@ -5,13 +5,13 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
@@ -62,6 +62,20 @@ STYLES: Final = {
     **dict.fromkeys(("expired", "rejected", "cancelled", "warning", "stopping"), "yellow"),
     **dict.fromkeys(("failed", "lost", "broken"), "red"),
 }
+#: Code of the platform → what to do next. ``{function}`` and ``{id}`` are those of the answer.
+_NEXT: Final[Mapping[str, str]] = {
+    "slo_infeasible": "give it more time with --deadline-ms, or for good with `smore slo function NAME DEADLINE`",
+    "deadline_expired": "`smore explain {id}` says where its time went",
+    "handler_error": "`smore explain {id}` has its traceback, `smore logs {function}` what it printed",
+    "function_not_found": "`smore functions` lists those of this key's project; `smore deploy FILE` adds one",
+    "invocation_not_found": "`smore ps` lists those that are known",
+    "forbidden": "`smore keys create NAME --scope SCOPE` makes a key that may, with an operator's key",
+    "queue_full": "send fewer at a time, or try again; `smore queues` shows what waits",
+    "limit_reached": "`smore projects` shows what the project may use; `smore projects limit` changes it",
+    "draining": "`smore queues resume` ends a drain of the platform, `smore queues resume NAME` that of a function",
+    "no_leader": "`smore health` says which process is missing",
+    "storage_full": "free space on the platform's disk, or delete functions that nobody calls",
+}
 #: A table's column: its header, and a row's cell.
 Column = tuple[str, Callable[[T], object]]
 
@@ -97,9 +111,19 @@ def problem(error: "ClientError") -> str:
         lines.append(error.traceback.rstrip())
     if (earliest_ms := error.body.get("earliest_deadline_ms")) is not None:
         lines.append(f"the earliest deadline that would be met: {earliest_ms} ms")
+    if step := _next_step(error.code, error.body):
+        lines.append(f"next: {step}")
     if verbose.get():
         lines.append(json.dumps(error.body, indent=2))
     return "\n".join(lines)
+
+
+def _next_step(code: str, body: Mapping[str, Any]) -> str:
+    """What to do about an error of the platform; '' where the answer does not name what the advice needs."""
+    try:
+        return _NEXT.get(code, "").format_map(body)
+    except KeyError:
+        return ""
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -111,7 +111,8 @@ class Change:
     What comes with an action. ``gpus`` and ``nodes`` of a start; ``exit_code``, ``reason`` (why the platform refused it or
     let it go), ``why`` and ``message`` of an attempt's end; ``not_before`` (epoch seconds), ``restarts`` and
     ``short_ends`` of a job that waits again. ``asked``: its owner wants it. ``micro_batches``: in how many parts a start is to
-    run its batch.
+    run its batch. ``memory_mib`` of one that waits again because it took more than was said of it: from now on that is said,
+    and nobody trains beside it; 0 = it did not.
     """
 
     gpus: Sequence[str] = ()
@@ -125,6 +126,7 @@ class Change:
     short_ends: int = 0
     asked: bool = False
     micro_batches: int = 1
+    memory_mib: float = 0.0
 
 
 #: Gets the jobs of a project that have not ended, and raises where there is no room for one more.
@@ -371,6 +373,14 @@ class JobStore:
         with Session(self._engine) as session:
             return pairs_of(session, [id_])
 
+    def names(self, jobs: Collection[str], project: str | None = None) -> dict[str, str]:
+        """The names of those that there are, in one project (None = in any)."""
+        query = select(JobRow.id, JobRow.name).where(JobRow.id.in_(jobs))
+        if project is not None:
+            query = query.where(JobRow.project == project)
+        with Session(self._engine) as session:
+            return {row.id: row.name for row in session.execute(query)} if jobs else {}
+
     def decisions(self, id_: str, limit: int = 100) -> list[JobDecision]:
         """The newest first."""
         query = select(JobDecisionRow).where(JobDecisionRow.job == id_).order_by(JobDecisionRow.id.desc()).limit(limit)
@@ -450,6 +460,9 @@ def _queue(row: JobRow, action: Action, details: Change, now: datetime) -> None:
         if details.not_before is not None:
             row.not_before = datetime.fromtimestamp(details.not_before, UTC)
             row.queued_at = max(now, row.not_before)
+        if details.memory_mib:
+            row.memory_mib = details.memory_mib
+            row.spec = row.spec | {"memory_mib": details.memory_mib, "share": 0.0, "micro_batches": []}
     if action is Action.RESTART:
         row.restarts = row.short_ends = 0
         row.asked, row.reason, row.outcome, row.ended_at, row.exit_code = False, "", None, None, None

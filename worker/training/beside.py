@@ -14,6 +14,8 @@ from typing import Final
 _BLOCK_S: Final = 2.0
 #: A scatter of fewer means is not known.
 _LEAST_BLOCKS: Final = 5
+#: So many iterations say more than those of an earlier time.
+_ENOUGH: Final = 20
 #: How far back each goes, seconds.
 ALONE_S: Final = 300.0
 BESIDE_S: Final = 3600.0
@@ -101,7 +103,7 @@ class Beside:
     def alone(self) -> Pace:
         """The last time that it was alone, or the time before where that was too short to say more."""
         pace = self._alone.pace()
-        return pace if pace.n >= self._former.n or pace.error else self._former
+        return pace if pace.n >= min(_ENOUGH, self._former.n) else self._former
 
     @property
     def beside(self) -> Pace:

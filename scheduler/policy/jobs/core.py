@@ -304,6 +304,8 @@ class JobPolicy:
         job.restarts, job.short_ends = verdict.restarts, verdict.short_ends
         if verdict.ended is None:
             job.iterations, job.progressed_s = event.iterations, job.ran_s - job.lost_s
+            if ended is Ended.OUTGROWN:
+                job.outgrow(event.memory_mib)
             job.bind(event.home)
             job.moved, job.not_before, job.phase = 0, at + verdict.pause_s, Phase.WAITING
             self._wait(job, at)

@@ -9,12 +9,16 @@ from scheduler.policy.jobs.spec import JobSpec
 
 
 class Ended(StrEnum):
-    """How an attempt ended. ``preempted``: the rule stopped it, which only a simulation lets it do."""
+    """
+    How an attempt ended. ``outgrown``: as a guest it took more memory than was said of it, so it was stopped before its
+    host could be hurt; ``preempted``: the rule stopped it, which only a simulation lets it do.
+    """
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
     LOST = "lost"
+    OUTGROWN = "outgrown"
     PREEMPTED = "preempted"
 
 
@@ -107,7 +111,7 @@ class JobProgressed:
 class AttemptOver:
     """
     No process of the attempt is left. ``iterations`` that its last checkpoint holds; ``home``: the node on which that
-    lies, '' = all see it.
+    lies, '' = all see it. ``memory_mib`` that one took that has outgrown what was said: it is started again with that, alone.
     """
 
     id: str
@@ -115,6 +119,7 @@ class AttemptOver:
     ended: Ended
     iterations: int = 0
     home: str = ""
+    memory_mib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

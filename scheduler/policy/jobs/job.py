@@ -1,6 +1,7 @@
 """What the rule keeps of each job."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 
 from scheduler.policy.jobs.events import Ended, JobSubmitted
@@ -97,6 +98,12 @@ class Job:
         """Its checkpoint is on the node ``home``, '' = everywhere."""
         self.home = home
         self.needs = self._needs()
+
+    def outgrow(self, memory_mib: float) -> None:
+        """It took more than was said of it: from now on it needs that, and nobody beside it."""
+        memory_mib = max(memory_mib, self.spec.memory_mib)
+        self.spec = replace(self.spec, memory_mib=memory_mib, share=0.0, micro_batches=())
+        self.parts = MicroBatches(count=1, memory_mib=memory_mib)
 
     def waiting_s(self, at: float) -> float:
         """Time in the queue so far."""

@@ -29,6 +29,9 @@ def after(knobs: JobKnobs, ended: Ended, lasted_s: float, allowed: int, restarts
         return Verdict(ended, 0.0, restarts, short_ends, f"The job {ended}.")
     if ended is Ended.PREEMPTED:
         return Verdict(None, 0.0, restarts, short_ends, "It was stopped for a job before it in the order.")
+    if ended is Ended.OUTGROWN:
+        message = "It took more memory than was said of it; it is started again with what it took, and alone."
+        return Verdict(None, 0.0, restarts, short_ends, message)
     why = "A GPU instance that it ran on was lost" if ended is Ended.LOST else "It failed"
     if ended is Ended.FAILED:
         short_ends = short_ends + 1 if lasted_s < knobs.short_s else 0

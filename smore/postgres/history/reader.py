@@ -35,6 +35,7 @@ from smore.postgres.history.values import (
     PastInvocation,
     Served,
     Totals,
+    TrainingBatch,
 )
 from smore.postgres.rows import (
     Base,
@@ -221,6 +222,28 @@ class Reader:
         query = select(document["timing"]).where(*which, *same).order_by(ProfileRow.at.desc())
         with self._connect() as connection:
             return list(connection.scalars(query))
+
+    def training_batches(self, workload: str, place: tuple[str, str]) -> list[TrainingBatch]:
+        """A profiled training (its model and preset) alone at a (device, sharing mode), at each batch, smallest first."""
+        model, preset, role, _ = workload.split("/")
+        document = ProfileRow.document
+        which = (ProfileRow.kind == "solo", ProfileRow.device == place[0], ProfileRow.sharing_mode == place[1])
+        same = [
+            document["workload"][name].astext == part
+            for name, part in (("model", model), ("preset", preset), ("role", role))
+        ]
+        with self._connect() as connection:
+            solos = list(connection.scalars(select(document).where(*which, *same).order_by(ProfileRow.at)))
+        rows = {
+            int(solo["workload"]["batch"]): TrainingBatch(
+                batch=int(solo["workload"]["batch"]),
+                seconds=solo["timing"]["mean"],
+                input_wait_s=solo["input_wait_s"],
+                memory_mib=(solo["device_memory_bytes"] or solo["features"]["memory_bytes"]) / 2**20,
+            )
+            for solo in solos
+        }
+        return [rows[batch] for batch in sorted(rows)]
 
     def gpu_samples(self, gpu: str, since: float) -> list[GpuSample]:
         """From the epoch second ``since`` on."""

@@ -6,7 +6,7 @@ local deadline = tonumber(arg.deadline_us)
 if arg.slo_us ~= '0' then deadline = t + tonumber(arg.slo_us) end
 local function paused(target) return redis.call('SISMEMBER', P .. 'paused', target) == 1 end
 local field, most, after = limited(fk, t, arg, true)
-local need, promised = needed(fk, t)
+local need, promised = needed(fk, t, arg.rows)
 
 local function leader()
   if arg.id == '' then return 'gate' end

@@ -24,7 +24,7 @@
 --   P idem:<project>:<k> HASH   id, hash: the invocation that came with an Idempotency-Key, and the hash of its request
 --   P ev                 STREAM events, one field e = msgpack array (smore/messages/stream.py)
 --   P bell               LIST   not empty: the leader is to read the stream before its next tick
---   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>:<each us>:<counted>:<cold us>", written by the leader
+--   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>:<each us>:<counted>:<cold us>:<row us>", by the leader
 --   P asks               STRING questions to the leader within the last second
 --   P ask:<id>           LIST   the leader's answer to one (smore/messages/reasons.py: DryRunAnswer)
 --   P leader, P fence    STRING the leader's fencing token; the counter it comes from
@@ -104,18 +104,22 @@ end
 
 -- The earliest feasible finish from now in us, 0 = not known. The floor is the best case of an idle platform and always
 -- holds. The backlog is today's and holds for a second: with `counted` invocations waiting, and `each` later for every
--- one more. With fewer waiting it is no sooner: what was placed meanwhile runs where the backlog counted on room.
+-- one more, and `row` later for each of its own rows but the first. With fewer waiting it is no sooner: what was placed
+-- meanwhile runs where the backlog counted on room.
 -- The second value is what a refusal may promise: no less than a cold start, where no instance stood ready.
-local function needed(fk, t)
+local function needed(fk, t, rows)
   local feasible = redis.call('HGET', P .. 'feasible', fk)
   if not feasible then return 0, 0 end
-  local stamp, backlog, floor, each, counted, cold = string.match(feasible, '(%d+):(%d+):(%d+):(%d+):(%d+):?(%d*)')
+  local stamp, backlog, floor, each, counted, cold, row =
+    string.match(feasible, '(%d+):(%d+):(%d+):(%d+):(%d+):?(%d*):?(%d*)')
   local need = tonumber(floor)
+  local wider = (tonumber(row) or 0) * (tonumber(rows) - 1)
   if t - tonumber(stamp) < 1000000 then
     local more = math.max(0, redis.call('ZCARD', P .. 'q:' .. fk) - tonumber(counted))
-    need = math.max(need, tonumber(backlog) + tonumber(each) * more)
+    need = math.max(need, tonumber(backlog) + tonumber(each) * more + wider)
   end
-  return need, math.max(need, tonumber(cold) or 0)
+  local from_cold = tonumber(cold) or 0
+  return need, math.max(need, from_cold > 0 and from_cold + wider or 0)
 end
 
 -- The bound that one more invocation with `size` bytes of payload would break, and its value; nil = none.

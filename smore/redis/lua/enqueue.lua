@@ -23,7 +23,7 @@ local deadline = tonumber(arg.deadline_us)
 if arg.slo_us ~= '0' then deadline = t + tonumber(arg.slo_us) end
 if deadline <= t then return list.admission({ status = 'late', now_us = int(t) }) end
 
-local need, promised = needed(fk, t)
+local need, promised = needed(fk, t, arg.rows)
 if t + need > deadline then
   return list.admission({ status = 'infeasible', earliest_us = int(t + promised), now_us = int(t) })
 end

@@ -336,9 +336,9 @@ def test_a_deadline_that_passes_is_504(
 
     assert first().status_code == 200
     # What the gate would take now.
-    assert problem(second(), 504, "deadline_expired")["earliest_deadline_ms"] == 3
+    assert problem(second(), 504, "deadline_expired")["earliest_deadline_ms"] == 14
     assert (
-        problem(http.get(f"/v1/invocations/{waiting.id}/result"), 504, "deadline_expired")["earliest_deadline_ms"] == 3
+        problem(http.get(f"/v1/invocations/{waiting.id}/result"), 504, "deadline_expired")["earliest_deadline_ms"] == 14
     )
 
 
@@ -579,7 +579,7 @@ def test_an_infeasible_deadline_is_429_and_names_one_that_would_do(
     response = http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 400})
 
     body = problem(response, 429, "slo_infeasible")
-    assert body["earliest_deadline_ms"] == 2500
+    assert body["earliest_deadline_ms"] == 2760
     assert body["earliest_deadline_at"].endswith("+00:00")
     assert response.headers["retry-after"] == "3"
     redis_client.hset("smore:feasible", ECHO, "0:0:1000:0:0")
@@ -1506,7 +1506,7 @@ def test_a_dry_run_asks_and_places_nothing(
         "cold": False,
         "start_at": now,
         "finish_at": now + 0.1,
-        "earliest_deadline_at": now + 0.1,
+        "earliest_deadline_at": now + 3.0,
     }
     platform.answer = json.dumps({**answer, "finish_s": 0.1, "reasons": REASONS}).encode()
 
@@ -1519,7 +1519,7 @@ def test_a_dry_run_asks_and_places_nothing(
         "training_upper": 0.08,
         "known": True,
     }
-    assert 0 < found["earliest_deadline_ms"] <= 100
+    assert 0 < found["earliest_deadline_ms"] <= 3310
     assert found["decision"]["candidates"][1]["refusal"] == "memory"
     assert queue.snapshot().waiting == []
 

@@ -30,8 +30,9 @@ from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
 from smore.redis.queue import Queue
 from smore_client import ApiError, Client
+from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
-from tests.support.gateway import Served, add_key
+from tests.support.gateway import Served, add_key, problem
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_a_failed_canary_keeps_the_traffic_where_it_was(client: Client, platform
 
 
 def test_a_functions_document_says_what_its_handler_declares(
-    gateway: Served, client: Client, platform: FakePlatform, tmp_path: Path
+    gateway: Served, client: Client, platform: FakePlatform, catalog: Catalog, tmp_path: Path
 ) -> None:
     schema = {"$ref": "#/$defs/Question", "$defs": {"Question": {"type": "object", "required": ["text"]}}}
     measured = {
@@ -127,6 +128,13 @@ def test_a_functions_document_says_what_its_handler_declares(
             "output": {},
         }
         assert http.get("/v1/functions/none/openapi.json").status_code == 404
+        # Who may call it may read how.
+        caller = {"Authorization": f"Bearer {add_key(catalog, Scope.INVOKE)}"}
+        eventually(
+            lambda: http.get("/v1/functions/own/openapi.json", headers=caller).is_success, what="the new key is known"
+        )
+        assert http.get("/v1/functions/own/openapi.json", headers=caller).json() == document
+        assert problem(http.get("/v1/functions/own", headers=caller), 403, "forbidden")["scope"] == "read"
 
 
 @pytest.mark.parametrize("evil", ["../../x", "/etc/x"])

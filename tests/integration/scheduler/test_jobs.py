@@ -272,6 +272,36 @@ def test_two_trainings_share_a_gpu_instance_and_are_measured(stage: Stage, tmp_p
     assert all(placed == again for placed, again in calls)
 
 
+def test_a_guest_that_outgrows_what_it_said_ends_and_comes_back_alone(stage: Stage) -> None:
+    heavy, light = "resnet50/cpu/training/8", "deepfm/cpu/training/8"
+    stage.publish({(heavy, light): 0.1, (light, heavy): 0.2})
+    hosts = [
+        stage.submit(f"host-{n}", workload=heavy, duration_s=4000.0, memory_mib=256.0, share=0.5) for n in range(4)
+    ]
+    stage.pass_by()
+    guest = stage.submit("guest", workload=light, duration_s=600.0, memory_mib=256.0, share=0.5)
+    stage.pass_by()
+    stage.pass_by()
+    assert stage.states(guest) == [JobState.RUNNING]
+    stage.ranks.tell(guest.id, guest=True, memory_mib=400.0)
+    stage.pass_by()
+    stage.pass_by()
+    back = stage.job(guest)
+    assert (back.state, back.restarts, back.request.share) == (JobState.QUEUED, 0, 0.0)
+    assert (back.memory_mib, back.request.memory_mib) == (400.0, 400.0)
+    [attempt] = stage.jobs.attempts(guest.id)
+    assert attempt.why == "outgrown"
+    assert "400 MiB" in attempt.message
+    assert stage.states(*hosts) == [JobState.RUNNING] * 4
+    stage.new_lead()
+    stage.pass_by()
+    assert stage.states(guest) == [JobState.QUEUED], "nobody else is beside it any more, and no GPU instance is free"
+    stage.ranks.tell(hosts[0].id, state="ended", exit_code=0)
+    stage.pass_by()
+    stage.pass_by()
+    assert stage.states(guest) == [JobState.RUNNING]
+
+
 def test_what_owners_and_operators_say_is_heard(stage: Stage, store: Store) -> None:
     running = [stage.submit(f"r{number}") for number in range(4)]
     stage.pass_by()

@@ -230,8 +230,8 @@ def test_no_estimate_makes_an_answer_fail(now_us: float, needed_us: float) -> No
 def test_an_estimate_is_told_where_it_says_something() -> None:
     told = earliest(1_000_000, 2_500_001)
     assert told == {
-        "earliest_deadline_ms": 2501,
-        "earliest_deadline_at": datetime.fromisoformat("1970-01-01T00:00:03.500001+00:00"),
+        "earliest_deadline_ms": 2761,
+        "earliest_deadline_at": datetime.fromisoformat("1970-01-01T00:00:03.761000+00:00"),
     }
     assert earliest(1_000_000, 0) == earliest(1_000_000, 1e30) == earliest(1_000_000, math.nan) == {}
     assert outcome("failed", "result_too_large") == (422, "result_too_large")
@@ -301,9 +301,9 @@ def test_what_never_was_claimed_waited_all_the_time() -> None:
 def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None:
     error = refusal(Admission(status="infeasible", earliest_us=3_500_000, now_us=1_000_000), 400_000)
 
-    assert error.details == {"earliest_deadline_ms": 2500, "earliest_deadline_at": moment(3.5), "retry_after_s": 3}
+    assert error.details == {"earliest_deadline_ms": 2760, "earliest_deadline_at": moment(3.76), "retry_after_s": 3}
     _, body, headers = document(error)
-    assert (body["earliest_deadline_at"], headers["retry-after"]) == ("1970-01-01T00:00:03.500000+00:00", "3")
+    assert (body["earliest_deadline_at"], headers["retry-after"]) == ("1970-01-01T00:00:03.760000+00:00", "3")
     assert "retry_after_s" not in body
 
 

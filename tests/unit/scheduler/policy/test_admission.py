@@ -1,11 +1,14 @@
 """When a new invocation could end: what counts for the bounds by which gateways admit, and what does not."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from scheduler.policy.decisions import Dispatch, FinishBounds
+from scheduler.policy.demand import Demand
 from scheduler.policy.events import (
     Event,
     FunctionKnown,
@@ -18,6 +21,7 @@ from scheduler.policy.events import (
 )
 from smore.domain.function import FunctionSpec, Profile
 from tests.support.driven import DrivenEngine
+from tests.support.gate_stage import GateStage
 from tests.support.policy_events import NOW
 
 F = "p/f"
@@ -61,30 +65,35 @@ def bounds(engine: DrivenEngine, now: float, function: str = F) -> FinishBounds:
     return told
 
 
+def engine_with(*, run_s: float, gpus: int = 1) -> DrivenEngine:
+    engine = DrivenEngine()
+    engine.decide(NOW, [known(run_s=run_s), *(gpu(f"g{number}") for number in range(gpus))])
+    return engine
+
+
 # ---- time that says nothing of the rate ------------------------------------------------------------------------------
 
 
 def test_a_pause_however_long_says_nothing_of_the_rate() -> None:
     """
-    64 GPU instances with two slots each and 192 that come in half a minute while all are paused: none is refused for a
+    16 GPU instances with two slots each and 48 that come in half a minute while all are paused: none is refused for a
     wait that no paused minute can tell of, neither then nor right after the pause.
     """
-    functions, gpus = ("p/one", "p/two"), [f"node{number:02}" for number in range(64)]
+    functions, gpus = ("p/one", "p/two"), [f"node{number:02}" for number in range(16)]
     engine = DrivenEngine()
     engine.decide(NOW, [*map(known, functions), *(gpu(name, functions=functions, slots=2) for name in gpus)])
     engine.decide(NOW, [PausesChanged(paused=frozenset({"*"}))])
     now = NOW
-    for number in range(192):
-        now += 0.16
+    for number in range(48):
+        now += 0.6
         function = functions[number % 2]
-        told = bounds(engine, now, function)
-        assert told.backlog_s < 1.0, number
+        assert bounds(engine, now, function).backlog_s < 1.0, number
         engine.decide(now, [arrived(f"{number:03}", now, function=function)])
     assert max(bounds(engine, now, function).backlog_s for function in functions) < 1.0
     placed = ids(engine.decide(now + 1.0, [PausesChanged(paused=frozenset())]))
-    assert len(placed) == 128
+    assert len(placed) == 32
     told = bounds(engine, now + 1.0, functions[0])
-    assert told.counted == 32
+    assert told.counted == 8
     assert told.backlog_s < 2.0
     assert told.each_s < 0.05
 
@@ -227,3 +236,132 @@ def test_what_expires_unplaced_goes_on_counting() -> None:
     assert not engine.waiting.count(F)
     engine.decide(now, [arrived("last", now, within=0.2)])
     assert bounds(engine, now + 0.06).each_s > 1.0
+
+
+# ---- a slow time, and the way back -----------------------------------------------------------------------------------
+
+
+def test_a_function_that_a_slow_time_made_look_too_slow_is_tried_again() -> None:
+    """
+    20 ms declared, deadlines of 100 ms, ten runs of 300 ms: refused at first, and let in again once it is fast; each
+    that is let in meanwhile but the first is in time.
+    """
+    slow_until = NOW + 4.0
+    stage = GateStage(engine_with(run_s=0.02), NOW, lambda at, _function, rows: 0.3 if at < slow_until else 0.02 * rows)
+    for _ in range(10):
+        assert stage.send(F, 10.0)
+        stage.until(stage.now + 0.35)
+    assert stage.now < slow_until
+    assert not stage.send(F, 0.1), "what it takes now is known"
+    sent = []
+    while stage.now < NOW + 60.0:
+        stage.until(stage.now + 0.05)
+        sent.append(stage.send(F, 0.1))
+    stage.until(stage.now + 1.0)
+    assert all(sent[-400:]), "half a minute later nothing is left of it"
+    admitted = [id_ for id_ in sent if id_]
+    assert len(stage.late(admitted)) <= 2
+
+
+def test_a_function_that_stays_slow_is_tried_ever_more_seldom() -> None:
+    """Deadlines of 100 ms that no run meets: six minutes of four a second, of which a handful are let in and late."""
+    stage = GateStage(engine_with(run_s=0.02), NOW, lambda _at, _function, _rows: 0.3)
+    for _ in range(10):
+        assert stage.send(F, 10.0)
+        stage.until(stage.now + 0.35)
+    tried_at = []
+    while stage.now < NOW + 360.0:
+        stage.until(stage.now + 0.25)
+        if stage.send(F, 0.1):
+            tried_at.append(stage.now)
+    assert 3 <= len(tried_at) <= 20
+    assert sum(at > NOW + 180.0 for at in tried_at) <= 3
+
+
+def test_a_try_is_one_at_a_time_where_many_instances_stand_ready() -> None:
+    """Eight GPU instances: while one run tries whether it is fast again, the gate counts on what was learned."""
+    engine = engine_with(run_s=0.02, gpus=8)
+    stage = GateStage(engine, NOW, lambda _at, _function, _rows: 0.3)
+    for _ in range(10):
+        assert stage.send(F, 10.0)
+        stage.until(stage.now + 0.35)
+    sent: list[str] = []
+    while not sent:
+        stage.until(stage.now + 0.1)
+        sent += [id_ for _ in range(20) if (id_ := stage.send(F, 0.1))]
+    stage.until(stage.now + 0.1)
+    assert not stage.send(F, 0.1)
+    assert len(sent) <= 4
+
+
+def test_what_an_idle_function_was_learned_to_take_is_soon_in_force_again() -> None:
+    """It takes three times what was declared, once a minute: a first run after an idle time says so at once."""
+    demand = Demand(function=F, revision=1, spec=known(run_s=0.01).spec, column=0)
+    now = NOW
+    for _ in range(60):
+        now += 0.1
+        demand.observe_run(now, 1, 0.03)
+    for _ in range(12):
+        now += 60.0
+        demand.forget(now)
+        demand.observe_run(now, 1, 0.03)
+        assert demand.run_s(1) == pytest.approx(0.03, rel=0.05)
+    demand.forget(now + 60.0)
+    assert demand.run_s(1) > 0.02, "so often disproved it is forgotten more slowly"
+    # Fast at last: it is believed at once.
+    demand.observe_run(now + 3600.0, 1, 0.01)
+    demand.forget(now + 7200.0)
+    demand.observe_run(now + 7200.0, 1, 0.01)
+    assert demand.run_s(1) < 0.015
+
+
+# ---- the earliest deadline that is named -----------------------------------------------------------------------------
+
+
+def test_the_named_deadline_counts_what_the_placement_counts() -> None:
+    """
+    Runs of 205 ms on the average, the best of them 190 ms: the gate admits by what a placement expects, so nothing is
+    let in that then expires.
+    """
+    runs = itertools.cycle([0.19, 0.21, 0.21, 0.21])
+    stage = GateStage(engine_with(run_s=0.18), NOW, lambda *_: next(runs), heard_s=0.002)
+    for _ in range(200):
+        stage.send(F, 10.0)
+        stage.until(stage.now + 0.4)
+    for within_ms in range(150, 300):
+        id_ = stage.send(F, within_ms / 1e3)
+        named = stage.named_ms(F)
+        stage.until(stage.now + 0.4)
+        assert not id_ or stage.ended[id_] < inf, within_ms
+        assert id_ or within_ms < named
+    again = stage.send(F, stage.named_ms(F) / 1e3)
+    stage.until(stage.now + 0.4)
+    assert again and not stage.late([again])
+
+
+def test_a_run_of_many_rows_is_promised_what_it_takes() -> None:
+    known_ = known(run_s=0.05, max_batch=16)
+    spec = replace(known_.spec, profile=replace(known_.spec.profile, run_s={1: 0.05, 2: 0.09, 8: 0.2}))
+    demand = Demand(function=F, revision=1, spec=spec, column=0)
+    engine = DrivenEngine()
+    engine.decide(NOW, [replace(known_, spec=spec), gpu()])
+    stage = GateStage(engine, NOW, lambda _at, _function, rows: demand.run_s(rows), heard_s=0.001)
+    for rows in (1, 2, 3, 8, 13, 16):
+        assert not stage.send(F, 0.01, rows=rows)
+        id_ = stage.send(F, stage.named_ms(F, rows) / 1e3, rows=rows)
+        stage.until(stage.now + 1.0)
+        assert id_ and not stage.late([id_]), rows
+
+
+def test_a_slot_that_others_hold_is_waited_for() -> None:
+    """The only slot runs another function for 0.4 s more: so long the named deadline is away."""
+    engine = DrivenEngine()
+    other = "p/other"
+    engine.decide(NOW, [known(run_s=0.01), known(other, run_s=0.5), gpu(functions=(F, other))])
+    stage = GateStage(engine, NOW, lambda _at, function, _rows: 0.5 if function == other else 0.01)
+    assert stage.send(other, 60.0)
+    stage.until(NOW + 0.1)
+    assert 0.4 < stage.named_ms(F) / 1e3 < 0.6
+    id_ = stage.send(F, stage.named_ms(F) / 1e3)
+    stage.until(NOW + 2.0)
+    assert id_ and not stage.late([id_])

@@ -144,9 +144,9 @@ def test_a_deadline_that_no_cold_start_meets_is_met_out_of_host_memory(engine: D
     (asked,) = in_(engine, 0.5)
     assert isinstance(asked, Prewarm)
     assert engine.decide(T + 1, [])[0].action == "expire"  # type: ignore[union-attr]
-    assert engine.bounds(T + 1, "p/f0", 1).backlog_s == pytest.approx(1.01)  # type: ignore[union-attr]
+    assert engine.bounds(T + 1, "p/f0", 1).backlog_s == pytest.approx(1.0 + 1.05 * 0.01)  # type: ignore[union-attr]
     engine.decide(T + 1, [returned()])
-    assert engine.bounds(T + 1, "p/f0", 1).backlog_s == pytest.approx(HOST_S + 0.01)  # type: ignore[union-attr]
+    assert engine.bounds(T + 1, "p/f0", 1).backlog_s == pytest.approx(HOST_S + 1.05 * 0.01)  # type: ignore[union-attr]
     (dispatch,) = in_(engine, 0.5, "2", T + 1)
     assert isinstance(dispatch, Dispatch)
     assert (dispatch.gpu, dispatch.cold) == ("b", True)

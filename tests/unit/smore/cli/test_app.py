@@ -36,8 +36,22 @@ class TestExitCodes:
         assert "Too late. (slo_infeasible, 429)" in said.err
         assert "the earliest deadline that would be met: 70 ms" in said.err
         assert "{" not in said.err
+        assert "next: give it more time with --deadline-ms" in said.err
         assert smore("-v", "invoke", "f", "--deadline-ms", "1") == EXIT_FAILED
         assert '"earliest_deadline_ms": 70' in capsys.readouterr().err
+
+    def test_the_next_step_is_named(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        for code, body, step in (
+            ("deadline_expired", {"id": "i1"}, "next: `smore explain i1` says"),
+            ("function_not_found", {}, "next: `smore functions` lists"),
+        ):
+            serve().answers["POST /v1/functions/f/invocations"] = (504, PROBLEM | body | {"code": code})
+            assert smore("invoke", "f") == EXIT_FAILED
+            assert step in capsys.readouterr().err
+        # Not with a hole in it.
+        serve().answers["POST /v1/functions/f/invocations"] = (422, PROBLEM | {"code": "handler_error"})
+        assert smore("invoke", "f") == EXIT_FAILED
+        assert "next:" not in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         "arguments", [("invoke", "f", "--input", "{"), ("invoke",), ("gpus", "-o", "xml"), ("nothing",)]

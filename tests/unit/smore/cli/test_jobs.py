@@ -130,11 +130,20 @@ def test_the_queue_fits_a_screen(
     assert max(map(len, lines)) <= 80
     assert [word in out for word in ("needs 2 of H100", "gpu0", "kept for sweep-8")] == [True] * 3
     assert err == ""
+    # What the marks of a length mean stands below them.
+    assert ("in one case of ten" in out) == any(mark in out for mark in ("m?", "h?", "%"))
     platform.answers["GET /v1/jobs/queue"] = (200, {"leading": False, "jobs": []})
     assert smore("jobs", "queue") == 0
     out, err = capsys.readouterr()
     assert out == "No job runs or waits.\n"
     assert "no job scheduler leads" in err
+
+
+def test_the_marks_of_a_length_are_explained() -> None:
+    (longer,) = job_words.length_legend(["2h00 +33%", ""])
+    assert longer == "length 10m +120%: in one case of ten more than 120 % longer than 10 m"
+    assert len(job_words.length_legend(["10m +122%", "60m?"])) == 2
+    assert job_words.length_legend(["10m", ""]) == []
 
 
 def test_why_a_job_waits_is_said(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

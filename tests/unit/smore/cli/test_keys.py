@@ -53,3 +53,11 @@ class TestTrust:
         assert smore("functions", "quarantined") == 0 and smore("functions", "lift", "f") == 0
         said = capsys.readouterr().out
         assert "out_of_memory" in said and "revision 3 may run again" in said
+
+
+def test_what_a_project_may_use_is_said(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    project = {"name": "vision", "created_at": "2026-01-31T14:00:00Z", "limits": {"depth": 7}}
+    serve().answers["GET /v1/projects"] = (200, {"projects": [project | {"use": {"depth": 3, "concurrency": 1}}]})
+    assert smore("projects") == 0
+    said = capsys.readouterr().out
+    assert "3 of 7" in said and "1, no limit" in said and "any" not in said

@@ -171,7 +171,11 @@ class TestDryRun:
         assert found.detail == "It would run on a after a cold start and end 100.0 ms before its deadline."
         assert found.predicted is not None
         assert (found.predicted.training, found.predicted.training_upper) == (0.1, 0.2)
-        assert found.earliest_deadline_ms == pytest.approx(400)
+        assert found.earliest_deadline_ms == 121, (
+            "what a refusal would name: a tenth and 10 ms more than the gate's bound"
+        )
+        tight = _dry_run(gate(deadline_us=1_110_000), PLACED)
+        assert tight.earliest_deadline_ms == 110, "a deadline that is let in is no less than the earliest one"
 
     def test_waits(self) -> None:
         found = _dry_run(gate(), BUSY)
@@ -185,14 +189,14 @@ class TestDryRun:
     def test_would_expire(self) -> None:
         """Time stands against it on every GPU instance: the deadline that would do is later than the gate's."""
         found = _dry_run(gate(), LATE)
-        assert (found.outcome, found.feasible, found.earliest_deadline_ms) == ("late", False, 2000)
+        assert (found.outcome, found.feasible, found.earliest_deadline_ms) == ("late", False, 2210)
         nowhere = _dry_run(gate(), DryRunAnswer(at=1.0, reasons=Reasons(refused={"quarantined": 1})))
         assert (nowhere.outcome, nowhere.earliest_deadline_ms) == ("late", None)
 
     def test_refused_by_the_gate(self) -> None:
         found = _dry_run(gate(needed_us=800_000), BUSY)
-        assert (found.outcome, found.feasible, found.gpu, found.earliest_deadline_ms) == ("refused", False, None, 800)
-        assert found.detail == "The gate would refuse it: it could be done in 800.0 ms at the earliest."
+        assert (found.outcome, found.feasible, found.gpu, found.earliest_deadline_ms) == ("refused", False, None, 891)
+        assert found.detail == "The gate would refuse it: the earliest deadline that would be met is 891 ms."
         assert found.reason == "slo_infeasible"
         full = _dry_run(gate(full="pending"), PLACED)
         assert (full.outcome, full.reason, full.earliest_deadline_ms) == ("refused", "queue_full", None)

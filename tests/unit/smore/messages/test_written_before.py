@@ -38,6 +38,45 @@ COMMANDS = {
     "96a77072657761726d01a3702f660302cb4023000000000000": commands.Prewarm(1, "p/f", 3, 2, 9.5),
     "94a972657370656369667901a3702f6603": commands.Respecify(1, "p/f", 3),
     "94a5666574636801a3702f6603": commands.Fetch(1, "p/f", 3),
+    "dc0019a973746172745f6a6f6201a16aa170a16e91a16181a145a131a177cb3fd0000000000000cb40500000000000000201"
+    "02000192a167a168015acb401400000000000081a153a173c3a22f6402cb3fe000000000000091a168": commands.StartJob(
+        *(
+            1,
+            "j",
+            "p",
+            "n",
+            ["a"],
+            {"E": "1"},
+            "w",
+            0.25,
+            64.0,
+            2,
+            1,
+            2,
+            0,
+            1,
+            ["g", "h"],
+            1,
+            90,
+            5.0,
+            {"S": "s"},
+            True,
+            "/d",
+            2,
+            0.5,
+            ["h"],
+        )
+    ),
+    "9caa6174746163685f6a6f6201a16aa170a16e0708a162c3a177cb3fd0000000000000c3": commands.AttachJob(
+        1, "j", "p", "n", 7, 8, "b", True, "w", 0.25, True
+    ),
+    "95a873746f705f6a6f6201a16a02cb4014000000000000": commands.StopJob(1, "j", 2, 5.0),
+    "94aa666f726765745f6a6f6201a16a02": commands.ForgetJob(1, "j", 2),
+    "94aa7365745f62756467657401a16acb3fd0000000000000": commands.SetBudget(1, "j", 0.25),
+    "93a87468726f74746c6501cb3fe0000000000000": commands.Throttle(1, 0.5),
+}
+#: Commands from before they had their last fields.
+SHORT_COMMANDS = {
     "dc0016a973746172745f6a6f6201a16aa170a16e91a16181a145a131a177cb3fd0000000000000cb40500000000000000201"
     "02000192a167a168015acb401400000000000081a153a173c3a22f64": commands.StartJob(
         *(
@@ -64,16 +103,6 @@ COMMANDS = {
             "/d",
         )
     ),
-    "9caa6174746163685f6a6f6201a16aa170a16e0708a162c3a177cb3fd0000000000000c3": commands.AttachJob(
-        1, "j", "p", "n", 7, 8, "b", True, "w", 0.25, True
-    ),
-    "95a873746f705f6a6f6201a16a02cb4014000000000000": commands.StopJob(1, "j", 2, 5.0),
-    "94aa666f726765745f6a6f6201a16a02": commands.ForgetJob(1, "j", 2),
-    "94aa7365745f62756467657401a16acb3fd0000000000000": commands.SetBudget(1, "j", 0.25),
-    "93a87468726f74746c6501cb3fe0000000000000": commands.Throttle(1, 0.5),
-}
-#: Commands from before they had their last fields.
-SHORT_COMMANDS = {
     "9aa973746172745f6a6f6201a16aa170a16e91a16181a145a131a177cb3fd0000000000000cb4050000000000000": commands.StartJob(
         1, "j", "p", "n", ["a"], {"E": "1"}, "w", 0.25, 64.0
     ),
@@ -89,7 +118,10 @@ REPORT = (
     b'"suspended":false,"reason":"","windows":[{"start":1.0,"end":2.0,"before_s":0.1,"before_n":3,"closed_s":0.2,'
     b'"closed_n":4,"closed_sd":0.01,"after_s":0.1,"after_n":3}],"loss":null,"loss_low":null,"loss_high":null,'
     b'"loss_windows":0,"recent_s":0.0,"recent_n":0,"recent_sd":0.0,"closed_s":0.0,"closed_n":0,"closed_sd":0.0,"attempt":2,"rank":1,"world":2,'
-    b'"checkpoint_iterations":5,"started_at":1.5,"length":90}],'
+    b'"checkpoint_iterations":5,"started_at":1.5,"length":90,"alone_s":0.25,'
+    b'"alone_n":40,"alone_se":0.01,"beside":["h"],"beside_since":3.5,"beside_s":0.3,"beside_n":20,"beside_se":0.0,'
+    b'"held_s":1.5,"guest":true,"held":0.75,"pair_loss":0.1,"pair_loss_low":0.05,"pair_loss_high":0.15,'
+    b'"pair_windows":8}],'
     b'"quarantined":["p/f@2"],"duty":1.0,"closed":false,"closed_until":0.0,"strangers":[{"pid":5,"start":6,'
     b'"memory_mib":2.0,"name":"x"}],"node":"n","address":"10.0.0.7","visible":"GPU-1"}'
 )

@@ -1,0 +1,324 @@
+"""
+What sharing GPU instances among trainings is worth: ``python -m bench.sharing --json``.
+
+Two CPU partitions of one core each. Four light trainings (``zoo.train --input-wait 0.6``) and four heavy ones (0), each of
+about a minute alone, come at once; their owners say how many iterations they make, how much memory they need, and a share
+of 0.5. By turns, each on a platform of its own, the queue is led by ``sjf`` (nobody shares) and by ``smore-jobs``; at last by
+``smore-jobs`` with functions of the zoo beside them under a steady load. What pairs cost is told by the degradation table,
+from rows that ``ml.profile`` has measured on this kind of machine (``ml/data``). ``--quick``: trainings of a third of the
+length, one turn.
+
+Figures:
+
+* ``jct_ratio``: mean time from row to end with smore-jobs over that with sjf; ``jct_s.<setting>``.
+* ``pair_rmsle``: the table's slowdowns of the pairs that were formed against the measured ones, root mean square of the
+  difference of their logarithms; ``pairs``: how many slowdowns that are, two of each pair.
+* ``simulated_error``: by how much the simulator (scheduler/simulation/jobs) errs about the mean completion time with
+  smore-jobs, a fraction. It has the table's slowdowns, and the times that the same trainings held a GPU instance with sjf.
+* ``host_over_share``: hosts that surely lost more to their guests than their owners allow (the 95 % interval lies above).
+* ``worst_job_loss``: what functions cost the training that lost most to them, by its closed windows (a tenth of the time is
+  closed in that turn); ``judged``: trainings with windows enough to tell. ``harvest_s_per_s``: their seconds per second.
+"""
+
+import argparse
+import json
+import math
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench.overload.rig import PROBE_SHARE, Rig, Served, one_core_partitions
+from bench.report import ROOT, emit, progress, rounded
+from ml.measure.rows import Solo, read
+from scheduler.policy.jobs.knobs import job_setting
+from scheduler.simulation.jobs.simulator import simulate_jobs
+from scheduler.simulation.jobs.traces import SimulatedJob
+from scheduler.simulation.jobs.world import JobWorld
+from smore.domain.job import OVER, Outcome
+from smore.postgres.job_pairs import JobPair
+from smore.postgres.jobs import Job, JobStore
+from smore.postgres.predictors import Profiles
+from smore.postgres.rows import make_engine
+from smore.redis.tables import Tables
+
+PARTITIONS: Final = 2
+#: Heavy ones and light ones by turns, as they come: workload → its share of an iteration that waits for input.
+WORKLOADS: Final[Mapping[str, float]] = {
+    "resnet50/cpu-wait-0/training/2": 0.0,
+    "vgg16/cpu-wait-0.6/training/2": 0.6,
+    "roberta/cpu-wait-0/training/1": 0.0,
+    "bert/cpu-wait-0.6/training/1": 0.6,
+}
+EACH: Final = 2
+SHARE: Final = 0.5
+MEMORY: Final = "700MiB"
+FUNCTIONS: Final = (Served(model="deepfm", deadline_s=1.0),)
+#: Requests a second of all clients.
+RATE: Final = 4.0
+_DRIVEN_S: Final = 5.0
+_LOOK_S: Final = 0.5
+_GIVEN_UP_S: Final = 1800.0
+SJF: Final = "sjf"
+OWN: Final = "smore-jobs"
+
+Slowdowns = Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How long a training is alone, seconds, and how often each setting leads."""
+
+    seconds: float
+    turns: int
+
+
+WHOLE: Final = Size(seconds=60.0, turns=2)
+QUICK: Final = Size(seconds=20.0, turns=1)
+
+
+@dataclass(slots=True)
+class Turn:
+    """The trainings of one turn in the order in which they came, what pairs cost them, and what functions did."""
+
+    jobs: list[Job] = field(default_factory=list)
+    pairs: list[JobPair] = field(default_factory=list)
+    #: Of each training with windows enough: the mean loss to functions.
+    losses: list[float] = field(default_factory=list)
+    harvest_s_per_s: float = 0.0
+    #: Told by the table: (training, beside) → slowdown.
+    told: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    @property
+    def completion_s(self) -> float:
+        return statistics.fmean((job.ended_at or 0.0) - job.created_at for job in self.jobs)
+
+    @property
+    def alone_s(self) -> dict[str, float]:
+        """Mean seconds on a GPU instance, by workload."""
+        times: dict[str, list[float]] = defaultdict(list)
+        for job in self.jobs:
+            times[job.workload].append(job.ran_s)
+        return {workload: statistics.fmean(seconds) for workload, seconds in times.items()}
+
+
+def solo_rows(place: tuple[str, str]) -> list[Solo]:
+    """The rows in ``ml/data`` of these trainings alone. Raises SystemExit where one is missing."""
+    rows = [
+        row
+        for path in sorted((ROOT / "ml" / "data").glob("*.jsonl"))
+        for row in read(path)
+        if isinstance(row, Solo) and row.place.key == place and str(row.workload) in WORKLOADS
+    ]
+    missing = WORKLOADS.keys() - {str(row.workload) for row in rows}
+    if missing:
+        sys.exit(
+            f"sharing: nobody has measured {', '.join(sorted(missing))} on {' with '.join(place)}:"
+            f" python -m ml.profile --out ml/data/here.jsonl --device cpu --cores 1 --pairs 0 --functions 0 --several 0"
+            f" --trainings {','.join(WORKLOADS)}"
+        )
+    return rows
+
+
+def turn(setting: str, seconds: float, *, functions: bool = False) -> Turn:
+    """All trainings once on a platform of its own, led by a setting; ``seconds`` that each takes alone."""
+    partitions = one_core_partitions()[:PARTITIONS]
+    if len(partitions) < PARTITIONS:
+        sys.exit(f"sharing: {PARTITIONS} cores are needed")
+    probed = {"SMORE_WORKER__PROBE_SHARE": f"{PROBE_SHARE:g}"} if functions else {}
+    served = FUNCTIONS if functions else ()
+    environment = {"SMORE_JOBS__POLICY": setting, "SMORE_WORKER__PROBE_SHARE": "0.03", **probed}
+    with (
+        tempfile.TemporaryDirectory(prefix="smore-sharing-") as folder,
+        Rig(Path(folder, "home"), partitions, functions=served, environment=environment) as rig,
+    ):
+        rig.prepare(here=True)
+        made = Turn()
+        gpu = rig.client.gpus()[0]
+        place = gpu.device, gpu.sharing_mode
+        table = Tables(rig.redis, rig.prefix).current()
+        told = table.place(*place) if table is not None else None
+        made.told = (
+            {(pair.training, pair.beside): 1 + pair.degradation for pair in told.training_pairs()} if told else {}
+        )
+        rows = solo_rows(place)
+        engine = make_engine(rig.end.postgres_url, "bench", statement_timeout_s=10.0)
+        # Lengths are told by the profile, as after `smore profile` here.
+        Profiles(engine).add([asdict(row) for row in rows], "imported")
+        alone_s = {str(row.workload): row.timing.mean for row in rows}
+        if functions:
+            rig.warm()
+        ids = [
+            submit(rig, number, workload, round(seconds / alone_s[workload]))
+            for number in range(EACH)
+            for workload in WORKLOADS
+        ]
+        done = threading.Event()
+        driver = threading.Thread(target=drive, args=(rig, made, done)) if functions else None
+        if driver is not None:
+            driver.start()
+        store = JobStore(engine)
+        try:
+            made.jobs = wait(store, ids)
+        finally:
+            done.set()
+            if driver is not None:
+                driver.join()
+        for job in made.jobs:
+            made.pairs += store.pairs(job.id)
+            loss = rig.client.statement(job.id).loss
+            if functions and loss is not None:
+                made.losses.append(loss)
+        engine.dispose()
+    shared = len({frozenset((pair.job, pair.other)) for pair in made.pairs})
+    progress(f"{setting}{' with functions' if functions else ''}: mean {made.completion_s:.1f} s, {shared} pairs")
+    for pair in made.pairs:
+        measured = f"{pair.measured:.2f}" if pair.measured is not None else "not measured"
+        progress(
+            f"  {workload_of(made, pair.job)} beside {workload_of(made, pair.other)}: {pair.predicted:.2f}, {measured}"
+        )
+    return made
+
+
+def workload_of(made: Turn, id_: str) -> str:
+    return next(job.workload for job in made.jobs if job.id == id_)
+
+
+def submit(rig: Rig, number: int, workload: str, iterations: int) -> str:
+    model, _, _, batch = workload.split("/")
+    argv = ["zoo.train", "--model", model, "--preset", "cpu", "--batch", batch, "--device", "cpu"]
+    argv += ["--input-wait", f"{WORKLOADS[workload]:g}", "--iterations", str(iterations)]
+    return rig.client.start_job(
+        f"{model}-{number}", argv, workload=workload, memory=MEMORY, iterations=iterations, share=SHARE
+    ).id
+
+
+def wait(store: JobStore, ids: Sequence[str]) -> list[Job]:
+    """Until all are over. Raises SystemExit where one does not succeed."""
+    until = time.monotonic() + _GIVEN_UP_S
+    jobs: list[Job] = []
+    while not jobs or any(job.state not in OVER for job in jobs):
+        if time.monotonic() > until:
+            sys.exit("sharing: the trainings do not end")
+        time.sleep(_LOOK_S)
+        jobs = [store.get("default", id_) for id_ in ids]
+    for job in jobs:
+        if job.outcome is not Outcome.SUCCEEDED:
+            sys.exit(f"sharing: {job.name} ended as {job.outcome}: {job.reason}")
+    return jobs
+
+
+def drive(rig: Rig, made: Turn, done: threading.Event) -> None:
+    """A steady load until the trainings are over."""
+    began, ran_s = time.monotonic(), 0.0
+    while not done.is_set():
+        sent = rig.drive(_DRIVEN_S, rate=RATE)
+        ran_s += float(sum(run for run, status in zip(sent.run, sent.status, strict=True) if status == 200))
+    made.harvest_s_per_s = ran_s / (time.monotonic() - began)
+
+
+class Measured:
+    """An interference model: what the table says."""
+
+    def __init__(self, told: Slowdowns) -> None:
+        self._told = told
+
+    def slowdown(self, job: SimulatedJob, beside: Sequence[SimulatedJob]) -> float:
+        return max((self._told.get((job.model, other.model), math.inf) for other in beside), default=1.0)
+
+    def workload(self, job: SimulatedJob) -> str:
+        return job.model
+
+
+def simulated_s(alone_s: Mapping[str, float], made: Turn) -> float:
+    """The mean completion time of the set of a turn in the simulator."""
+    world = JobWorld(
+        name="bench.sharing",
+        nodes=1,
+        gpus=PARTITIONS,
+        device="cpu",
+        memory_mib=2048.0,
+        interference=Measured(made.told),
+        share=SHARE,
+    )
+    first_at = made.jobs[0].created_at
+    jobs = [
+        SimulatedJob(
+            id=job.id,
+            submit_s=job.created_at - first_at,
+            gpus=1,
+            seconds=alone_s[job.workload],
+            model=job.workload,
+            iteration_s=alone_s[job.workload] / max(1, job.request.iterations),
+            memory_mib=job.memory_mib,
+        )
+        for job in made.jobs
+    ]
+    result = simulate_jobs(world, jobs, job_setting(OWN), seed=0)
+    return statistics.fmean(end - submit for end, submit in zip(result.end_s, result.submit_s, strict=True))
+
+
+def run(size: Size) -> dict[str, float]:
+    """All figures."""
+    turns: dict[str, list[Turn]] = {SJF: [], OWN: []}
+    for _ in range(size.turns):
+        for setting, made in turns.items():
+            made.append(turn(setting, size.seconds))
+    with_functions = turn(OWN, size.seconds, functions=True)
+    completion_s = {setting: statistics.fmean(one.completion_s for one in made) for setting, made in turns.items()}
+    alone_s = {
+        workload: statistics.fmean(one.alone_s[workload] for one in turns[SJF]) for workload in turns[SJF][0].alone_s
+    }
+    simulated = statistics.fmean(simulated_s(alone_s, one) for one in turns[OWN])
+    pairs = [pair for one in turns[OWN] for pair in one.pairs]
+    errors = [
+        math.log(pair.measured / pair.predicted)
+        for pair in pairs
+        if pair.measured is not None and pair.predicted is not None
+    ]
+    figures = {
+        "jct_ratio": completion_s[OWN] / completion_s[SJF],
+        "jct_s.sjf": completion_s[SJF],
+        "jct_s.smore_jobs": completion_s[OWN],
+        "jct_s.functions": with_functions.completion_s,
+        "jct_s.simulated": simulated,
+        "simulated_error": abs(simulated / completion_s[OWN] - 1),
+        "pairs": len(errors),
+        "host_over_share": sum(
+            not pair.guest and pair.loss_low is not None and pair.loss_low > SHARE
+            for pair in [*pairs, *with_functions.pairs]
+        ),
+        "judged": len(with_functions.losses),
+        "harvest_s_per_s": with_functions.harvest_s_per_s,
+    }
+    if errors:
+        figures["pair_rmsle"] = math.sqrt(statistics.fmean(error**2 for error in errors))
+    if with_functions.losses:
+        figures["worst_job_loss"] = max(with_functions.losses)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--quick", action="store_true", help="trainings of a third of the length, one turn")
+    options = parser.parse_args()
+    # A terminated run still ends the processes that it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    size = QUICK if options.quick else WHOLE
+    figures = run(size)
+    if options.json:
+        emit("bench.sharing", figures, seconds=size.seconds, turns=size.turns)
+    else:
+        print(json.dumps({name: rounded(value) for name, value in figures.items()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
