@@ -121,8 +121,8 @@ def solo_rows(place: tuple[str, str]) -> list[Solo]:
     if missing:
         sys.exit(
             f"sharing: nobody has measured {', '.join(sorted(missing))} on {' with '.join(place)}:"
-            f" python -m ml.profile --out ml/data/here.jsonl --device cpu --cores 1 --pairs 0 --functions 0 --several 0"
-            f" --trainings {','.join(WORKLOADS)}"
+            f" python -m ml.profile --out rows.jsonl --device cpu --cores 1 --pairs 0 --functions 0 --several 0"
+            f" --trainings {','.join(WORKLOADS)} measures them; put the file into ml/data"
         )
     return rows
 
