@@ -48,7 +48,7 @@ CALIBRATION_PAIRS: Final = 3
 #: Splits of ``--quick``.
 QUICK_SPLITS: Final = 5
 #: Seconds that a forest and what is fitted beside it take on one core of the machine of docs/research/README.md.
-FOREST_S: Final = 0.3
+FOREST_S: Final = 0.4
 #: Ratio to the noise floor up to which nothing can be gained.
 NEAR_FLOOR: Final = 1.2
 #: Sets with a target.

@@ -34,7 +34,7 @@ from research.predictor.evaluate import (
     split,
     tables,
 )
-from tests.support.measured import MODELS, PLACE, T0, function, pairs, solos, together
+from tests.support.measured import MODELS, PLACE, T0, function, pairs, solos, together, training
 
 E = math.e
 NAMES = list(RECIPES)
@@ -266,7 +266,7 @@ def test_figures_have_the_names_of_the_docstring(spy: Spy) -> None:
             for side in ("victim", "aggressor", "both")
         }
         if key == "cpu.functions":
-            expected |= {f"floor.{key}", f"floor_ratio.{key}"}
+            expected |= {f"floor.{key}", f"floor_ratio.{key}", f"ours_floor_ratio.{key}"}
         assert {name for name in report.figures if f".{key}" in name and not name.startswith("gate.")} == expected
     assert {name for name in report.figures if name.startswith("gate.")} == {
         f"gate.{metric}.{part}"
@@ -544,7 +544,7 @@ def test_a_quick_run_ends_with_one_json_line(
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     told = [line for line in err.splitlines() if line.endswith("cpu.functions")]
-    assert "1 sets, 5 splits, 14 forests on 1 processes: about 4 s" in err.splitlines()
+    assert "1 sets, 5 splits, 14 forests on 1 processes: about 6 s" in err.splitlines()
     assert told[0].startswith(" 71 %, ") and told[-1] == "100 %, 0 s to go: cpu.functions"
     assert len(out.splitlines()) == 1
     document = strict(out)
@@ -633,6 +633,8 @@ def test_an_interval_takes_two_splits(count: str, capsys: pytest.CaptureFixture[
 
 
 def test_every_direction_is_evaluated(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", [*solos(), *pairs(12), *between_functions(MODELS[:2])])
+    trainings = [training(model, batch) for model in MODELS[:2] for batch in (2, 8)]
+    beside = (together(one, other, T0) for one, other in combinations_with_replacement(trainings, 2))
+    path = write(tmp_path / "rows.jsonl", [*solos(), *pairs(12), *between_functions(MODELS[:2]), *beside])
 
     assert tuple(part.direction for part in measured_sets([path])) == DIRECTIONS

@@ -132,11 +132,11 @@ def test_the_queue_fits_a_screen(
     assert err == ""
     # What the marks of a length mean stands below them.
     assert ("in one case of ten" in out) == any(mark in out for mark in ("m?", "h?", "%"))
-    platform.answers["GET /v1/jobs/queue"] = (200, {"leading": False, "jobs": []})
+    platform.answers["GET /v1/jobs/queue"] = (200, {"leading": False, "refused": "SMORE_JOBS__POLICY: no", "jobs": []})
     assert smore("jobs", "queue") == 0
     out, err = capsys.readouterr()
     assert out == "No job runs or waits.\n"
-    assert "no job scheduler leads" in err
+    assert "no job scheduler leads: SMORE_JOBS__POLICY: no; what runs goes on" in err
 
 
 def test_the_marks_of_a_length_are_explained() -> None:
