@@ -60,8 +60,8 @@ class TrialQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Either ``expected`` (``gpus``: it would start there at once), or why it never could: the ``field`` of its request, the
-    ``largest`` value that could, and words.
+    Either ``expected`` (``gpus``: it would start there at once, as the guest of the jobs ``beside``), or why it never could:
+    the ``field`` of its request, the ``largest`` value that could, and words.
     """
 
     gpus: Sequence[str] = ()
@@ -69,6 +69,7 @@ class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     field: str = ""
     largest: float = 0.0
     message: str = ""
+    beside: Sequence[str] = ()
 
 
 encode = msgspec.json.Encoder().encode
