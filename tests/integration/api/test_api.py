@@ -904,7 +904,9 @@ def test_health_ready_metrics_and_documents(
         assert {"200", "202"} <= set(invoke["responses"])
 
 
-def test_not_ready_without_a_leader_or_gpu_instances(application: Application, redis_client: "redis.Redis") -> None:
+def test_not_ready_without_a_leader_or_gpu_instances(
+    application: Application, config: Settings, redis_client: "redis.Redis"
+) -> None:
     with Served(application) as served, httpx.Client(base_url=served.url, timeout=30) as anyone:
         response = anyone.get("/readyz")
 
