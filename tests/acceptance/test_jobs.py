@@ -11,9 +11,11 @@ import pytest
 from smore.redis.job_queue import JobQueue
 from tests.support.cli import smore
 from tests.support.eventually import eventually
-from tests.support.whole_platform import Platform
+from tests.support.whole_platform import STRICT, Platform
 
 pytestmark = pytest.mark.acceptance
+
+ENVIRONMENT = STRICT
 
 
 @pytest.fixture

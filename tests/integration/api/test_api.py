@@ -23,7 +23,7 @@ import pytest
 import redis
 from sqlalchemy.orm import Session
 
-from api.app import create_app
+from api.app import Application, create_app
 from api.invoke import explain
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, TensorSpec
@@ -80,8 +80,8 @@ def platform(config: Settings, redis_client: "redis.Redis", queue: Queue) -> Ite
 
 
 @pytest.fixture
-def gateway(config: Settings, functions: None, platform: FakePlatform) -> Iterator[Served]:
-    with Served(create_app(config)) as served:
+def gateway(application: Application, functions: None, platform: FakePlatform) -> Iterator[Served]:
+    with Served(application) as served:
         yield served
 
 
@@ -904,8 +904,10 @@ def test_health_ready_metrics_and_documents(
         assert {"200", "202"} <= set(invoke["responses"])
 
 
-def test_not_ready_without_a_leader_or_gpu_instances(config: Settings, redis_client: "redis.Redis") -> None:
-    with Served(create_app(config)) as served, httpx.Client(base_url=served.url, timeout=30) as anyone:
+def test_not_ready_without_a_leader_or_gpu_instances(
+    application: Application, config: Settings, redis_client: "redis.Redis"
+) -> None:
+    with Served(application) as served, httpx.Client(base_url=served.url, timeout=30) as anyone:
         response = anyone.get("/readyz")
 
         assert response.status_code == 503
