@@ -110,18 +110,19 @@ def _expected(job: PublishedJob) -> dict[str, Any]:
 
 
 def queue(
-    published: PublishedQueue | None, leading: bool, jobs: Sequence["Job"], project: str | None
+    published: PublishedQueue | None, leading: bool, refused: str, jobs: Sequence["Job"], project: str | None
 ) -> schemas.JobQueue:
     """
     The queue as it was published, of one project or of all (None). ``jobs``: all that are not over; one that has come
     since is no part of it yet.
     """
     if published is None:
-        return schemas.JobQueue(leading=leading, jobs=[])
+        return schemas.JobQueue(leading=leading, refused=refused or None, jobs=[])
     by_id = {job.id: job for job in jobs}
     return schemas.JobQueue(
         at=moment(published.at),
         leading=leading,
+        refused=refused or None,
         setting=published.setting,
         kept=published.kept,
         kept_for=published.kept_for or None,

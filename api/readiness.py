@@ -7,6 +7,7 @@ import redis
 from pydantic import BaseModel
 
 from api.deps import Gateway
+from smore.redis.job_queue import no_leader
 
 #: Seconds after which a check counts as failed.
 _PATIENCE_S = 2.0
@@ -17,6 +18,17 @@ _WRITE_EVERY_S = 1.0
 class Check(BaseModel):
     ok: bool
     detail: str = ""
+
+
+async def warnings(gateway: Gateway) -> list[str]:
+    """What keeps no invocation from being served: that nobody leads the queue of trainings."""
+    prefix = gateway.settings.redis.prefix
+    try:
+        states: list[Any] = await gateway.redis.mget([f"{prefix}job:leader", f"{prefix}job:refused"])
+    except (redis.RedisError, OSError):
+        return []
+    leader, refused = states
+    return [no_leader(refused.decode() if refused is not None else "")] if leader is None else []
 
 
 async def checks(gateway: Gateway) -> dict[str, Check]:

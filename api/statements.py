@@ -32,7 +32,7 @@ def stated(
     """
     The statement of a job, over all its attempts. ``closed``: its closed windows by GPU instance; ``since``: epoch seconds
     from which its harvest counts; ``pairs`` that it formed with other trainings, and the ``names`` of those that may be named;
-    ``measured``: False = no window is ever closed for it.
+    ``measured``: False = no window is closed for it: it has reported no iteration, or the settings want none.
     """
     budget = job.budget
     by_gpu = [closed.get(gpu) for gpu in job.gpus]

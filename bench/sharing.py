@@ -1,7 +1,7 @@
 """
 What sharing GPU instances among trainings is worth: ``python -m bench.sharing --json``.
 
-Two CPU partitions of one core each. Four light trainings (``zoo.train --input-wait 0.6``) and four heavy ones (0), each of
+Two CPU partitions of one core each. Four light trainings (``zoo.train --input-wait 0.6``), then four heavy ones (0), each of
 about a minute alone, come at once; their owners say how many iterations they make, how much memory they need, and a share
 of 0.5. By turns, each on a platform of its own, the queue is led by ``sjf`` (nobody shares) and by ``smore-jobs``; at last by
 ``smore-jobs`` with functions of the zoo beside them under a steady load. What pairs cost is told by the degradation table,
@@ -16,7 +16,7 @@ Figures:
 * ``simulated_error``: by how much the simulator (scheduler/simulation/jobs) errs about the mean completion time with
   smore-jobs, a fraction. It has the table's slowdowns, and the times that the same trainings held a GPU instance with sjf.
 * ``host_over_share``: hosts that surely lost more to their guests than their owners allow (the 95 % interval lies above).
-* ``worst_job_loss``: what functions cost the training that lost most to them, by its closed windows (a tenth of the time is
+* ``worst_job_loss``: what functions cost the training that lost most to them, by its closed windows (a fifth of the time is
   closed in that turn); ``judged``: trainings with windows enough to tell. ``harvest_s_per_s``: their seconds per second.
 """
 
@@ -35,7 +35,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.overload.rig import PROBE_SHARE, Rig, Served, one_core_partitions
+from bench.overload.rig import Rig, Served, one_core_partitions
 from bench.report import ROOT, emit, progress, rounded
 from ml.measure.rows import Solo, read
 from scheduler.policy.jobs.knobs import job_setting
@@ -43,6 +43,7 @@ from scheduler.simulation.jobs.simulator import simulate_jobs
 from scheduler.simulation.jobs.traces import SimulatedJob
 from scheduler.simulation.jobs.world import JobWorld
 from smore.domain.job import OVER, Outcome
+from smore.domain.loss import PROBE_SHARE
 from smore.postgres.job_pairs import JobPair
 from smore.postgres.jobs import Job, JobStore
 from smore.postgres.predictors import Profiles
@@ -50,17 +51,19 @@ from smore.postgres.rows import make_engine
 from smore.redis.tables import Tables
 
 PARTITIONS: Final = 2
-#: Heavy ones and light ones by turns, as they come: workload → its share of an iteration that waits for input.
+#: Light ones, then heavy ones, as they come: workload → its share of an iteration that waits for input.
 WORKLOADS: Final[Mapping[str, float]] = {
-    "resnet50/cpu-wait-0/training/2": 0.0,
     "vgg16/cpu-wait-0.6/training/2": 0.6,
-    "roberta/cpu-wait-0/training/1": 0.0,
     "bert/cpu-wait-0.6/training/1": 0.6,
+    "resnet50/cpu-wait-0/training/2": 0.0,
+    "roberta/cpu-wait-0/training/1": 0.0,
 }
 EACH: Final = 2
 SHARE: Final = 0.5
 MEMORY: Final = "700MiB"
 FUNCTIONS: Final = (Served(model="deepfm", deadline_s=1.0),)
+#: Of the time that is closed in the turn with functions, so that a minute has windows enough for an estimate.
+PROBED_S_PER_S: Final = 0.2
 #: Requests a second of all clients.
 RATE: Final = 4.0
 _DRIVEN_S: Final = 5.0
@@ -121,8 +124,8 @@ def solo_rows(place: tuple[str, str]) -> list[Solo]:
     if missing:
         sys.exit(
             f"sharing: nobody has measured {', '.join(sorted(missing))} on {' with '.join(place)}:"
-            f" python -m ml.profile --out ml/data/here.jsonl --device cpu --cores 1 --pairs 0 --functions 0 --several 0"
-            f" --trainings {','.join(WORKLOADS)}"
+            f" python -m ml.profile --out rows.jsonl --device cpu --cores 1 --pairs 0 --functions 0 --several 0"
+            f" --trainings {','.join(WORKLOADS)} measures them; put the file into ml/data"
         )
     return rows
 
@@ -132,9 +135,9 @@ def turn(setting: str, seconds: float, *, functions: bool = False) -> Turn:
     partitions = one_core_partitions()[:PARTITIONS]
     if len(partitions) < PARTITIONS:
         sys.exit(f"sharing: {PARTITIONS} cores are needed")
-    probed = {"SMORE_WORKER__PROBE_SHARE": f"{PROBE_SHARE:g}"} if functions else {}
     served = FUNCTIONS if functions else ()
-    environment = {"SMORE_JOBS__POLICY": setting, "SMORE_WORKER__PROBE_SHARE": "0.03", **probed}
+    probed = PROBED_S_PER_S if functions else PROBE_SHARE
+    environment = {"SMORE_JOBS__POLICY": setting, "SMORE_WORKER__PROBE_SHARE": f"{probed:g}"}
     with (
         tempfile.TemporaryDirectory(prefix="smore-sharing-") as folder,
         Rig(Path(folder, "home"), partitions, functions=served, environment=environment) as rig,
@@ -157,8 +160,8 @@ def turn(setting: str, seconds: float, *, functions: bool = False) -> Turn:
             rig.warm()
         ids = [
             submit(rig, number, workload, round(seconds / alone_s[workload]))
-            for number in range(EACH)
             for workload in WORKLOADS
+            for number in range(EACH)
         ]
         done = threading.Event()
         driver = threading.Thread(target=drive, args=(rig, made, done)) if functions else None

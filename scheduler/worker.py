@@ -4,7 +4,9 @@
 """
 
 import sys
+from typing import NoReturn
 
+from scheduler import refusals
 from scheduler.schedule import CONTROL_QUEUE, LEARN_QUEUE, SCHEDULER_QUEUE
 from smore.process.environment import settings
 from smore.process.observability import configure
@@ -14,15 +16,21 @@ from smore.redis.celery import make_app
 THREADS = {SCHEDULER_QUEUE: 2, CONTROL_QUEUE: 5, LEARN_QUEUE: 2}
 
 
+def _refuse(reason: str) -> NoReturn:
+    """One line, exit code 2; the supervisor tries again."""
+    print(reason, file=sys.stderr)
+    sys.exit(2)
+
+
 def main(queue: str, name: str) -> None:
     config = settings()
     configure(config, name)
     app = make_app(name, config, [queue])
     if queue == SCHEDULER_QUEUE:
-        from scheduler.tasks.assign import refused, register_assign
+        from scheduler.tasks.assign import register_assign
 
-        if reason := refused(config.policy):
-            sys.exit(f"The policy cannot be used: {reason}")
+        if reason := refusals.of_policy(config.policy):
+            _refuse(f"The policy cannot be used: {reason}")
         register_assign(app, config)
     elif queue == LEARN_QUEUE:
         from scheduler.tasks.learn import register_learn
@@ -30,9 +38,12 @@ def main(queue: str, name: str) -> None:
         register_learn(app, config)
     else:
         # Imported where it is used: the scheduler's processes have no use for SQLAlchemy's memory.
-        from scheduler.tasks.jobs import register_jobs
+        from scheduler.tasks.jobs import refuse, register_jobs
         from scheduler.tasks.record import register_record
 
+        if reason := refusals.of_jobs(config.jobs):
+            refuse(config, reason)
+            _refuse(reason)
         register_record(app, config)
         register_jobs(app, config)
     app.worker_main(

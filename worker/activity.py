@@ -14,9 +14,41 @@ from typing import Final
 KEPT_S: Final = 120.0
 
 
+class _Union:
+    """The union of times that may overlap, as intervals of epoch seconds. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.since = 0.0
+        self._past: deque[tuple[float, float]] = deque()
+
+    def begin(self, now: float) -> None:
+        if self.running == 0:
+            self.since = now
+        self.running += 1
+
+    def end(self, now: float) -> None:
+        self.running -= 1
+        if self.running == 0:
+            self._past.append((self.since, now))
+            while self._past[0][1] < now - KEPT_S:
+                self._past.popleft()
+
+    def overlaps(self, start: float, stop: float) -> bool:
+        if self.running and self.since < stop:
+            return True
+        # The newest first: what is asked for ended a moment ago.
+        for began, ended in reversed(self._past):
+            if ended <= start:
+                return False
+            if began < stop:
+                return True
+        return False
+
+
 class Activity:
     """
-    The union of the times in which something ran, as intervals of epoch seconds.
+    The times in which something ran: functions and their loads, and the worker's own preparations.
 
     ``begin`` and ``end`` come from many threads and nest; ``clock`` gives epoch seconds. A lock of its own guards
     everything.
@@ -27,57 +59,53 @@ class Activity:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._busy_s = 0.0
-        self._running = 0
-        self._since = 0.0
-        self._past: deque[tuple[float, float]] = deque()
+        self._any, self._functions = _Union(), _Union()
 
-    def begin(self) -> None:
-        """Something begins to run."""
+    def begin(self, *, function: bool = True) -> None:
+        """Something begins to run, for a function or not."""
         with self._lock:
-            if self._running == 0:
-                self._since = self._clock()
-            self._running += 1
+            now = self._clock()
+            for union in self._unions(function):
+                union.begin(now)
 
-    def end(self) -> None:
-        """Something that began to run has ended."""
+    def end(self, *, function: bool = True) -> None:
+        """Something that began so has ended."""
         with self._lock:
-            self._running -= 1
-            if self._running == 0:
-                now = self._clock()
-                self._past.append((self._since, now))
-                self._busy_s += now - self._since
+            now = self._clock()
+            for union in self._unions(function):
+                union.end(now)
+            if not self._any.running:
+                self._busy_s += now - self._any.since
                 self._idle.notify_all()
-                while self._past[0][1] < now - KEPT_S:
-                    self._past.popleft()
+
+    def _unions(self, function: bool) -> tuple[_Union, ...]:
+        return (self._any, self._functions) if function else (self._any,)
 
     @contextmanager
-    def working(self) -> Iterator[None]:
-        """What is done to the device meanwhile counts as work of functions."""
-        self.begin()
+    def working(self, *, function: bool = True) -> Iterator[None]:
+        """What is done to the device meanwhile counts as work of functions, or as the worker's own."""
+        self.begin(function=function)
         try:
             yield
         finally:
-            self.end()
+            self.end(function=function)
 
     def busy_s(self) -> float:
         """Seconds in which something ran, since this object was made."""
         with self._lock:
-            return self._busy_s + (self._clock() - self._since if self._running else 0.0)
+            return self._busy_s + (self._clock() - self._any.since if self._any.running else 0.0)
 
     def wait_idle(self, within_s: float) -> bool:
         """Wait until nothing runs; False where that takes longer than ``within_s``."""
         with self._idle:
-            return self._idle.wait_for(lambda: self._running == 0, within_s)
+            return self._idle.wait_for(lambda: self._any.running == 0, within_s)
 
     def overlaps(self, start: float, stop: float) -> bool:
         """Whether anything ran within [start, stop), epoch seconds, at most :data:`KEPT_S` ago."""
         with self._lock:
-            if self._running and self._since < stop:
-                return True
-            # The newest first: what is asked for ended a moment ago.
-            for began, ended in reversed(self._past):
-                if ended <= start:
-                    return False
-                if began < stop:
-                    return True
-        return False
+            return self._any.overlaps(start, stop)
+
+    def by_function(self, start: float, stop: float) -> bool:
+        """The same of functions and their loads alone."""
+        with self._lock:
+            return self._functions.overlaps(start, stop)

@@ -214,6 +214,7 @@ class Worker:
             started=self._join_group,
             owns_rest=device.handler_device == "cuda",
             changed=lambda: self.heartbeat.wake(),
+            shipped=lambda key: self.job_logs.shipped(key),
             steps_of=lambda id_: RemoteSteps(client, config.redis.prefix, id_, own.gpu),
         )
         self.job_logs = JobLogs(

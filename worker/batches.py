@@ -55,7 +55,15 @@ CANCEL_S: Final = 1.0
 
 #: Ends of a run that its handler cannot print itself.
 _NOTED: Final = frozenset(
-    {Cause.CRASHED, Cause.OUT_OF_MEMORY, Cause.TIMED_OUT, Cause.CONTEXT_LOST, Cause.LOAD_FAILED, Cause.WORKER_LOST}
+    {
+        Cause.CRASHED,
+        Cause.OUT_OF_MEMORY,
+        Cause.TIMED_OUT,
+        Cause.CONTEXT_LOST,
+        Cause.LOAD_FAILED,
+        Cause.WORKER_LOST,
+        Cause.DEADLINE_EXPIRED,
+    }
 )
 
 T = TypeVar("T")

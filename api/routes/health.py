@@ -62,7 +62,7 @@ async def readyz(gateway: TheGateway, response: Response) -> Readiness:
         instance=gateway.instance,
         gpus=gpus.detail.split(", ") if gpus.ok else [],
         checks=checks,
-        warnings=_warnings(),
+        warnings=[*_warnings(), *await readiness.warnings(gateway)],
     )
 
 

@@ -93,7 +93,9 @@ def dry_run(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> sche
     answer = _doors(gateway).trial(caller.project, body.name, request)
     check_fits(answer)
     assert answer.expected is not None
-    return schemas.JobTrial(gpus=list(answer.gpus), expected=job_views.expected(answer.expected))
+    return schemas.JobTrial(
+        gpus=list(answer.gpus), beside=list(answer.beside), expected=job_views.expected(answer.expected)
+    )
 
 
 @router.get("/jobs")
@@ -124,7 +126,9 @@ def get_queue(gateway: TheGateway, caller: ReadKey) -> schemas.JobQueue:
     """Read the queue: the jobs that are on GPU instances, then those that wait, when they start and end, and why."""
     doors = _doors(gateway)
     project = None if is_operator(caller) else caller.project
-    return job_views.queue(doors.queue(), bool(doors.leader()), gateway.store().jobs.unfinished(), project)
+    leading = bool(doors.leader())
+    refused = "" if leading else doors.refused()
+    return job_views.queue(doors.queue(), leading, refused, gateway.store().jobs.unfinished(), project)
 
 
 @router.get("/jobs/{job}")
@@ -161,21 +165,25 @@ def list_attempts(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
 def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.Statement:
     """Read what functions got beside a job, and what the job lost to them, over its whole life."""
     record = _job(gateway, caller, job, project)
+    iterations = job_views.shown(record, job_views.live(gateway).get(record.id, [])).iterations
     began = record.started_at or record.created_at
     jobs = gateway.store().jobs
     pairs = jobs.pairs(record.id)
     of_project = None if is_operator(caller) else record.project
     names = jobs.names({pair.other for pair in pairs}, of_project)
     with gateway.reader().together() as reader:
+        closed = reader.closed(record.id)
         return stated(
             record,
-            reader.closed(record.id),
+            closed,
             reader.harvest(record.id),
             began,
             reader.budget_steps(record.id, STEPS),
             pairs,
             names,
-            measured=record.source != "attached" and gateway.settings.worker.probe_share > 0,
+            measured=record.source != "attached"
+            and gateway.settings.worker.probe_share > 0
+            and (iterations > 0 or bool(closed)),
         )
 
 

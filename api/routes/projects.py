@@ -1,12 +1,13 @@
-"""Projects: who sees what, and what they may use. Only administrators of the project ``default`` get here."""
+"""Projects: who sees what, and what they may use. Operators change them; a project's keys read their own."""
 
 from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter
 
 from api import trainings
+from api.auth import is_operator
 from api.dates import moment
-from api.deps import OperatorKey, TheGateway, TheTrail
+from api.deps import OperatorKey, ReadKey, TheGateway, TheTrail
 from api.schemas import projects as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.job import WAITING
@@ -19,8 +20,8 @@ router = APIRouter(prefix="/v1/projects", tags=["projects"], route_class=Bounded
 
 
 @router.get("")
-def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects:
-    """List the projects by name, with their limits and what they use now."""
+def list_projects(gateway: TheGateway, caller: ReadKey) -> schemas.Projects:
+    """List the projects by name, with their limits and what they use now; to others than operators their own alone."""
     warm: dict[str, float] = {}
     reports = gateway.fleet().reports()
     jobs = trainings.going_on(gateway.store().jobs.unfinished(), reports)
@@ -47,6 +48,7 @@ def list_projects(gateway: TheGateway, _caller: OperatorKey) -> schemas.Projects
                 ),
             )
             for one in gateway.store().list_projects()
+            if one.name == caller.project or is_operator(caller)
         ]
     )
 

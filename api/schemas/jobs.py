@@ -315,13 +315,14 @@ class JobQueue(BaseModel):
     The jobs that are on GPU instances, then those that wait, in their order. A project's key sees its own ones, with
     their places in the whole queue; an operator's key those of all projects.
 
-    ``at``: when the job scheduler published it, null = never; ``leading``: whether one leads now; ``setting``: the named
-    setting by which it decides. ``kept`` GPU instances are free and kept for the job ``kept_for``. ``waiting``: jobs of
-    all projects that wait.
+    ``at``: when the job scheduler published it, null = never; ``leading``: whether one leads now; ``refused``: why none
+    can, null = that is not known; ``setting``: the named setting by which it decides. ``kept`` GPU instances are free and
+    kept for the job ``kept_for``. ``waiting``: jobs of all projects that wait.
     """
 
     at: datetime | None = None
     leading: bool
+    refused: str | None = None
     setting: str = ""
     kept: int = 0
     kept_for: str | None = None
@@ -330,9 +331,13 @@ class JobQueue(BaseModel):
 
 
 class JobTrial(BaseModel):
-    """What would become of a job that came now. ``gpus``: it would start there at once; none = it would wait."""
+    """
+    What would become of a job that came now. ``gpus``: it would start there at once, as the guest of the jobs ``beside`` (none
+    = alone); none = it would wait. ``expected``: when it would start and end on GPU instances of its own.
+    """
 
     gpus: list[str]
+    beside: list[str] = []
     expected: Expected
 
 

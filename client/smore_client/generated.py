@@ -724,13 +724,14 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True):
     The jobs that are on GPU instances, then those that wait, in their order. A project's key sees its own ones, with
     their places in the whole queue; an operator's key those of all projects.
 
-    ``at``: when the job scheduler published it, None = never; ``leading``: whether one leads now; ``setting``: the
-    named setting by which it decides. ``kept`` GPU instances are free and kept for the job ``kept_for``. ``waiting``:
-    jobs of all projects that wait.
+    ``at``: when the job scheduler published it, None = never; ``leading``: whether one leads now; ``refused``: why none
+    can, None = that is not known; ``setting``: the named setting by which it decides. ``kept`` GPU instances are free
+    and kept for the job ``kept_for``. ``waiting``: jobs of all projects that wait.
     """
 
     at: datetime | None = None
     leading: bool
+    refused: str | None = None
     setting: str = ""
     kept: int = 0
     kept_for: str | None = None
@@ -739,9 +740,14 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What would become of a job that came now. ``gpus``: it would start there at once; none = it would wait."""
+    """
+    What would become of a job that came now. ``gpus``: it would start there at once, as the guest of the jobs
+    ``beside`` (none = alone); none = it would wait. ``expected``: when it would start and end on GPU instances of its
+    own.
+    """
 
     gpus: list[str]
+    beside: list[str] = []
     expected: Expected = msgspec.field(default_factory=Expected)
 
 

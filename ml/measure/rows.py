@@ -306,7 +306,8 @@ def profiles(rows: Iterable[Row]) -> list[Profile]:
     for row in rows:
         profile = by_place.setdefault(row.place.key, Profile(place=row.place))
         if isinstance(row, Solo):
-            profile.solo[row.workload] = row
+            if row.workload not in profile.solo or profile.solo[row.workload].at <= row.at:
+                profile.solo[row.workload] = row
         else:
             profile.colocations.append(row)
     for profile in by_place.values():

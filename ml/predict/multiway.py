@@ -201,7 +201,7 @@ def _case(observation: Observation, pairs: Pairs) -> WeightedSum[str]:
         return of_training(victim.model, [_neighbour(victim, j, pairs["training"]) for j in functions])
     trainings = [_neighbour(victim, i, pairs["function"]) for i in observation.beside if i.role == "training"]
     others = [_neighbour(victim, w, pairs["functions"]) for w in functions]
-    return of_function(victim.model, trainings[0] if trainings else None, others)
+    return of_function(victim.model, trainings, others)
 
 
 def _neighbour(victim: Workload, other: Workload, pair: PairWise) -> Neighbour[str]:

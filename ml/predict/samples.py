@@ -142,11 +142,7 @@ def solo_features(solo: Solo) -> Floats:
 
 
 def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
-    """
-    The (victim, aggressor) pairs of a row of two members in a direction; empty if the row has none.
-
-    The reference of two trainings is their control, which lies on both sides of the window.
-    """
+    """The (victim, aggressor) pairs of a row of two members in a direction; empty if the row has none."""
     if row.kind != _KINDS[direction]:
         return []
     first, second = row.members
@@ -155,10 +151,7 @@ def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
             return [(first, second)]
         case "function":
             return [(second, first)]
-        case "functions":
-            return [(first, second), (second, first)]
-        case "trainings":
-            first, second = (replace(member, solo=member.control) for member in row.members)
+        case "functions" | "trainings":
             return [(first, second), (second, first)]
 
 

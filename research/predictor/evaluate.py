@@ -23,6 +23,8 @@ forest_to_bagging, ...          ratios of RMSLE, for the ranking of table V
 
 import argparse
 import json
+import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +45,10 @@ TRAIN_FRACTION: Final = 0.2
 FRACTIONS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 COVERAGE: Final = 0.9
 CALIBRATION_PAIRS: Final = 3
+#: Splits of ``--quick``.
+QUICK_SPLITS: Final = 5
+#: Seconds that a forest and what is fitted beside it take on one core of the machine of docs/research/README.md.
+FOREST_S: Final = 0.4
 #: Ratio to the noise floor up to which nothing can be gained.
 NEAR_FLOOR: Final = 1.2
 #: Sets with a target.
@@ -187,13 +193,12 @@ def floor(report: EvaluationReport, measured: Samples) -> None:
     report.put(f"ours_floor_ratio.{key}", _ratio(report.value(f"rmsle.{key}.ours"), noise_rmsle(measured)))
 
 
-def curve(report: EvaluationReport, measured: Samples, *, count: int, seed: int) -> None:
-    """RMSLE of the forest and of ours by the fraction of the pairs that is measured."""
+def curve(report: EvaluationReport, measured: Samples, fraction: float, *, count: int, seed: int) -> None:
+    """RMSLE of the forest and of ours where this fraction of the pairs is measured."""
     key = f"{measured.name}.{measured.direction}"
-    for fraction in FRACTIONS:
-        results = list(splits(measured, count=count, seed=seed, fraction=fraction, recipes=("paper", "ours")))
-        for name in ("paper", "ours"):
-            report.put(f"curve.{key}.{name}.{fraction}", [part[name]["rmsle"] for part in results])
+    results = list(splits(measured, count=count, seed=seed, fraction=fraction, recipes=("paper", "ours")))
+    for name in ("paper", "ours"):
+        report.put(f"curve.{key}.{name}.{fraction}", [part[name]["rmsle"] for part in results])
 
 
 def of_model(measured: Samples, model: str, side: Side) -> Mask:
@@ -303,6 +308,9 @@ def tables(report: EvaluationReport) -> Iterator[str]:
             for f in FRACTIONS
         ]
         yield " | ".join([key, *(f"{fraction}: {cell}" for fraction, cell in zip(FRACTIONS, cells, strict=True))])
+    if not any(name.startswith("skill_unseen.") for name in report.figures):
+        yield "\nUnseen models: left out, because this is the quick evaluation"
+        return
     yield "\nUnseen models: skill ours (forest), coverage; after three calibration pairs\n"
     for key in keys:
         for side in SIDES:
@@ -329,7 +337,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def json_line(report: EvaluationReport, command: str) -> str:
+def json_line(report: EvaluationReport, command: str, *, quick: bool = False) -> str:
     figures: Mapping[str, Figure] = report.figures
     return json.dumps(
         {
@@ -341,26 +349,103 @@ def json_line(report: EvaluationReport, command: str) -> str:
                 if figure.low != figure.high
             },
             "sizes": report.sizes,
-        },
+        }
+        | ({"quick": True} if quick else {}),
         allow_nan=False,
     )
 
 
-def evaluate(sets: Sequence[Samples], *, count: int, seed: int, repeated: Sequence[str] = ()) -> EvaluationReport:
-    """Everything about every set. ``repeated`` names sets in which equal pairs are repeats of one measurement."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """
+    A part of the evaluation of a set, which one process does: all recipes at 20 % (``at`` 0), a point of the learning curve
+    (``at``: its fraction), or the models left out (``at`` 1). ``repeated``: equal pairs of the set are repeats.
+    """
+
+    measured: Samples
+    at: float
+    count: int
+    seed: int
+    repeated: bool
+
+    @property
+    def forests(self) -> int:
+        """Forests that are fitted, which most of the time goes to."""
+        match self.at:
+            case 0:
+                return 2 * self.count
+            case 1:
+                return 2 * len(SIDES) * len({*self.measured.victims, *self.measured.aggressors})
+            case _:
+                return max(2, self.count // 5)
+
+    def done(self) -> EvaluationReport:
+        report = EvaluationReport()
+        if self.at == 0:
+            at_twenty_percent(report, self.measured, count=self.count, seed=self.seed)
+            if self.repeated:
+                floor(report, self.measured)
+        elif self.at == 1:
+            unseen(report, self.measured, seed=self.seed)
+        else:
+            curve(report, self.measured, self.at, count=max(2, self.count // 5), seed=self.seed)
+        return report
+
+
+def evaluate(
+    sets: Sequence[Samples],
+    *,
+    count: int,
+    seed: int,
+    repeated: Sequence[str] = (),
+    quick: bool = False,
+    workers: int = 1,
+) -> EvaluationReport:
+    """
+    Everything about every set; ``quick``: but for models left out. ``repeated`` names sets in which equal pairs are
+    repeats of one measurement. Progress goes to stderr.
+    """
+    parts = [
+        Part(measured=measured, at=at, count=count, seed=seed, repeated=measured.name in repeated)
+        for measured in sets
+        for at in (0.0, *FRACTIONS, *(() if quick else (1.0,)))
+    ]
     report = EvaluationReport()
-    for measured in sets:
-        began = time.monotonic()
-        key = f"{measured.name}.{measured.direction}"
-        report.sizes[key] = {"samples": len(measured), "pairs": len(np.unique(measured.pair))}
-        at_twenty_percent(report, measured, count=count, seed=seed)
-        if measured.name in repeated:
-            floor(report, measured)
-        curve(report, measured, count=max(2, count // 5), seed=seed)
-        unseen(report, measured, seed=seed)
-        print(f"{key}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    report.sizes = {
+        f"{measured.name}.{measured.direction}": {"samples": len(measured), "pairs": len(np.unique(measured.pair))}
+        for measured in sets
+    }
+    total, fitted = sum(part.forests for part in parts), 0
+    print(
+        f"{len(sets)} sets, {count} splits, {total} forests on {workers} processes: about"
+        f" {_minutes(total * FOREST_S / workers)}",
+        file=sys.stderr,
+        flush=True,
+    )
+    began = time.monotonic()
+    for part, of_part in zip(parts, _each(parts, workers), strict=True):
+        report.figures |= of_part.figures
+        fitted += part.forests
+        left_s = (time.monotonic() - began) * (total - fitted) / fitted
+        key = f"{part.measured.name}.{part.measured.direction}"
+        print(f"{100 * fitted // total:3} %, {_minutes(left_s)} to go: {key}", file=sys.stderr, flush=True)
     gates(report, sorted({measured.name for measured in sets}))
     return report
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def _each(parts: Sequence[Part], workers: int) -> Iterator[EvaluationReport]:
+    """The reports of all parts, in their order."""
+    if workers <= 1:
+        yield from map(Part.done, parts)
+        return
+    # Matrices are small: more threads only wait for one another.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap(Part.done, parts)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -382,11 +467,18 @@ def main(arguments: Sequence[str]) -> int:
         help="folder of public measurements",
     )
     parser.add_argument("--splits", type=int, default=50)
-    parser.add_argument("--quick", action="store_true", help="5 splits")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"a subset that says little: {QUICK_SPLITS} splits, and no models left out; about a minute on two cores",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="processes; default: one for each core"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[""], metavar="NAME", help="only sets whose names begin so")
     options = parser.parse_args(arguments)
-    count = 5 if options.quick else options.splits
+    count = QUICK_SPLITS if options.quick else options.splits
     if count < 2:
         parser.error("an interval takes at least two splits")
     try:
@@ -402,11 +494,20 @@ def main(arguments: Sequence[str]) -> int:
     if not sets:
         print("there is nothing to evaluate", file=sys.stderr)
         return 1
-    report = evaluate(sets, count=count, seed=options.seed, repeated=[measured.name for measured in own])
+    report = evaluate(
+        sets,
+        count=count,
+        seed=options.seed,
+        repeated=[measured.name for measured in own],
+        quick=options.quick,
+        workers=options.workers,
+    )
     if options.json:
-        print(json_line(report, " ".join(["python -m ml.evaluate", *arguments])))
-    else:
-        print("\n".join(tables(report)))
+        print(json_line(report, " ".join(["python -m ml.evaluate", *arguments]), quick=options.quick))
+        return 0
+    if options.quick:
+        print(f"QUICK: {count} splits, no models left out. Figures of the documents are of the whole evaluation.\n")
+    print("\n".join(tables(report)))
     return 0
 
 

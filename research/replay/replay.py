@@ -203,9 +203,18 @@ def replay(history: ReplayInput, policy: str, gpus: int, seed: int) -> dict[str,
     }
 
 
+def _heads(history: ReplayInput, policy: str, gpus: int) -> dict[str, str]:
+    """Column → what it is."""
+    return {
+        "happened": "happened",
+        "force": f"simulated: {history.force}",
+        "other": f"simulated: {policy}" + (f", +{gpus} GPU" if gpus else ""),
+    }
+
+
 def show(history: ReplayInput, columns: Mapping[str, Mapping[str, float]], policy: str, gpus: int) -> None:
     served = history.past.served
-    heads = ("happened", f"simulated: {history.force}", f"simulated: {policy}" + (f", +{gpus} GPU" if gpus else ""))
+    heads = _heads(history, policy, gpus).values()
     print(
         f"{len(served):,} invocations on {len(history.past.gpus)} GPU instances; the policy in force is {history.force}"
     )
@@ -273,6 +282,8 @@ def main(arguments: Sequence[str]) -> int:
         if math.isfinite(value)
     }
     extra = {
+        # The last part of each figure's name, and what it says.
+        "columns": _heads(history, options.policy, options.gpus),
         "force": history.force,
         "policy": options.policy,
         "gpus": options.gpus,

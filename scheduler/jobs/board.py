@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from scheduler.policy.jobs.decisions import Expected, PlacesAnswered, PublishQueue, TrialAnswered
-from scheduler.policy.jobs.parts import Profiled, ways
+from scheduler.policy.jobs.decisions import Expected, PlacesAnswered, PublishQueue, Start, TrialAnswered
+from scheduler.policy.jobs.parts import ways
 from scheduler.policy.jobs.spec import JobSpec
 from smore.domain.job import RESERVE, JobRequest
+from smore.domain.workload import ProfiledBatch
 from smore.messages.job_queue import JobPlace, PublishedJob, PublishedQueue, TrialAnswer
-from smore.postgres.history.values import TrainingBatch
 from smore.postgres.jobs import Job
 from smore.process import observability as metrics
 
@@ -19,14 +19,13 @@ def spec_of(
     name: str,
     request: JobRequest,
     iteration_s: Mapping[str, float],
-    batches: Sequence[TrainingBatch] = (),
+    batches: Sequence[ProfiledBatch] = (),
 ) -> JobSpec:
     """
     What the rule knows of a job. ``iteration_s``: the profile's time of an iteration by device; ``batches``: its profile, of
     whose memory it is known what parts of a batch need.
     """
     memory_mib = request.memory_mib * (1 + RESERVE)
-    profile = [Profiled(each.batch, each.seconds, each.input_wait_s, each.memory_mib) for each in batches]
     batch = int(request.workload.rsplit("/", 1)[1]) if request.workload else 0
     return JobSpec(
         id=id_,
@@ -42,8 +41,24 @@ def spec_of(
         restarts=request.restarts,
         share=request.share,
         workload=request.workload,
-        micro_batches=ways(request.micro_batches, memory_mib, batch, profile),
+        micro_batches=ways(request.micro_batches, memory_mib, batch, batches),
     )
+
+
+def beside(start: Start, jobs: Mapping[str, Job]) -> str:
+    """Beside whom a job starts, in words, '' = beside nobody; ``jobs``: all, by id."""
+    if not start.beside:
+        return ""
+    words = []
+    for one in start.beside:
+        same = jobs[one.id].project == jobs[start.id].project
+        host = jobs[one.id].name if same else one.id
+        words.append(
+            f"beside {host}, where it is expected to run at {1 / one.own:.2f} and {host} at {1 / one.its:.2f} of their speeds"
+            f" (in one case of ten below {1 / one.own_most:.2f} and {1 / one.its_most:.2f})"
+        )
+    parts = f"; it runs its batch in {start.micro_batches} parts" if start.micro_batches > 1 else ""
+    return f"It starts {' and '.join(words)}{parts}."
 
 
 def published(answer: PublishQueue, jobs: Mapping[str, Job], at: float, leader: str, setting: str) -> PublishedQueue:
@@ -65,6 +80,7 @@ def answered(answer: TrialAnswered, project: str, name: str) -> TrialAnswer:
         field=misfit.field if misfit is not None else "",
         largest=misfit.largest if misfit is not None else 0.0,
         message=misfit.message if misfit is not None else "",
+        beside=answer.beside,
     )
 
 

@@ -19,6 +19,7 @@ from scheduler.jobs.checkpoints import OldCheckpoints
 from scheduler.jobs.orders import Orders
 from scheduler.jobs.recording import Recording
 from scheduler.jobs.sharing import KnownPairs, Sharing
+from scheduler.jobs.specs import Specs
 from scheduler.jobs.watch import Watch, node_of
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import (
@@ -52,12 +53,10 @@ from scheduler.policy.jobs.events import (
 )
 from scheduler.policy.jobs.job import Phase
 from scheduler.policy.jobs.knobs import JobKnobs
-from scheduler.policy.jobs.spec import JobSpec
-from smore.domain.job import PLACED, STARTED, Action, JobRequest, JobState
+from smore.domain.job import PLACED, STARTED, Action, JobState
 from smore.domain.limits import Limits
 from smore.messages.reports import Report
 from smore.postgres.history.reader import Reader
-from smore.postgres.history.values import TrainingBatch
 from smore.postgres.job_ledger import Decided, JobLedger, Progress
 from smore.postgres.jobs import Change, Job, JobStore
 from smore.process import observability as metrics
@@ -100,21 +99,19 @@ class Lead:
     ) -> None:
         self._config, self._settings, self._setting, self._holder = config, config.jobs, knobs.name, holder
         self._queue, self._fleet, self._catalog = queue, fleet, catalog
-        self._ledger, self._store, self._reader = ledger, store, reader
+        self._ledger, self._store, self._specs = ledger, store, Specs(reader)
         self._policy = JobPolicy(knobs)
         self._record = Recording(self._settings.record, knobs.name, self._settings.knobs)
         self._orders = Orders(fleet, ledger.standing, self._env_of)
         self._old_checkpoints = OldCheckpoints(fleet, ledger, self._settings.checkpoints_days)
         self._attached = Attached(store, self._settings.silent_s)
         self._watch = Watch(self._settings.silent_s, {}, 0.0)
-        self._known, self._sharing = KnownPairs(tables), Sharing(self._alone_s)
+        self._known, self._sharing = KnownPairs(tables, ledger.worse_since), Sharing(self._specs.alone_s)
         #: Jobs that the rule knows: the row as it was read last.
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, Attempt] = {}
         self._limits: Mapping[str, Limits] = {}
         self._nodes: dict[str, str] = {}
-        #: GPU instance → (device, sharing mode).
-        self._places: dict[str, tuple[str, str]] = {}
         #: What the rule is told at the next round.
         self._next: list[Event] = []
         #: What was written down last of each attempt.
@@ -147,7 +144,7 @@ class Lead:
         new = [row for row in mine.values() if row.id not in self._jobs]
         self._take_over(at, [row for row in new if row.state in PLACED])
         events, self._next = self._next, []
-        events += [*self._changed_limits(), *self._seen(at, reports), *self._known.changed(self._device_modes())]
+        events += [*self._changed_limits(), *self._seen(at, reports), *self._known.changed(self._specs.kinds)]
         # Hosts before their guests.
         for row in sorted(new, key=self._placed_at):
             events += self._submitted(row, now)
@@ -213,14 +210,14 @@ class Lead:
         placed = {(attempt.job, attempt.attempt) for attempt in self._attempts.values()}
         expected = {gpu for attempt in self._attempts.values() for gpu in attempt.gpus}
         self._nodes |= {report.gpu: node_of(report) for report in reports}
-        self._places |= {report.gpu: (report.device, report.sharing_mode) for report in reports}
+        self._specs.see(reports)
         return self._watch.look(at, reports, expected, placed, self._fleet.paused(), self._fleet.allowed())
 
     def _submitted(self, row: Job, now: float) -> list[Event]:
         queued_s = max(0.0, now - row.queued_at) if row.state is JobState.QUEUED and row.queued_at else 0.0
         events: list[Event] = [
             JobSubmitted(
-                spec=self._spec_of(row.id, row.project, row.name, row.request),
+                spec=self._specs.of(row.id, row.project, row.name, row.request),
                 submitted_at=row.created_at,
                 attempt=row.attempt - 1 if row.state in PLACED else row.attempt,
                 waited_s=row.waited_s + queued_s,
@@ -253,28 +250,6 @@ class Lead:
     def _placed_at(self, row: Job) -> float:
         attempt = self._attempts.get(row.id)
         return attempt.since_at if attempt is not None else inf
-
-    def _spec_of(self, id_: str, project: str, name: str, request: JobRequest) -> JobSpec:
-        batches: list[TrainingBatch] = []
-        if len(request.micro_batches) > 1 and request.workload:
-            profiles = (self._reader.training_batches(request.workload, place) for place in self._device_modes())
-            batches = max(profiles, key=len, default=[])
-        return board.spec_of(id_, project, name, request, self._profiled(request), batches)
-
-    def _device_modes(self) -> list[tuple[str, str]]:
-        return sorted(set(self._places.values()))
-
-    def _profiled(self, request: JobRequest) -> dict[str, float]:
-        """The profile's time of an iteration, by device."""
-        if not request.workload or not request.iterations:
-            return {}
-        times = {place: self._alone_s(request.workload, place) for place in self._device_modes()}
-        return {device: alone_s for (device, _), alone_s in times.items() if alone_s is not None}
-
-    def _alone_s(self, workload: str, place: tuple[str, str]) -> float | None:
-        """The profile's time of an iteration, None = it has none."""
-        timings = self._reader.solo_timings(workload, place)
-        return timings[0]["mean"] if timings else None
 
     def _changed_rows(self, mine: Mapping[str, Job]) -> list[Event]:
         """What owners and operators did to jobs that the rule knows."""
@@ -361,12 +336,12 @@ class Lead:
         nodes = list(dict.fromkeys(self._nodes[gpu] for gpu in start.gpus))
         told = (length.expected_s, length.most_s, length.source.value)
         hosts = [(beside, self._attempts[beside.id]) for beside in start.beside]
-        pairs = self._sharing.begin(at, start.id, start.attempt, start.gpus, hosts, self._places[start.gpus[0]])
+        pairs = self._sharing.begin(at, start.id, start.attempt, start.gpus, hosts, self._specs.places[start.gpus[0]])
         if not self._ledger.start(
             start.id,
             start.attempt,
             nodes,
-            Decided(kind="start", gpus=start.gpus, reasons=reasons, message=self._beside(start)),
+            Decided(kind="start", gpus=start.gpus, reasons=reasons, message=board.beside(start, self._jobs)),
             told,
             micro_batches=start.micro_batches,
             pairs=pairs,
@@ -382,19 +357,6 @@ class Lead:
         )
         attempt.micro_batches = start.micro_batches
         attempt.hosts = {host.job: host.gpus for _, host in hosts}
-
-    def _beside(self, start: Start) -> str:
-        """Beside whom it starts, in words."""
-        if not start.beside:
-            return ""
-        words = [
-            f"beside {self._jobs[one.id].name} ({one.id}), where it is expected to run at {1 / one.own:.2f} and"
-            f" {self._jobs[one.id].name} at {1 / one.its:.2f} of their speeds (in one case of ten below"
-            f" {1 / one.own_most:.2f} and {1 / one.its_most:.2f})"
-            for one in start.beside
-        ]
-        parts = f"; it runs its batch in {start.micro_batches} parts" if start.micro_batches > 1 else ""
-        return f"It starts {' and '.join(words)}{parts}."
 
     def _requeue(self, requeue: Requeue) -> None:
         attempt, job = self._over(requeue.id), self._policy.jobs[requeue.id]
@@ -489,7 +451,7 @@ class Lead:
                     if isinstance(places, PlacesAnswered):
                         self._queue.answer(question.id, board.stands(places))
                 continue
-            spec = self._spec_of(question.id, question.project, question.name, question.request)
+            spec = self._specs.of(question.id, question.project, question.name, question.request)
             for answer in self._policy.decide(now, [TrialAsked(spec=spec)]).decisions:
                 if isinstance(answer, TrialAnswered):
                     self._queue.answer(question.id, board.answered(answer, question.project, question.name))

@@ -33,15 +33,20 @@ _Z: Final = 1.96
 
 #: (device, sharing mode).
 Place = tuple[str, str]
+#: Since an epoch second: (device, workload, the other's workload).
+WorseSince = Callable[[float], set[tuple[str, str, str]]]
 #: Seconds of an iteration of a workload alone at a place, by its profile; None = it has none.
 AloneOf = Callable[[str, Place], float | None]
 
 
 class KnownPairs:
-    """What the published degradation table says of pairs."""
+    """
+    What the published degradation table says of pairs, without those that ``worse_since`` its making turned out worse than an
+    owner allows: what a former leader has measured holds too.
+    """
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+    def __init__(self, tables: Tables, worse_since: WorseSince) -> None:
+        self._tables, self._worse_since = tables, worse_since
         self._read: tuple[int, frozenset[Place]] | None = None
 
     def changed(self, places: Collection[Place]) -> list[Event]:
@@ -55,11 +60,15 @@ class KnownPairs:
         except BadTable as error:
             log.error("no trainings are paired: the degradation table cannot be read", error=str(error))
             table = None
+        worse = self._worse_since(table.created_at) if table is not None else set()
         pairs = [
             PairKnown(place.device, pair.training, pair.beside, 1 + pair.degradation, 1 + pair.upper)
             for place in (table.places if table is not None else ())
             if (place.device, place.sharing_mode) in places
             for pair in place.training_pairs()
+            if worse.isdisjoint(
+                {(place.device, pair.training, pair.beside), (place.device, pair.beside, pair.training)}
+            )
         ]
         log.info("pairs of trainings are known", table=now[0], pairs=len(pairs))
         return [PairsKnown(pairs=pairs)]

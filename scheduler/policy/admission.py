@@ -290,7 +290,7 @@ class Admission:
         """Training time that one invocation costs by itself, on the GPU instance where it is least, seconds."""
         cluster = self._cluster
         kind = cluster.kind(demand, 1)
-        more = np.maximum(0.0, cluster.effect(kind, kernel.TRAINING) - cluster.fact(kernel.NOW_TRAINING))
+        more = cluster.effect(kind, kernel.MORE)
         costs = (
             demand.run_s(1)
             * (1.0 + cluster.effect(kind, kernel.OWN))

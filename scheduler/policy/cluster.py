@@ -24,6 +24,9 @@ Bools = NDArray[np.bool_]
 
 #: Of a GPU instance whose training no table names.
 _NO_TRAINING: Final = -1
+#: Where the kernel finds trainings in the table, and their models; of more it counts effects as declared.
+_TABLED: Final = ((kernel.TABLED, kernel.VICTIM), (kernel.TABLED_2, kernel.VICTIM_2))
+_TRAININGS: Final = len(_TABLED)
 
 
 @dataclass(slots=True, eq=False)
@@ -192,7 +195,7 @@ class Cluster:
         self._workloads.append(())
         self._joined.append(self.places.at(("", "")))
         self._at_home.append(set())
-        self.rows[kernel.TABLED, row] = _NO_TRAINING
+        self.rows[kernel.TABLED, row] = self.rows[kernel.TABLED_2, row] = _NO_TRAINING
         self.rows[kernel.FACTOR, row] = 1.0
         self.rows[kernel.BUDGET, row] = self.rows[kernel.REFILL, row] = np.inf
         self.refresh(row, 0.0)
@@ -518,15 +521,14 @@ class Cluster:
     def _join(self, row: int) -> None:
         place, workloads = self.places.at(self._place[row]), self._workloads[row]
         table = place.table
-        # A table holds for one training beside functions; of two of them it says nothing.
-        training = (
-            table.trainings.get(workloads[0], _NO_TRAINING)
-            if table is not None and len(workloads) == 1
-            else _NO_TRAINING
-        )
+        tabled: list[int] = []
+        if table is not None and len(workloads) <= _TRAININGS and table.trainings.keys() >= set(workloads):
+            tabled = [table.trainings[workload] for workload in workloads]
         self._joined[row] = place
-        self.rows[kernel.TABLED, row] = training
-        self.rows[kernel.VICTIM, row] = table.training_model[training] if table is not None and training >= 0 else 0
+        for number, (training, victim) in enumerate(_TABLED):
+            index = tabled[number] if number < len(tabled) else _NO_TRAINING
+            self.rows[training, row] = index
+            self.rows[victim, row] = table.training_model[index] if table is not None and index >= 0 else 0
 
     def _set_state(self, column: int, row: int) -> None:
         kernel.set_state(self.cells, column, row, self.demands[column].spec.max_warm)

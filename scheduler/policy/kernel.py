@@ -48,15 +48,14 @@ def compiled(function: _F) -> _F:
 # SM: that, and what the functions that run now use by their profiles (A26). BUDGET: the smallest degradation budget of
 # its trainings; TOKENS, REFILL, AT: seconds of training time that functions may still cost, what comes in for each
 # second, and when it was counted; FACTOR: what a predicted loss is multiplied by (measured over predicted).
-# NOW_TRAINING: loss that is predicted for now; REFUSAL: why no batch may go there, or OPEN; PROTECTED: unregistered
-# processes compute there; TABLED: its training's row in the table of its place, -1 = none; VICTIM: that training's
-# model there. Each line of eight is a cache line: the first is what a scan reads of every row.
+# REFUSAL: why no batch may go there, or OPEN; PROTECTED: unregistered processes compute there; TABLED: its training's
+# row in the table of its place, -1 = none; VICTIM: that training's model there; TABLED_2, VICTIM_2: of a second
+# training. The first eight are what a scan reads of every row: a cache line.
 (
     REFUSAL,
     SM,
     JOBS,
     FACTOR,
-    NOW_TRAINING,
     TOKENS,
     REFILL,
     AT,
@@ -74,8 +73,10 @@ def compiled(function: _F) -> _F:
     MEMORY_TOTAL,
     TABLED,
     VICTIM,
-) = range(22)
-ROW_FIELDS: Final = 22
+    TABLED_2,
+    VICTIM_2,
+) = range(23)
+ROW_FIELDS: Final = 23
 
 # AWAY: the function is pinned to other GPU instances. PARKED: instances whose weights lie in host memory, as reported.
 RESIDENT, LOADING, OUTSTANDING, FREE_AT, QUARANTINED, STATE, AWAY, PARKED = range(8)
@@ -83,9 +84,10 @@ CELL_FIELDS: Final = 8
 
 # Of adding a batch: OWN slowdown of it, TRAINING loss of the training by all functions then (both with 90 % bounds),
 # IMPACT (A27), KNOWN where all of it came from a table, HOLDS where every batch that runs there still meets its
-# deadline (A28.3).
-OWN, OWN_UPPER, TRAINING, TRAINING_UPPER, IMPACT, KNOWN, HOLDS = range(7)
-EFFECT_FIELDS: Final = 7
+# deadline (A28.3), MORE: by how much TRAINING exceeds the loss that is predicted for now. Of two trainings TRAINING and
+# MORE are the larger ones, each for itself.
+OWN, OWN_UPPER, TRAINING, TRAINING_UPPER, IMPACT, KNOWN, HOLDS, MORE = range(8)
+EFFECT_FIELDS: Final = 8
 
 # A batch under way: seconds of its run that remain, counted in time alone, at the moment SINCE (before which it does
 # not run); its slowdown LOST; the column of its revision and when it was expected to end.
@@ -174,8 +176,9 @@ def _lost(
     models: Ints,
     victim: int,
     training: int,
-    known: bool,
-    has: float,
+    victim_2: int,
+    training_2: int,
+    trainings: float,
     k: int,
     indices: Ints,
     declared: Floats,
@@ -183,14 +186,18 @@ def _lost(
     used: int,
 ) -> float:
     """
-    Slowdown of the batch in place ``s`` by the training and by all others there: Eq. 4 as
-    ``smore/domain/degradation.py`` states it, compiled.
+    Slowdown of the batch in place ``s`` by the trainings and by all others there: Eq. 4 as
+    ``smore/domain/degradation.py`` states it, compiled. ``training`` and ``training_2`` -1: none that the table knows.
     """
     own = indices[s]
     if own < 0:
-        strange: float = declared[s] * (has + used - 1)
+        strange: float = declared[s] * (trainings + used - 1)
         return strange
-    lost: float = weights[1, k, models[s], victim] * pairs[2, training, own] if known else has * declared[s]
+    lost: float = (
+        weights[1, k, models[s], victim] * pairs[2, training, own] if training >= 0 else trainings * declared[s]
+    )
+    if training_2 >= 0:
+        lost += weights[1, k, models[s], victim_2] * pairs[2, training_2, own]
     for other in range(used):
         if other != s:
             if indices[other] >= 0:
@@ -236,13 +243,17 @@ def _recount(
     the impact (training, the batch, the others).
     """
     used = int(rows[USED, row])
-    has = 1.0 if rows[JOBS, row] > 0 else 0.0
-    training, victim = int(rows[TABLED, row]), int(rows[VICTIM, row])
-    known = has > 0.0 and training >= 0
+    # A training loses as much beside another one as alone; a function loses to each.
+    has, trainings = min(rows[JOBS, row], 1.0), min(rows[JOBS, row], 2.0)
+    training, victim = int(rows[TABLED, row]) if has > 0.0 else -1, int(rows[VICTIM, row])
+    training_2, victim_2 = int(rows[TABLED_2, row]) if training >= 0 else -1, int(rows[VICTIM_2, row])
+    known, both = training >= 0, training_2 >= 0
     # With one more there are used + 1; two functions without a training are the pair that was measured (weights stay
-    # one).
+    # one). Of a function, a second training is one more neighbour.
     k = min(max(int(used + has), 1), K_MAX)
     k_now = min(max(int(used - 1 + has), 1), K_MAX)
+    k_own = min(max(int(used + trainings), 1), K_MAX)
+    k_own_now = min(max(int(used - 1 + trainings), 1), K_MAX)
     # Room is taken twice, not for each of them: that is a good part of what this costs.
     numbers, measures = np.empty((2, used), np.int64), np.empty((2, used), np.float64)
     indices, models = numbers[0], numbers[1]
@@ -257,6 +268,7 @@ def _recount(
             base += told[s]
     _advance(running, row, used, now)
     others, others_upper, current = 0.0, 0.0, has * base
+    others_2, others_upper_2, current_2 = 0.0, 0.0, base
     for s in range(used):
         if indices[s] >= 0:
             if known:
@@ -265,11 +277,42 @@ def _recount(
                 current += weights[0, k_now, victim, models[s]] * pairs[0, training, indices[s]]
             else:
                 current += has * told[s]
+            if both:
+                others_2 += weights[0, k, victim_2, models[s]] * pairs[0, training_2, indices[s]]
+                others_upper_2 += weights[0, k, victim_2, models[s]] * pairs[1, training_2, indices[s]]
+                current_2 += weights[0, k_now, victim_2, models[s]] * pairs[0, training_2, indices[s]]
         running[row, s, LOST] = _lost(
-            weights, pairs, between, models, victim, training, known, has, k_now, indices, told, s, used
+            weights,
+            pairs,
+            between,
+            models,
+            victim,
+            training,
+            victim_2,
+            training_2,
+            trainings,
+            k_own_now,
+            indices,
+            told,
+            s,
+            used,
         )
-        then[s] = _lost(weights, pairs, between, models, victim, training, known, has, k, indices, told, s, used)
-    rows[NOW_TRAINING, row] = current
+        then[s] = _lost(
+            weights,
+            pairs,
+            between,
+            models,
+            victim,
+            training,
+            victim_2,
+            training_2,
+            trainings,
+            k_own,
+            indices,
+            told,
+            s,
+            used,
+        )
     set_refusal(rows, row)
     for kind in range(first, kinds.shape[1]):
         own, model, said = kinds[0, kind], kinds[1, kind], declared[kind]
@@ -279,38 +322,53 @@ def _recount(
         else:
             adds = adds_upper = said * has
         if known:
-            effects[kind, TRAINING, row] = others + base + adds
-            effects[kind, TRAINING_UPPER, row] = others_upper + base + adds_upper
+            lost, lost_upper, costs = others + base + adds, others_upper + base + adds_upper, adds
         else:
             # A training that the table does not know loses to each function what was declared of this one.
-            effects[kind, TRAINING, row] = has * ((used - strange) * said + base) + adds
-            effects[kind, TRAINING_UPPER, row] = has * ((used - strange) * said + base) + adds_upper
+            lost = has * ((used - strange) * said + base) + adds
+            lost_upper = has * ((used - strange) * said + base) + adds_upper
+            costs = said * trainings
+        more = max(0.0, lost - current)
+        if both:
+            adds_2, adds_upper_2 = said, said
+            if own >= 0:
+                gamma = weights[0, k, victim_2, model]
+                adds_2, adds_upper_2 = gamma * pairs[0, training_2, own], gamma * pairs[1, training_2, own]
+            more = max(more, others_2 + base + adds_2 - current_2)
+            lost = max(lost, others_2 + base + adds_2)
+            lost_upper = max(lost_upper, others_upper_2 + base + adds_upper_2)
+            costs += adds_2
+        effects[kind, TRAINING, row], effects[kind, TRAINING_UPPER, row] = lost, lost_upper
+        effects[kind, MORE, row] = more
         holds = 1.0
         if own < 0:
-            slowed = slowed_upper = said * (has + used)
+            slowed = slowed_upper = said * (trainings + used)
             to_others = said * used
             for s in range(used):
                 if _breaks(running, row, s, then[s] + (told[s] if indices[s] < 0 else said)):
                     holds = 0.0
         else:
-            slowed = weights[1, k, model, victim] * pairs[2, training, own] if known else has * said
-            slowed_upper = weights[1, k, model, victim] * pairs[3, training, own] if known else has * said
+            slowed = weights[1, k_own, model, victim] * pairs[2, training, own] if known else trainings * said
+            slowed_upper = weights[1, k_own, model, victim] * pairs[3, training, own] if known else trainings * said
+            if both:
+                slowed += weights[1, k_own, model, victim_2] * pairs[2, training_2, own]
+                slowed_upper += weights[1, k_own, model, victim_2] * pairs[3, training_2, own]
             slowed += strange * said
             slowed_upper += strange * said
             to_others = strange * said
             for s in range(used):
                 if indices[s] >= 0:
-                    beta = weights[2, k, model, models[s]]
+                    beta = weights[2, k_own, model, models[s]]
                     slowed += beta * between[0, own, indices[s]]
                     slowed_upper += beta * between[1, own, indices[s]]
-                    suffers = weights[2, k, models[s], model] * between[0, indices[s], own]
+                    suffers = weights[2, k_own, models[s], model] * between[0, indices[s], own]
                     to_others += suffers
                 else:
                     suffers = told[s]
                 if _breaks(running, row, s, then[s] + suffers):
                     holds = 0.0
         effects[kind, OWN, row], effects[kind, OWN_UPPER, row] = slowed, slowed_upper
-        effects[kind, IMPACT, row] = shares[0] * adds + shares[1] * slowed + shares[2] * to_others
+        effects[kind, IMPACT, row] = shares[0] * costs + shares[1] * slowed + shares[2] * to_others
         effects[kind, KNOWN, row] = 1.0 if own >= 0 and strange == 0 and (known or has == 0.0) else 0.0
         effects[kind, HOLDS, row] = holds
 
@@ -477,9 +535,10 @@ def end(
 def cost_s(rows: Floats, row: int, effects: Floats, kind: int, seconds: float) -> float:
     """
     Training time in seconds that a batch of ``seconds`` alone is predicted to cost there: its duration times the share
-    of the training's speed that it takes, times the cost correction. With the correction it may exceed the duration.
+    of the training's speed that it takes, times the cost correction. With the correction it may exceed the duration. Of
+    two trainings, the one that loses more pays for both.
     """
-    more = max(0.0, effects[kind, TRAINING, row] - rows[NOW_TRAINING, row])
+    more = effects[kind, MORE, row]
     cost: float = seconds * (1.0 + effects[kind, OWN, row]) * more / (1.0 + more) * rows[FACTOR, row]
     return cost
 
@@ -605,16 +664,9 @@ def weigh(
     # Each fact by itself: a view costs nothing within the loop, where a call with so many arrays would.
     gates, free, reserved, jobs = rows[REFUSAL], rows[MEMORY_FREE], rows[RESERVED], rows[JOBS]
     sm = rows[SM_TRAINING] if knobs[A_SM_RULE] == SM_TRAINING_ONLY else rows[SM]
-    budget, held, refill, at, factor, before = (
-        rows[BUDGET],
-        rows[TOKENS],
-        rows[REFILL],
-        rows[AT],
-        rows[FACTOR],
-        rows[NOW_TRAINING],
-    )
+    budget, held, refill, at, factor = rows[BUDGET], rows[TOKENS], rows[REFILL], rows[AT], rows[FACTOR]
     states, effect = cells[column, STATE], effects[kind]
-    own, training, holds, impact = effect[OWN], effect[TRAINING], effect[HOLDS], effect[IMPACT]
+    own, training, holds, impact, adds = effect[OWN], effect[TRAINING], effect[HOLDS], effect[IMPACT], effect[MORE]
     slowed = effect[OWN_UPPER] if knobs[A_UPPER] > 0.0 else own
     keys = rows[UTILISATION] if knobs[A_CHOICE] == LEAST_UTILISED else impact
     guarded_s = run_s * (1.0 + knobs[A_GUARD])
@@ -658,7 +710,7 @@ def weigh(
                 if training[row] * factor[row] > budget[row]:
                     why = OVER_BUDGET
             elif budgeted == BUDGET_BUCKET:
-                more = max(0.0, training[row] - before[row])
+                more = adds[row]
                 cost, cap = run_s * (1.0 + own[row]) * more / (1.0 + more) * factor[row], refill[row] * cap_s
                 if min(held[row] + refill[row] * max(0.0, now - at[row]), cap) < _needed_tokens(
                     cost, run_s * (1.0 + own[row]), stretch, cap

@@ -248,7 +248,7 @@ class _TableContention(Contention):
                 slowed.append(1.0 + said * (has + len(others)))
                 continue
             training = (
-                Neighbour(int(table.training_model[row]), float(table.function[row, own])) if knows_training else None
+                [Neighbour(int(table.training_model[row]), float(table.function[row, own]))] if knows_training else []
             )
             paired = [
                 Neighbour(int(table.function_model[column]), float(table.functions[own, column]))

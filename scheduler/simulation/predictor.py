@@ -422,6 +422,6 @@ def _weights(
             others = [
                 Neighbour(other, float(among[looked_at, column])) for other, column in members[:j] + members[j + 1 :]
             ]
-            weights.learn(of_function(model, training, others), own[j] * noise[1 + j] - 1.0, _RULE)
+            weights.learn(of_function(model, [training], others), own[j] * noise[1 + j] - 1.0, _RULE)
     learned = Weights({key: value for weights in by_size.values() for key, value in weights.learned.items()})
     return weight_arrays(learned, {model: number for number, model in enumerate(MODELS)})

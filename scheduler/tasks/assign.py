@@ -17,7 +17,7 @@ from celery.signals import worker_ready, worker_shutting_down
 
 from scheduler.schedule import SCHEDULER_QUEUE
 from smore.process import observability as metrics
-from smore.process.settings import PolicySettings, Settings
+from smore.process.settings import Settings
 from smore.redis.celery import ASSIGN
 from smore.redis.connection import connect
 from smore.redis.outage import is_outage
@@ -28,22 +28,6 @@ log = metrics.logger(__name__)
 LOOK_S: Final = 0.2
 #: How long one process may load what leading needs before the next one begins, seconds.
 LOADING_S: Final = 3.0
-
-
-def refused(policy: PolicySettings) -> str:
-    """Why no leader could decide with these settings, and which setting it is; "" = one can."""
-    from scheduler.policy.knobs import preset
-    from scheduler.policy.setting import UnknownPolicy
-
-    setting = "SMORE_POLICY__NAME"
-    try:
-        preset(policy.name, **policy.knobs)
-        setting = "SMORE_POLICY__SHADOW"
-        if policy.shadow:
-            preset(policy.shadow)
-    except UnknownPolicy as error:
-        return f"{setting}: {error}"
-    return ""
 
 
 def register_assign(app: Celery, config: Settings) -> None:

@@ -5,38 +5,34 @@ It is fired every second and has no end, as ``scheduler.assign``: the first firi
 the lease free, every other one returns at once.
 """
 
-import sys
 import threading
+from contextlib import suppress
 
+import redis
 from celery import Celery
 from celery.signals import worker_ready, worker_shutting_down
 
 from scheduler.jobs.decider import Decider
-from scheduler.policy.jobs.knobs import JobKnobs, job_setting, why_not_live
-from scheduler.policy.setting import UnknownPolicy
+from scheduler.policy.jobs.knobs import job_setting
 from scheduler.schedule import CONTROL_QUEUE
 from smore.postgres.rows import make_engine
 from smore.process.settings import Settings
 from smore.redis.celery import JOBS
 from smore.redis.connection import connect
+from smore.redis.job_queue import JobQueue
 
 
-def live_setting(config: Settings) -> JobKnobs:
-    """The rule that the settings name. One that may not lead live trainings ends the process: one line, exit status 2."""
-    try:
-        knobs = job_setting(config.jobs.policy, **config.jobs.knobs)
-        refusal = why_not_live(knobs)
-    except UnknownPolicy as error:
-        refusal = str(error)
-    if refusal is not None:
-        print(f"SMORE_JOBS__POLICY: {refusal}", file=sys.stderr)
-        raise SystemExit(2)
-    return knobs
+def refuse(config: Settings, reason: str) -> None:
+    """Let it be known why nobody leads the queue of trainings, where Redis answers."""
+    client = connect(config)
+    with suppress(redis.RedisError):
+        JobQueue(client, config.redis.prefix).refuse(reason)
+    client.close()
 
 
 def register_jobs(app: Celery, config: Settings) -> None:
     """Make this app's worker able to lead the queue of trainings."""
-    knobs = live_setting(config)
+    knobs = job_setting(config.jobs.policy, **config.jobs.knobs)
     if config.postgres.url is None:
         raise ValueError("SMORE_POSTGRES__URL is not set")
     engine = make_engine(config.postgres.url, "jobs", statement_timeout_s=10.0)

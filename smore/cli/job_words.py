@@ -117,5 +117,7 @@ def tried(name: str, trial: Any) -> str:
     expected = trial.expected
     if not trial.gpus:
         return f"{name} would wait in place {expected.place}: {expected.message} {outlook(expected)}"
+    if trial.beside:
+        return f"{name} would start now on {', '.join(trial.gpus)}, as the guest of {', '.join(trial.beside)}"
     ends = until(expected.end_at, expected.end_late_at)
     return f"{name} would start now on {', '.join(trial.gpus)}" + (f", expected to end {ends}" if ends else "")

@@ -145,7 +145,8 @@ def queue(output: OutputOption = Output.TABLE) -> None:
         are = "GPU instance is" if answer.kept == 1 else "GPU instances are"
         print(f"{answer.kept} free {are} kept for {names.get(answer.kept_for, answer.kept_for)}.")
     if not answer.leading:
-        print("smore: no job scheduler leads: what runs goes on, and nothing is started", file=sys.stderr)
+        why = f": {answer.refused}" if answer.refused else ""
+        print(f"smore: no job scheduler leads{why}; what runs goes on, and nothing is started", file=sys.stderr)
 
 
 @app.command("start", context_settings={"ignore_unknown_options": True})

@@ -3,6 +3,8 @@
 import json
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,6 +14,7 @@ import typer
 from smore.cli.gpus import unmeasured
 from smore.cli.terminal import (
     EXIT_FAILED,
+    EXIT_USAGE,
     Column,
     Output,
     OutputOption,
@@ -27,7 +30,7 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from smore.local import Endpoints
+    from smore.local import End, Endpoints
     from smore_client import Client
     from smore_client.types import Job
 
@@ -42,17 +45,31 @@ def up(
 ) -> None:
     """Start the whole platform on this machine, and return when it is ready; where it runs already, say where."""
     from smore import local
+    from smore.process.environment import InvalidSetting
 
     home = platform_home()
     warn_of_unknown_settings()
+    if changed := local.changed_settings(home, configuration()):
+        print(differing(changed), file=sys.stderr)
     try:
         if foreground:
             start = partial(local.up, progress=_progress)
             local.run_foreground(home, start=start, started=lambda ends: print(greeting(ends, home), flush=True))
         else:
             print(greeting(local.up(home, progress=_progress), home))
+    except InvalidSetting as error:
+        fail(str(error), EXIT_USAGE)
     except (local.ServerMissing, local.StartFailed) as error:
         fail(str(error))
+
+
+def differing(changed: Mapping[str, tuple[str, str]]) -> str:
+    """What is said where this shell's settings are not those that the running platform was started with."""
+    values = "; ".join(f"{name} is {there} there and {here} here" for name, (there, here) in changed.items())
+    return (
+        f"smore: the platform runs already, and was started with other settings: {values}. `smore down`, then `smore up`"
+        " start it with those of this shell (trainings go on); `smore settings --running` shows those in force."
+    )
 
 
 def _progress(waits_for: str) -> None:
@@ -172,22 +189,34 @@ def health(output: OutputOption = Output.TABLE) -> None:
     """Whether the platform can do work, and this machine's processes."""
     from smore import local
 
-    processes = local.status(platform_home())
+    home = platform_home()
+    processes, ends = local.status(home), local.ends(home)
     if output is Output.TABLE:
         for process in processes:
-            print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}")
+            end = ends.get(process.name)
+            print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}{_unasked(end) if end else ''}")
     if (abandoned := local.abandoned(platform_home())) is not None:
         print(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", file=sys.stderr)
     with connected() as client:
         client.healthy()
         ready = client.ready()
+        url = client.url
+    own = local.endpoints(home)
+    of = f"of {home.resolve()}" if own is not None and own.instance == ready.get("instance") else "of another folder"
     if output is not Output.TABLE:
-        show_value({"processes": processes, **ready}, output)
+        counted = {name: asdict(end) for name, end in ends.items()}
+        show_value({"url": url, "answers": of, "processes": processes, "ends": counted, **ready}, output)
         return
+    print(f"{'platform':<24} {'answers':<10} {url} {of}")
     for name, check in ready.get("checks", {}).items():
         print(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
     for warning in ready.get("warnings", ()):
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _unasked(end: "End") -> str:
+    times = "once" if end.count == 1 else f"{end.count} times"
+    return f"  ended unasked {times}, last at {end.at} ({end.how})"
 
 
 def version(output: OutputOption = Output.TABLE) -> None:

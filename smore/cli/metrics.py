@@ -32,6 +32,7 @@ def scrape_config(
     from smore import local
     from smore.local import scrape
 
+    key_file = KEY_FILE
     url, home = os.environ.get("SMORE_URL"), platform_home()
     endpoints = local.endpoints(home)
     if compose:
@@ -44,12 +45,12 @@ def scrape_config(
         jobs = [scrape.gateway_job(parts.netloc, KEY_FILE, scheme=parts.scheme)]
     elif endpoints is not None:
         address = urlsplit(endpoints.gateway_url).netloc
+        key_file = str(home.resolve() / "prometheus-key")
         jobs = [
-            scrape.gateway_job(address, str(home.resolve() / "key")),
+            scrape.gateway_job(address, key_file),
             scrape.processes_job(dict(scrape.of_processes(local.status(home)))),
         ]
     else:
         fail(f"no platform runs in {home}: start it with `smore up`, name a gateway in SMORE_URL, or use --compose")
-    if compose or url:
-        print(f"# {KEY_FILE} holds a key: smore keys create prometheus --scope read")
+    print(f"# A key that may read alone: (umask 077; smore keys create prometheus --scope read > {key_file})")
     print(yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False), end="")

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -26,7 +26,9 @@ from smore.cli.terminal import (
     show,
     show_value,
 )
-from smore_client.types import PairPrediction
+
+if TYPE_CHECKING:
+    from smore_client.types import PairPrediction
 
 #: Minutes below which `smore profile` measures a few models only.
 SHORT_MIN: Final = 15
@@ -182,7 +184,7 @@ def ask(
     show(predictions, columns, output)
 
 
-def _show_pair(pairs: Sequence[PairPrediction], output: Output) -> None:
+def _show_pair(pairs: "Sequence[PairPrediction]", output: Output) -> None:
     def loses(expected: float | None, upper: float | None) -> str:
         return "" if expected is None or upper is None else f"{percent(expected)} (90 %: {percent(upper)})"
 

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from smore.cli.terminal import Column, Output, OutputOption, configuration, fail, show, warn_of_unknown_settings
+from smore.cli.terminal import (
+    Column,
+    Output,
+    OutputOption,
+    configuration,
+    fail,
+    searched,
+    show,
+    warn_of_unknown_settings,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,23 +30,36 @@ class Shown:
 
 def settings(
     name: Annotated[str | None, typer.Argument(help="A name, or a part of names: queue, SMORE_API__PORT.")] = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Those alone that the environment sets.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Those alone that are not the default.")] = False,
+    running: Annotated[
+        bool, typer.Option("--running", help="Those that this machine's platform was started with.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Settings with their values, sources and meanings, as this shell's environment sets them."""
+    """
+    Settings with their values, sources and meanings: as this shell's environment sets them, or as the running platform
+    has them.
+    """
+    from smore import local
     from smore.domain.spelling import did_you_mean
-    from smore.process.environment import described, shown, value_of
+    from smore.process.environment import Described, described, shown, value_of
 
     config = configuration()
-    every = [
-        Shown(
-            name=one.variable,
-            value=shown(value_of(config, one)),
-            source="environment" if one.variable in os.environ else "default",
-            meaning=one.meaning,
-        )
-        for one in described()
-    ]
+    there = local.running_settings(config.home) if running else None
+    if running and there is None:
+        fail(searched())
+
+    def row(one: Described) -> Shown:
+        if there is None:
+            value = shown(value_of(config, one))
+            source = "environment" if one.variable in os.environ else "default"
+        else:
+            value = there.get(one.variable, "-")
+            default = shown(one.field.get_default(call_default_factory=True))
+            source = "default" if value == default else "set at its start"
+        return Shown(name=one.variable, value=value, source=source, meaning=one.meaning)
+
+    every = [row(one) for one in described() if there is None or one.variable in there]
     chosen = [one for one in every if name is None or name.upper() in one.name]
     if not chosen:
         fail(f"no setting has {name} in its name{did_you_mean(name or '', [one.name for one in every])}")

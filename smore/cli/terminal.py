@@ -111,11 +111,25 @@ def problem(error: "ClientError") -> str:
         lines.append(error.traceback.rstrip())
     if (earliest_ms := error.body.get("earliest_deadline_ms")) is not None:
         lines.append(f"the earliest deadline that would be met: {earliest_ms} ms")
-    if step := _next_step(error.code, error.body):
+    if step := _key_sent() if error.status == 401 else _next_step(error.code, error.body):
         lines.append(f"next: {step}")
     if verbose.get():
         lines.append(json.dumps(error.body, indent=2))
     return "\n".join(lines)
+
+
+def _key_sent() -> str:
+    """Which key was sent where."""
+    from smore_client.locate import locate
+
+    url, key = locate(None, None)
+    if not key:
+        return (
+            f"No key was sent to {url}: SMORE_API_KEY holds one, or SMORE_HOME names the folder of a platform of this"
+            " machine, whose file key is read."
+        )
+    source = "SMORE_API_KEY" if os.environ.get("SMORE_API_KEY") else str(platform_home().resolve() / "key")
+    return f"The key of {source} was sent to {url}, which does not know it."
 
 
 def _next_step(code: str, body: Mapping[str, Any]) -> str:

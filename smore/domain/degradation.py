@@ -5,7 +5,9 @@ Degradation beside several neighbours, from that of pairs: Eq. 3 and 4 of the pa
     function j in S:          alpha[k, M_j, M_i] D_fn[j, i] + sum over w in S, w != j, of beta[k, M_j, M_w] D_ff[j, w]  (Eq. 4)
 
 D is the degradation that one neighbour causes alone, a fraction of at least 0. ``k`` is the number of functions, one
-less where there is no training: two functions alone are a pair, whose degradation was measured. All weights start at
+less where there is no training: two functions alone are a pair, whose degradation was measured. Beside a second training
+(which the paper has not) a function's sum has a term for each, and its ``k`` is one more; what each training loses to
+functions is counted as if it were alone with them. All weights start at
 one. The weights of ``k`` = 1 stay there, because the error of a pair belongs to the pair-wise predictor (assumption
 A11). Functions of one model share a weight whatever their batch (assumption A9), so their degradations are added before
 they are weighted; a function that runs several times counts as often.
@@ -70,18 +72,18 @@ def of_training(training: M, functions: Sequence[Neighbour[M]], *, unpaired: int
 
 
 def of_function(
-    function: M, training: Neighbour[M] | None, others: Sequence[Neighbour[M]], *, unpaired: int = 0
+    function: M, trainings: Sequence[Neighbour[M]], others: Sequence[Neighbour[M]], *, unpaired: int = 0
 ) -> WeightedSum[M]:
     """
-    Eq. 4 for a function of the model ``function`` beside a training (None = none) and other functions. ``unpaired``:
-    further neighbours whose pairs nobody knows, a training among them; they count in k alone.
+    Eq. 4 for a function of the model ``function`` beside trainings and other functions; the paper has one training.
+    ``unpaired``: further neighbours whose pairs nobody knows, a training among them; they count in k alone.
     """
     terms: dict[tuple[Kind, M, M], float] = {}
-    if training is not None:
+    for training in trainings:
         _add(terms, ("function", function, training.model), training)
     for neighbour in others:
         _add(terms, ("functions", function, neighbour.model), neighbour)
-    return WeightedSum(max(1, (training is not None) + len(others) + unpaired), terms)
+    return WeightedSum(max(1, len(trainings) + len(others) + unpaired), terms)
 
 
 def _add(terms: dict[tuple[Kind, M, M], float], key: tuple[Kind, M, M], neighbour: Neighbour[M]) -> None:

@@ -168,6 +168,18 @@ def estimate_of(sums: Sums) -> Loss | None:
     return Loss(mean=ratio - 1, low=ratio / reach - 1, high=ratio * reach - 1, windows=count)
 
 
+def surely_lost(sums: Sums) -> float:
+    """
+    The loss is above this with 95 % (one-sided), by two windows at least: for whoever must act before there are enough for
+    :func:`estimate`. -1 of fewer.
+    """
+    if sums.windows < 2:
+        return -1.0
+    ratio = sums.open_s / sums.closed_s
+    error = math.sqrt(sums.squares * sums.windows / (sums.windows - 1)) / sums.open_s
+    return ratio * math.exp(-student(CONFIDENCE, sums.windows - 1) * error) - 1
+
+
 def missing(windows: int) -> int:
     """How many more windows an estimate needs."""
     return max(0, LEAST_WINDOWS - windows)

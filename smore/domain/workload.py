@@ -4,6 +4,7 @@ batch too).
 """
 
 import re
+from typing import NamedTuple
 
 from smore.domain.errors import InvalidSpec
 from smore.domain.quote import quoted
@@ -14,6 +15,15 @@ CONSERVATIVE = 1.0
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 _MODEL = re.compile(rf"{_WORD}/{_WORD}")
 _WORKLOAD = re.compile(rf"{_WORD}/{_WORD}/(training|function)/[1-9][0-9]{{0,6}}")
+
+
+class ProfiledBatch(NamedTuple):
+    """A training at one batch: seconds of an iteration, those of it that wait for input, MiB of the device."""
+
+    batch: int
+    seconds: float
+    input_wait_s: float
+    memory_mib: float
 
 
 def parse_model(value: object, field: str) -> str:

@@ -26,6 +26,7 @@ from smore.messages.reports import Report
 from smore.process.environment import PREFIX, warnings
 from smore.process.settings import PostgresSettings, Settings
 from smore.redis.fleet import Fleet
+from smore.redis.job_queue import JobQueue
 
 if TYPE_CHECKING:
     from smore.postgres.history.retention import Size
@@ -45,6 +46,7 @@ def site(config: Settings | None = None) -> Site:
         postgres_url=endpoints.postgres_url if endpoints is not None else config.postgres.url,
         processes={process.name: process.pid for process in local.status(config.home) if process.pid is not None},
         killed=killed,
+        ends=local.ends(config.home) if endpoints is not None else {},
     )
 
 
@@ -243,6 +245,20 @@ def _leader(place: Site, client: "redis.Redis") -> Iterator[Finding]:
         yield ok("history", f"{behind} events on the stream")
 
 
+def _job_leader(place: Site, client: "redis.Redis") -> Iterator[Finding]:
+    queue = JobQueue(client, place.config.redis.prefix)
+    if leader := queue.leader():
+        yield ok("leader of trainings", leader)
+    elif refused := queue.refused():
+        yield broken("leader of trainings", refused, "correct the setting, then `smore down` and `smore up`")
+    else:
+        yield broken(
+            "leader of trainings",
+            "there is none",
+            "look at the log of control (`smore logs control`): what runs goes on, and no training is started meanwhile",
+        )
+
+
 def _gpu_instances(place: Site, client: "redis.Redis") -> Iterator[Finding]:
     reports = _reports(place, client)
     if not reports:
@@ -286,7 +302,16 @@ def _reports(place: Site, client: "redis.Redis") -> list[Report]:
     return Fleet(client, place.config.redis.prefix).reports()
 
 
-_OF_REDIS: Final = (_redis_server, _redis_settings, _visibility_timeout, _clocks, _beats, _leader, _gpu_instances)
+_OF_REDIS: Final = (
+    _redis_server,
+    _redis_settings,
+    _visibility_timeout,
+    _clocks,
+    _beats,
+    _leader,
+    _job_leader,
+    _gpu_instances,
+)
 
 
 # ---- Postgres, this machine ------------------------------------------------------------------------------------------
@@ -408,6 +433,15 @@ def _supervisor(place: Site) -> Iterator[Finding]:
         yield ok("supervisor", f"watches {len(place.processes)} processes")
 
 
+def _ends(place: Site) -> Iterator[Finding]:
+    for name, end in place.ends.items():
+        yield warning(
+            f"ends of {name}",
+            f"{end.count} since the start, last at {end.at} ({end.how})",
+            f"it was started again each time; `smore logs {name}` may say why it ended, `dmesg` who killed it",
+        )
+
+
 def _versions(_place: Site) -> Iterator[Finding]:
     old = [
         f"{name} {metadata.version(name)} < {least}"
@@ -495,7 +529,15 @@ def _key(place: Site) -> Iterator[Finding]:
             yield ok("key file", f"mode {mode:o}")
 
 
-def _settings(_place: Site) -> Iterator[Finding]:
+def _settings(place: Site) -> Iterator[Finding]:
+    from smore import local
+
+    for name, (there, here) in local.changed_settings(place.config.home, place.config).items():
+        yield warning(
+            f"setting {name}",
+            f"the platform was started with {there}, this shell says {here}",
+            "`smore down`, then `smore up` start it with this shell's; `smore settings --running` shows those in force",
+        )
     strange = warnings(os.environ)
     if strange:
         yield warning("settings", "; ".join(strange), "`smore settings` lists the names")
@@ -503,4 +545,4 @@ def _settings(_place: Site) -> Iterator[Finding]:
         yield ok("settings", f"{len([name for name in os.environ if name.startswith(PREFIX)])} from the environment")
 
 
-_OF_PLACE: Final = (_supervisor, _settings, _postgres, _versions, _descriptors, _kernel, _disk, _key, nvml)
+_OF_PLACE: Final = (_supervisor, _ends, _settings, _postgres, _versions, _descriptors, _kernel, _disk, _key, nvml)

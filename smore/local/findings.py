@@ -1,11 +1,15 @@
 """What the doctor reports (:class:`Finding`), and what it examines (:class:`Site`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from smore.process.settings import Settings
+
+if TYPE_CHECKING:
+    from smore.local.supervision import End
 
 
 class Verdict(StrEnum):
@@ -32,6 +36,7 @@ class Site:
 
     ``redis_url`` and ``postgres_url``: None = the platform does not run here and no setting names them. ``processes``:
     pids of the platform's processes on this machine, by name. ``killed``: the pid of a supervisor that was killed.
+    ``ends``: of processes that ended unasked, by name.
     ``root``: the folder of the kernel's files.
     """
 
@@ -40,6 +45,7 @@ class Site:
     postgres_url: str | None
     processes: Mapping[str, int]
     killed: int | None = None
+    ends: Mapping[str, "End"] = field(default_factory=dict)
     root: Path = Path("/")
 
     def has(self, path: str) -> bool:

@@ -239,11 +239,16 @@ def worker_processes(partitions: Sequence[Partition], metrics_port: int, nursery
     )
 
 
+def import_path(root: Path) -> str:
+    """PYTHONPATH of the platform's processes; ``root``: as of :class:`Layout`."""
+    # The rest is of whoever starts the platform: a placement rule of one's own may be there.
+    return os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+
+
 def environment(layout: Layout) -> dict[str, str]:
     """Environment variables of every process of the platform, beside those of the process that starts it."""
     return {
-        # The rest is of whoever starts the platform: a placement rule of one's own may be there.
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(layout.root), os.environ.get("PYTHONPATH")))),
+        "PYTHONPATH": import_path(layout.root),
         "PYTHONUNBUFFERED": "1",
         # glibc returns the memory of an arena slowly, and the platform's processes have few busy threads.
         "MALLOC_ARENA_MAX": "2",

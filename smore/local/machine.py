@@ -25,14 +25,16 @@ from smore.local.layout import (
     Partition,
     Process,
     environment,
+    import_path,
     machine_partitions,
     plan_partitions,
 )
 from smore.local.layout import processes as platform_processes
-from smore.local.supervision import ProcessStatus, Supervisor
+from smore.local.supervision import End, ProcessStatus, Supervisor
 from smore.process.device_name import refused
+from smore.process.environment import InvalidSetting, described, shown, value_of
 from smore.process.instance import instance_id
-from smore.process.settings import Settings
+from smore.process.settings import JobsSettings, PolicySettings, PrewarmSettings, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,8 @@ _ASK_S = 0.1
 #: Seconds for the supervisor's end: more than the longest stops of both groups together.
 STOP_S = 90.0
 _POLL_S = 0.01
+#: The file of the settings that the platform was started with, in its run folder.
+_SETTINGS = "settings.json"
 #: Seconds after its start at which a server that is down counts as failed.
 _STILLBORN_S = 5.0
 
@@ -64,6 +68,11 @@ def migration_command(home: Path) -> tuple[str, ...]:
     before the platform's processes serve.
     """
     return (sys.executable, "-m", "migrations", "--bootstrap-key", str(home / "key"))
+
+
+def refusals_command() -> tuple[str, ...]:
+    """The command that prints why processes would refuse their settings at start, with exit code 2 where one would."""
+    return (sys.executable, "-m", "scheduler.refusals")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +113,11 @@ def up(
     has none, CPU partitions (see plan_partitions). ``processes`` and ``migration`` (empty = none, None =
     migration_command) can be replaced for tests.
 
-    Raises ServerMissing where a server is not installed; StartFailed, with the end of the log, where a process does not
-    start, where another program answers on the gateway's port, where the platform does not become ready, or where the
-    settings name a sharing mode in which no worker starts; ValueError for a home whose path the
-    supervisor's configuration cannot hold. Nothing is left running then.
+    Raises InvalidSetting, a line for each setting that a process would refuse; ServerMissing where a server is not
+    installed; StartFailed, with the end of the log, where a process does not start, where another program answers on
+    the gateway's port, where the platform does not become ready, or where the settings name a sharing mode in which no
+    worker starts; ValueError for a home whose path the supervisor's configuration cannot hold. Nothing is left running
+    then.
     """
     home, config = home.resolve(), config or Settings()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,6 +133,36 @@ def up(
         except BaseException:
             _stop(home, run)
             raise
+
+
+def running_settings(home: Path) -> dict[str, str] | None:
+    """
+    The settings that the running platform was started with, by variable, as :func:`smore.process.environment.shown`
+    shows them; None where it does not run.
+    """
+    run = _existing_run_folder(home)
+    if run is None or supervision.running(run) is None:
+        return None
+    try:
+        return dict(json.loads((run / _SETTINGS).read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def note_settings(run: Path, config: Settings) -> None:
+    """Write down what the platform of this run folder is started with."""
+    embedded.write_private(run / _SETTINGS, json.dumps(_shown(config)))
+
+
+def changed_settings(home: Path, config: Settings) -> dict[str, tuple[str, str]]:
+    """Settings in which ``config`` differs from the running platform: (what that was started with, what it is here)."""
+    here, there = _shown(config), running_settings(home) or {}
+    return {name: (value, here[name]) for name, value in there.items() if here.get(name, value) != value}
+
+
+def _shown(config: Settings) -> dict[str, str]:
+    # The home says which platform is meant, and is no setting of it.
+    return {one.variable: shown(value_of(config, one)) for one in described() if one.path != ("home",)}
 
 
 def down(home: Path) -> None:
@@ -155,6 +195,11 @@ def status(home: Path) -> tuple[ProcessStatus, ...]:
     run = _existing_run_folder(home)
     supervisor = supervision.running(run) if run is not None else None
     return () if supervisor is None else supervisor.status()
+
+
+def ends(home: Path) -> dict[str, End]:
+    """How often processes have ended unasked since ``up``, by name; each was started again."""
+    return supervision.ends(home.resolve() / "logs")
 
 
 def pid(home: Path, name: str) -> int | None:
@@ -279,6 +324,7 @@ def _start(
     progress: Callable[[str], None],
 ) -> Endpoints:
     (run / "endpoints.json").unlink(missing_ok=True)  # left by a supervisor that was killed
+    _require_usable(config)
     logs = embedded.private_folder(home / "logs")
     redis_url, postgres_url, own = _servers(home, run, config, durable=True)
     layout = _layout(home, config, partitions, redis_url, postgres_url)
@@ -343,6 +389,7 @@ def _start(
         supervisor_pid=supervisor.pid(),
         instance=instance,
     )
+    note_settings(run, config)
     # Written last: the file means that all of the above is done.
     embedded.write_private(run / "endpoints.json", json.dumps(asdict(endpoints)))
     return endpoints
@@ -569,11 +616,33 @@ def _missing(answer: dict[str, Any] | None, gpus: set[str]) -> str:
     return "; ".join([*reasons, *([f"no report of {', '.join(silent)} yet"] if silent else [])])
 
 
+def _require_usable(config: Settings) -> None:
+    """Raises InvalidSetting where a process would refuse a setting at its start."""
+    if (config.policy, config.prewarm, config.jobs) == (PolicySettings(), PrewarmSettings(), JobsSettings()):
+        return
+    finished = subprocess.run(
+        refusals_command(),
+        # Where the processes start: a rule's path may be relative.
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": import_path(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode == 2:
+        raise InvalidSetting(finished.stdout.strip() or finished.stderr.strip())
+
+
 def _require_free(name: str, address: tuple[str, int]) -> None:
     """Raises StartFailed where another program has the port: it would answer in place of the platform."""
     if (error := ports.refusal(*address)) is not None:
-        taken = f", {ports.owner(address[1])} has it" if error.errno == errno.EADDRINUSE else ""
-        raise embedded.StartFailed(f"{name} cannot listen on {address[0]}:{address[1]}: {error}{taken}")
+        host, port = address
+        taken = f", {ports.owner(port)} has it" if error.errno == errno.EADDRINUSE else ""
+        free = ports.free_block(host, port + 1, 1, ())
+        raise embedded.StartFailed(
+            f"{name} cannot listen on {host}:{port}: {error}{taken}. Another port: SMORE_API__PORT={free} smore up"
+        )
 
 
 def _connectable(host: str) -> str:

@@ -26,6 +26,8 @@ SERVERS = "servers"
 PLATFORM = "platform"
 
 _USER: Final = "smore"
+#: "2026-01-31 12:00:00,123 WARN exited: control (exit status 2; not expected)"; ends that were asked for are "stopped".
+_EXITED: Final = re.compile(r"([\d-]+ [\d:]+),\d+ \w+ exited: (\S+) \((.*?)(?:; (?:not )?expected)?\)$")
 #: The file of the password, in the folder of the socket.
 _PASSWORD: Final = "supervisor.password"  # noqa: S105 - the name of a file
 
@@ -40,6 +42,36 @@ class ProcessStatus:
     pid: int | None
     #: Seconds since its start; 0 while it is not running.
     uptime_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """Ends of a process that nobody asked for: how many, and of the last one the time of day and how it was."""
+
+    count: int
+    at: str
+    how: str
+
+
+def ends(logs: Path) -> dict[str, End]:
+    """
+    The ends of processes since the supervisor in whose log they are was started, by name; each was followed by a restart.
+
+    Of a log that has grown above its bound, those alone that are in its last file.
+    """
+    try:
+        lines = (logs / "supervisor.log").read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    found: dict[str, End] = {}
+    for line in lines:
+        if "supervisord started with pid" in line:
+            found = {}
+        elif match := _EXITED.match(line):
+            at, name, how = match.groups()
+            former = found[name].count if name in found else 0
+            found[name] = End(count=former + 1, at=at, how=how)
+    return found
 
 
 def make_password(run: Path) -> str:

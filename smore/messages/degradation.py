@@ -117,7 +117,7 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
 
         def slowed(by_training: bytes, by_function: bytes) -> float:
             others = [of(by_function, function, model)] * (k - 1)
-            return of_function(model, of(by_training, training, victim), others).value(weight)
+            return of_function(model, [of(by_training, training, victim)], others).value(weight)
 
         return Prediction(
             training=lost(self.training),

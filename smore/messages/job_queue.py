@@ -69,8 +69,8 @@ class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Either ``expected`` (``gpus``: it would start there at once), or why it never could: the ``field`` of its request, the
-    ``largest`` value that could, and words. ``places``: for a job that waits.
+    Either ``expected`` (``gpus``: it would start there at once, as the guest of the jobs ``beside``), or why it never could:
+    the ``field`` of its request, the ``largest`` value that could, and words. ``places``: for a job that waits.
     """
 
     gpus: Sequence[str] = ()
@@ -78,6 +78,7 @@ class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     field: str = ""
     largest: float = 0.0
     message: str = ""
+    beside: Sequence[str] = ()
     places: Sequence[JobPlace] = ()
 
 

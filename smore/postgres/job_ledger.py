@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from smore.domain.job import OVER, PLACED, STARTED, WAITING, Action, Outcome
-from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, write_pairs
+from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, worse_since, write_pairs
 from smore.postgres.jobs import Attempt, Change, attempt_of, change
 from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow
 
@@ -99,6 +99,11 @@ class JobLedger:
         """All that these jobs have formed, the first ones first."""
         with Session(self._engine) as session:
             return pairs_of(session, jobs)
+
+    def worse_since(self, since: float) -> set[tuple[str, str, str]]:
+        """See :func:`smore.postgres.job_pairs.worse_since`."""
+        with Session(self._engine) as session:
+            return worse_since(session, since)
 
     def env(self, job: str) -> bytes | None:
         """The job's variables, sealed."""

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from sqlalchemy import insert, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Double, cast, func, insert, or_, select, update
+from sqlalchemy.orm import Session, aliased
 
-from smore.postgres.rows import JobPairRow, epoch_s
+from smore.postgres.rows import JobPairRow, JobRow, epoch_s
 
 _KEY: Final = ("job", "attempt", "other", "other_attempt")
 _MEASURED: Final = ("measured", "loss", "loss_low", "loss_high", "alone_s", "beside_s", "held_s")
@@ -62,6 +62,22 @@ def end_pairs(session: Session, job: str, attempt: int, now: datetime) -> None:
     mine = (row.job == job) & (row.attempt == attempt)
     its = (row.other == job) & (row.other_attempt == attempt)
     session.execute(update(row).where(or_(mine, its), row.until_at.is_(None)).values(until_at=now))
+
+
+def worse_since(session: Session, since: float) -> set[tuple[str, str, str]]:
+    """
+    (device, workload, the other's workload) of pairs that began after ``since`` (epoch seconds) and were measured to cost
+    the first one more than its owner allows.
+    """
+    job, other = aliased(JobRow), aliased(JobRow)
+    share = cast(func.coalesce(job.spec["share"].astext, "0"), Double)
+    query = (
+        select(JobPairRow.device, job.workload, other.workload)
+        .join(job, job.id == JobPairRow.job)
+        .join(other, other.id == JobPairRow.other)
+        .where(JobPairRow.from_at > datetime.fromtimestamp(since, UTC), JobPairRow.measured - 1 > share)
+    )
+    return {(device, workload, beside) for device, workload, beside in session.execute(query)}
 
 
 def pairs_of(session: Session, jobs: Collection[str]) -> list[JobPair]:

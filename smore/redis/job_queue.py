@@ -27,6 +27,8 @@ from smore.messages.job_queue import (
 
 #: Seconds for which an answer waits to be fetched.
 _ANSWER_S: Final = 10
+#: How long it can be read why nobody leads: longer than a process takes to be started again.
+_REFUSED_S: Final = 30
 #: Questions that wait at a time; older ones are dropped.
 _QUESTIONS: Final = 100
 
@@ -40,12 +42,19 @@ return 1
 _RESIGN = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
 
+def no_leader(refused: str) -> str:
+    """That nobody leads the queue of trainings, and why; ``refused``: :meth:`JobQueue.refused`."""
+    why = f": {refused}" if refused else ""
+    return f"No job scheduler leads{why}. What runs goes on, and nothing is started."
+
+
 class JobQueue:
     """Thread-safe. Raises redis-py's errors."""
 
     def __init__(self, client: "redis.Redis", prefix: str) -> None:
         self._redis = client
         self._lease, self._bell = f"{prefix}job:leader", f"{prefix}job:bell"
+        self._refused = f"{prefix}job:refused"
         self._published, self._questions = f"{prefix}job:queue", f"{prefix}job:questions"
         self._answers, self._heard = f"{prefix}job:answer:", f"{prefix}job:heard"
 
@@ -67,6 +76,10 @@ class JobQueue:
         """Who leads, '' = nobody does."""
         return (cast("bytes | None", self._redis.get(self._lease)) or b"").decode()
 
+    def refused(self) -> str:
+        """Why a process that would lead has refused to, a short while ago; '' = none has."""
+        return (cast("bytes | None", self._redis.get(self._refused)) or b"").decode()
+
     def trial(self, project: str, name: str, request: JobRequest, timeout_s: float = 2.0) -> TrialAnswer:
         """What would become of a job that came now. Raises Unavailable where nobody leads or answers in time."""
         question = TrialQuestion(id=uuid.uuid4().hex, project=project, name=name, request=request, at=time.time())
@@ -81,7 +94,7 @@ class JobQueue:
 
     def _asked(self, question: TrialQuestion, timeout_s: float) -> TrialAnswer:
         if not self.leader():
-            raise Unavailable("No job scheduler leads.")
+            raise Unavailable(no_leader(self.refused()))
         pipe = self._redis.pipeline(transaction=False)
         pipe.rpush(self._questions, encode(question))
         pipe.ltrim(self._questions, -_QUESTIONS, -1)
@@ -98,6 +111,10 @@ class JobQueue:
     def lead(self, holder: str, lease_s: float) -> bool:
         """Take the lease or renew it. False where another holds it."""
         return bool(self._redis.eval(_LEAD, 1, self._lease, holder, round(lease_s * 1000)))
+
+    def refuse(self, reason: str) -> None:
+        """Say why this process does not lead; it is started, and says so, again and again."""
+        self._redis.set(self._refused, reason, ex=_REFUSED_S)
 
     def resign(self, holder: str) -> None:
         """Give the lease back, if it is still this one's."""

@@ -9,11 +9,10 @@ keeps together. Each finds no function and no training of those before it.
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 import redis
@@ -22,7 +21,7 @@ from smore import local
 from smore.process.settings import Settings
 from smore_client import Client
 from tests.support.eventually import eventually
-from tests.support.whole_platform import Platform, partitions
+from tests.support.whole_platform import Platform, Platforms, partitions
 
 
 @contextmanager
@@ -44,9 +43,7 @@ def running(home: Path, settings: Mapping[str, str]) -> Iterator[Platform]:
     try:
         key = (home / "key").read_text().strip()
         with Client(end.gateway_url, key) as client, redis.from_url(end.redis_url) as connection:
-            eventually(lambda: httpx.get(f"{end.gateway_url}/readyz", timeout=30).status_code == 200, 60, "readiness")
-            (gpu,) = eventually(lambda: client.gpus(), 30, "the GPU instance")
-            yield Platform(home=home, url=end.gateway_url, key=key, client=client, redis=connection, gpu=gpu.id)
+            yield Platform(home=home, url=end.gateway_url, key=key, client=client, redis=connection)
     finally:
         local.down(home)
     # A clean end leaves nothing of the platform behind.
@@ -57,16 +54,21 @@ def running(home: Path, settings: Mapping[str, str]) -> Iterator[Platform]:
 
 
 @pytest.fixture(scope="session")
-def platforms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Mapping[str, str]], Platform]]:
-    """One platform at a time: the one that runs, where it has the settings that are asked for, or another."""
+def platforms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platforms]:
+    """
+    One platform at a time: the one that runs, where it has the settings that are asked for beside those of this process,
+    or another, in the home that is named or in an empty one.
+    """
     current: list[tuple[Mapping[str, str], Platform]] = []
     with ExitStack() as stack:
 
-        def platform(settings: Mapping[str, str]) -> Platform:
+        def platform(settings: Mapping[str, str], home: Path | None = None) -> Platform:
+            own = {name: value for name, value in os.environ.items() if name.startswith("SMORE_")}
+            settings = {**own, **settings}
             if not current or current[0][0] != settings:
                 current.clear()
                 stack.close()
-                made = stack.enter_context(running(tmp_path_factory.mktemp("home"), settings))
+                made = stack.enter_context(running(home or tmp_path_factory.mktemp("home"), settings))
                 current.append((settings, made))
             return current[0][1]
 
@@ -74,10 +76,9 @@ def platforms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Ma
 
 
 @pytest.fixture(scope="module")
-def platform(request: pytest.FixtureRequest, platforms: Callable[[Mapping[str, str]], Platform]) -> Iterator[Platform]:
-    """With what the module asks for in its ``ENVIRONMENT``, or has put into the environment before."""
-    asked = {name: value for name, value in os.environ.items() if name.startswith("SMORE_")}
-    made = platforms(asked | getattr(request.module, "ENVIRONMENT", {}))
+def platform(request: pytest.FixtureRequest, platforms: Platforms) -> Iterator[Platform]:
+    """With what the module asks for in its ``ENVIRONMENT``."""
+    made = platforms(getattr(request.module, "ENVIRONMENT", {}))
     yield made
     # Training outlives the platform on purpose, so it is ended first.
     for job in made.client.jobs():

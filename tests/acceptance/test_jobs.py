@@ -12,9 +12,11 @@ from smore import local
 from smore.redis.job_queue import JobQueue
 from tests.support.cli import smore
 from tests.support.eventually import eventually
-from tests.support.whole_platform import Platform, second_worker
+from tests.support.whole_platform import STRICT, Platform, second_worker
 
 pytestmark = pytest.mark.acceptance
+
+ENVIRONMENT = STRICT
 
 
 @pytest.fixture

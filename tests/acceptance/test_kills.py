@@ -14,12 +14,11 @@ import pytest
 from smore import local
 from smore_client import Client
 from tests.support.eventually import eventually
-from tests.support.whole_platform import Platform
+from tests.support.whole_platform import STRICT, Platform
 
 pytestmark = pytest.mark.acceptance
 
-#: Where an fsync takes long, a Redis of standard durability answers up to two seconds before it writes.
-ENVIRONMENT = {"SMORE_REDIS__DURABILITY": "strict"}
+ENVIRONMENT = STRICT
 TERMINAL = {"succeeded", "failed", "rejected", "expired", "cancelled"}
 
 

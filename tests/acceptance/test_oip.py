@@ -30,15 +30,14 @@ from smore.local.embedded import memory_folder
 from smore_client import ApiError
 from tests.support.eventually import eventually
 from tests.support.tensor_handlers import Mirror
-from tests.support.whole_platform import ROOT, Platform
+from tests.support.whole_platform import ROOT, STRICT, Platform
 
 pytestmark = pytest.mark.acceptance
 
 #: Made by `make test`, because kserve's requirements contradict the platform's own.
 KSERVE = Path(sys.prefix) / "kserve" / "bin" / "python"
 NAMES = tuple(Mirror.example)
-#: Redis is killed here, and what it holds by then is to be there again (see test_kills.py).
-ENVIRONMENT = {"SMORE_REDIS__DURABILITY": "strict"}
+ENVIRONMENT = STRICT
 
 
 @pytest.fixture(scope="module")

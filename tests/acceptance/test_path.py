@@ -10,9 +10,11 @@ from smore.messages.reports import WarmState
 from smore_client import ApiError
 from smore_client.types import PrewarmFunction
 from tests.support.eventually import eventually
-from tests.support.whole_platform import ROOT, Platform
+from tests.support.whole_platform import ROOT, STRICT, Platform
 
 pytestmark = pytest.mark.acceptance
+
+ENVIRONMENT = STRICT
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def test_echo_goes_round(http: httpx.Client) -> None:
 def test_asynchronous_and_long_poll(http: httpx.Client) -> None:
     answer = http.post("/v1/functions/echo/invocations", json={"input": 7}, headers={"Prefer": "respond-async"})
     assert answer.status_code == 202
-    assert answer.json()["durability"] == "standard"
+    assert answer.json()["durability"] == "strict"
 
     told = http.get(answer.headers["location"], params={"wait": 10})
     assert told.json()["state"] == "succeeded"

@@ -9,9 +9,11 @@ from ml.measure.rows import profiles, read
 from smore import local
 from smore_client.types import Degradation
 from tests.support.eventually import eventually
-from tests.support.whole_platform import ROOT, Platform
+from tests.support.whole_platform import ROOT, STRICT, Platform
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
+
+ENVIRONMENT = STRICT
 
 WORKLOAD = "resnet50/cpu/training/8"
 

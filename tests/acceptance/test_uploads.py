@@ -15,9 +15,11 @@ import pytest
 
 from smore_client import ApiError, Client
 from tests.support.eventually import eventually
-from tests.support.whole_platform import Platform
+from tests.support.whole_platform import STRICT, Platform
 
 pytestmark = pytest.mark.acceptance
+
+ENVIRONMENT = STRICT
 
 HANDLER = """
 from pathlib import Path

@@ -49,7 +49,8 @@ class Gpu:
     """What was reported last, and what has begun since."""
 
     told: GpuReported
-    training: int | None
+    #: In the table; none where it does not know one of them.
+    trainings: list[int]
     balance: float
     at: float
     runs: list[Run] = field(default_factory=list)
@@ -63,8 +64,12 @@ class Gpu:
         """SM in use by all but functions."""
         return max(0.0, self.told.utilisation - self.told.function_utilisation)
 
+    @property
+    def budget(self) -> float:
+        return min((job.budget for job in self.told.losses), default=inf)
+
     def refill(self, aim: float) -> float:
-        budget = self.told.losses[0].budget if self.jobs else inf
+        budget = self.budget
         return aim * budget / (1.0 + budget) if self.jobs else inf
 
 
@@ -78,6 +83,7 @@ class Added:
     training_upper: float
     impact: float
     holds: bool
+    more: float
 
 
 @dataclass(kw_only=True)
@@ -101,11 +107,12 @@ class Plain:
         return self._weight("functions", k, f"f{victim}", f"f{other}") * self.table.cell(matrix, victim, other)
 
     def _by_training(self, k: int, gpu: Gpu, column: int, *, upper: bool = False) -> float:
-        if gpu.training is None or column >= TABLED:
-            return self.declared[column] if gpu.jobs else 0.0
+        if not gpu.trainings or column >= TABLED:
+            return self.declared[column] * gpu.jobs
         matrix = self.table.function_upper if upper else self.table.function
-        return self._weight("function", k, f"f{column}", f"t{gpu.training}") * self.table.cell(
-            matrix, gpu.training, column
+        return sum(
+            self._weight("function", k, f"f{column}", f"t{training}") * self.table.cell(matrix, training, column)
+            for training in gpu.trainings
         )
 
     def _of_training(self, k: int, training: int, column: int, *, upper: bool = False) -> float:
@@ -114,7 +121,7 @@ class Plain:
 
     def _slowed(self, k: int, gpu: Gpu, column: int, others: list[int], *, upper: bool = False) -> float:
         """
-        Of a batch beside the training and others; whom the table does not know costs it what was declared of itself.
+        Of a batch beside the trainings and others; whom the table does not know costs it what was declared of itself.
         """
         lost = self._by_training(k, gpu, column, upper=upper)
         for other in others:
@@ -122,7 +129,12 @@ class Plain:
         return lost
 
     def _k(self, gpu: Gpu, more: int) -> int:
-        return min(max(len(gpu.runs) + more - (0 if gpu.jobs else 1), 1), K_MAX)
+        """Of a training: how many functions there are."""
+        return min(max(len(gpu.runs) + more, 1), K_MAX)
+
+    def _k_own(self, gpu: Gpu, more: int) -> int:
+        """Of a function: how many others there are, trainings too."""
+        return min(max(len(gpu.runs) + more - 1 + gpu.jobs, 1), K_MAX)
 
     def go_on(self, gpu: Gpu, now: float) -> None:
         """
@@ -134,23 +146,21 @@ class Plain:
                 run.remaining, run.since = max(0.0, run.remaining - (now - run.since) / (1.0 + run.lost)), now
         for run in gpu.runs:
             others = [other.column for other in gpu.runs if other is not run]
-            run.lost = self._slowed(self._k(gpu, 0), gpu, run.column, others)
+            run.lost = self._slowed(self._k_own(gpu, 0), gpu, run.column, others)
 
     def added(self, gpu: Gpu, column: int) -> Added:
-        k, there = self._k(gpu, 1), [run.column for run in gpu.runs]
+        k, there = self._k_own(gpu, 1), [run.column for run in gpu.runs]
         own, own_upper = (self._slowed(k, gpu, column, there, upper=upper) for upper in (False, True))
-        said, training, adds = self.declared[column], [0.0, 0.0], [0.0, 0.0]
-        for which in range(2):
-            if gpu.training is not None:
-                tabled = [one for one in there if one < TABLED]
-                adds[which] = self._of_training(k, gpu.training, column, upper=bool(which)) if column < TABLED else said
-                training[which] = adds[which] + sum(
-                    self._of_training(k, gpu.training, one, upper=bool(which)) for one in tabled
-                )
-                training[which] += sum(self.declared[one] for one in there if one >= TABLED)
+        said, losses = self.declared[column], {False: [0.0], True: [0.0]}
+        for upper, each in losses.items():
+            if gpu.trainings:
+                each[:] = [self._lost(self._k(gpu, 1), i, [*there, column], upper=upper) for i in gpu.trainings]
             elif gpu.jobs:
-                adds[which] = said
-                training[which] = said + sum(said if one < TABLED else self.declared[one] for one in there)
+                each[:] = [said + sum(said if one < TABLED else self.declared[one] for one in there)]
+        adds = sum(
+            self._of_training(self._k(gpu, 1), training, column) if column < TABLED else said
+            for training in gpu.trainings
+        )
         suffered, holds = 0.0, True
         for run in gpu.runs:
             both = max(run.column, column) < TABLED
@@ -166,21 +176,25 @@ class Plain:
         return Added(
             own=own,
             own_upper=own_upper,
-            training=training[0],
-            training_upper=training[1],
+            training=max(losses[False]),
+            training_upper=max(losses[True]),
             holds=holds,
-            impact=train * adds[0] + batch * own + others * suffered,
+            more=max(0.0, *(then - now for then, now in zip(losses[False], self.lost_now(gpu), strict=True))),
+            impact=train * (adds if gpu.trainings else said * gpu.jobs) + batch * own + others * suffered,
         )
 
-    def lost_now(self, gpu: Gpu) -> float:
-        """Of the training, by what runs there."""
-        if gpu.training is None:
-            return sum(self.declared[run.column] for run in gpu.runs) if gpu.jobs else 0.0
-        k, training = self._k(gpu, 0), gpu.training
+    def _lost(self, k: int, training: int, there: list[int], *, upper: bool = False) -> float:
+        """By a training of the table."""
         return sum(
-            self._of_training(k, training, run.column) if run.column < TABLED else self.declared[run.column]
-            for run in gpu.runs
+            self._of_training(k, training, one, upper=upper) if one < TABLED else self.declared[one] for one in there
         )
+
+    def lost_now(self, gpu: Gpu) -> list[float]:
+        """By each training, to what runs there; those that no table knows are one."""
+        there = [run.column for run in gpu.runs]
+        if not gpu.trainings:
+            return [sum(self.declared[one] for one in there) if gpu.jobs else 0.0]
+        return [self._lost(self._k(gpu, 0), training, there) for training in gpu.trainings]
 
     # ---- what is where -----------------------------------------------------------------------------------------------
 
@@ -246,7 +260,7 @@ class Plain:
             return kernel.TOO_SLOW, ends
         if gpu.jobs and not knobs.beside_training:
             return kernel.BESIDE_TRAINING, ends
-        if gpu.jobs and knobs.budget_rule is BudgetRule.INSTANT and added.training > told.losses[0].budget:
+        if gpu.jobs and knobs.budget_rule is BudgetRule.INSTANT and added.training > gpu.budget:
             return kernel.OVER_BUDGET, ends
         if gpu.jobs and knobs.budget_rule is BudgetRule.BUCKET and self.held(gpu, now) < self.asked(gpu, column, run_s):
             return kernel.OVER_BUDGET, ends
@@ -264,7 +278,7 @@ class Plain:
         than that.
         """
         added, most = self.added(gpu, column), gpu.refill(self.knobs.aim) * self.knobs.account_s
-        more, expected_s = max(0.0, added.training - self.lost_now(gpu)), run_s * (1.0 + added.own)
+        more, expected_s = added.more, run_s * (1.0 + added.own)
         usual, longest = (
             seconds * more / (1.0 + more) for seconds in (expected_s, max(expected_s, self.demands[column].stretch_s))
         )
@@ -385,9 +399,9 @@ class Pair:
         return FunctionKnown(function=f"p/f{number}", revision=1, spec=spec)
 
     def report(self, row: int) -> None:
-        """Another training each time, or none, or one that no table knows."""
+        """Other trainings each time: two, one or none, and some that no table knows."""
         random, plain = self.random, self.plain
-        training = random.choice([None, *range(TRAININGS + 1)])
+        trainings = random.choices(range(TRAININGS + 1), weights=[3, 3, 3, 1], k=random.choice([0, 1, 1, 2, 2]))
         told = GpuReported(
             gpu=f"g{row}",
             boot="b",
@@ -398,23 +412,23 @@ class Pair:
             memory_idle=random.uniform(0.0, 100.0),
             utilisation=random.uniform(0.0, 0.8),
             function_utilisation=random.uniform(0.0, 0.2),
-            jobs=int(training is not None),
+            jobs=len(trainings),
             device=DEVICE,
             sharing_mode=MODE,
             warm=[(f"p/f{number}", 1, random.randrange(1, 4)) for number in range(FUNCTIONS) if random.random() < 0.6],
-            workloads=[f"t{training}/s/training/8"] if training is not None else [],
-            losses=[JobLoss(id="j", budget=random.uniform(0.05, 0.6))] if training is not None else [],
+            workloads=[f"t{training}/s/training/8" for training in trainings],
+            losses=[JobLoss(id=f"j{place}", budget=random.uniform(0.05, 0.6)) for place in range(len(trainings))],
             stretches=[
                 (f"p/f{number}", 1, random.uniform(0.0, 0.1)) for number in range(FUNCTIONS) if random.random() < 0.2
             ],
             parked=[(f"p/f{random.randrange(FUNCTIONS)}", 1, self.now + 600.0) for _ in range(random.randrange(4))],
         )
-        tabled = training if training is not None and training < TRAININGS else None
+        tabled = trainings if max(trainings, default=0) < TRAININGS else []
         self.engine.cluster.report(told)
         if row == len(plain.gpus):
-            plain.gpus.append(Gpu(told=told, training=tabled, balance=0.0, at=0.0))
+            plain.gpus.append(Gpu(told=told, trainings=tabled, balance=0.0, at=0.0))
         gpu = plain.gpus[row]
-        gpu.told, gpu.training = told, tabled
+        gpu.told, gpu.trainings = told, tabled
         gpu.balance, gpu.at = gpu.refill(self.knobs.aim) * self.knobs.account_s, self.now
         plain.go_on(gpu, self.now)
 
@@ -513,7 +527,6 @@ class Pair:
             kernel.USED: len(gpu.runs),
             kernel.RESERVED: plain.reserved(gpu),
             kernel.SM: plain.sm(gpu),
-            kernel.NOW_TRAINING: plain.lost_now(gpu),
             kernel.REFUSAL: kernel.NO_SLOT if len(gpu.runs) >= gpu.told.slots else kernel.OPEN,
         }
         for name, value in facts.items():
@@ -544,6 +557,7 @@ class Pair:
                 (kernel.TRAINING_UPPER, added.training_upper),
                 (kernel.IMPACT, added.impact),
                 (kernel.HOLDS, added.holds),
+                (kernel.MORE, added.more),
             ):
                 assert cluster.effect(kind, effect)[row] == pytest.approx(float(value), abs=1e-9), (effect, column)
 

@@ -2,10 +2,12 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 import pytest
@@ -28,17 +30,24 @@ BOUNDED = {
     # Forking 256 times a process that has torch in it takes seconds, and shows nothing else.
     "SMORE_WORKER__PROCESSES": "48",
 }
+#: Settings under which processes are killed. Where an fsync takes long, a Redis of standard durability answers up to two
+#: seconds before it writes.
+STRICT = {"SMORE_REDIS__DURABILITY": "strict"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Platform:
     home: Path
     url: str
     key: str
     client: Client
     redis: "redis.Redis"
-    #: The GPU instance.
-    gpu: str
+
+    @cached_property
+    def gpu(self) -> str:
+        """The GPU instance."""
+        (gpu,) = eventually(lambda: self.client.gpus(), 30, "the GPU instance")
+        return gpu.id
 
     @property
     def worker(self) -> str:
@@ -72,6 +81,12 @@ class Platform:
             "spec": {"entrypoint": entrypoint, **spec},
         }
         self.client.deploy(body)
+
+
+class Platforms(Protocol):
+    """Gives the platform with these settings in its environment."""
+
+    def __call__(self, settings: Mapping[str, str], home: Path | None = None) -> Platform: ...
 
 
 @contextmanager

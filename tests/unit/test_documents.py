@@ -58,8 +58,12 @@ def test_commands_of_smore(page: Path) -> None:
     assert wrong == []
 
 
+#: Typer makes the whole tree anew whenever it is asked.
+SMORE: Any = typer.main.get_command(app)
+
+
 def _is_command(words: list[str]) -> bool:
-    command: Any = typer.main.get_command(app)
+    command = SMORE
     options: set[str] = {"--help", "-h"}
     for word in words:
         if word == "--":

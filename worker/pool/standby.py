@@ -82,7 +82,8 @@ class Standby:
         """Fork one and let it begin to use the device. A failure is logged, and the next try is put off."""
         runner: Runner | None = None
         try:
-            with self._activity.working():
+            # Of no function: a training that it slows down has not lost that to functions.
+            with self._activity.working(function=False):
                 runner = self._zygote().fork()
                 runner.prepare(self._device.handler_device, _PREPARE_S)
         except (NoRunner, RunnerDied, RunnerTimeout, RunnerFailed, BadFrame) as error:
@@ -133,5 +134,5 @@ class Standby:
 
     def end(self, runner: Runner) -> None:
         """Kill a runner without a model and wait until its memory is back."""
-        with self._activity.working():
+        with self._activity.working(function=False):
             runner.end()

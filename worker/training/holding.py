@@ -67,7 +67,7 @@ class Holding:
         if host is None or host.guest_windows is None:
             return
         windows = host.guest_windows
-        if self._governor.judge(now, host.record.share, windows.recent, windows.reference):
+        if self._governor.judge(now, host.record.share, windows.finished, windows.recent, windows.reference):
             log.info("guest held back", guest=self.guest and self.guest.record.key, fraction=self.fraction)
             # What the host took before compares with nothing from now on.
             host.windows.renew(now)

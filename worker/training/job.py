@@ -15,6 +15,7 @@ from smore.domain.loss import Sample
 from smore.messages.reports import JobReport
 from smore.tracking.ring import TrackReader
 from worker import proc
+from worker.activity import Activity
 from worker.training.beside import Beside, Pace
 from worker.training.record import Record
 from worker.training.remote_steps import RemoteSteps
@@ -48,8 +49,11 @@ class Job:
     child: "subprocess.Popen[bytes] | None" = None
     #: When its process was first seen to have ended, while its shim had still to say how.
     gone_at: float | None = None
-    #: (end in epoch seconds, duration in seconds, shared) of the iterations of the last :data:`WINDOW_S`.
-    iterations: deque[tuple[float, float, bool]] = field(default_factory=deque)
+    #: (end in epoch seconds, duration in seconds, shared) of the iterations of the last :data:`WINDOW_S`; ``shared``
+    #: None: what met it was the worker's own work, so that it is neither shared nor solo.
+    iterations: deque[tuple[float, float, bool | None]] = field(default_factory=deque)
+    #: Whether the end of its attempt is recorded, so that it may be forgotten.
+    recorded: bool = False
     memory_mib: float = 0.0
     #: MiB that a quick measurement counts too much.
     shared_mib: float = 0.0
@@ -138,20 +142,21 @@ class Job:
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def read_steps(self, now: float, overlaps: Callable[[float, float], bool]) -> None:
+    def read_steps(self, now: float, activity: Activity) -> None:
         """
-        Take its new iterations; ``now`` in epoch seconds. ``overlaps``: whether a function ran within an interval,
-        which makes an iteration shared.
+        Take its new iterations; ``now`` in epoch seconds. One within which a function ran is shared. Those that began
+        before the windows' time are only counted: nobody knows what ran then.
         """
         for end, duration in self.reader.read_new():
-            if end > now - WINDOW_S:
-                shared = overlaps(end - duration, end)
-                self.iterations.append((end, duration, shared))
-                self.windows.add(end, duration, shared)
+            begin = end - duration
+            if end > now - WINDOW_S and begin >= self.windows.since:
+                met = activity.overlaps(begin, end)
+                self.iterations.append((end, duration, activity.by_function(begin, end) or (None if met else False)))
+                self.windows.add(end, duration, met)
                 if self.guest_windows is not None:
                     # Functions run in them as they do outside.
                     self.guest_windows.add(end, duration, False)
-                if not shared:
+                if not met:
                     self.beside.add(end, duration)
         self.windows.settle(now)
         if self.guest_windows is not None:
@@ -201,7 +206,7 @@ class Job:
         ``checkpoint_iterations``: of the last complete checkpoint in its folder; ``held``: the part of the time in which it
         may run as a guest, None = it is none; ``held_s``: as it counted itself.
         """
-        solo = [duration for _, duration, shared in self.iterations if not shared]
+        solo = [duration for _, duration, shared in self.iterations if shared is False]
         shared = [duration for _, duration, shared in self.iterations if shared]
         windows, loss, record = self.windows, self.windows.loss, self.record
         recent, closed = windows.recent or _NOTHING, windows.reference or _NOTHING

@@ -83,16 +83,21 @@ class JobLogs:
         if self._thread.is_alive():
             self._thread.join(_END_S)
 
+    def shipped(self, key: str) -> bool:
+        """Whether all is sent of what the rank of this record's key has printed; safe from any thread."""
+        path = self._folder / log_name(key)
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            return True
+        return size == next((file.at for file in list(self._files.values()) if file.path == path), 0)
+
     def send(self) -> None:
         """Send what was written since the last call. Raises redis-py's errors; then it is sent by the next call."""
         ranks = {(rank.id, rank.attempt, rank.rank): rank for rank in self._ranks()}
         for key in self._files.keys() - ranks.keys():
-            # Its end was recorded before its last lines were sent.
-            forgotten = self._files[key]
-            if forgotten.path.exists():
-                self._send(forgotten, over=True)
-            if not forgotten.path.exists() or forgotten.path.stat().st_size == forgotten.at:
-                del self._files[key]
+            # The worker forgets a rank once all of it is sent.
+            del self._files[key]
         for key, rank in ranks.items():
             file = self._files.get(key)
             if file is None:

@@ -57,7 +57,8 @@ class Jobs:
     ``memory_of`` and ``quick_memory_of`` give the MiB of the device that a process holds, exactly and quickly;
     ``computing`` those of every process on it, None where it cannot tell. ``users`` are those whose processes may be
     attached (None = anybody's). ``started`` is called with the process number of every job of our own, adopted ones
-    too; ``changed`` when reports would say something new. ``steps_of`` makes the reader of an attached job's steps.
+    too; ``changed`` when reports would say something new. ``shipped``: whether all that the rank of
+    a record's key has printed is in its log. ``steps_of`` makes the reader of an attached job's steps.
     ``starting`` readies ranks, whose checkpoints are in ``checkpoints``. ``cores``: of a CPU partition. ``gate`` learns
     whether a job runs. ``probe_share`` and ``probe_max_s``: see :class:`~worker.training.windows.Windows`, whose times
     follow from ``seed`` and the record's key.
@@ -85,6 +86,7 @@ class Jobs:
         steps_of: Callable[[str], RemoteSteps],
         started: Callable[[int], None],
         changed: Callable[[], None],
+        shipped: Callable[[str], bool],
         cores: Sequence[int] = (),
         owns_rest: bool = False,
     ) -> None:
@@ -107,6 +109,7 @@ class Jobs:
         self._steps_of = steps_of
         self._started = started
         self._changed = changed
+        self._shipped = shipped
         self._lock = threading.RLock()
         #: By the keys of their records.
         self._jobs: dict[str, Job] = {}
@@ -273,7 +276,8 @@ class Jobs:
             self._fences.put(command.id, command.attempt, recorded=True)
             for job in self._of(command.id):
                 if job.over and job.record.attempt <= command.attempt:
-                    self._forget(job)
+                    job.recorded = True
+            self._forget_shipped()
         self._changed()
 
     def _end(self, id_: str, *, up_to: int | None, grace_s: float) -> None:
@@ -330,12 +334,13 @@ class Jobs:
         with self._lock:
             for job in list(self._jobs.values()):
                 if job.running:
-                    job.read_steps(now, self._activity.overlaps)
+                    job.read_steps(now, self._activity)
                     ended |= self._notice_end(job, mono) or self._notice_misplaced(job, now)
                     if job.running and job.kill_at is not None and mono >= job.kill_at:
                         _signal(job, signal.SIGKILL)
                     job.measure(mono, self._memory_of, self._quick_memory_of)
                     job.note_peak(mono)
+            self._forget_shipped()
             self._meet(now)
             self._gate.protect(any(job.running for job in self._jobs.values()))
         if ended:
@@ -391,6 +396,12 @@ class Jobs:
         self._records.write(job.record)
         job.reap()
         self._checkpoints.look_soon()
+
+    def _forget_shipped(self) -> None:
+        """Forget ranks whose end is recorded once all that they printed is in their logs."""
+        for job in list(self._jobs.values()):
+            if job.recorded and self._shipped(job.record.key):
+                self._forget(job)
 
     def _forget(self, job: Job) -> None:
         del self._jobs[job.record.key]

@@ -19,6 +19,7 @@ cancels.
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,7 +72,7 @@ class Windows:
         self._random = random.Random(seed)
         self._share = share
         self._longest_s = longest_s
-        self._since = since
+        self.since = since
         #: As far back as a window and both its sides can reach.
         self._iterations: deque[_Iteration] = deque()
         self._closings: deque[Closing] = deque()
@@ -146,7 +147,7 @@ class Windows:
     def add(self, end: float, duration: float, met: bool) -> None:
         """One iteration, in their order; ``met``: a function was at work meanwhile."""
         iteration = _Iteration(end - duration, end, met)
-        if iteration.begin < self._since or duration <= 0:
+        if iteration.begin < self.since or duration <= 0:
             return
         self._iterations.append(iteration)
         kept_s = _PATIENCE * self._longest_s
@@ -204,6 +205,11 @@ class Windows:
     def fresh(self) -> list[Window]:
         """The windows that were finished a short while ago: what reports carry."""
         return [window for _, window in self._fresh]
+
+    @property
+    def finished(self) -> Sequence[Window]:
+        """The last :data:`LOSS_WINDOWS`."""
+        return self._windows
 
     @property
     def count(self) -> int:

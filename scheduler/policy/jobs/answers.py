@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from math import inf
 
 from scheduler.policy.jobs.decisions import Expected, Misfit, PublishQueue, Wait
-from scheduler.policy.jobs.explain import Refused, beside_nobody, runs, why
+from scheduler.policy.jobs.explain import Refused, beside_nobody, runs, unable_to_share, why
 from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
 from scheduler.policy.jobs.job import Ends, Job, Phase, end_at
-from scheduler.policy.jobs.knobs import JobKnobs, Passing
+from scheduler.policy.jobs.knobs import JobKnobs, Passing, Sharing
 from scheduler.policy.jobs.lengths import Length, Lengths
 from scheduler.policy.jobs.order import Queue
 from scheduler.policy.jobs.places import Places
@@ -62,7 +62,13 @@ class Outlook:
             cause, message = why(self._fleet, self._projects, self._kept, job, at, counted, in_order=in_order)
             doubt = self._places.doubt(job, at, self._wait_s) if job.phase is Phase.WAITING else None
             if doubt is not None:
-                message += " " + beside_nobody(self._knobs, self._fleet, doubt)
+                message += " " + beside_nobody(self._knobs, self._fleet, job, doubt)
+            elif (
+                job.spec.share > 0
+                and self._knobs.sharing is not Sharing.NONE
+                and not (job.spec.workload and job.spec.memory_mib)
+            ):
+                message += " " + unable_to_share(job)
             entries.append(
                 Expected(
                     id=job.spec.id,
@@ -155,7 +161,7 @@ class Outlook:
             length=length,
             waited_s=job.waited_s,
             why=Wait.STOPPING if stopping else Wait.NONE,
-            message="It is being ended." if stopping else runs(job),
+            message="It is being ended." if stopping else runs(job, [self._jobs[id_] for id_ in job.beside]),
             beside=tuple(sorted(job.beside)),
             guest=bool(job.beside) and any(self._fleet.gpus[name].jobs[0] != job.spec.id for name in job.gpus),
         )

@@ -464,9 +464,16 @@ class JobPolicy:
         expected = next(job for job in outlook.publish(at, self._set_back).jobs if job.id == question.spec.id)
         at_once = expected.start_at is not None and expected.start_at[0] <= at - self._set_back
         gpus = (self.places.gpus_for(job, at) or ()) if at_once else ()
+        shared = None if gpus else self.places.hosts_for(job, at, self._wait_s)
         self.queue.remove(job)
         del self.jobs[question.spec.id]
-        return TrialAnswered(id=question.spec.id, gpus=gpus, expected=expected, misfit=None)
+        return TrialAnswered(
+            id=question.spec.id,
+            gpus=shared.gpus if shared is not None else gpus,
+            expected=expected,
+            misfit=None,
+            beside=tuple(host.id for host in shared.beside) if shared is not None else (),
+        )
 
     def lost_s(self, id_: str) -> float:
         """What others beside a job have cost it, over all attempts, by the last call of :meth:`decide`; seconds."""

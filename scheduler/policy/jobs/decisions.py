@@ -187,12 +187,16 @@ class Misfit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialAnswered:
-    """Either what would become of the job (``gpus``: it would start there at once), or why it never could."""
+    """
+    Either what would become of the job (``gpus``: it would start there at once, as the guest of the jobs ``beside``, () =
+    alone; ``expected`` knows of no guests), or why it never could.
+    """
 
     id: str
     gpus: tuple[str, ...]
     expected: Expected | None
     misfit: Misfit | None
+    beside: tuple[str, ...] = ()
 
 
 class Place(NamedTuple):

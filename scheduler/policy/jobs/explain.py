@@ -1,7 +1,7 @@
 """Why a job waits, in words."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
 from scheduler.policy.jobs.decisions import JobRefusal, PairRefusal, Place, Wait
@@ -163,16 +163,30 @@ DOUBTS: Final[Mapping[PairRefusal, str]] = {
 }
 
 
-def runs(job: Job) -> str:
-    """What a running job does."""
-    if not job.beside:
+def called(job: Job, other: Job) -> str:
+    """What the owner of ``job`` calls another one: those of other projects have no name."""
+    same = other.spec.project == job.spec.project and other.spec.name
+    return other.spec.name if same else other.spec.id
+
+
+def runs(job: Job, others: Sequence[Job]) -> str:
+    """What a running job does, ``others`` beside it."""
+    if not others:
         return "It runs."
-    others = ", ".join(sorted(job.beside))
+    names = ", ".join(sorted(called(job, other) for other in others))
     source = "measured" if job.measured else "expected"
-    return f"It runs beside {others}, at {1 / job.slowdown:.2f} of its speed ({source})."
+    return f"It runs beside {names}, at {1 / job.slowdown:.2f} of its speed ({source})."
 
 
-def beside_nobody(knobs: JobKnobs, fleet: Fleet, doubt: Doubt) -> str:
+def unable_to_share(job: Job) -> str:
+    """What its owner left out, so that it starts beside nobody, though that is allowed."""
+    missing = [
+        word for word, said in (("--workload", job.spec.workload), ("--memory", job.spec.memory_mib)) if not said
+    ]
+    return f"It starts beside nobody, because its owner did not say its {' and '.join(missing)}."
+
+
+def beside_nobody(knobs: JobKnobs, fleet: Fleet, job: Job, doubt: Doubt) -> str:
     """Why a job that may share starts beside nobody."""
     if not doubt.refused:
         words = ""
@@ -182,17 +196,16 @@ def beside_nobody(knobs: JobKnobs, fleet: Fleet, doubt: Doubt) -> str:
     best = doubt.best
     if best is None or doubt.why is None:
         return words.strip() or "Nobody runs beside whom it could start."
-    own, its = best.own, best.its
+    own, its, host = best.own, best.its, called(job, best.host)
     return (
-        f"Beside {best.host.spec.id} it would run at {1 / own.expected:.2f} and {best.host.spec.id} at"
+        f"Beside {host} it would run at {1 / own.expected:.2f} and {host} at"
         f" {1 / its.expected:.2f} of their speeds (in one case of ten below {1 / own.most:.2f} and"
-        f" {1 / its.most:.2f}); refused because {_because(knobs, fleet, doubt.parts, best, doubt.why)}.{words}"
+        f" {1 / its.most:.2f}); refused because {_because(knobs, fleet, doubt.parts, best, host, doubt.why)}.{words}"
     )
 
 
-def _because(knobs: JobKnobs, fleet: Fleet, parts: MicroBatches, best: Candidate, why: PairRefusal) -> str:
-    """What stands against a pair, for the job's owner."""
-    host = best.host.spec.id
+def _because(knobs: JobKnobs, fleet: Fleet, parts: MicroBatches, best: Candidate, host: str, why: PairRefusal) -> str:
+    """What stands against a pair, for the job's owner, who calls the best partner ``host``."""
     match why:
         case PairRefusal.MEMORY:
             seen = fleet.gpus[best.names[0]].seen

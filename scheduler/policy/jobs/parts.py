@@ -8,24 +8,18 @@ take that are not there at a time, again on a straight line.
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import Final
 
 from scheduler.policy.jobs.spec import MicroBatches
+from smore.domain.workload import ProfiledBatch
 
 #: A line wants as many batches.
 _LEAST: Final = 2
 
 
-class Profiled(NamedTuple):
-    """A training at one batch: seconds of an iteration, those of it that wait for input, MiB of the device."""
-
-    batch: int
-    seconds: float
-    input_wait_s: float
-    memory_mib: float
-
-
-def ways(counts: Iterable[int], memory_mib: float, batch: int, profile: Sequence[Profiled]) -> tuple[MicroBatches, ...]:
+def ways(
+    counts: Iterable[int], memory_mib: float, batch: int, profile: Sequence[ProfiledBatch]
+) -> tuple[MicroBatches, ...]:
     """
     The ways to run a job beside its whole batch: it needs ``memory_mib`` with ``batch`` rows and can be run in so many
     micro-batches. () where the profile has too few batches to tell: then nobody knows what they take.

@@ -19,6 +19,7 @@ from smore.domain.errors import InvocationNotFound
 from smore.domain.function import FunctionSpec, spec_from_dict
 from smore.domain.invocation import State
 from smore.domain.loss import Sums
+from smore.domain.workload import ProfiledBatch
 from smore.messages.reasons import unpack_reasons
 from smore.postgres.history.values import (
     JOB_WINDOW_S,
@@ -35,7 +36,6 @@ from smore.postgres.history.values import (
     PastInvocation,
     Served,
     Totals,
-    TrainingBatch,
 )
 from smore.postgres.rows import (
     Base,
@@ -223,7 +223,7 @@ class Reader:
         with self._connect() as connection:
             return list(connection.scalars(query))
 
-    def training_batches(self, workload: str, place: tuple[str, str]) -> list[TrainingBatch]:
+    def training_batches(self, workload: str, place: tuple[str, str]) -> list[ProfiledBatch]:
         """A profiled training (its model and preset) alone at a (device, sharing mode), at each batch, smallest first."""
         model, preset, role, _ = workload.split("/")
         document = ProfileRow.document
@@ -235,7 +235,7 @@ class Reader:
         with self._connect() as connection:
             solos = list(connection.scalars(select(document).where(*which, *same).order_by(ProfileRow.at)))
         rows = {
-            int(solo["workload"]["batch"]): TrainingBatch(
+            int(solo["workload"]["batch"]): ProfiledBatch(
                 batch=int(solo["workload"]["batch"]),
                 seconds=solo["timing"]["mean"],
                 input_wait_s=solo["input_wait_s"],

@@ -230,13 +230,3 @@ class Totals:
     run_s: float
     last_at: float
     batches: tuple[BatchTotal, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingBatch:
-    """A profiled training at one batch: seconds of an iteration, those of it that wait for input, MiB of the device."""
-
-    batch: int
-    seconds: float
-    input_wait_s: float
-    memory_mib: float

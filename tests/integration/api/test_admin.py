@@ -13,7 +13,7 @@ from msgspec import structs
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from api.app import create_app
+from api.app import Application
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.job import JobRequest
@@ -38,7 +38,7 @@ def platform(config: Settings, redis_client: "redis.Redis") -> Iterator[FakePlat
 
 
 @pytest.fixture
-def http(config: Settings, platform: FakePlatform, store: Store, catalog: Catalog) -> Iterator[httpx.Client]:
+def http(application: Application, platform: FakePlatform, store: Store, catalog: Catalog) -> Iterator[httpx.Client]:
     """With a key of the operators."""
     number, _ = store.register(
         "default", "echo", FunctionSpec(entrypoint="zoo.echo:Function", profile=Profile(memory_mib=50.0))
@@ -46,7 +46,7 @@ def http(config: Settings, platform: FakePlatform, store: Store, catalog: Catalo
     store.activate("default", "echo", number, {})
     token = add_key(catalog, *Scope)
     with (
-        Served(create_app(config)) as served,
+        Served(application) as served,
         httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client,
     ):
         eventually(lambda: client.get("/v1/gpus").json().get("gpus"), what="the GPU instance")

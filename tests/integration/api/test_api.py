@@ -23,7 +23,7 @@ import pytest
 import redis
 from sqlalchemy.orm import Session
 
-from api.app import create_app
+from api.app import Application, create_app
 from api.invoke import explain
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, TensorSpec
@@ -36,7 +36,7 @@ from smore.messages.job_queue import TrialAnswer
 from smore.messages.results import Result
 from smore.postgres.catalog import Store
 from smore.postgres.predictors import Profiles
-from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobWindowRow, LossWindowRow
+from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobRow, JobWindowRow, LossWindowRow
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.job_queue import JobQueue
@@ -82,8 +82,8 @@ def platform(config: Settings, redis_client: "redis.Redis", queue: Queue) -> Ite
 
 
 @pytest.fixture
-def gateway(config: Settings, functions: None, platform: FakePlatform) -> Iterator[Served]:
-    with Served(create_app(config)) as served:
+def gateway(application: Application, functions: None, platform: FakePlatform) -> Iterator[Served]:
+    with Served(application) as served:
         yield served
 
 
@@ -706,7 +706,8 @@ def test_a_foreign_projects_key_sees_nothing(
     assert foreign.get("/v1/functions").json() == {"functions": []}
     assert foreign.get("/v1/jobs").json()["jobs"] == []
     problem(foreign.get(f"/v1/invocations/{id_}"), 404, "invocation_not_found")
-    problem(foreign.get("/v1/projects"), 403, "forbidden")
+    (own,) = foreign.get("/v1/projects").json()["projects"]
+    assert own["name"] != "default" and own["use"]["jobs"] == 0, "its own limits, and what it uses"
     problem(foreign.post("/v1/queues/pause"), 403, "forbidden")
     problem(foreign.post("/v1/keys", json={"name": "x", "scopes": ["read"], "project": "default"}), 403, "forbidden")
 
@@ -905,11 +906,19 @@ def test_health_ready_metrics_and_documents(
         assert {"200", "202"} <= set(invoke["responses"])
 
 
-def test_not_ready_without_a_leader_or_gpu_instances(config: Settings, redis_client: "redis.Redis") -> None:
-    with Served(create_app(config)) as served, httpx.Client(base_url=served.url, timeout=30) as anyone:
+def test_not_ready_without_a_leader_or_gpu_instances(
+    application: Application, config: Settings, redis_client: "redis.Redis"
+) -> None:
+    with Served(application) as served, httpx.Client(base_url=served.url, timeout=30) as anyone:
         response = anyone.get("/readyz")
 
         assert response.status_code == 503
+        assert response.json()["warnings"] == ["No job scheduler leads. What runs goes on, and nothing is started."], (
+            "a warning keeps nothing from being served"
+        )
+        JobQueue(redis_client, config.redis.prefix).refuse("SMORE_JOBS__POLICY: no")
+        (warning,) = anyone.get("/readyz").json()["warnings"]
+        assert warning.startswith("No job scheduler leads: SMORE_JOBS__POLICY: no. What runs")
         assert {name: check["ok"] for name, check in response.json()["checks"].items()} == {
             "redis": True,
             "leader": False,
@@ -1260,6 +1269,12 @@ def test_the_statement_of_a_job(
 ) -> None:
     job = placed(store, "train", [GPU], running=True)
     at = datetime.now(UTC)
+    untracked = http.get(f"/v1/jobs/{job.id}/statement").json()
+    assert (untracked["verdict"], untracked["windows_to_go"]) == ("unmeasured", None), "it has told no iteration"
+    assert "smore.track in its loop" in untracked["summary"]
+    with Session(engine) as session:
+        session.get_one(JobRow, job.id).iterations = 5
+        session.commit()
     early = http.get(f"/v1/jobs/{job.id}/statement").json()
     assert (early["loss"], early["kept"], early["missing_windows"], early["missing_s"]) == (None, None, 8, None)
     assert (early["verdict"], early["windows_to_go"], early["to_go_s"]) == ("not_proven", 8, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from api.app import create_app
+from api.app import Application
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.postgres.catalog import Store
@@ -40,6 +40,7 @@ def examples() -> dict[str, tuple[list[str], str]]:
 
 def test_every_example_prints_what_the_guide_says(
     config: Settings,
+    application: Application,
     redis_client: "redis.Redis",
     catalog: Catalog,
     store: Store,
@@ -52,7 +53,7 @@ def test_every_example_prints_what_the_guide_says(
     queue = Queue(redis_client, config.redis.prefix, config.queue)
     found = examples()
     assert len(found) == 10
-    with FakePlatform(redis_client, queue), Served(create_app(config)) as served:
+    with FakePlatform(redis_client, queue), Served(application) as served:
         monkeypatch.setenv("SMORE_URL", served.url)
         monkeypatch.setenv("SMORE_API_KEY", add_key(catalog, *Scope))
         with Client() as client:

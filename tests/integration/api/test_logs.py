@@ -12,7 +12,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from api.app import create_app
+from api.app import Application, create_app
 from api.server.connections import protocol
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
@@ -49,12 +49,16 @@ def writer(config: Settings, redis_client: "redis.Redis") -> LogWriter:
     return LogWriter(redis_client, config.redis.prefix, LogSettings())
 
 
+@pytest.fixture(scope="module")
+def application(config: Settings) -> Application:
+    return create_app(config.model_copy(update={"logs": LogSettings(followers=2)}))
+
+
 @pytest.fixture
-def gateway(config: Settings, catalog: Catalog) -> Iterator[Served]:
+def gateway(application: Application, catalog: Catalog) -> Iterator[Served]:
     catalog.put_revision("default/echo", 1, FunctionSpec(entrypoint="zoo.echo:Function"))
     catalog.put_function(FunctionEntry(project="default", name="echo", revision=1))
-    own = config.model_copy(update={"logs": LogSettings(followers=2)})
-    with Served(create_app(own)) as served:
+    with Served(application) as served:
         yield served
 
 

@@ -11,12 +11,11 @@ import pytest
 import redis
 from sqlalchemy import Engine, text
 
-from api.app import create_app
+from api.app import Application
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
 from smore.postgres.arrivals import Prewarming
 from smore.postgres.history.retention import retain
-from smore.process.settings import Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.forecasts import PublishedForecasts
 from tests.support.eventually import eventually
@@ -26,7 +25,7 @@ FILE = "HashFunction,480,481,482\nbusy,9,0,8\nother,1,1,1\nrare,0,0,1\n"
 
 
 @pytest.fixture
-def http(config: Settings, engine: Engine, catalog: Catalog) -> Iterator[httpx.Client]:
+def http(application: Application, engine: Engine, catalog: Catalog) -> Iterator[httpx.Client]:
     for key in ("default/a", "default/b", "other/c"):
         catalog.put_revision(key, 1, FunctionSpec(entrypoint="m:C"))
         project, _, name = key.partition("/")
@@ -35,7 +34,7 @@ def http(config: Settings, engine: Engine, catalog: Catalog) -> Iterator[httpx.C
         connection.execute(text("INSERT INTO projects (name) VALUES ('other')"))
     token = add_key(catalog, *Scope)
     with (
-        Served(create_app(config)) as served,
+        Served(application) as served,
         httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client,
     ):
         eventually(lambda: client.get("/v1/functions").status_code == 200, what="the key")

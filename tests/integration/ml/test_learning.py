@@ -19,8 +19,9 @@ import psutil
 import pytest
 import redis
 from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
 
-from ml.learn import learning
+from ml.learn import learning, live
 from ml.learn.learning import Learning
 from ml.measure.rows import Row, write
 from smore.domain.errors import Conflict, InvalidInput, NotFound
@@ -29,6 +30,7 @@ from smore.domain.ids import new_id
 from smore.domain.predictor import PredictorState
 from smore.messages.degradation import Table, decode
 from smore.postgres.catalog import Store
+from smore.postgres.job_pairs import JobPair, add_pairs, write_pairs
 from smore.postgres.predictors import Profiles
 from smore.process import observability
 from smore.process.settings import Settings
@@ -479,8 +481,8 @@ def test_executions_become_rows_once(
     history(engine, store, [0.08] * 120, at=time.time() - 300, gpu="cpu1", mode="mps")
     door.retrain()
 
-    live = [count for count in known.counts() if count.source == "live"]
-    assert [(count.device, count.sharing_mode, count.kind, count.count) for count in live] == [(*HERE, "observed", 1)]
+    stored = [count for count in known.counts() if count.source == "live"]
+    assert [(count.device, count.sharing_mode, count.kind, count.count) for count in stored] == [(*HERE, "observed", 1)]
     champion = known.champion()
     assert champion is not None
     assert champion.manifest["rows"]["observed"] == 1
@@ -489,6 +491,52 @@ def test_executions_become_rows_once(
     assert cell(current(tables)) == pytest.approx(0.08 / (1.2 * alone_s(BERT)) - 1)
     door.retrain()
     assert [count.count for count in known.counts() if count.source == "live"] == [1]
+
+
+def test_pairs_of_trainings_become_rows(door: Learning, engine: Engine, store: Store, known: Profiles) -> None:
+    """Of both sides, if they ran freely on one GPU instance."""
+    now = time.time()
+    resnet = training("resnet50", 8)
+    night, day, gang = (
+        placed(store, name, gpus, workload=str(workload))
+        for name, gpus, workload in (
+            ("night", ["cpu0"], VGG),
+            ("day", ["cpu0"], resnet),
+            ("gang", ["cpu0", "cpu1"], VGG),
+        )
+    )
+    with Session(engine) as session:
+        for job, other, alone_s, beside_s, held_s in (
+            (night, day, 0.1, 0.15, 0.0),
+            (day, night, 0.2, 0.25, 0.0),
+            (day, gang, 0.2, 0.8, 0.0),
+            (night, gang, 0.1, 0.9, 3.0),
+        ):
+            pair = JobPair(
+                job=job.id,
+                attempt=1,
+                other=other.id,
+                other_attempt=1,
+                guest=job is day,
+                gpus=["cpu0"],
+                device=HERE[0],
+                sharing_mode=HERE[1],
+                from_at=now - 600,
+            )
+            add_pairs(session, [pair])
+            pair.measured, pair.alone_s, pair.beside_s, pair.held_s = beside_s / alone_s, alone_s, beside_s, held_s
+            write_pairs(session, [pair])
+        session.commit()
+    history = live.read(engine, since=now - 3600, until=now - 60)
+    rows = live.live_rows(history, {HERE: {workload: solo(workload) for workload in (VGG, resnet)}}).rows
+    assert {(row.victim, row.aggressor): row.degradation for row in rows} == {
+        (VGG, resnet): pytest.approx(0.5),
+        (resnet, VGG): pytest.approx(0.25),
+    }
+    # They go on: measured until now.
+    assert [row.at for row in rows] == [pytest.approx(now - 60, abs=1e-3)] * 2
+    door.retrain()
+    assert sum(count.count for count in known.counts() if count.source == "live") == 2
 
 
 def test_sets_observed_by_the_platform_teach_weights(door: Learning, known: Profiles, tables: Tables) -> None:

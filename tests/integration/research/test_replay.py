@@ -336,6 +336,8 @@ def test_the_command_prints_three_columns_and_what_it_cannot_know(
     assert document["command"] == "smore replay --since 1h --policy edf-util --gpus +1"
     assert document["figures"]["dsr.happened"] == 0.9 and document["figures"]["invocations"] == 300
     assert {"dsr.force", "dsr.other", "sfd.force"} <= set(document["figures"])
+    assert list(document["columns"]) == ["happened", "force", "other"]
+    assert document["columns"]["force"] == f"simulated: {document['force']}"
     text = "\n".join(printed[:-1])
     assert (
         "happened" in printed[1]

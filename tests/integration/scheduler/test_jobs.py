@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import redis
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, text, update
+from sqlalchemy.orm import Session
 
 from api import job_views
 from scheduler.jobs.lead import Lead
@@ -20,6 +21,7 @@ from smore.postgres.catalog import Store
 from smore.postgres.history.reader import Reader
 from smore.postgres.job_ledger import Fenced, JobLedger
 from smore.postgres.jobs import Job, JobStore
+from smore.postgres.rows import JobPairRow
 from smore.process.settings import JobsSettings, Settings
 from smore.process.vault import Vault, make_key, seal_env
 from smore.redis.catalog import Catalog
@@ -36,7 +38,7 @@ class Stage:
     """A job scheduler with a clock that the test moves, over four GPU instances on two nodes."""
 
     def __init__(self, config: Settings, client: "redis.Redis", engine: Engine) -> None:
-        self.config, self._client, self._engine = config, client, engine
+        self.config, self._client, self.engine = config, client, engine
         self.jobs = JobStore(engine)
         self.queue = JobQueue(client, config.redis.prefix)
         self.ranks = FakeRanks(client, config.redis.prefix, {"a0": "a", "a1": "a", "b0": "b", "b1": "b"})
@@ -54,9 +56,9 @@ class Stage:
             self.queue,
             fleet,
             catalog,
-            JobLedger(self._engine),
+            JobLedger(self.engine),
             self.jobs,
-            Reader(self._engine),
+            Reader(self.engine),
             Tables(self._client, prefix),
             "t",
         )
@@ -92,6 +94,16 @@ class Stage:
         queue = self.queue.queue()
         assert queue is not None
         return next(entry for entry in queue.jobs if entry.id == job.id)
+
+    def ask(self, **asked: Any) -> TrialAnswer:
+        """A dry run: the job scheduler answers while the asker waits."""
+        assert self.queue.lead("t", 60.0)
+        with ThreadPoolExecutor(1) as pool:
+            request = JobRequest(argv=["zoo.train"], **asked)
+            asking = pool.submit(self.queue.trial, "default", "trial", request, PATIENCE)
+            while not asking.done():
+                self.pass_by(0)
+            return asking.result()
 
     def states(self, *jobs: Job) -> list[JobState]:
         return [self.job(job).state for job in jobs]
@@ -259,6 +271,8 @@ def test_two_trainings_share_a_gpu_instance_and_are_measured(stage: Stage, tmp_p
     assert stage.states(guest, alone) == [JobState.STARTING, JobState.QUEUED]
     told = next(command for _, command in stage.ranks.heard if isinstance(command, StartJob) and command.id == guest.id)
     [host] = [job for job in hosts if job.id in told.hosts]
+    assert stage.ask(workload=light, duration_s=500.0, **shared).beside != []
+    assert stage.ask(workload=light, duration_s=500.0).beside == []
     assert (told.share, told.micro_batches, told.gpus) == (0.5, 1, stage.job(host).gpus)
     stage.pass_by()
     before = stage.entry(guest)
@@ -278,6 +292,14 @@ def test_two_trainings_share_a_gpu_instance_and_are_measured(stage: Stage, tmp_p
     assert (of_host.guest, of_host.predicted, of_host.measured) == (False, pytest.approx(1.1), pytest.approx(1.15))
     assert of_host.loss_low is not None and of_host.loss_high is not None
     assert of_host.loss_low < 0.15 < of_host.loss_high
+
+    worse = (of_host.device, heavy, light)
+    assert JobLedger(stage.engine).worse_since(0.0) == set(), "its owner allows half as much again"
+    with Session(stage.engine) as session:
+        session.execute(update(JobPairRow).where(JobPairRow.job == host.id).values(measured=1.6))
+        session.commit()
+    assert JobLedger(stage.engine).worse_since(0.0) == {worse}
+    assert JobLedger(stage.engine).worse_since(time.time() + 1e6) == set()
 
     stage.ranks.tell(host.id, state="ended", exit_code=0)
     stage.pass_by()
@@ -400,17 +422,6 @@ def test_a_dry_run_and_a_clock_that_is_set_back(stage: Stage) -> None:
     assert 119 <= waited_s < 7200, "another leader forgets nothing of it, and adds nothing"
     assert stage.jobs.move(job.id, Action.RUN) is None, "it runs already"
 
-    def ask(**asked: Any) -> TrialAnswer:
-        """The job scheduler answers while the asker waits."""
-        assert stage.queue.lead("t", 60.0)
-        with ThreadPoolExecutor(1) as pool:
-            asking = pool.submit(
-                stage.queue.trial, "default", "trial", JobRequest(argv=["zoo.train"], **asked), PATIENCE
-            )
-            while not asking.done():
-                stage.pass_by(0)
-            return asking.result()
-
     assert stage.queue.lead("t", 60.0)
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(stage.queue.places, waits.id, PATIENCE)
@@ -419,6 +430,7 @@ def test_a_dry_run_and_a_clock_that_is_set_back(stage: Stage) -> None:
         stands = {place.gpu: place.refused for place in asking.result()}
     assert stands == {gpu: "busy" if gpu in stage.job(job).gpus else "" for gpu in ("a0", "a1", "b0", "b1")}
 
+    ask = stage.ask
     assert set(ask(count=3).gpus) == {"a0", "a1", "b0", "b1"} - set(stage.job(job).gpus)
     late = ask(count=4).expected
     assert late is not None

@@ -160,6 +160,8 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
 
     seat = stage.acquire("a")
     seat.runner.predict = predict
+    said: list[str] = []
+    stage.executor._tell = lambda _function, _revision, _ids, text: said.append(text)
     begun = SimpleNamespace(
         deadline_us=(time.time() + left_s) * 1e6, encoding=Encoding.JSON, accept=Encoding.JSON, rows=1, payload=b""
     )
@@ -167,6 +169,7 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
     batch = Batch("p/a", 1, [member], drop_late=True)
     stage.executor._run(batch, seat, FunctionSpec(entrypoint="m:C", on_late=OnLate.DROP))
     assert (stage.ended, stage.drops_late) == (["i"], True)
+    assert said == ["deadline_expired: It was stopped at its deadline (slo.on_late: drop)."], "in the function's log"
     if left_s < 0:
         assert (limits, stage.warm()) == ([], ["a"])
     else:

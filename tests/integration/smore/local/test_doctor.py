@@ -12,9 +12,11 @@ from sqlalchemy import Engine, text
 
 from smore.local import doctor
 from smore.local.findings import Finding, Site, Verdict
+from smore.local.supervision import End
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, encode_report
 from smore.process.settings import Settings
 from smore.redis import fleet
+from smore.redis.job_queue import JobQueue
 from smore.redis.queue import Queue
 from tests.support.fake_platform import GPU, report
 
@@ -36,6 +38,7 @@ def place(config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_pat
     (home / "key").chmod(0o600)
     queue = Queue(redis_client, config.redis.prefix, config.queue)
     queue.lead("", 60)
+    JobQueue(redis_client, config.redis.prefix).lead("host:1:a", 60)
     tell(queue, report())
     beat = beats(config, "a")
     yield Site(
@@ -110,6 +113,7 @@ def test_no_leader_and_no_gpu_instance(place: Site, redis_client: "redis.Redis")
     found = ills(place)
     assert {name: one.verdict for name, one in found.items()} == {
         "leader": Verdict.BROKEN,
+        "leader of trainings": Verdict.BROKEN,
         "GPU instances": Verdict.BROKEN,
     }
 
@@ -121,7 +125,11 @@ def test_a_lost_device_and_a_policy_that_cannot_lead(
     tell(Queue(redis_client, prefix, config.queue), msgspec.structs.replace(report(), health="NVML says: GPU is lost"))
     redis_client.delete(f"{prefix}leader")
     redis_client.set(f"{prefix}leader:refused", "the policy smore checks SMs")
+    trainings = JobQueue(redis_client, prefix)
+    trainings.resign("host:1:a")
+    trainings.refuse("SMORE_JOBS__POLICY: 'no' is not a policy")
     found = ills(place)
+    assert found["leader of trainings"].found == "SMORE_JOBS__POLICY: 'no' is not a policy"
     assert found[f"device of {GPU}"].found == "NVML says: GPU is lost"
     assert found["leader"].found == "the policy smore checks SMs"
 
@@ -142,7 +150,14 @@ def test_a_supervisor_that_was_killed_and_a_training_that_stands_still(
 ) -> None:
     job = JobReport(id="j1", project="p", state="running", pid=4711, memory_mib=1.0, iterations=9, suspended=True)
     tell(Queue(redis_client, config.redis.prefix, config.queue), msgspec.structs.replace(report(), jobs=[job]))
-    found = ills(replace(place, killed=17))
+    found = ills(
+        replace(place, killed=17, ends={"worker-cpu0": End(count=2, at="09:00:01", how="terminated by SIGKILL")})
+    )
+    ended = found.pop("ends of worker-cpu0")
+    assert (ended.verdict, ended.found) == (
+        Verdict.WARNING,
+        "2 since the start, last at 09:00:01 (terminated by SIGKILL)",
+    )
     assert {name: one.verdict for name, one in found.items()} == {
         "supervisor": Verdict.BROKEN,
         f"training j1 on {GPU}": Verdict.WARNING,

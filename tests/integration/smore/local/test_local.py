@@ -290,7 +290,7 @@ def test_a_taken_port_is_refused_before_anything_starts(home: Path, config: Sett
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = ("127.0.0.1", taken.getsockname()[1])
         gateway = Process(name="gateway", command=("/bin/false",), listens=address)
-        with pytest.raises(StartFailed, match="gateway cannot listen"):
+        with pytest.raises(StartFailed, match=r"gateway cannot listen.* Another port: SMORE_API__PORT=\d+ smore up"):
             up(home, config=config, processes=lambda _: (gateway,), migration=())
     assert not of_home(home)
 

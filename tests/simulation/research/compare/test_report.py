@@ -140,9 +140,9 @@ def test_the_page_explains_its_measures_and_stacks_its_tables(folders: dict[str,
     assert "prefers-color-scheme: dark" in page
     assert '<a href="table.csv">' in page and '<a href="rows.csv">' in page
     # In another folder the tables are copied beside the page.
-    assert main(["report", str(folders["one"]), str(folders["many"]), "--out", str(tmp_path)]) == 0
+    assert main(["report", str(folders["sliced"]), str(folders["many"]), "--out", str(tmp_path)]) == 0
     together = (tmp_path / "index.html").read_text()
-    for preset in ("one", "many"):
+    for preset in ("sliced", "many"):
         assert f'<a href="{preset}-table.csv">' in together
         assert (tmp_path / f"{preset}-table.csv").read_bytes() == (folders[preset] / "table.csv").read_bytes()
 
@@ -196,9 +196,9 @@ def test_the_page_opens_in_the_browser(
         return len(opened) == 1
 
     monkeypatch.setattr("webbrowser.open", browser)
-    assert main(["report", str(folders["one"]), "--out", str(tmp_path), "--open"]) == 0
+    assert main(["report", str(folders["sliced"]), "--out", str(tmp_path), "--open"]) == 0
     assert opened == [(tmp_path / "index.html").as_uri()]
-    assert main(["report", str(folders["one"]), "--out", str(tmp_path), "--open"]) == 0
+    assert main(["report", str(folders["sliced"]), "--out", str(tmp_path), "--open"]) == 0
     assert "no browser opens" in capsys.readouterr().err
     assert main(["compare", "--preset", write_preset(tmp_path / "x.yaml"), "--open"]) == 2
     assert "--out" in capsys.readouterr().err

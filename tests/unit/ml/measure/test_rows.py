@@ -86,12 +86,12 @@ def test_counters_are_numbers_and_older_rows_have_none() -> None:
 
 
 def test_the_committed_rows_can_be_read() -> None:
-    for path in sorted((Path(__file__).parents[4] / "ml" / "data").glob("*.jsonl")):
-        for profile in profiles(rows.read(path)):
-            directions = [samples(profile, direction, name="cpu") for direction in METRICS]
-            assert sum(map(len, directions)) > 50
-            for measured in directions:
-                assert (measured.target > -0.5).all()
+    paths = sorted((Path(__file__).parents[4] / "ml" / "data").glob("*.jsonl"))
+    for profile in profiles(row for path in paths for row in rows.read(path)):
+        for direction in METRICS:
+            found = samples(profile, direction, name="cpu")
+            assert len(found) > 50
+            assert (found.target > -0.5).all()
 
 
 def test_a_training_names_a_wait_that_its_card_does_not() -> None:
@@ -100,10 +100,9 @@ def test_a_training_names_a_wait_that_its_card_does_not() -> None:
     assert (TRAINING.size, TRAINING.wait) == ("cpu", None)
 
 
-def test_two_trainings_slow_each_other_against_the_runs_around_the_window() -> None:
-    """The run alone at the beginning of a campaign says nothing: a machine's speed changes meanwhile."""
+def test_two_trainings_slow_each_other() -> None:
     other = replace(TRAINING, batch=8)
-    row = together((TRAINING, 0.3), (other, 0.4), control=0.2)
+    row = together((TRAINING, 0.15), (other, 0.2))
     assert row.kind == "trainings"
     assert rows.parse(json.loads(json.dumps(asdict(row)))) == row
     (profile,) = profiles([solo(TRAINING), solo(other), row])

@@ -34,7 +34,7 @@ from research.predictor.evaluate import (
     split,
     tables,
 )
-from tests.support.measured import MODELS, PLACE, T0, function, pairs, solos, together
+from tests.support.measured import MODELS, PLACE, T0, function, pairs, solos, together, training
 
 E = math.e
 NAMES = list(RECIPES)
@@ -266,7 +266,7 @@ def test_figures_have_the_names_of_the_docstring(spy: Spy) -> None:
             for side in ("victim", "aggressor", "both")
         }
         if key == "cpu.functions":
-            expected |= {f"floor.{key}", f"floor_ratio.{key}"}
+            expected |= {f"floor.{key}", f"floor_ratio.{key}", f"ours_floor_ratio.{key}"}
         assert {name for name in report.figures if f".{key}" in name and not name.startswith("gate.")} == expected
     assert {name for name in report.figures if name.startswith("gate.")} == {
         f"gate.{metric}.{part}"
@@ -539,13 +539,17 @@ def test_a_quick_run_ends_with_one_json_line(
         [*solos(batches=(1, 2, 4, 8)), *between_functions(["vgg16"], repeats=2, batches=(1, 2, 4, 8))],
     )
     absent = tmp_path / "absent"
-    arguments = ["--rows", str(path), "--data", str(absent), "--quick", "--json"]
+    arguments = ["--rows", str(path), "--data", str(absent), "--quick", "--json", "--workers", "1"]
 
     assert main(arguments) == 0
     out, err = capsys.readouterr()
+    told = [line for line in err.splitlines() if line.endswith("cpu.functions")]
+    assert "1 sets, 5 splits, 14 forests on 1 processes: about 6 s" in err.splitlines()
+    assert told[0].startswith(" 71 %, ") and told[-1] == "100 %, 0 s to go: cpu.functions"
     assert len(out.splitlines()) == 1
     document = strict(out)
     assert document["command"] == "python -m ml.evaluate " + " ".join(arguments)
+    assert document["quick"] is True
     assert document["sizes"] == {"cpu.functions": {"samples": 40, "pairs": 10}}
     assert f"{absent} is not there: public measurements are left out" in err.splitlines()
     figures = document["figures"]
@@ -577,9 +581,8 @@ def test_public_sets_are_taken_and_only_some_on_request(
     monkeypatch.setattr(outside, "load", load)
     path = write(tmp_path / "rows.jsonl", [*solos(), *pairs(12)])
 
-    assert (
-        main(["--rows", str(path), "--data", str(tmp_path), "--splits", "2", "--json", "--only", "gavel", "cpu"]) == 0
-    )
+    options = ["--splits", "2", "--json", "--workers", "1", "--only", "gavel", "cpu"]
+    assert main(["--rows", str(path), "--data", str(tmp_path), *options]) == 0
     out, err = capsys.readouterr()
     document = strict(out)
     assert asked == [tmp_path]
@@ -596,9 +599,10 @@ def test_public_sets_are_taken_and_only_some_on_request(
 def test_without_json_it_is_for_a_reader(tmp_path: Path, spy: Spy, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "rows.jsonl", [*solos(), *pairs(12)])
 
-    assert main(["--rows", str(path), "--data", str(tmp_path / "absent"), "--quick"]) == 0
+    assert main(["--rows", str(path), "--data", str(tmp_path / "absent"), "--quick", "--workers", "1"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("RMSLE at 20% of the pairs")
+    assert out.startswith("QUICK: 5 splits, no models left out.")
+    assert "\nRMSLE at 20% of the pairs" in out
     assert [line.split(" |")[0] for line in out.splitlines() if " | 12 | 12 | " in line] == [
         "cpu.training",
         "cpu.function",
@@ -629,6 +633,8 @@ def test_an_interval_takes_two_splits(count: str, capsys: pytest.CaptureFixture[
 
 
 def test_every_direction_is_evaluated(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", [*solos(), *pairs(12), *between_functions(MODELS[:2])])
+    trainings = [training(model, batch) for model in MODELS[:2] for batch in (2, 8)]
+    beside = (together(one, other, T0) for one, other in combinations_with_replacement(trainings, 2))
+    path = write(tmp_path / "rows.jsonl", [*solos(), *pairs(12), *between_functions(MODELS[:2]), *beside])
 
     assert tuple(part.direction for part in measured_sets([path])) == DIRECTIONS

@@ -1,7 +1,9 @@
 """Pictures and verdicts made of measured rows: hand-made ones here, so that every verdict is known beforehand."""
 
+import io
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -328,17 +330,24 @@ def full(place: DeviceMode) -> list[Row]:
 PICTURES = ("utilisation", "pairs", "functions", "trainings", "concurrency", "cold-start")
 
 
-def test_two_places_give_two_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = tmp_path / "data"
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    """The pictures of two places, of one of them many rows: the folder, and what was printed."""
+    folder = tmp_path_factory.mktemp("drawn")
+    data = folder / "data"
     written(data / "a.jsonl", full(GPU))
     written(data / "b.jsonl", [solo(workload("bert"), place=replace(GPU, sharing_mode="mps"))])
+    with redirect_stdout(io.StringIO()) as printed:
+        assert report.main(["profiles", "--data", str(data), "--out", str(folder / "out")]) == 0
+    return folder / "out", [Path(line) for line in printed.getvalue().split()]
 
-    assert report.main(["profiles", "--data", str(data), "--out", str(tmp_path / "out")]) == 0
 
-    shared, mps = sorted((tmp_path / "out").iterdir(), key=lambda folder: "mps" in folder.name)
+def test_two_places_give_two_sets(drawn: tuple[Path, list[Path]]) -> None:
+    folder, printed = drawn
+    shared, mps = sorted(folder.iterdir(), key=lambda folder: "mps" in folder.name)
     names = {f"{name}.svg" for name in PICTURES} | {"report.md"}
     assert {path.name for path in shared.iterdir()} == {path.name for path in mps.iterdir()} == names
-    assert sorted(map(Path, capsys.readouterr().out.split())) == sorted([*shared.iterdir(), *mps.iterdir()])
+    assert sorted(printed) == sorted([*shared.iterdir(), *mps.iterdir()])
     assert "64 of the 1,024 pairs" in (shared / "report.md").read_text()
     text = (mps / "report.md").read_text()
     assert "0 of the 1,024 pairs" in text
@@ -387,12 +396,12 @@ def test_few_rows_are_drawn_too(rows: list[Row], tmp_path: Path) -> None:
     assert text.read_text().count("fewer than 20") == 4
 
 
-def test_the_same_rows_give_the_same_files(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        list(report.report_profiles(profiles(full(CPU)), tmp_path / name, pictures.draw_profile))
+def test_the_same_rows_give_the_same_files(drawn: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    again = list(report.report_profiles(profiles(full(GPU)), tmp_path, pictures.draw_profile))
 
-    for path in (tmp_path / "one").rglob("*.*"):
-        assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes()
+    assert len(again) == len(PICTURES) + 1
+    for path in again:
+        assert path.read_bytes() == (drawn[0] / path.relative_to(tmp_path)).read_bytes()
         assert b"dc:date" not in path.read_bytes()
 
 

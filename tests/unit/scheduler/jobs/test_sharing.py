@@ -110,7 +110,8 @@ class FakeTables:
 def test_pairs_are_those_of_the_published_table_and_of_the_places_that_there_are() -> None:
     report = fake_platform.report()
     tables = FakeTables()
-    known = KnownPairs(cast("Tables", tables))
+    worse: set[tuple[str, str, str]] = set()
+    known = KnownPairs(cast("Tables", tables), lambda _: worse)
     here = (report.device, report.sharing_mode)
     assert known.changed([here]) == [PairsKnown(pairs=[])]
     assert known.changed([here]) == []
@@ -120,6 +121,14 @@ def test_pairs_are_those_of_the_published_table_and_of_the_places_that_there_are
     assert ("a/s/training/1", "b/s/training/1", pytest.approx(1.1), pytest.approx(1.15)) in [
         (pair.workload, pair.beside, pair.slowdown, pair.most) for pair in event.pairs
     ]
+    worse.add((report.device, "b/s/training/1", "a/s/training/1"))
+    tables.number = 2
+    [event] = known.changed([here])
+    assert isinstance(event, PairsKnown)
+    assert {(pair.workload, pair.beside) for pair in event.pairs} == {
+        ("a/s/training/1", "a/s/training/1"),
+        ("b/s/training/1", "b/s/training/1"),
+    }
     assert known.changed([("another device", here[1])]) == [PairsKnown(pairs=[])], "tables of other places say nothing"
-    tables.number, tables.broken = 2, True
+    tables.number, tables.broken = 3, True
     assert known.changed([here]) == [PairsKnown(pairs=[])]

@@ -42,6 +42,7 @@ class Effect:
     training_upper: Floats
     added: Floats
     known: Floats
+    more: Floats
 
 
 class Joined:
@@ -111,6 +112,7 @@ class Joined:
             kernel.TRAINING_UPPER,
             kernel.IMPACT,
             kernel.KNOWN,
+            kernel.MORE,
         )
         return Effect(*(self.cluster.effect(kind, field).copy() for field in fields))
 
@@ -167,11 +169,34 @@ def test_without_a_training_only_functions_count() -> None:
     assert there.effect(load(0)).own[0] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("workloads", [[""], ["t9/s/training/8"], ["t0/s/training/8", "t0/s/training/8"]])
+@pytest.mark.parametrize("workloads", [[""], ["t9/s/training/8"]])
 def test_a_training_that_no_table_knows_costs_and_loses_what_was_declared(workloads: list[str]) -> None:
     there = joined(place([[0.1]], [[0.3]], [[0.5]]), workloads)
     found = there.effect(load(0, declared=0.7))
     assert (found.training[0], found.own[0], found.own_upper[0]) == pytest.approx((0.7, 0.7, 0.7))
+    assert not found.known[0]
+
+
+def test_beside_two_trainings_a_function_is_slowed_by_both_and_the_one_that_loses_more_counts() -> None:
+    table = place([[0.1, 0.3], [0.2, 0.1]], [[0.3, 0.0], [0.05, 0.0]], [[0.5, 0.6], [0.7, 0.8]])
+    there = joined(table, ["t0/s/training/8", "t1/s/training/8"])
+    alone = there.effect(load(0))
+    assert (alone.own[0], alone.training[0], alone.more[0]) == pytest.approx((0.35, 0.2, 0.2))
+    assert (alone.own_upper[0], alone.training_upper[0]) == pytest.approx((0.35 + 2 * 0.5, 0.7))
+    assert alone.added[0] == pytest.approx((0.1 + 0.2) + 0.35)
+    assert alone.known[0]
+    there.begin(0, load(1))
+    both = there.effect(load(0))
+    # t0 loses 0.1 + 0.3 then, t1 0.2 + 0.1; f0 costs t1 more than t0.
+    assert (both.training[0], both.more[0]) == pytest.approx((0.4, 0.2))
+    assert both.own[0] == pytest.approx(0.35 + 0.6)
+
+
+@pytest.mark.parametrize("second", ["", "t9/s/training/8"])
+def test_of_two_trainings_that_no_table_knows_each_slows_a_function_as_declared(second: str) -> None:
+    there = joined(place([[0.1]], [[0.3]], [[0.5]]), ["t0/s/training/8", second])
+    found = there.effect(load(0, declared=0.7))
+    assert (found.training[0], found.own[0], found.own_upper[0]) == pytest.approx((0.7, 1.4, 1.4))
     assert not found.known[0]
 
 
@@ -227,7 +252,7 @@ def test_the_row_of_the_smallest_batch_with_room() -> None:
 @dataclass(frozen=True)
 class Case:
     table: PlaceTable
-    rows: list[int]
+    rows: list[list[int]]
     running: list[list[int]]
     adding: int
 
@@ -254,29 +279,31 @@ def cases(draw: st.DrawFn) -> Case:
     ]
     table = place(matrix(j, f), matrix(j, f), matrix(f, f), weights=weights)
     n = draw(st.integers(1, 3))
-    rows = [draw(st.integers(-1, j - 1)) for _ in range(n)]
+    rows = [draw(st.lists(st.integers(0, j - 1), max_size=2)) for _ in range(n)]
     running = [[draw(st.integers(0, f - 1)) for _ in range(draw(st.integers(0, 3)))] for _ in range(n)]
     return Case(table, rows, running, draw(st.integers(0, f - 1)))
 
 
 @given(cases())
 def test_every_row_is_what_the_equations_say(case: Case) -> None:
-    there = joined(case.table, *([f"t{i}/s/training/8"] if i >= 0 else [] for i in case.rows))
+    there = joined(case.table, *([f"t{i}/s/training/8" for i in trainings] for trainings in case.rows))
     for row, running in enumerate(case.running):
         for number in running:
             there.begin(row, load(number))
     found = there.effect(load(case.adding))
     table, added = case.table, f"f{case.adding}"
     weight = table.learned().value
-    for row, i in enumerate(case.rows):
+    for row, trainings in enumerate(case.rows):
         beside = [Neighbour(f"f{j}", table.cell(table.function_on_function, case.adding, j)) for j in case.running[row]]
-        training = 0.0
-        by_training = None
-        if i >= 0:
-            lost = [Neighbour(f"f{j}", table.cell(table.training, i, j)) for j in [*case.running[row], case.adding]]
-            training = of_training(f"t{i}", lost).value(weight)
-            by_training = Neighbour(f"t{i}", table.cell(table.function, i, case.adding))
-        own = of_function(added, by_training, beside).value(weight)
-        assert found.training[row] == pytest.approx(training)
+        losses, rises = [0.0], [0.0]
+        for i in trainings:
+            now = [Neighbour(f"f{j}", table.cell(table.training, i, j)) for j in case.running[row]]
+            then = [*now, Neighbour(added, table.cell(table.training, i, case.adding))]
+            losses.append(of_training(f"t{i}", then).value(weight))
+            rises.append(losses[-1] - of_training(f"t{i}", now).value(weight))
+        by_trainings = [Neighbour(f"t{i}", table.cell(table.function, i, case.adding)) for i in trainings]
+        own = of_function(added, by_trainings, beside).value(weight)
+        assert found.training[row] == pytest.approx(max(losses))
+        assert found.more[row] == pytest.approx(max(rises))
         assert found.own[row] == pytest.approx(own)
         assert found.known[row]

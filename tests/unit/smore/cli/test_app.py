@@ -54,6 +54,37 @@ class TestExitCodes:
         assert "next:" not in capsys.readouterr().err
 
     @pytest.mark.parametrize(
+        ("answer", "key", "said"),
+        [
+            ((401, {"detail": "No."}), "", "No key was sent to http://there: SMORE_API_KEY holds one, or SMORE_HOME"),
+            (
+                (401, {"detail": "No."}),
+                "sk",
+                "The key of SMORE_API_KEY was sent to http://there, which does not know it",
+            ),
+            (
+                (429, {"detail": "Full.", "code": "limit_reached"}),
+                "sk",
+                "`smore projects` shows what the project may use",
+            ),
+        ],
+    )
+    def test_the_next_step(
+        self,
+        serve: Serve,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        answer: tuple[int, object],
+        key: str,
+        said: str,
+    ) -> None:
+        monkeypatch.setenv("SMORE_URL", "http://there")
+        monkeypatch.setenv("SMORE_API_KEY", key)
+        serve().answers["GET /v1/gpus"] = answer
+        assert smore("gpus") == EXIT_FAILED
+        assert said in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
         "arguments", [("invoke", "f", "--input", "{"), ("invoke",), ("gpus", "-o", "xml"), ("nothing",)]
     )
     def test_usage(self, serve: Serve, arguments: tuple[str, ...]) -> None:

@@ -132,11 +132,11 @@ def test_the_queue_fits_a_screen(
     assert err == ""
     # What the marks of a length mean stands below them.
     assert ("in one case of ten" in out) == any(mark in out for mark in ("m?", "h?", "%"))
-    platform.answers["GET /v1/jobs/queue"] = (200, {"leading": False, "jobs": []})
+    platform.answers["GET /v1/jobs/queue"] = (200, {"leading": False, "refused": "SMORE_JOBS__POLICY: no", "jobs": []})
     assert smore("jobs", "queue") == 0
     out, err = capsys.readouterr()
     assert out == "No job runs or waits.\n"
-    assert "no job scheduler leads" in err
+    assert "no job scheduler leads: SMORE_JOBS__POLICY: no; what runs goes on" in err
 
 
 def test_the_marks_of_a_length_are_explained() -> None:
@@ -193,6 +193,10 @@ def test_a_gpu_instance_names_whatever_trains_there(serve: Serve, capsys: pytest
     assert [asked for name, asked in platform.asked if name == "GET /v1/jobs"] == [
         {"project": "vision", "state": "starting"}
     ], "of its project, not of the key's"
+    guest = {"id": "j3", "project": "vision", "guest": True}
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": [gpu | {"jobs": [*gpu["jobs"], guest]}]})  # type: ignore[misc]
+    assert smore("gpus") == 0
+    assert "vision/night (host) j3 (guest)" in capsys.readouterr().out
     platform.answers["POST /v1/gpus/cpu0/drain"] = (202, {})
     assert smore("drain", "--gpu", "cpu0", "--yes") == 0
     assert "2 trainings go on" in capsys.readouterr().out
@@ -222,6 +226,21 @@ def test_a_job_takes_a_budget(serve: Serve) -> None:
     platform.answers["POST /v1/jobs"] = (201, {"id": "j1"})
     assert smore("jobs", "start", "night", "--budget", "0.03", "--", "zoo.train") == 0
     assert platform.asked == [("POST /v1/jobs", {"name": "night", "argv": ["zoo.train"], "env": {}, "budget": 0.03})]
+
+
+def test_a_job_may_train_beside_others(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers["POST /v1/jobs"] = (201, {"id": "j1"})
+    options = ("--share", "0.5", "--micro-batches", "1,2,4")
+    assert smore("jobs", "start", "night", *options, "--", "zoo.train") == 0
+    body = {"name": "night", "argv": ["zoo.train"], "env": {}, "share": 0.5, "micro_batches": [1, 2, 4]}
+    assert platform.asked == [("POST /v1/jobs", body)]
+    assert smore("jobs", "start", "night", "--micro-batches", "1,x", "--", "zoo.train") == 2
+    assert "--micro-batches 1,x" in capsys.readouterr().err
+    trial = {"gpus": ["cpu0"], "beside": ["day"], "expected": WAITS}
+    platform.answers["POST /v1/jobs:dryRun"] = (200, trial)
+    assert smore("jobs", "start", "night", "--dry-run", *options, "--", "zoo.train") == 0
+    assert "would start now on cpu0, as the guest of day" in capsys.readouterr().out
 
 
 def test_how_a_job_ended_is_told(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

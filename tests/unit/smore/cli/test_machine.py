@@ -10,6 +10,8 @@ from smore.cli import logs, machine
 from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
 from smore.local import doctor
 from smore.local.findings import Finding, Site, Verdict
+from smore.local.machine import note_settings
+from smore.process.environment import InvalidSetting
 from smore.process.settings import Settings
 from tests.support.cli import Serve, serve, smore
 
@@ -80,6 +82,65 @@ class TestMachine:
         platform.answers["GET /v1/jobs"] = (503, {"code": "unavailable", "detail": "Postgres is away."})
         assert smore("down", "--jobs") == 0
         assert "could not be asked, none was ended: Postgres is away." in capsys.readouterr().err
+
+    def test_health_says_who_answered_and_which_processes_ended(
+        self, serve: Serve, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        reached = local.Endpoints(
+            home=str(home), gateway_url="g", redis_url="r", postgres_url="p", supervisor_pid=1, instance="one"
+        )
+        monkeypatch.setattr(local, "endpoints", lambda home: reached)
+        processes = [
+            local.ProcessStatus(name=name, state="RUNNING", pid=17, uptime_s=1.0) for name in ("beat", "control")
+        ]
+        monkeypatch.setattr(local, "status", lambda home: processes)
+        (home / "logs" / "supervisor.log").write_text(
+            "2026-01-30 11:00:00,001 INFO exited: beat (exit status 0; expected)\n"
+            "2026-01-31 11:00:00,001 INFO supervisord started with pid 7\n"
+            "2026-01-31 11:00:01,001 INFO spawned: 'control' with pid 9\n"
+            "2026-01-31 11:00:02,001 WARN exited: control (terminated by SIGKILL; not expected)\n"
+            "2026-01-31 11:00:03,001 INFO exited: control (exit status 0; expected)\n"
+            "2026-01-31 11:00:04,001 INFO stopped: beat (exit status 0)\n"
+        )
+        platform = serve()
+        platform.answers["GET /healthz"] = (200, {"status": "ok"})
+        platform.answers["GET /readyz"] = (200, {"instance": "one", "checks": {}, "warnings": ["nobody leads"]})
+        assert smore("health") == 0
+        out, err = capsys.readouterr()
+        beat, control, answered = out.splitlines()
+        assert beat.split() == ["beat", "RUNNING", "17"]
+        assert control.endswith("ended unasked 2 times, last at 2026-01-31 11:00:03 (exit status 0)")
+        assert answered.endswith(f"http://test of {home}") and "nobody leads" in err
+        platform.answers["GET /readyz"] = (200, {"instance": "two", "checks": {}})
+        assert smore("health", "-o", "json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["answers"], told["ends"]["control"]["count"]) == ("of another folder", 2)
+
+    def test_up_says_which_settings_are_not_those_of_the_running_platform(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (home / "run").mkdir()
+        note_settings(home / "run", Settings(log_level="DEBUG"))
+        monkeypatch.setattr("smore.local.supervision.running", lambda _run: object())
+        monkeypatch.setenv("SMORE_LOG_LEVEL", "ERROR")
+
+        def up(home: Path, progress: object) -> local.Endpoints:
+            raise local.StartFailed("enough")
+
+        monkeypatch.setattr(local, "up", up)
+        assert smore("up") == EXIT_FAILED
+        said = capsys.readouterr().err
+        assert "other settings: SMORE_LOG_LEVEL is DEBUG there and ERROR here. `smore down`, then `smore up`" in said
+        assert smore("settings", "--running", "--changed", "-o", "json") == 0
+        (changed,) = json.loads(capsys.readouterr().out)
+        assert (changed["name"], changed["value"]) == ("SMORE_LOG_LEVEL", "DEBUG")
+
+        def refuse(home: Path, progress: object) -> local.Endpoints:
+            raise InvalidSetting("SMORE_JOBS__POLICY: no")
+
+        monkeypatch.setattr(local, "up", refuse)
+        assert smore("up") == EXIT_USAGE
+        assert capsys.readouterr().err.endswith("smore: SMORE_JOBS__POLICY: no\n")
 
     def test_logs_of_one_process_and_of_all(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (home / "logs" / "gateway.log").write_text("a\nb\nc\nhalf")

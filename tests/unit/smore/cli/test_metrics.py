@@ -49,8 +49,10 @@ def test_of_the_platform_of_this_machine(
         finally:
             worker.kill()
 
-    printed = jobs(capsys.readouterr().out)
-    assert printed["smore-gateway"]["authorization"] == {"credentials_file": str(home / "key")}
+    text = capsys.readouterr().out
+    printed = jobs(text)
+    assert printed["smore-gateway"]["authorization"] == {"credentials_file": str(home / "prometheus-key")}
+    assert f"smore keys create prometheus --scope read > {home / 'prometheus-key'}" in text, "not the operator's"
     assert printed["smore-gateway"]["static_configs"] == [
         {"targets": ["127.0.0.1:8400"], "labels": {"process": "gateway"}}
     ]

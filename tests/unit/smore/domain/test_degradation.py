@@ -31,7 +31,7 @@ def training_degradation(weights: Weights, training: str, functions: list[Neighb
 def function_degradation(
     weights: Weights, function: str, training: Neighbour[str] | None, others: list[Neighbour[str]]
 ) -> float:
-    return of_function(function, training, others).value(weights.value)
+    return of_function(function, [training] if training else [], others).value(weights.value)
 
 
 def update_training(
@@ -48,7 +48,7 @@ def update_function(
     actual: float,
     rule: UpdateRule,
 ) -> float:
-    return weights.learn(of_function(function, training, others), actual, rule)
+    return weights.learn(of_function(function, [training] if training else [], others), actual, rule)
 
 
 # ---- Eq. 3 and 4 -----------------------------------------------------------------------------------------------------

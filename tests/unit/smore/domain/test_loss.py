@@ -24,6 +24,7 @@ from smore.domain.loss import (
     resolvable,
     student,
     surely,
+    surely_lost,
 )
 
 NOISE = 0.05
@@ -343,3 +344,28 @@ def test_what_is_missing_to_a_verdict(
 def test_without_an_estimate_nothing_is_proven() -> None:
     assert loss.judge(None, 0.10) is Verdict.NOT_PROVEN
     assert [loss.to_go(None, windows, 0.10) for windows in (0, 5)] == [8, 3]
+
+
+def test_what_is_surely_lost_needs_two_windows_and_is_below_the_mean() -> None:
+    def sums(*losses: float) -> Sums:
+        return Sums.of(
+            [
+                Window(
+                    start=i,
+                    end=i + 1,
+                    before_s=1 + x,
+                    before_n=5,
+                    closed_s=1,
+                    closed_n=5,
+                    closed_sd=0,
+                    after_s=1 + x,
+                    after_n=5,
+                )
+                for i, x in enumerate(losses)
+            ]
+        )
+
+    assert surely_lost(sums(0.5)) == -1.0
+    assert surely_lost(sums(0.5, 0.5)) == pytest.approx(0.5)
+    # s = sqrt(2 * 0.1^2 / (2 * 1)) / 1.5; t(0.95, 1) = 6.31375.
+    assert surely_lost(sums(0.4, 0.6)) == pytest.approx(1.5 * math.exp(-6.31375 * 0.1 / 1.5) - 1, abs=1e-5)

@@ -169,7 +169,7 @@ def test_a_load_without_a_zygote_leaves_nothing_behind() -> None:
     with pytest.raises(Unservable):
         stage.acquire("a")
     assert stage.warm() == [] and stage.pool.status.memory_used_mib() == 0
-    assert not stage.pool.activity.overlaps(0, 1e12) or not stage.pool.activity._running
+    assert not stage.pool.activity.overlaps(0, 1e12) or stage.pool.activity.wait_idle(0)
 
 
 def test_an_idle_runner_that_ends_leaves_the_pool() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from smore.domain.loss import Sample
+from smore.domain.loss import Sample, Window
 from smore.messages.commands import StartJob
 from smore.tracking.hold import HoldFile
 from tests.support.eventually import eventually
@@ -34,37 +34,63 @@ def sample(mean: float, n: int = 50) -> Sample:
 CLOSED = sample(0.1)
 
 
+def windows(loss: float, *, since: float = 100.0, count: int = 3, scatter: float = 0.01) -> list[Window]:
+    """Of a host that loses so much, by turns a little less and a little more."""
+    return [
+        Window(
+            start=since + 10 * number,
+            end=since + 10 * number + 1,
+            before_s=0.1 * (1 + loss + scatter * (-1) ** number),
+            before_n=7,
+            closed_s=0.1,
+            closed_n=7,
+            closed_sd=0.002,
+            after_s=0.1 * (1 + loss + scatter * (-1) ** number),
+            after_n=7,
+        )
+        for number in range(count)
+    ]
+
+
 def test_a_guest_goes_down_to_what_its_host_allows_and_comes_back_when_the_host_would_bear_it() -> None:
     governor = Governor()
-    # A loss of 38 % at full time: 20 % are allowed, so half of the time.
-    assert governor.judge(100.0, 0.2, sample(0.138), CLOSED)
+    # 38 % at full time: 20 % are allowed, so half of the time.
+    assert governor.judge(130.0, 0.2, windows(0.38), None, None)
     assert governor.fraction == 0.5
-    # The iterations that are compared must be younger than the step.
-    assert not governor.judge(104.0, 0.2, sample(0.138), CLOSED)
-    # In proportion: 20 % at half of the time would be 30 % at three quarters.
-    assert not governor.judge(106.0, 0.2, sample(0.12), CLOSED)
-    assert governor.judge(107.0, 0.2, sample(0.11), CLOSED)
+    # Windows of the time before say nothing of now.
+    assert not governor.judge(131.0, 0.2, windows(0.38), None, None)
+    # In proportion: 19 % at half of the time would be 28 % at three quarters.
+    assert not governor.judge(170.0, 0.2, windows(0.19, since=140.0), None, None)
+    assert governor.judge(171.0, 0.2, windows(0.1, since=140.0), None, None)
     assert governor.fraction == 0.75
 
 
-def test_what_is_not_sure_changes_nothing() -> None:
+def test_what_is_not_proven_changes_nothing() -> None:
     governor = Governor()
-    for recent, closed in (
-        (None, CLOSED),
-        (sample(0.2), None),
-        (sample(0.2, n=19), CLOSED),
-        (sample(0.2), sample(0.1, 4)),
-    ):
-        assert not governor.judge(100.0, 0.1, recent, closed)
-    # A loss of 11 % that may as well be 9 %.
-    assert not governor.judge(100.0, 0.1, Sample(mean=0.111, sd=0.02, n=20), CLOSED)
+    assert not governor.judge(130.0, 0.2, windows(0.38, count=2), None, None)
+    # Windows that are too different to say that it is more than 20 %.
+    assert not governor.judge(130.0, 0.2, windows(0.25, scatter=0.2), None, None)
+    # The fast test alone, once: a machine that was slow for a while.
+    assert not governor.judge(130.0, 0.2, [], sample(0.16), CLOSED)
+    assert not governor.judge(134.0, 0.2, [], sample(0.12), CLOSED)
+    assert not governor.judge(136.0, 0.2, [], sample(0.16), CLOSED)
+    assert governor.fraction == 1.0
+
+
+def test_a_host_that_is_slowed_much_is_helped_before_there_are_enough_windows() -> None:
+    governor = Governor()
+    assert not governor.judge(105.0, 0.2, [], sample(0.16), CLOSED)
+    assert governor.judge(110.0, 0.2, [], sample(0.16), CLOSED)
+    assert governor.fraction == 0.25
+    # The iterations that are compared must be younger than the step.
+    assert not any(governor.judge(now, 0.2, [], sample(0.16), CLOSED) for now in (111.0, 114.0, 115.5, 119.0))
 
 
 def test_whoever_costs_too_much_at_any_time_keeps_the_least() -> None:
     governor = Governor()
-    assert governor.judge(100.0, 0.1, sample(10.0), CLOSED)
+    assert governor.judge(130.0, 0.1, windows(50.0), None, None)
     assert governor.fraction == FRACTIONS[-1] == 0.05
-    assert not governor.judge(1000.0, 0.1, sample(10.0), CLOSED)
+    assert not governor.judge(200.0, 0.1, windows(50.0, since=140.0), None, None)
 
 
 class Steps:

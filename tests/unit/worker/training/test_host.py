@@ -97,6 +97,7 @@ def test_it_outlives_the_worker_and_hears_of_the_end(home: Path, service: "subpr
         "SMORE_TRACK",
         "SMORE_ATTEMPT",
         "SMORE_CHECKPOINT",
+        "SMORE_HOLD",
     }
     assert os.sched_getaffinity(pid) == {0}
     assert (home / "logs" / "job-one.log").stat().st_mode & 0o077 == 0

@@ -118,14 +118,19 @@ def test_what_is_printed_faster_than_allowed_is_left_out_and_said(stage: Stage) 
     assert stage.log.lines()[-1] == "end"
 
 
-def test_what_was_printed_last_is_sent_of_a_rank_that_is_forgotten(stage: Stage) -> None:
-    stage.print("one\n")
-    stage.sender.send()
-    stage.print("ends")
-    stage.reported, stage.log.away = False, True
+def test_it_is_known_whether_all_that_a_rank_printed_is_sent(stage: Stage) -> None:
+    """Of a rank too that has started, ended and been recorded between two looks: it is not forgotten before."""
+    assert stage.sender.shipped("j.1.0"), "it has printed nothing"
+    stage.print("one\nends")
+    stage.state = "ended"
+    assert not stage.sender.shipped("j.1.0")
+    stage.log.away = True
     with pytest.raises(redis.ConnectionError):
         stage.sender.send()
+    assert not stage.sender.shipped("j.1.0")
     stage.log.away = False
     stage.sender.send()
+    assert stage.sender.shipped("j.1.0")
+    stage.reported = False
     stage.sender.send()
     assert stage.log.lines() == ["one", "ends"]

@@ -10,10 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from smore.messages.commands import AttachJob, StartJob
+from smore.messages.commands import AttachJob, ForgetJob, StartJob
+from smore.testing import ManualClock
 from tests.support.eventually import eventually
 from tests.support.trainings import jobs
 from worker import proc
+from worker.activity import Activity
+from worker.training.job import Job
+from worker.training.record import Record
+from worker.training.windows import Windows
 
 
 def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(
@@ -53,6 +58,47 @@ def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(
     assert not {"MALLOC_ARENA_MAX", "OMP_NUM_THREADS"} & gpu.keys()
     assert (cpu["MALLOC_ARENA_MAX"], cpu["OMP_NUM_THREADS"]) == ("1", "1")
     assert chosen["MALLOC_ARENA_MAX"] == "16"
+
+
+def test_a_rank_is_forgotten_only_after_all_that_it_printed_was_sent(tmp_path: Path) -> None:
+    sent: set[str] = set()
+    worker = jobs(tmp_path, shipped=lambda key: key in sent)
+    worker.start(StartJob(version=1, id="j", project="p", name="n", argv=["not.allowed"], env={}, attempt=1))
+    assert [report.state for report in worker.reports()] == ["ended"]
+    worker.forget(ForgetJob(version=1, id="j", attempt=1))
+    worker.tick()
+    assert len(worker.reports()) == 1, "its log is not sent"
+    sent.add("j.1.0")
+    worker.tick()
+    assert worker.reports() == []
+
+
+def test_only_functions_make_an_iteration_shared_and_nobody_knows_of_those_before_the_worker(tmp_path: Path) -> None:
+    """A worker that has just started prepares a runner: the training is slower meanwhile, and not by a function."""
+    clock = ManualClock(1000.0)
+    activity = Activity(clock)
+
+    class Steps:
+        """Five iterations, their ends and durations."""
+
+        count, length, steps = 5, 0, [(999.0, 1.0), (1001.0, 1.0), (1003.0, 1.5), (1005.0, 2.0), (1007.0, 1.0)]
+
+        def read_new(self) -> list[tuple[float, float]]:
+            new, self.steps = self.steps, []
+            return new
+
+    record = Record(id="j", project="p", name="n", argv=[], pid=0, start=0, boot="", token="", gpu="g")
+    windows = Windows(seed="s", share=0.03, longest_s=10.0, since=1000.0)
+    job = Job(record, Steps(), windows)  # type: ignore[arg-type]
+    for at, function in ((1002.0, False), (1004.0, True)):
+        clock.advance_to(at)
+        with activity.working(function=function):
+            clock.advance_to(at + 0.5)
+    job.read_steps(1008.0, activity)
+    report = job.report()
+    assert (report.solo_count, report.solo_s) == (2, 1.0)
+    assert (report.shared_count, report.shared_s) == (1, 2.0)
+    assert activity.overlaps(1002.0, 1003.0), "no window is closed there either"
 
 
 def _namespaces() -> bool:

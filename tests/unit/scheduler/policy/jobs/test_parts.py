@@ -2,10 +2,11 @@
 
 import pytest
 
-from scheduler.policy.jobs.parts import Profiled, ways
+from scheduler.policy.jobs.parts import ways
+from smore.domain.workload import ProfiledBatch
 
 #: 10 ms and 5 ms a row, a wait of 1 ms a row, 100 MiB and 20 MiB a row.
-PROFILE = [Profiled(b, 0.010 + 0.005 * b + 0.001 * b, 0.001 * b, 100.0 + 20.0 * b) for b in (4, 8, 16)]
+PROFILE = [ProfiledBatch(b, 0.010 + 0.005 * b + 0.001 * b, 0.001 * b, 100.0 + 20.0 * b) for b in (4, 8, 16)]
 
 
 def test_each_micro_batch_costs_what_does_not_depend_on_its_rows() -> None:
@@ -36,6 +37,6 @@ def test_a_profile_that_tells_nothing_gives_no_way() -> None:
 
 
 def test_noise_makes_nothing_faster_and_saves_no_negative_memory() -> None:
-    noisy = [Profiled(4, 0.03, 0.0, 300.0), Profiled(16, 0.28, 0.0, 200.0)]
+    noisy = [ProfiledBatch(4, 0.03, 0.0, 300.0), ProfiledBatch(16, 0.28, 0.0, 200.0)]
     (two,) = ways((2,), 420.0, 16, noisy)
     assert (two.factor, two.memory_mib) == (1.0, 420.0)

@@ -1,0 +1,46 @@
+"""What the rule for trainings is told of a job: what its owner asks for, and what the profile of its workload says."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from scheduler.jobs.board import spec_of
+from scheduler.policy.jobs.spec import JobSpec
+from smore.domain.job import JobRequest
+from smore.domain.workload import ProfiledBatch
+from smore.messages.reports import Report
+from smore.postgres.history.reader import Reader
+
+
+class Specs:
+    """``places``: GPU instance → (device, sharing mode), of all that have reported."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader: Final = reader
+        self.places: dict[str, tuple[str, str]] = {}
+
+    def see(self, reports: Sequence[Report]) -> None:
+        self.places |= {report.gpu: (report.device, report.sharing_mode) for report in reports}
+
+    @property
+    def kinds(self) -> list[tuple[str, str]]:
+        """The devices with their sharing modes, each once."""
+        return sorted(set(self.places.values()))
+
+    def of(self, id_: str, project: str, name: str, request: JobRequest) -> JobSpec:
+        batches: list[ProfiledBatch] = []
+        if len(request.micro_batches) > 1 and request.workload:
+            profiles = (self._reader.training_batches(request.workload, place) for place in self.kinds)
+            batches = max(profiles, key=len, default=[])
+        return spec_of(id_, project, name, request, self._iteration_s(request), batches)
+
+    def alone_s(self, workload: str, place: tuple[str, str]) -> float | None:
+        """The profile's time of an iteration, None = it has none."""
+        timings = self._reader.solo_timings(workload, place)
+        return timings[0]["mean"] if timings else None
+
+    def _iteration_s(self, request: JobRequest) -> dict[str, float]:
+        """By device."""
+        if not request.workload or not request.iterations:
+            return {}
+        times = {place: self.alone_s(request.workload, place) for place in self.kinds}
+        return {device: alone_s for (device, _), alone_s in times.items() if alone_s is not None}

@@ -1,0 +1,54 @@
+"""What a statement says of other trainings on the same GPU instances."""
+
+import pytest
+
+from api.statements import stated
+from smore.domain.job import JobState
+from smore.postgres.history.values import Harvest
+from smore.postgres.job_pairs import JobPair
+from smore.postgres.jobs import Job
+
+JOB = Job(
+    id="j", project="p", name="night", argv=[], gpus=["g"], state=JobState.RUNNING, created_at=0.0, started_at=1.0
+)
+
+
+def pair(**measured: float) -> JobPair:
+    return JobPair(
+        job="j",
+        attempt=1,
+        other="o",
+        other_attempt=1,
+        guest=True,
+        gpus=["g"],
+        device="d",
+        sharing_mode="m",
+        from_at=10.0,
+        until_at=10.0 + 11.8 * 60,
+        predicted=1.1,
+        **measured,
+    )
+
+
+@pytest.mark.parametrize(
+    ("measured", "names", "words"),
+    [
+        (
+            {"loss": 0.14, "loss_low": 0.09, "loss_high": 0.19},
+            {"o": "sweep-7"},
+            "beside sweep-7 for 11.8 min: lost 14 % (9 to 19 %) to it",
+        ),
+        ({"loss": 0.14}, {"o": "sweep-7"}, "lost about 14 % to it, by its profile's iteration time"),
+        ({}, {}, "beside a training of another project for 11.8 min: what it lost to it is not measured"),
+        ({"loss": 0.3, "held_s": 12.0}, {}, "and was held back for 12.0 s"),
+    ],
+)
+def test_a_statement_names_what_each_other_training_cost(
+    measured: dict[str, float], names: dict[str, str], words: str
+) -> None:
+    harvest = Harvest(seconds=0.0, invocations=0)
+    statement = stated(JOB, {}, harvest, 1.0, [], [pair(**measured)], names, measured=True)
+    assert words in statement.summary
+    [beside] = statement.beside
+    assert (beside.id, beside.guest, beside.predicted, beside.loss) == ("o", True, 1.1, measured.get("loss"))
+    assert beside.seconds == pytest.approx(11.8 * 60)
