@@ -56,6 +56,8 @@ class Activity:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        #: What ran before it is not known.
+        self.since = clock()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._busy_s = 0.0

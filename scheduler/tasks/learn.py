@@ -46,11 +46,14 @@ class Children:
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False
 
-    def run(self, *words: str, module: str = "ml.learn.learning") -> None:
-        """Returns when it has ended; what it says on stdout goes to the log, its own log is this process's."""
+    def run(self, *words: str, module: str = "ml.learn.learning") -> bool:
+        """
+        Returns when it has ended, whether it did its work; what it says on stdout goes to the log, its own log is this
+        process's.
+        """
         with self._lock:
             if self._stopped:
-                return
+                return False
             # One thread: the fits are small, and the cores belong to others. The gateway's port is this process's.
             env = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "SMORE_METRICS_PORT": "0"}
             child = subprocess.Popen([sys.executable, "-m", module, *words], env=env, stdout=subprocess.PIPE, text=True)
@@ -65,6 +68,7 @@ class Children:
                 self._running.discard(child)
         say = log.info if child.returncode == 0 else log.error
         say("learning", command=words[0], exit=child.returncode, outcome=said.strip().rpartition("\n")[2])
+        return child.returncode == 0
 
     def stop(self) -> None:
         with self._lock:
@@ -78,7 +82,7 @@ def register_learn(app: Celery, config: Settings) -> None:
     os.nice(max(0, NICE - os.nice(0)))
     client, children = connect(config), Children()
     tables, forecasts = Tables(client, config.redis.prefix), PublishedForecasts(client, config.redis.prefix)
-    seen = threading.Event()
+    seen, failed = threading.Event(), threading.Event()
 
     def published() -> bool:
         """
@@ -96,7 +100,7 @@ def register_learn(app: Celery, config: Settings) -> None:
 
     @app.task(name=RETRAIN)
     def retrain(asked: bool = False) -> None:
-        children.run("retrain", *([] if asked else ["--if-due"]))
+        (failed.clear if children.run("retrain", *([] if asked else ["--if-due"])) else failed.set)()
         with suppress(*_OUTAGE):
             published()
 
@@ -107,8 +111,13 @@ def register_learn(app: Celery, config: Settings) -> None:
     @app.task(name=REPUBLISH)
     def republish() -> None:
         with suppress(*_OUTAGE):
-            if not published() and seen.is_set():
+            if published():
+                return
+            if seen.is_set():
                 children.run("restore")
+            elif failed.is_set():
+                # A store was away when the first table was to be made. Beat would ask again after 600 s.
+                retrain()
 
     @app.task(name=FORECAST)
     def forecast() -> None:

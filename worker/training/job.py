@@ -145,11 +145,11 @@ class Job:
     def read_steps(self, now: float, activity: Activity) -> None:
         """
         Take its new iterations; ``now`` in epoch seconds. One within which a function ran is shared. Those that began
-        before the windows' time are only counted: nobody knows what ran then.
+        before this worker are only counted: nobody knows what ran then.
         """
         for end, duration in self.reader.read_new():
             begin = end - duration
-            if end > now - WINDOW_S and begin >= self.windows.since:
+            if end > now - WINDOW_S and begin >= activity.since:
                 met = activity.overlaps(begin, end)
                 self.iterations.append((end, duration, activity.by_function(begin, end) or (None if met else False)))
                 self.windows.add(end, duration, met)

@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 from api.app import Application, create_app
 from api.invoke import explain
 from smore.domain.access import Scope
+from smore.domain.errors import Conflict
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause, State
 from smore.domain.job import Action, JobRequest
@@ -36,7 +37,7 @@ from smore.messages.job_queue import TrialAnswer
 from smore.messages.results import Result
 from smore.postgres.catalog import Store
 from smore.postgres.predictors import Profiles
-from smore.postgres.rows import ExecutionRow, JobHarvestRow, JobRow, JobWindowRow, LossWindowRow
+from smore.postgres.rows import ExecutionRow, JobAttemptRow, JobHarvestRow, JobWindowRow, LossWindowRow
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.job_queue import JobQueue
@@ -706,6 +707,8 @@ def test_a_foreign_projects_key_sees_nothing(
     assert foreign.get("/v1/functions").json() == {"functions": []}
     assert foreign.get("/v1/jobs").json()["jobs"] == []
     problem(foreign.get(f"/v1/invocations/{id_}"), 404, "invocation_not_found")
+    with contextlib.suppress(Conflict):
+        store.create_project("other")
     (own,) = foreign.get("/v1/projects").json()["projects"]
     assert own["name"] != "default" and own["use"]["jobs"] == 0, "its own limits, and what it uses"
     problem(foreign.post("/v1/queues/pause"), 403, "forbidden")
@@ -1273,7 +1276,7 @@ def test_the_statement_of_a_job(
     assert (untracked["verdict"], untracked["windows_to_go"]) == ("unmeasured", None), "it has told no iteration"
     assert "smore.track in its loop" in untracked["summary"]
     with Session(engine) as session:
-        session.get_one(JobRow, job.id).iterations = 5
+        session.get_one(JobAttemptRow, (job.id, job.attempt)).iterations = 5
         session.commit()
     early = http.get(f"/v1/jobs/{job.id}/statement").json()
     assert (early["loss"], early["kept"], early["missing_windows"], early["missing_s"]) == (None, None, 8, None)
