@@ -13,8 +13,8 @@ A measurement counts only if the co-runners did not change while it lasted, so t
   iteration counts as shared as soon as a function touches it: a function that works half of the time costs half of what
   the table means. The reference is the mean without a function, otherwise the profile.
 * **A training beside a training.** Pairs that the job scheduler has measured (``smore.postgres.rows.JobPairRow``), in
-  which neither was held back and both run on one GPU instance: the mean iteration time beside the other one over that
-  alone, both without functions.
+  which the guest was held back for :data:`HELD` of the time at most and both run on one GPU instance: the mean iteration
+  time beside the other one over that alone, both without functions.
 * **Several at a time.** The same for a fixed set of two or more co-runners: functions with their rows, each as often as
   it ran at once, and at most one training. Exactly these functions were at work for :data:`COVER` of the run's time, or
   of the shared iterations' time. A run is at work while it computes (``run_s``), counted back from its end, because an
@@ -67,6 +67,9 @@ ROW_S: Final = 3600.0
 EDGE_S: Final = 5.0
 #: Age at which an execution is used, seconds: one that began later may end, and be recorded, later.
 SETTLED_S: Final = 60.0
+#: A pair of trainings of which one was held back for a larger part of the time is no measurement. Windows in which a guest
+#: is held to measure what it costs take a small part of the time of every pair.
+HELD: Final = 0.1
 #: Bounds of one read of the history: seconds and executions.
 LOOK_BACK_S: Final = 6 * 3600.0
 MOST_RUNS: Final = 100_000
@@ -274,7 +277,8 @@ _PAIRS = """
 SELECT job.workload, other.workload, pair.device, pair.sharing_mode,
     extract(epoch FROM least(pair.until_at, :until))::float8, pair.alone_s, pair.beside_s, pair.loss_low IS NULL
 FROM job_pairs AS pair JOIN jobs AS job ON job.id = pair.job JOIN jobs AS other ON other.id = pair.other
-WHERE pair.measured IS NOT NULL AND pair.held_s = 0 AND pair.alone_s > 0 AND pair.beside_s > 0
+WHERE pair.measured IS NOT NULL AND pair.alone_s > 0 AND pair.beside_s > 0
+    AND pair.held_s <= :held * extract(epoch FROM least(pair.until_at, :until) - pair.from_at)
     AND cardinality(job.gpus) = 1 AND cardinality(other.gpus) = 1
     AND coalesce(pair.until_at, 'infinity') >= :since AND pair.from_at < :until
 ORDER BY 5
@@ -342,7 +346,7 @@ def read(engine: Engine, *, since: float, until: float) -> History:
                 by_profile=by_profile,
             )
             for training, beside, device, mode, at, alone_s, beside_s, by_profile in connection.execute(
-                text(_PAIRS), bounds
+                text(_PAIRS), bounds | {"held": HELD}
             )
         ]
     return History(runs=runs, jobs=jobs, windows=windows, pairs=pairs)

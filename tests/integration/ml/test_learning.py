@@ -494,23 +494,25 @@ def test_executions_become_rows_once(
 
 
 def test_pairs_of_trainings_become_rows(door: Learning, engine: Engine, store: Store, known: Profiles) -> None:
-    """Of both sides, if they ran freely on one GPU instance."""
+    """Of both sides, if they ran nearly freely on one GPU instance."""
     now = time.time()
     resnet = training("resnet50", 8)
-    night, day, gang = (
+    night, day, late, gang = (
         placed(store, name, gpus, workload=str(workload))
         for name, gpus, workload in (
             ("night", ["cpu0"], VGG),
             ("day", ["cpu0"], resnet),
+            ("late", ["cpu0"], resnet),
             ("gang", ["cpu0", "cpu1"], VGG),
         )
     )
     with Session(engine) as session:
         for job, other, alone_s, beside_s, held_s in (
-            (night, day, 0.1, 0.15, 0.0),
+            (night, day, 0.1, 0.15, 20.0),
             (day, night, 0.2, 0.25, 0.0),
             (day, gang, 0.2, 0.8, 0.0),
-            (night, gang, 0.1, 0.9, 3.0),
+            (night, late, 0.1, 0.9, 100.0),
+            (gang, night, 0.1, 0.9, 0.0),
         ):
             pair = JobPair(
                 job=job.id,
