@@ -109,10 +109,15 @@ def _cost(beside: schemas.Beside) -> str:
     if beside.loss is None:
         words += "what it lost to it is not measured"
     elif beside.loss_low is None or beside.loss_high is None:
-        words += f"lost about {beside.loss * 100:.0f} % to it, by its profile's iteration time"
+        words += f"lost about {_whole(beside.loss)} % to it, by its profile's iteration time"
     else:
-        words += f"lost {beside.loss * 100:.0f} % ({beside.loss_low * 100:.0f} to {beside.loss_high * 100:.0f} %) to it"
+        words += f"lost {_whole(beside.loss)} % ({_whole(beside.loss_low)} to {_whole(beside.loss_high)} %) to it"
     return words + (f", and was held back for {beside.held_s:.1f} s" if beside.held_s else "")
+
+
+def _whole(fraction: float) -> int:
+    """Whole percents; none of them is -0."""
+    return round(fraction * 100)
 
 
 def _lost(worst: Loss | None, budget: float) -> str:

@@ -93,8 +93,11 @@ def dry_run(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> sche
     answer = _doors(gateway).trial(caller.project, body.name, request)
     check_fits(answer)
     assert answer.expected is not None
+    names = gateway.store().jobs.names(answer.beside, caller.project)
     return schemas.JobTrial(
-        gpus=list(answer.gpus), beside=list(answer.beside), expected=job_views.expected(answer.expected)
+        gpus=list(answer.gpus),
+        beside=[names.get(id_, id_) for id_ in answer.beside],
+        expected=job_views.expected(answer.expected),
     )
 
 

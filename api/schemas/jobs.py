@@ -332,8 +332,9 @@ class JobQueue(BaseModel):
 
 class JobTrial(BaseModel):
     """
-    What would become of a job that came now. ``gpus``: it would start there at once, as the guest of the jobs ``beside`` (none
-    = alone); none = it would wait. ``expected``: when it would start and end on GPU instances of its own.
+    What would become of a job that came now. ``gpus``: it would start there at once, as the guest of ``beside`` (names of
+    the project's jobs, else ids; none = alone); none = it would wait. ``expected``: when it would start and end on GPU
+    instances of its own.
     """
 
     gpus: list[str]

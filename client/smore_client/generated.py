@@ -741,9 +741,9 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 class JobTrial(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What would become of a job that came now. ``gpus``: it would start there at once, as the guest of the jobs
-    ``beside`` (none = alone); none = it would wait. ``expected``: when it would start and end on GPU instances of its
-    own.
+    What would become of a job that came now. ``gpus``: it would start there at once, as the guest of ``beside`` (names
+    of the project's jobs, else ids; none = alone); none = it would wait. ``expected``: when it would start and end on
+    GPU instances of its own.
     """
 
     gpus: list[str]

@@ -284,6 +284,8 @@ def explain(job: JobId, project: ProjectOption = None, output: OutputOption = Ou
         ends = job_words.until(expected.end_at, expected.end_late_at)
         on = f" on {', '.join(expected.gpus)}" if expected.gpus else ""
         say(f"{answer.name} is {answer.state}{on}" + (f", expected to end {ends}." if ends else "."))
+        if expected.beside:
+            say(answer.summary)
     if expected is not None:
         say(
             f"What is left: {job_words.span(expected.length_s)}, in one case of ten more than"

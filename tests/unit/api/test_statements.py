@@ -38,6 +38,7 @@ def pair(**measured: float) -> JobPair:
             {"o": "sweep-7"},
             "beside sweep-7 for 11.8 min: lost 14 % (9 to 19 %) to it",
         ),
+        ({"loss": -0.004, "loss_low": -0.02, "loss_high": 0.01}, {"o": "s"}, "lost 0 % (-2 to 1 %) to it"),
         ({"loss": 0.14}, {"o": "sweep-7"}, "lost about 14 % to it, by its profile's iteration time"),
         ({}, {}, "beside a training of another project for 11.8 min: what it lost to it is not measured"),
         ({"loss": 0.3, "held_s": 12.0}, {}, "and was held back for 12.0 s"),

@@ -156,6 +156,11 @@ def test_why_a_job_waits_is_said(serve: Serve, capsys: pytest.CaptureFixture[str
     assert "waits in place 2 since 12s: It needs 2 GPU instances" in said
     assert "What is left: 2h00, in one case of ten more than 2h40 (the duration that its owner said)." in said
     assert "attempt 1  start on cpu0: first" in said
+    runs = WAITS | {"place": 0, "gpus": ["cpu0"], "beside": ["j2"], "guest": True}
+    answer |= {"state": "running", "summary": "It runs beside day, at 0.83 of its speed (measured).", "expected": runs}
+    platform.answers["GET /v1/jobs/night/explain"] = (200, answer)
+    assert smore("jobs", "explain", "night") == 0
+    assert "It runs beside day, at 0.83 of its speed (measured)." in capsys.readouterr().out
 
 
 def test_an_operator_sees_the_trainings_of_all_projects(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
