@@ -1,7 +1,7 @@
 """
 One challenger against one champion: fit it, judge both on held-back measurements, and make the table of the winners.
 
-``ml/learn/learning.py`` has the rules of judging.
+The rules by which a challenger wins: the module docstring of ``ml/learn/learning.py``.
 """
 
 import io

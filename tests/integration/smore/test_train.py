@@ -14,6 +14,7 @@ import torch
 
 import smore
 from smore.tracking.ring import TrackReader
+from tests.support.eventually import PATIENCE
 from zoo.model import card
 from zoo.train import Options, Training, parse
 
@@ -47,7 +48,7 @@ def test_a_job_reports_its_iterations_and_stops_on_sigterm(tmp_path: Path) -> No
     job = start(path, "--model", "mobilenet", "--batch", "2", "--input-wait", "0.5")
     try:
         reader = TrackReader(str(path))
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 30 * PATIENCE
         steps: list[tuple[float, float]] = []
         while len(steps) < 10 and job.poll() is None and time.monotonic() < limit:
             steps += reader.read_new()
