@@ -224,8 +224,9 @@ class JobsSettings(BaseModel):
     #: The folder of checkpoints, where all nodes see the same one. None = each node has its own, ``<home>/checkpoints``,
     #: and a training is started again on the node that has its last checkpoint.
     checkpoints: Path | None = None
-    #: How long the checkpoints of a training are kept after its end, days. None = for ever.
-    checkpoints_days: float | None = Field(default=30.0, gt=0)
+    #: How long the checkpoints of a training are kept after its end, days. None = for ever: nobody may have copied a
+    #: finished model yet.
+    checkpoints_days: float | None = Field(default=None, gt=0)
     #: The job scheduler must renew its lease within this, else another process takes over, seconds.
     lease_s: float = Field(default=3.0, gt=0)
     #: How often it looks for ends and changes when nobody wakes it, seconds.
