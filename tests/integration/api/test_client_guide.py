@@ -13,7 +13,7 @@ from smore.postgres.catalog import Store
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.queue import Queue
-from smore_client import Client
+from smore_client import ApiError, Client
 from tests.support.eventually import eventually
 from tests.support.fake_platform import FakePlatform
 from tests.support.gateway import Served, add_key
@@ -57,7 +57,14 @@ def test_every_example_prints_what_the_guide_says(
         monkeypatch.setenv("SMORE_URL", served.url)
         monkeypatch.setenv("SMORE_API_KEY", add_key(catalog, *Scope))
         with Client() as client:
-            eventually(lambda: len(client.functions()) == 2, what="the functions")
+
+            def ready() -> bool:
+                try:
+                    return len(client.functions()) == 2
+                except ApiError:
+                    return False
+
+            eventually(ready, what="the key and the functions")
         for heading, (blocks, printed) in found.items():
             kinds = ["AsyncClient" if "AsyncClient" in block else "Client" for block in blocks]
             assert kinds == ["Client", "AsyncClient"], heading

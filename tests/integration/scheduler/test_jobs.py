@@ -111,7 +111,7 @@ class Stage:
 
 @pytest.fixture
 def stage(config: Settings, redis_client: "redis.Redis", engine: Engine, tmp_path: Path) -> Stage:
-    jobs = JobsSettings(record=tmp_path / "record", silent_s=60.0)
+    jobs = JobsSettings(record=tmp_path / "record", silent_s=60.0, checkpoints_days=30.0)
     return Stage(config.model_copy(update={"jobs": jobs, "home": tmp_path}), redis_client, engine)
 
 
