@@ -91,6 +91,8 @@ _MOST_MEMBER: Final = 256
 TRACEBACK: Final = "traceback"
 _MOST_ITEMS: Final = 32
 
+#: Where whoever has reached a limit reads all of them. Any key of the project with the scope ``read`` may.
+WHERE_LIMITS: Final = "GET /v1/projects shows the project's limits and what it uses; operators change them."
 #: How pydantic's messages begin that say what is expected.
 _SHOULD_BE: Final = "Input should be "
 
