@@ -1,17 +1,17 @@
 """
 How many GPU instances each job has, where a setting chooses that: the simulator alone runs such settings.
 
-The rule is in the style of Pollux: it maximises the power mean, with the exponent -1, of the jobs' speedups. A job's speedup
-is its speed over that on the smallest number of GPU instances that it can have. Batch sizes stay as they are. GPU instances
-are handed out step by step: each step goes to the job whose term of the mean gains the most by it, for each GPU instance. A
-job that has run before pays for another number, so its speedup there counts less:
-(age - restarts x cost) / (age + cost), which approaches 1 as the job grows older.
+The rule is in the style of Pollux: the power mean, with the exponent -1, of the jobs' speedups is to be as large as
+possible. A job's speedup is its speed over that on the smallest number of GPU instances that it can have; batch sizes stay
+as they are. GPU instances are handed out step by step. Each step goes to the job whose term of the mean gains the most by
+it, for each GPU instance. A job that has run before pays for another number, so its speedup there is multiplied by
+(age - restarts x cost) / (age + cost), which comes closer to 1 as the job grows older.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain
-from math import floor, inf
+from math import floor
 from typing import Final, NamedTuple
 
 from scheduler.policy.jobs.fleet import Fleet, PoolKey
@@ -24,9 +24,9 @@ LEAST_SPEEDUP: Final = 1e-3
 
 
 class _Step(NamedTuple):
-    """From ``has`` GPU instances to ``gets``; of two, the smaller one is taken first."""
+    """From ``has`` GPU instances to ``gets``, in the order in which steps are taken: the one that gains most comes first."""
 
-    loss_per_gpu: float
+    minus_gain_per_gpu: float
     submitted_at: float
     id: str
     has: int
@@ -53,11 +53,8 @@ def resized(
         numbers = _allotment(knobs, fleet.pools[key].open, projects, of_pool, at)
         for id_, job in of_pool.items():
             job.allot(numbers[id_])
-    return [job for of_pool in candidates.values() for job in of_pool.values() if job.gpus and _changes(job)]
-
-
-def _changes(job: Job) -> bool:
-    return job.allotted != len(job.gpus)
+    every = chain.from_iterable(of_pool.values() for of_pool in candidates.values())
+    return [job for job in every if job.gpus and job.allotted != len(job.gpus)]
 
 
 def _allotment(knobs: JobKnobs, room: int, projects: Projects, jobs: Mapping[str, Job], at: float) -> dict[str, int]:
@@ -86,12 +83,12 @@ def _values(knobs: JobKnobs, job: Job, at: float) -> dict[int, float]:
     """Its term of the power mean by the number of GPU instances, in rising order."""
     speeds = job.spec.speeds or {job.spec.size: 1.0}
     alone = speeds[min(speeds)]
-    kept = 1.0
+    changed = 1.0
     if job.attempt:
         age_s = at - job.submitted_at
-        kept = max(0.0, age_s - (job.attempt - 1) * knobs.change_s) / (age_s + knobs.change_s)
+        changed = max(0.0, age_s - (job.attempt - 1) * knobs.change_s) / (age_s + knobs.change_s)
     return {0: -1.0 / LEAST_SPEEDUP} | {
-        number: -1.0 / (speeds[number] / alone * (1.0 if number == len(job.gpus) else kept) + LEAST_SPEEDUP)
+        number: -1.0 / (speeds[number] / alone * (1.0 if number == len(job.gpus) else changed) + LEAST_SPEEDUP)
         for number in sorted(speeds)
     }
 
@@ -108,4 +105,4 @@ def _next(job: Job, values: Mapping[int, float], has: int, most: float) -> _Step
 
 def looks_at(knobs: JobKnobs, at: float) -> float:
     """When numbers are chosen again: the next whole multiple of the interval."""
-    return (floor(at / knobs.look_s) + 1) * knobs.look_s if at < inf else at
+    return (floor(at / knobs.look_s) + 1) * knobs.look_s
