@@ -23,7 +23,7 @@ from scheduler.policy.jobs.explain import DOUBTS
 from scheduler.policy.jobs.knobs import SETTINGS, Sharing
 from scheduler.policy.jobs.spec import JobSpec, MicroBatches
 from scheduler.policy.setting import UnknownPolicy
-from tests.support.driven_jobs import HOUR, NOW, DrivenJobs, gpus, started
+from tests.support.driven_jobs import HOUR, NOW, DrivenJobs, gpus, started, stopped
 
 
 def pairs(**slowdowns: float) -> PairsKnown:
@@ -271,6 +271,18 @@ def test_a_host_that_ends_leaves_its_guest_where_it_is() -> None:
     assert not driven.entry("guest").guest
     assert driven.beside("guest") == []
     assert starts(driven.share("next", "c", hours=3)).beside[0].id == "guest"
+
+
+def test_a_gang_that_is_stopped_leaves_a_guest_on_a_part_of_its_gpu_instances() -> None:
+    driven = Sharers(nodes=(2,))
+    driven.share("gang", hours=5, count=2)
+    [where] = starts(driven.share("guest", "b", hours=3)).gpus
+    assert stopped([*driven.tell(JobWithdrawn(id="gang")), *driven.end("gang", Ended.STOPPED)]) == []
+    assert driven.running["guest"] == (1, (where,))
+    assert driven.beside("guest") == [] and not driven.entry("guest").guest
+    assert driven.policy.jobs["guest"].slowdown == 1.0
+    other = starts(driven.share("next", "c", hours=3))
+    assert (other.gpus != (where,), other.beside) == (True, ()), "the rest of the gang's GPU instances is free"
 
 
 def test_nobody_shares_what_is_kept_for_whoever_is_first() -> None:
