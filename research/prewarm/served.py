@@ -31,7 +31,7 @@ from scheduler.policy.prewarm.kernel import COLDS, IDLE_S, KEEP, LATES, LOADING_
 from scheduler.simulation.instances import Setup, Workload, score
 from smore.domain.function import FunctionSpec
 from smore.postgres.arrivals import MINUTE_S, FunctionAccount, Past, Prewarming
-from smore.postgres.rows import make_engine
+from smore.postgres.connection import make_engine
 from smore.process.environment import settings
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog

@@ -33,9 +33,9 @@ from scheduler.simulation.simulator import simulate
 from smore.domain.errors import SmoreError
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.messages.reports import Report
+from smore.postgres.connection import make_engine
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.values import JobUse
-from smore.postgres.rows import make_engine
 from smore.process import observability
 from smore.process.environment import settings
 from smore.process.settings import Settings
