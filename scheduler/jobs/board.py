@@ -8,7 +8,7 @@ from scheduler.policy.jobs.parts import ways
 from scheduler.policy.jobs.spec import JobSpec
 from smore.domain.job import RESERVE, JobRequest
 from smore.domain.workload import ProfiledBatch
-from smore.messages.job_queue import JobPlace, PublishedJob, PublishedQueue, TrialAnswer
+from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer
 from smore.postgres.jobs import Job
 from smore.process import observability as metrics
 
@@ -86,12 +86,7 @@ def answered(answer: TrialAnswered, project: str, name: str) -> TrialAnswer:
 
 def stands(answer: PlacesAnswered) -> TrialAnswer:
     """What stands against a job that waits."""
-    return TrialAnswer(
-        places=[
-            JobPlace(gpu=each.gpu, refused=each.refused.value if each.refused is not None else "", message=each.message)
-            for each in answer.places
-        ]
-    )
+    return TrialAnswer(places=answer.places)
 
 
 def count(jobs: Mapping[str, Job], kept: int) -> None:
