@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from api import job_pairs
 from api.dates import moment
 from api.deps import Gateway
 from api.schemas import jobs as schemas
@@ -148,14 +149,17 @@ def explanation(
     of_queue: PublishedJob | None,
     decisions: Sequence["JobDecision"],
     places: Sequence[JobPlace],
+    beside: Sequence[schemas.Beside],
     leading: bool,
 ) -> schemas.JobExplanation:
-    """Why a job is where it is."""
+    """Why a job is where it is. ``beside``: the other trainings that it shares GPU instances with now."""
+    costs = [job_pairs.cost(each) for each in beside]
+    sentences = [_why(job, of_queue, decisions, leading), *(f"{words[0].upper()}{words[1:]}." for words in costs)]
     return schemas.JobExplanation(
         id=job.id,
         name=job.name,
         state=job.state.value,
-        summary=_why(job, of_queue, decisions, leading),
+        summary=" ".join(sentences),
         expected=expected(of_queue) if of_queue is not None and job.state not in OVER else None,
         places=list(places),
         decisions=[

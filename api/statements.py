@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from api import job_pairs
 from api.dates import moment
 from api.schemas import jobs as schemas
 from smore.domain import loss
@@ -51,7 +52,7 @@ def stated(
     going_on = measured and job.state not in OVER
     to_go = loss.to_go(worst, windows, budget) if going_on else None
     to_go_s = to_go * pace_s if to_go and pace_s is not None else None
-    beside = [_beside(pair, names) for pair in pairs]
+    beside = [job_pairs.beside(pair, names, job.workload) for pair in pairs]
     return schemas.Statement(
         id=job.id,
         name=job.name,
@@ -79,45 +80,8 @@ def stated(
         beside=beside,
         summary=f"{harvest.seconds:.1f} function-seconds harvested; {_lost(worst, budget)}"
         f"{_words(verdict, over=not going_on, to_go=to_go, to_go_s=to_go_s)}"
-        f"{''.join(f'; {_cost(each)}' for each in beside)}",
+        f"{''.join(f'; {job_pairs.cost(each)}' for each in beside)}",
     )
-
-
-def _beside(pair: "JobPair", names: Mapping[str, str]) -> schemas.Beside:
-    seconds = (pair.until_at if pair.until_at is not None else time.time()) - pair.from_at
-    return schemas.Beside(
-        id=pair.other,
-        name=names.get(pair.other, "a training of another project"),
-        guest=pair.guest,
-        gpus=list(pair.gpus),
-        since=moment(pair.from_at),
-        until=moment(pair.until_at) if pair.until_at is not None else None,
-        seconds=max(0.0, seconds),
-        predicted=pair.predicted,
-        measured=pair.measured,
-        loss=pair.loss,
-        loss_low=pair.loss_low,
-        loss_high=pair.loss_high,
-        held_s=pair.held_s,
-    )
-
-
-def _cost(beside: schemas.Beside) -> str:
-    """What another training has cost it, in words."""
-    minutes = beside.seconds / 60
-    words = f"beside {beside.name} for {minutes:.1f} min: "
-    if beside.loss is None:
-        words += "what it lost to it is not measured"
-    elif beside.loss_low is None or beside.loss_high is None:
-        words += f"lost about {_whole(beside.loss)} % to it, by its profile's iteration time"
-    else:
-        words += f"lost {_whole(beside.loss)} % ({_whole(beside.loss_low)} to {_whole(beside.loss_high)} %) to it"
-    return words + (f", and was held back for {beside.held_s:.1f} s" if beside.held_s else "")
-
-
-def _whole(fraction: float) -> int:
-    """Whole percents; none of them is -0."""
-    return round(fraction * 100)
 
 
 def _lost(worst: Loss | None, budget: float) -> str:

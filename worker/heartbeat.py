@@ -239,6 +239,7 @@ class Heartbeat:
             node=self._node,
             address=self._address,
             visible=self._device.environment.get("CUDA_VISIBLE_DEVICES", ""),
+            context_mib=round(self._pool.status.context_mib(), 1),
         )
 
     def _unregistered(self) -> list[UnregisteredProcess] | None:

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import job_views, trainings
+from api import job_pairs, job_views, trainings
 from api.auth import is_operator, listed_projects, project_of
 from api.budgets import check_budget
 from api.deps import AdminKey, AllProjects, Gateway, JobsKey, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
@@ -28,7 +28,7 @@ from api.server.bodies import BoundedRoute
 from api.statements import stated
 from api.submission import check_ever, check_fits, request_of
 from smore.domain.errors import Unavailable
-from smore.domain.job import OVER, STARTED, WAITING, JobPlace, JobState
+from smore.domain.job import OVER, PLACED, STARTED, WAITING, JobPlace, JobState
 from smore.domain.limits import NO_LIMITS
 from smore.messages.commands import SetBudget, StopJob
 from smore.messages.job_queue import PublishedJob, PublishedQueue
@@ -39,6 +39,7 @@ from smore.redis.logs import job_log
 
 if TYPE_CHECKING:
     from smore.postgres.audit import Change
+    from smore.postgres.job_pairs import JobPair
     from smore.postgres.jobs import Job
 
 #: Most steps of the budget's control loop in a statement.
@@ -148,13 +149,18 @@ def explain_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProje
     """Explain why a job waits, runs where it runs, or is over, with what the job scheduler decided about it."""
     record = _job(gateway, caller, job, project)
     doors = _doors(gateway)
-    decisions = gateway.store().jobs.decisions(record.id)
+    jobs = gateway.store().jobs
+    decisions = jobs.decisions(record.id)
+    pairs = [pair for pair in jobs.pairs(record.id) if pair.until_at is None] if record.state in PLACED else []
     places: Sequence[JobPlace] = ()
     if record.state in WAITING:
         # Without an answer everything else is still worth reading.
         with contextlib.suppress(Unavailable):
             places = doors.places(record.id)
-    return job_views.explanation(record, _entry(doors.queue(), record.id), decisions, places, bool(doors.leader()))
+    names = _names(gateway, caller, record, pairs)
+    beside = [job_pairs.beside(pair, names, record.workload) for pair in pairs]
+    entry, leading = _entry(doors.queue(), record.id), bool(doors.leader())
+    return job_views.explanation(record, entry, decisions, places, beside, leading)
 
 
 @router.get("/jobs/{job}/attempts")
@@ -170,10 +176,8 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
     record = _job(gateway, caller, job, project)
     iterations = job_views.shown(record, job_views.live(gateway).get(record.id, [])).iterations
     began = record.started_at or record.created_at
-    jobs = gateway.store().jobs
-    pairs = jobs.pairs(record.id)
-    of_project = None if is_operator(caller) else record.project
-    names = jobs.names({pair.other for pair in pairs}, of_project)
+    pairs = gateway.store().jobs.pairs(record.id)
+    names = _names(gateway, caller, record, pairs)
     with gateway.reader().together() as reader:
         closed = reader.closed(record.id)
         return stated(
@@ -311,6 +315,12 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, bo
             gateway.fleet().send(gpu, SetBudget(version=1, id=record.id, budget=body.budget))
         change.after = {"budget": body.budget}
     return job_views.shown(changed, job_views.live(gateway).get(record.id, []))
+
+
+def _names(gateway: Gateway, caller: KeyEntry, job: "Job", pairs: Sequence["JobPair"]) -> dict[str, str]:
+    """The names of the other jobs of pairs that the caller may read."""
+    of_project = None if is_operator(caller) else job.project
+    return gateway.store().jobs.names({pair.other for pair in pairs}, of_project)
 
 
 def _job(gateway: Gateway, caller: KeyEntry, reference: str, project: str | None) -> "Job":

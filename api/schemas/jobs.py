@@ -235,8 +235,8 @@ class Beside(BaseModel):
 
     ``predicted`` and ``measured`` (its first minute): how many times longer than alone an iteration takes because of it.
     ``loss`` with its 95 % interval: what it cost over the whole time, a fraction of the iteration time alone; without an
-    interval it rests on the profile's iteration time, because the job was never alone; null = not measured. ``held_s``: for
-    how long this job was held back for the other one's sake.
+    interval it rests on the profile's iteration time, because the job was never alone; null = not measured, and
+    ``unmeasured`` says why. ``held_s``: for how long this job was held back for the other one's sake.
     """
 
     id: str
@@ -251,6 +251,7 @@ class Beside(BaseModel):
     loss: float | None = None
     loss_low: float | None = None
     loss_high: float | None = None
+    unmeasured: str | None = None
     held_s: float = 0.0
 
 
@@ -390,8 +391,9 @@ class JobDecision(BaseModel):
 
 class JobExplanation(BaseModel):
     """
-    Why a job is where it is: in words ``summary``, what is ``expected``, what stands against a job that waits on each GPU
-    instance (``places``), and the last ``decisions``, newest first.
+    Why a job is where it is: in words ``summary``, for a job that runs beside others with what it has lost to them so far;
+    what is ``expected``, what stands against a job that waits on each GPU instance (``places``), and the last ``decisions``,
+    newest first.
     """
 
     id: str

@@ -136,6 +136,7 @@ def place_table(
         training_on_training=_bytes(cells["trainings"][0]),
         training_on_training_upper=_bytes(cells["trainings"][1]),
         measured_trainings=cells["trainings"][2].astype(np.uint8).tobytes(),
+        training_solo_s=_bytes(np.array([solo[w].timing.mean for w in trainings])),
     )
 
 
@@ -154,7 +155,8 @@ def pair_wise(table: PlaceTable) -> dict[Direction, PairWise]:
 
 
 def _check(solo: Solo) -> None:
-    for name, value in (*((name, solo.features.get(name)) for name in FEATURES), ("p99", solo.timing.p99)):
+    times = ("p99", solo.timing.p99), ("mean", solo.timing.mean)
+    for name, value in (*((name, solo.features.get(name)) for name in FEATURES), *times):
         if value is None or not math.isfinite(value):
             raise BadRow(f"{solo.workload}: {name} is {value}")
 

@@ -99,14 +99,16 @@ class Lead:
     ) -> None:
         self._config, self._settings, self._setting, self._holder = config, config.jobs, knobs.name, holder
         self._queue, self._fleet, self._catalog = queue, fleet, catalog
-        self._ledger, self._store, self._specs = ledger, store, Specs(reader)
+        self._ledger, self._store = ledger, store
+        self._known = KnownPairs(tables, ledger.worse_since)
+        self._specs = Specs(reader, self._known.alone_s)
         self._policy = JobPolicy(knobs)
         self._record = Recording(self._settings.record, knobs.name, self._settings.knobs)
         self._orders = Orders(fleet, ledger.standing, self._env_of)
         self._old_checkpoints = OldCheckpoints(fleet, ledger, self._settings.checkpoints_days)
         self._attached = Attached(store, self._settings.silent_s)
         self._watch = Watch(self._settings.silent_s, {}, 0.0)
-        self._known, self._sharing = KnownPairs(tables, ledger.worse_since), Sharing(self._specs.alone_s)
+        self._sharing = Sharing(self._specs.alone_s)
         #: Jobs that the rule knows: the row as it was read last.
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, Attempt] = {}

@@ -35,19 +35,24 @@ _Z: Final = 1.96
 Place = tuple[str, str]
 #: Since an epoch second: (device, workload, the other's workload).
 WorseSince = Callable[[float], set[tuple[str, str, str]]]
-#: Seconds of an iteration of a workload alone at a place, by its profile; None = it has none.
+#: Seconds of an iteration of a workload alone at a place, by a profile; None = nobody has measured it there.
 AloneOf = Callable[[str, Place], float | None]
 
 
 class KnownPairs:
     """
     What the published degradation table says of pairs, without those that ``worse_since`` its making turned out worse than an
-    owner allows: what a former leader has measured holds too.
+    owner allows: what a former leader has measured holds too. It has the iteration times alone too (:meth:`alone_s`).
     """
 
     def __init__(self, tables: Tables, worse_since: WorseSince) -> None:
         self._tables, self._worse_since = tables, worse_since
         self._read: tuple[int, frozenset[Place]] | None = None
+        self._alone_s: dict[Place, dict[str, float]] = {}
+
+    def alone_s(self, workload: str, place: Place) -> float | None:
+        """Seconds of an iteration of a workload alone, None = the table last read does not have it for this place."""
+        return self._alone_s.get(place, {}).get(workload)
 
     def changed(self, places: Collection[Place]) -> list[Event]:
         """What the rule must hear; ``places``: those of the GPU instances that there are."""
@@ -60,10 +65,12 @@ class KnownPairs:
         except BadTable as error:
             log.error("no trainings are paired: the degradation table cannot be read", error=str(error))
             table = None
+        published = table.places if table is not None else ()
+        self._alone_s = {(place.device, place.sharing_mode): place.alone_s() for place in published}
         worse = self._worse_since(table.created_at) if table is not None else set()
         pairs = [
             PairKnown(place.device, pair.training, pair.beside, 1 + pair.degradation, 1 + pair.upper)
-            for place in (table.places if table is not None else ())
+            for place in published
             if (place.device, place.sharing_mode) in places
             for pair in place.training_pairs()
             if worse.isdisjoint(
@@ -189,10 +196,11 @@ class Sharing:
         final = pair.until_at is not None and pair.alone_s is not None and not each.by_profile
         if not each.beside_s or final:
             return
+        pair.beside_s = each.beside_s
         by_profile = told.alone_n < LEAST_ITERATIONS or not told.alone_se
         if by_profile and pair.alone_s is None:
             alone_s = self._alone_of(workload, (pair.device, pair.sharing_mode)) if workload else None
-            if alone_s is None:
+            if not alone_s:
                 return
             pair.alone_s = alone_s * factor
         if not by_profile and pair.alone_s != told.alone_s:
@@ -201,7 +209,7 @@ class Sharing:
             pair.alone_s, each.changed = told.alone_s, True
         each.by_profile = by_profile
         assert pair.alone_s is not None
-        pair.beside_s, ratio = each.beside_s, each.beside_s / pair.alone_s
+        ratio = pair.beside_s / pair.alone_s
         pair.loss = ratio - 1
         pair.loss_low = pair.loss_high = None
         _settle(each, MEASURED_S if pair.until_at is None else _LEAST_S)

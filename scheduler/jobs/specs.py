@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.jobs.board import spec_of
+from scheduler.jobs.sharing import AloneOf
 from scheduler.policy.jobs.spec import JobSpec
 from smore.domain.job import JobRequest
 from smore.domain.workload import ProfiledBatch
@@ -12,10 +13,14 @@ from smore.postgres.history.reader import Reader
 
 
 class Specs:
-    """``places``: GPU instance → (device, sharing mode), of all that have reported."""
+    """
+    ``published``: what the degradation table has of iterations alone, which counts where no profile was imported.
+    ``places``: GPU instance → (device, sharing mode), of all that have reported.
+    """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, published: AloneOf) -> None:
         self._reader: Final = reader
+        self._published: Final = published
         self.places: dict[str, tuple[str, str]] = {}
 
     def see(self, reports: Sequence[Report]) -> None:
@@ -34,9 +39,9 @@ class Specs:
         return spec_of(id_, project, name, request, self._iteration_s(request), batches)
 
     def alone_s(self, workload: str, place: tuple[str, str]) -> float | None:
-        """The profile's time of an iteration, None = it has none."""
+        """The profile's time of an iteration, seconds; None = nobody has measured this workload at this place."""
         timings = self._reader.solo_timings(workload, place)
-        return timings[0]["mean"] if timings else None
+        return timings[0]["mean"] if timings else self._published(workload, place)
 
     def _iteration_s(self, request: JobRequest) -> dict[str, float]:
         """By device."""

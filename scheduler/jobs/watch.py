@@ -1,6 +1,7 @@
 """GPU instances as the rule for trainings sees them: seen, closed, silent."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from scheduler.policy.jobs.events import Event, GpuLost, GpuSeen
@@ -53,19 +54,7 @@ class Watch:
                 self._seen.pop(gpu, None)
                 events.append(GpuLost(gpu=gpu))
             elif gpu in self._seen:
-                seen = self._seen[gpu]
-                events += self._changed(
-                    GpuSeen(
-                        gpu=gpu,
-                        node=seen.node,
-                        device=seen.device,
-                        memory_mib=seen.memory_mib,
-                        mig=seen.mig,
-                        closed="silent",
-                        attached=seen.attached,
-                        held=seen.held,
-                    )
-                )
+                events += self._changed(replace(self._seen[gpu], closed="silent"))
         return events
 
     def _changed(self, seen: GpuSeen) -> list[GpuSeen]:
@@ -97,6 +86,7 @@ def _seen(
         closed=_closed(report, paused, allowed),
         attached=len(others),
         held=sum(instance.held for instance in report.warm),
+        context_mib=report.context_mib,
     )
 
 

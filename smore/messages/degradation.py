@@ -55,6 +55,7 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
     the function alone, seconds. ``usage_gain`` and ``degradation`` [F]: the averages over partners that Eq. 5 takes.
     ``training_on_training`` [J, J]: of the row by the column; ``measured_trainings`` [J, J], as ``measured``. The three
     matrices of trainings are empty if no training beside a training was measured on this device.
+    ``training_solo_s`` [J]: mean iteration time of the training alone, seconds; empty in a table of an earlier release.
     """
 
     device: str
@@ -75,6 +76,7 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
     training_on_training: bytes = b""
     training_on_training_upper: bytes = b""
     measured_trainings: bytes = b""
+    training_solo_s: bytes = b""
 
     def cell(self, matrix: bytes, row: int, column: int) -> float:
         """One number of a matrix with F columns."""
@@ -90,6 +92,10 @@ class PlaceTable(msgspec.Struct, frozen=True, kw_only=True):
             for column, beside in enumerate(self.trainings):
                 cell = row * len(self.trainings) + column
                 yield TrainingPair(training, beside, expected[cell], upper[cell], self.measured_trainings[cell] == 1)
+
+    def alone_s(self) -> dict[str, float]:
+        """Mean iteration time alone of each training for which the table has it, seconds."""
+        return dict(zip(self.trainings, memoryview(self.training_solo_s).cast("d"), strict=False))
 
     def function_rows(self, model: str, preset: str) -> list[tuple[int, int]]:
         """(batch, index) of a function's profiled batches, smallest first."""
@@ -225,6 +231,7 @@ def _check(place: PlaceTable) -> None:
         ("usage_gain", f),
         ("degradation", f),
         *((name, j * j) for name in _OF_TRAININGS if place.training_on_training or place.training_on_training_upper),
+        ("training_solo_s", j if place.training_solo_s else 0),
     )
     for name, count in sizes:
         raw: bytes = getattr(place, name)

@@ -197,6 +197,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     visible: str = ""
     #: Jobs into whose folders of checkpoints nobody has written for ``SMORE_JOBS__CHECKPOINTS_DAYS``, some of them.
     aged: Sequence[str] = ()
+    #: MiB that a process takes of the device before it computes anything: measured, until then assumed; 0 = none is counted.
+    context_mib: float = 0.0
 
 
 encode_report = msgspec.json.Encoder().encode

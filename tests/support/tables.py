@@ -48,10 +48,16 @@ def place(
     )
 
 
-def of_trainings(report: Report, costs: Mapping[tuple[str, str], float], upper: float = 0.05) -> Table:
+def of_trainings(
+    report: Report,
+    costs: Mapping[tuple[str, str], float],
+    upper: float = 0.05,
+    *,
+    alone_s: Mapping[str, float] | None = None,
+) -> Table:
     """
     A table of the place of a report with trainings alone: (training, beside) → degradation; pairs that are not named cost
-    so much that nobody forms them.
+    so much that nobody forms them. ``alone_s``: seconds of an iteration alone, of every training; None = the table has none.
     """
     names = sorted({name for pair in costs for name in pair})
     cells = np.array([[costs.get((row, column), 99.0) for column in names] for row in names], "<f8")
@@ -74,5 +80,6 @@ def of_trainings(report: Report, costs: Mapping[tuple[str, str], float], upper: 
         training_on_training=cells.tobytes(),
         training_on_training_upper=(cells + upper).tobytes(),
         measured_trainings=bytes([1] * cells.size),
+        training_solo_s=np.array([alone_s[name] for name in names], "<f8").tobytes() if alone_s else none,
     )
     return Table(version=1, source="tests", created_at=0.0, places=[place])

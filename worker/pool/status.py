@@ -94,6 +94,11 @@ class Status:
         with self._residents.lock:
             return self._memory.used_mib()
 
+    def context_mib(self) -> float:
+        """What a process takes of the device before it computes anything; 0 where none is counted."""
+        with self._residents.lock:
+            return self._standby.context_mib
+
     def runners(self) -> list[int]:
         """Process numbers of all runners: of instances, parked ones and the standby runner."""
         residents = self._residents

@@ -16,6 +16,7 @@ from smore.redis.fleet import Fleet
 from tests.support import nvml
 from tests.support.eventually import eventually
 from tests.support.nvml import DRIVER, Gpu, Instance, Machine
+from worker.pool.standby import CONTEXT_MIB
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Of no other test that runs at the same time.
@@ -87,6 +88,7 @@ def test_gpus_that_work_are_served_and_one_that_is_lost_takes_nothing(
     assert (gpu.kind, gpu.slots, gpu.health, gpu.utilisation_counter) == ("cuda", 8, "", "gpm-sm-util")
     assert (gpu.utilisation, gpu.counters["nvml-utilization"], gpu.memory_total_mib) == (0.25, 0.5, 143_171.0)
     assert (mig.kind, mig.slots, mig.utilisation_counter) == ("mig", 8, "gpm-sm-util")
+    assert (gpu.context_mib, mig.context_mib) == (CONTEXT_MIB, CONTEXT_MIB), "nothing has begun to use them yet"
     machine.gpus[0].errors["*"] = "GPU_IS_LOST"
     machine.gpus[1].events.append((79, None))
     nvml.write(tmp_path / "nvml.json", machine)

@@ -1,7 +1,11 @@
 """What a statement says of other trainings on the same GPU instances."""
 
+from dataclasses import replace
+
 import pytest
 
+from api import job_pairs
+from api.job_views import explanation
 from api.statements import stated
 from smore.domain.job import JobState
 from smore.postgres.history.values import Harvest
@@ -9,7 +13,15 @@ from smore.postgres.job_pairs import JobPair
 from smore.postgres.jobs import Job
 
 JOB = Job(
-    id="j", project="p", name="night", argv=[], gpus=["g"], state=JobState.RUNNING, created_at=0.0, started_at=1.0
+    id="j",
+    project="p",
+    name="night",
+    argv=[],
+    gpus=["g"],
+    state=JobState.RUNNING,
+    created_at=0.0,
+    started_at=1.0,
+    workload="a/cpu/training/4",
 )
 
 
@@ -40,7 +52,17 @@ def pair(**measured: float) -> JobPair:
         ),
         ({"loss": -0.004, "loss_low": -0.02, "loss_high": 0.01}, {"o": "s"}, "lost 0 % (-2 to 1 %) to it"),
         ({"loss": 0.14}, {"o": "sweep-7"}, "lost about 14 % to it, by its profile's iteration time"),
-        ({}, {}, "beside a training of another project for 11.8 min: what it lost to it is not measured"),
+        (
+            {},
+            {},
+            "beside a training of another project for 11.8 min: what it lost to it is unmeasured: too few of its iterations"
+            " beside it were reported",
+        ),
+        (
+            {"beside_s": 0.3},
+            {"o": "s"},
+            "what it lost to it is unmeasured: it was never alone for long enough, and a/cpu/training/4 has no profile on d",
+        ),
         ({"loss": 0.3, "held_s": 12.0}, {}, "and was held back for 12.0 s"),
     ],
 )
@@ -52,4 +74,15 @@ def test_a_statement_names_what_each_other_training_cost(
     assert words in statement.summary
     [beside] = statement.beside
     assert (beside.id, beside.guest, beside.predicted, beside.loss) == ("o", True, 1.1, measured.get("loss"))
+    assert (beside.unmeasured is None) == ("loss" in measured)
     assert beside.seconds == pytest.approx(11.8 * 60)
+
+
+def test_an_explanation_says_what_is_lost_to_those_who_are_there_and_why_it_is_not_known() -> None:
+    unsaid = replace(JOB, workload="")
+    others = [job_pairs.beside(pair(beside_s=0.3), {"o": "sweep-7"}, unsaid.workload)]
+    told = explanation(unsaid, None, [], [], others, leading=True)
+    assert told.summary.endswith(
+        " Beside sweep-7 for 11.8 min: what it lost to it is unmeasured: it was never alone for long enough, and without a"
+        " workload it has no profile."
+    )

@@ -100,6 +100,7 @@ def test_names_and_shapes() -> None:
     assert (table.device, table.sharing_mode) == PLACE.key
     assert table.function_rows("deepfm", "cpu") == [(1, 1), (8, 2)]
     assert matrix(table.solo_s, 1).tolist() == [[0.01, 0.01, 0.08]]
+    assert table.alone_s() == {str(one): solo(one).timing.mean for one in sorted(TRAININGS)}
 
 
 def test_every_cell_without_a_measurement_is_predicted() -> None:

@@ -83,6 +83,7 @@ def test_a_pair_that_ends_early_is_measured_over_what_it_had() -> None:
     del stage.attempts["guest"]
     stage.follow(31.0)
     assert (stage.host.until_at, stage.host.measured) == (31.0, None), "nobody knows what it takes alone"
+    assert (stage.host.beside_s, stage.host.alone_s) == (0.6, None), "a statement says so"
     for iterations in (5, 40):
         error = 0.005 if iterations == 40 else 0.0
         stage.attempts["host"] = attempt("host", alone_s=0.5, alone_n=iterations, alone_se=error)
@@ -132,3 +133,20 @@ def test_pairs_are_those_of_the_published_table_and_of_the_places_that_there_are
     assert known.changed([("another device", here[1])]) == [PairsKnown(pairs=[])], "tables of other places say nothing"
     tables.number, tables.broken = 3, True
     assert known.changed([here]) == [PairsKnown(pairs=[])]
+
+
+def test_the_published_table_has_times_alone_of_its_own_place() -> None:
+    report = fake_platform.report()
+    here, pair = (report.device, report.sharing_mode), ("a/s/training/1", "b/s/training/1")
+    tables = FakeTables()
+    known = KnownPairs(cast("Tables", tables), lambda _: set())
+    known.changed([here])
+    assert known.alone_s(pair[0], here) is None
+    tables.number, tables.table = 1, of_trainings(report, {pair: 0.1}, alone_s=dict.fromkeys(pair, 0.25))
+    known.changed([here])
+    assert known.alone_s(pair[0], here) == 0.25
+    assert known.alone_s("c/s/training/1", here) is None
+    assert known.alone_s(pair[0], ("another device", here[1])) is None
+    tables.number, tables.broken = 2, True
+    known.changed([here])
+    assert known.alone_s(pair[0], here) is None

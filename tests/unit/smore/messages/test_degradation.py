@@ -48,6 +48,7 @@ def place(**fields: object) -> PlaceTable:
         "training_on_training": floats(0.0, 0.1, 1.0, 1.1),
         "training_on_training_upper": floats(*[7.0] * 4),
         "measured_trainings": bytes([0, 1, 0, 0]),
+        "training_solo_s": floats(0.5, 0.25),
     }
     return PlaceTable(**(values | fields))  # type: ignore[arg-type]
 
@@ -96,7 +97,14 @@ def test_a_place_is_found_by_device_and_sharing_mode() -> None:
 
 def test_a_place_may_have_no_trainings() -> None:
     empty = place(
-        trainings=[], training=b"", training_upper=b"", function=b"", function_upper=b"", measured=b"", **NO_PAIRS
+        trainings=[],
+        training=b"",
+        training_upper=b"",
+        function=b"",
+        function_upper=b"",
+        measured=b"",
+        training_solo_s=b"",
+        **NO_PAIRS,
     )
 
     assert decode(encode(table(empty))).places == [empty]
@@ -111,6 +119,12 @@ def test_the_pairs_of_trainings_are_read_in_both_directions() -> None:
         TrainingPair(vgg, bert, 1.0, 7.0, False),
         TrainingPair(vgg, vgg, 1.1, 7.0, False),
     ]
+
+
+def test_trainings_are_timed_alone_except_in_a_table_of_an_earlier_release() -> None:
+    assert place().alone_s() == {"bert/cpu/training/4": 0.5, "vgg16/cpu/training/2": 0.25}
+    [earlier] = decode(encode(table(place(training_solo_s=b"")))).places
+    assert earlier.alone_s() == {}
 
 
 def test_a_place_may_have_no_measured_pair_of_trainings() -> None:
@@ -192,6 +206,8 @@ def test_a_matrix_of_another_size_or_with_what_is_no_degradation_is_refused(name
         ({"measured": bytes(5)}, "measured has 5 bytes"),
         ({"measured_trainings": bytes(5)}, "measured_trainings has 5 bytes, 4 are expected"),
         (NO_PAIRS | {"measured_trainings": bytes(4)}, "measured_trainings has 4 bytes, 0 are expected"),
+        ({"training_solo_s": floats(0.5)}, "training_solo_s has 8 bytes, 16 are expected"),
+        ({"training_solo_s": floats(0.5, math.nan)}, "training_solo_s holds"),
         ({"trainings": ["bert/cpu/training/4", "vgg16/cpu/training"]}, "'vgg16/cpu/training' in trainings"),
         ({"trainings": ["bert/cpu/training/4", "vgg16/cpu/function/2"]}, "model/size/training/batch"),
         ({"trainings": ["bert/cpu/training/4"] * 2}, "trainings names a workload twice"),
@@ -275,6 +291,7 @@ def test_a_reader_never_sees_a_mixture(redis_client: "redis.Redis") -> None:
                 solo_s=line,
                 usage_gain=line,
                 degradation=line,
+                training_solo_s=line,
                 **NO_PAIRS,
             ),
             version=version,

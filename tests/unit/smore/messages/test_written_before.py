@@ -124,7 +124,7 @@ REPORT = (
     b'"held_s":1.5,"guest":true,"held":0.75,"pair_loss":0.1,"pair_loss_low":0.05,"pair_loss_high":0.15,'
     b'"pair_windows":8}],'
     b'"quarantined":["p/f@2"],"duty":1.0,"closed":false,"closed_until":0.0,"strangers":[{"pid":5,"start":6,'
-    b'"memory_mib":2.0,"name":"x"}],"node":"n","address":"10.0.0.7","visible":"GPU-1","aged":["j"]}'
+    b'"memory_mib":2.0,"name":"x"}],"node":"n","address":"10.0.0.7","visible":"GPU-1","aged":["j"],"context_mib":472.5}'
 )
 EXECUTION = (
     b'{"version":1,"boot":"b","cold":true,"load_ms":{"import":1.5},"run_ms":2.5,"batch":2,"rows":3,"co":["p/g"],'

@@ -254,8 +254,10 @@ def test_a_standby_runner_only_where_there_is_room(stages: Any) -> None:
     stage.owed_mib = 0.0
     stage.upkeep()
     assert stage.standby() and stage.pool.status.memory_used_mib() == CONTEXT_MIB
+    assert stage.pool.status.context_mib() == CONTEXT_MIB, "assumed until one is measured"
     stage.look()
     assert stage.pool.status.memory_used_mib() == CONTEXT, "what a context takes is measured with the first"
+    assert stage.pool.status.context_mib() == CONTEXT
     # It becomes the load's own, which does not need room for two.
     stage.gpu.used_mib = 10_240.0 - 1100.0
     stage.look()
