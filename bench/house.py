@@ -11,8 +11,9 @@ Each figure is a count of findings that are not listed as exceptions:
   pyproject.toml.
 * ``fmt_skips``: comments that switch the formatter off.
 * ``dead_references`` in documents, comments and strings: a path, link or heading that does not exist; a name that its
-  module does not define (``path.py: name``, or the name ``in`` the path, both in backticks); a cross-reference in a docstring (``:class:`` and the like) that does not
-  resolve; a document outside the repository; an assumption that docs/paper.md does not list.
+  module does not define (``path.py: name``, or the name ``in`` the path, both in backticks); a cross-reference in a
+  docstring (``:class:`` and the like) that does not resolve; a document outside the repository; an assumption that
+  docs/paper.md does not list.
 * ``doubled_shapes``: classes with fields (msgspec, pydantic, dataclass, NamedTuple, TypedDict) in different modules with
   the same set of at least three field names; every class after the first counts. Files whose docstring says that they
   are generated repeat shapes on purpose and do not count.
