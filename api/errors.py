@@ -9,9 +9,9 @@ log has the rest, under the same ``request_id``.
 import errno
 import sys
 from asyncio import CancelledError
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Final, cast
 
 import orjson
 import redis
@@ -90,6 +90,11 @@ _MOST_MEMBER: Final = 256
 #: The member with the frames of a handler's own code.
 TRACEBACK: Final = "traceback"
 _MOST_ITEMS: Final = 32
+
+#: Where whoever has reached a limit reads all of them. Any key of the project with the scope ``read`` may.
+WHERE_LIMITS: Final = "GET /v1/projects shows the project's limits and what it uses; operators change them."
+#: How pydantic's messages begin that say what is expected.
+_SHOULD_BE: Final = "Input should be "
 
 #: code → HTTP status. A code that is not here is 400 for a caller's error, 500 for the platform's.
 STATUS: Mapping[str, int] = {
@@ -315,13 +320,53 @@ def _hidden(kind: type[SmoreError], request_id: str) -> Response:
 
 
 def _invalid(error: RequestValidationError, request_id: str) -> Response:
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
+    errors = error.errors()
+    if errors[0]["type"] == "json_invalid":
         return problem(status=400, code=Malformed.code, detail="The body is not JSON.", request_id=request_id)
+    paths = [_path(each, error.body) for each in errors]
+    # Each alternative of a union has an error of its own. The deepest path is that of the alternative that was meant.
+    path = paths[0]
+    for other in paths:
+        if other[: len(path)] == path:
+            path = other
+    messages = dict.fromkeys(str(each["msg"]) for each, at in zip(errors, paths, strict=True) if at == path)
+    field = _named(path) or str(errors[0]["loc"][0])
+    detail = f"{field}: {_alternatives(list(messages))}"
+    return problem(status=422, code="invalid_input", detail=detail, request_id=request_id, details={"field": field})
+
+
+def _path(error: Mapping[str, object], body: object) -> list[str | int]:
+    """
+    Where the value stands that an error of pydantic is about: names of fields and positions in lists. Of a union pydantic
+    names the alternative too, which the caller has not written.
+    """
     # The first element says where (body, query…); the others are the path inside it.
-    path = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
-    detail = f"{path}: {first['msg']}"
-    return problem(status=422, code="invalid_input", detail=detail, request_id=request_id, details={"field": path})
+    where, *parts = cast("tuple[str | int, ...]", error["loc"])
+    if where != "body":
+        return parts
+    path: list[str | int] = []
+    value = body
+    for position, part in enumerate(parts):
+        match value, part:
+            case dict(), _ if part in value:
+                value = value[part]
+            case list(), int() if part < len(value):
+                value = value[part]
+            case _ if error["type"] != "missing" or position < len(parts) - 1:
+                continue
+        path.append(part)
+    return path
+
+
+def _named(path: Sequence[str | int]) -> str:
+    """``steps[0].gpu``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def _alternatives(messages: Sequence[str]) -> str:
+    """What would do, of all alternatives of a union, in one sentence."""
+    first, *others = messages
+    return " or ".join([first, *(message.removeprefix(_SHOULD_BE) for message in others)])
 
 
 def _http(error: HTTPException, request_id: str) -> Response:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from api.deps import Gateway
+from api.errors import WHERE_LIMITS
 from smore.domain.errors import LimitReached
 from smore.domain.job import RESERVE, JobState
 from smore.domain.limits import NO_LIMITS, Limits
@@ -50,7 +51,10 @@ def check_limits(
     most = limits.jobs if limits.jobs is not None else default
     if len(jobs) >= most:
         raise LimitReached(
-            f"The project has reached its limit jobs ({most}).", field="jobs", limit=most, retry_after_s=_RETRY_S
+            f"The project has reached its limit jobs ({most}). {WHERE_LIMITS}",
+            field="jobs",
+            limit=most,
+            retry_after_s=_RETRY_S,
         )
     bound = limits.job_memory_mib
     if bound is None:
@@ -61,7 +65,7 @@ def check_limits(
     if used >= bound or used + _reserve(wanted_mib) > bound:
         raise LimitReached(
             f"The project has reached its limit job_memory_mib ({bound:.10g}): {used:.10g} MiB are kept for its"
-            " trainings.",
+            f" trainings. {WHERE_LIMITS}",
             field="job_memory_mib",
             limit=bound,
             retry_after_s=_RETRY_S,

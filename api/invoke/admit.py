@@ -16,7 +16,7 @@ from starlette.types import Scope as HttpScope
 
 from api.dates import FIRST_S, LAST_S, moment
 from api.deps import Gateway
-from api.errors import Ended
+from api.errors import WHERE_LIMITS, Ended
 from smore.domain.access import Scope
 from smore.domain.errors import (
     CallerError,
@@ -84,7 +84,7 @@ def admit(gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> Limits:
     most = limits.warm_memory_mib
     if most is not None and spec.profile.memory_mib > most:
         raise LimitReached(
-            f"The function needs {spec.profile.memory_mib:g} MiB and its project may keep {most:g} MiB warm.",
+            f"The function needs {spec.profile.memory_mib:g} MiB and its project may keep {most:g} MiB warm. {WHERE_LIMITS}",
             field="warm_memory_mib",
             limit=most,
             retry_after_s=DRAINING_S,
@@ -131,7 +131,7 @@ def limit_reached(limit: str, bound: float, after_us: int) -> LimitReached:
     """What the gate calls ``limit`` is ``bound`` and reached."""
     field = _LIMITS[limit]
     return LimitReached(
-        f"The project has reached its limit {field} ({bound:g}).",
+        f"The project has reached its limit {field} ({bound:g}). {WHERE_LIMITS}",
         field=field,
         limit=bound,
         retry_after_s=_after_s(after_us),

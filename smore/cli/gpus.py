@@ -6,7 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from smore.cli.terminal import Column, GpuName, Output, OutputOption, connected, list_alone, percent, say, show, tell
+from smore.cli.terminal import (
+    Column,
+    GpuName,
+    Output,
+    OutputOption,
+    YesOption,
+    asks,
+    confirm,
+    connected,
+    list_alone,
+    percent,
+    say,
+    show,
+    tell,
+)
 
 if TYPE_CHECKING:
     from smore_client import Client
@@ -101,17 +115,43 @@ def print_gpu(client: "Client", name: str, output: Output) -> None:
         tell(_in_force(gpu) if gpu is not None else "", gpu, output)
 
 
+def confirm_last(client: "Client", name: str, yes: bool) -> None:
+    """Ask in a terminal where no other GPU instance would take anything new."""
+    if asks(yes) and not any(gpu.id != name and not (gpu.paused or gpu.draining) for gpu in client.gpus()):
+        confirm(f"No GPU instance but {name} takes anything new: after this nothing is placed any more. Go on?", yes)
+
+
+def drain_gpu(client: "Client", name: str, yes: bool) -> None:
+    """What ``smore gpus drain`` and ``smore drain --gpu`` do."""
+    from smore_client import admin
+
+    confirm_last(client, name, yes)
+    client.carry(admin.drain_gpu(name))
+
+
 @app.command("pause")
-def pause(gpu: GpuName, output: OutputOption = Output.TABLE) -> None:
-    """Place nothing new on a GPU instance."""
+def pause(gpu: GpuName, yes: YesOption = False, output: OutputOption = Output.TABLE) -> None:
+    """Place nothing new on a GPU instance. What runs goes on, and what is loaded stays loaded."""
     with connected() as client:
+        confirm_last(client, gpu, yes)
         client.pause_gpu(gpu)
         print_gpu(client, gpu, output)
 
 
+@app.command("drain")
+def drain(gpu: GpuName, yes: YesOption = False, output: OutputOption = Output.TABLE) -> None:
+    """
+    Place nothing new on a GPU instance, and unload what idles there; `smore gpus` says "drained" when nothing is left.
+    """
+    with connected() as client:
+        drain_gpu(client, gpu, yes)
+        print_gpu(client, gpu, output)
+
+
+@app.command("undrain")
 @app.command("resume")
 def resume(gpu: GpuName, output: OutputOption = Output.TABLE) -> None:
-    """Place invocations on a GPU instance again."""
+    """Place invocations on a GPU instance again: end its pause and its drain."""
     with connected() as client:
         client.resume_gpu(gpu)
         print_gpu(client, gpu, output)

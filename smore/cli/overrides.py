@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from smore.cli.gpus import print_gpu
+from smore.cli.gpus import drain_gpu, print_gpu
 from smore.cli.names import functions, gpus
 from smore.cli.queues import print_in_force
 from smore.cli.terminal import (
@@ -48,10 +48,7 @@ def drain(
         confirm("Take nothing new any more, in all projects?", yes)
     with connected() as client:
         if gpu is not None:
-            if end:
-                client.resume_gpu(gpu)
-            else:
-                client.carry(admin.drain_gpu(gpu))
+            client.resume_gpu(gpu) if end else drain_gpu(client, gpu, yes)
             print_gpu(client, gpu, output)
         else:
             client.carry((admin.resume if end else admin.drain)(function, project=project))

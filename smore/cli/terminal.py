@@ -62,7 +62,7 @@ STYLES: Final = {
     **dict.fromkeys(("expired", "rejected", "cancelled", "warning", "stopping"), "yellow"),
     **dict.fromkeys(("failed", "lost", "broken"), "red"),
 }
-#: Code of the platform → what to do next. ``{function}`` and ``{id}`` are those of the answer.
+#: Code of the platform → what to do next. ``{function}``, ``{id}`` and ``{field}`` are those of the answer.
 _NEXT: Final[Mapping[str, str]] = {
     "slo_infeasible": "give it more time with --deadline-ms, or for good with `smore slo function NAME DEADLINE`",
     "deadline_expired": "`smore explain {id}` says where its time went",
@@ -71,8 +71,9 @@ _NEXT: Final[Mapping[str, str]] = {
     "invocation_not_found": "`smore ps` lists those that are known",
     "forbidden": "`smore keys create NAME --scope SCOPE` makes a key that may, with an operator's key",
     "queue_full": "send fewer at a time, or try again; `smore queues` shows what waits",
-    "limit_reached": "`smore projects` shows what the project may use; `smore projects limit` changes it",
-    "draining": "`smore queues resume` ends a drain of the platform, `smore queues resume NAME` that of a function",
+    "limit_reached": "`smore projects` shows the limit {field} and what is used of it; an operator changes it with"
+    " `smore projects limit`",
+    "draining": "`smore queues resume --all` ends a drain of the platform, `smore queues resume NAME` that of a function",
     "no_leader": "`smore health` says which process is missing",
     "storage_full": "free space on the platform's disk, or delete functions that nobody calls",
 }
@@ -112,7 +113,8 @@ def problem(error: "ClientError") -> str:
     if (earliest_ms := error.body.get("earliest_deadline_ms")) is not None:
         lines.append(f"the earliest deadline that would be met: {earliest_ms} ms")
     if step := _key_sent() if error.status == 401 else _next_step(error.code, error.body):
-        lines.append(f"next: {step}")
+        later = f", or try again in {error.retry_after_s:g} s" if error.status == 429 and error.retry_after_s else ""
+        lines.append(f"next: {step}{later}")
     if verbose.get():
         lines.append(json.dumps(error.body, indent=2))
     return "\n".join(lines)
@@ -140,9 +142,14 @@ def _next_step(code: str, body: Mapping[str, Any]) -> str:
         return ""
 
 
+def asks(yes: bool) -> bool:
+    """Whether a command asks before it changes something: in a terminal, unless ``yes``."""
+    return not yes and sys.stdin.isatty()
+
+
 def confirm(question: str, yes: bool) -> None:
     """Ask in a terminal, unless ``yes``; end the command with exit code 1 where the answer is no."""
-    if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
+    if asks(yes) and not typer.confirm(question, err=True):
         fail("nothing was changed")
 
 

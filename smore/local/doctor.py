@@ -47,6 +47,8 @@ def site(config: Settings | None = None) -> Site:
         processes={process.name: process.pid for process in local.status(config.home) if process.pid is not None},
         killed=killed,
         ends=local.ends(config.home) if endpoints is not None else {},
+        gateway_url=endpoints.gateway_url if endpoints is not None else None,
+        instance=endpoints.instance if endpoints is not None else "",
     )
 
 
@@ -421,6 +423,25 @@ def outlook(size: "Size", kept: PostgresSettings, free: float | None) -> Finding
     return ok("history size", f"{text}; retention ends its growth in {when:.1f} days at {level / gib:.2f} GiB ({what})")
 
 
+def _gateway(place: Site) -> Iterator[Finding]:
+    if place.gateway_url is None:
+        return
+    from smore import local
+
+    where = f"{place.gateway_url}, of the platform in {place.config.home.resolve()}"
+    match local.answering_instance(place.gateway_url):
+        case None:
+            yield broken("gateway", f"no answer from {where}", "`smore logs gateway` says why it does not serve")
+        case place.instance:
+            yield ok("gateway", where)
+        case _:
+            yield broken(
+                "gateway",
+                f"another platform answers at {where}",
+                "end that platform, or `smore down`, then `smore up` with another SMORE_API__PORT",
+            )
+
+
 def _supervisor(place: Site) -> Iterator[Finding]:
     if place.killed is not None:
         text = f"process {place.killed} was killed: its processes go on, and none that ends is restarted"
@@ -545,4 +566,16 @@ def _settings(place: Site) -> Iterator[Finding]:
         yield ok("settings", f"{len([name for name in os.environ if name.startswith(PREFIX)])} from the environment")
 
 
-_OF_PLACE: Final = (_supervisor, _ends, _settings, _postgres, _versions, _descriptors, _kernel, _disk, _key, nvml)
+_OF_PLACE: Final = (
+    _gateway,
+    _supervisor,
+    _ends,
+    _settings,
+    _postgres,
+    _versions,
+    _descriptors,
+    _kernel,
+    _disk,
+    _key,
+    nvml,
+)

@@ -36,7 +36,8 @@ class Site:
 
     ``redis_url`` and ``postgres_url``: None = the platform does not run here and no setting names them. ``processes``:
     pids of the platform's processes on this machine, by name. ``killed``: the pid of a supervisor that was killed.
-    ``ends``: of processes that ended unasked, by name.
+    ``ends``: of processes that ended unasked, by name. ``gateway_url`` and ``instance``: the platform of the folder
+    ``config.home``, where it runs; its gateway answers with this id.
     ``root``: the folder of the kernel's files.
     """
 
@@ -47,6 +48,8 @@ class Site:
     killed: int | None = None
     ends: Mapping[str, "End"] = field(default_factory=dict)
     root: Path = Path("/")
+    gateway_url: str | None = None
+    instance: str = ""
 
     def has(self, path: str) -> bool:
         return (self.root / path).exists()

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from smore.local import embedded, ports, supervision
 from smore.local.layout import (
@@ -601,6 +602,13 @@ def _asked(host: str, port: int, path: str) -> dict[str, Any] | None:
     finally:
         connection.close()
     return body if isinstance(body, dict) else {}
+
+
+def answering_instance(url: str) -> str | None:
+    """The id of the installation whose gateway answers at a URL, "" = the answer has none; None = no answer came."""
+    parts = urlsplit(url)
+    answer = _asked(parts.hostname or "", parts.port or 80, "/healthz")
+    return None if answer is None else str(answer.get("instance", ""))
 
 
 def _missing(answer: dict[str, Any] | None, gpus: set[str]) -> str:

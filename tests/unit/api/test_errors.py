@@ -9,8 +9,10 @@ import psycopg
 import pytest
 import redis
 import structlog
+from fastapi.exceptions import RequestValidationError
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 
@@ -18,6 +20,7 @@ from api.dates import moment
 from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
 from api.invoke.admit import earliest, refusal
 from api.invoke.response import Run, server_timing, settled
+from api.schemas.jobs import JobBody
 from smore.domain import errors
 from smore.domain.errors import (
     CallerError,
@@ -182,6 +185,29 @@ def test_failures_by_cause() -> None:
     assert outcome("failed", "timed_out") == (504, "timed_out")
     assert outcome("expired", "deadline_expired") == (504, "deadline_expired")
     assert outcome("rejected", "infeasible") == (429, "slo_infeasible")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "detail"),
+    [
+        ({"duration": [2]}, "duration", "Input should be a valid number or a valid string"),
+        ({"grace": {}}, "grace", "Input should be a valid number or a valid string"),
+        ({"env": {"A": {"secret": 3}}}, "env.A.secret", "Input should be a valid string"),
+        ({"env": {"A": {}}}, "env.A.secret", "Field required"),
+        ({"env": {"A": 3}}, "env.A", "Input should be a valid string or a valid dictionary"),
+        ({"argv": ["a", 1], "grace": []}, "argv[1]", "Input should be a valid string"),
+        ({"argv": None}, "argv", "Input should be a valid list"),
+    ],
+)
+def test_a_field_is_named_as_the_caller_wrote_it(wrong: dict[str, object], field: str, detail: str) -> None:
+    body = {"name": "night", "argv": ["a"], **wrong}
+    with pytest.raises(ValidationError) as refused:
+        JobBody.model_validate(body)
+    # As FastAPI raises it.
+    errors = [{**error, "loc": ("body", *error["loc"])} for error in refused.value.errors()]
+    status, shown, _ = document(RequestValidationError(errors, body=body))
+    assert (status, shown["field"]) == (422, field)
+    assert str(shown["detail"]).startswith(f"{field}: {detail}")
 
 
 RUN = Run(id="i", function="echo", revision=2)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import smore_client
-from smore.cli.terminal import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from smore.cli.terminal import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, problem
 from smore_client import transport
 from tests.support.cli import PROBLEM, Serve, serve, smore
 
@@ -63,9 +63,20 @@ class TestExitCodes:
                 "The key of SMORE_API_KEY was sent to http://there, which does not know it",
             ),
             (
-                (429, {"detail": "Full.", "code": "limit_reached"}),
+                (429, {"detail": "Full.", "code": "limit_reached", "field": "depth"}),
                 "sk",
-                "`smore projects` shows what the project may use",
+                "`smore projects` shows the limit depth and what is used of it; an operator changes it",
+            ),
+            # This limit is none of the project's.
+            (
+                (429, {"detail": "As many follow logs here as may.", "code": "limit_reached"}),
+                "sk",
+                "(limit_reached, 429)\n",
+            ),
+            (
+                (503, {"detail": "No.", "code": "draining"}),
+                "sk",
+                "`smore queues resume --all` ends a drain of the platform",
             ),
         ],
     )
@@ -83,6 +94,10 @@ class TestExitCodes:
         serve().answers["GET /v1/gpus"] = answer
         assert smore("gpus") == EXIT_FAILED
         assert said in capsys.readouterr().err
+
+    def test_when_to_try_again_is_said(self) -> None:
+        refused = smore_client.ApiError(429, "limit_reached", "Full.", {"field": "depth"}, 7.0)
+        assert problem(refused).endswith("with `smore projects limit`, or try again in 7 s")
 
     @pytest.mark.parametrize(
         "arguments", [("invoke", "f", "--input", "{"), ("invoke",), ("gpus", "-o", "xml"), ("nothing",)]

@@ -31,6 +31,8 @@ Q = "/v1/queues"
         (("queues", "pause", "--all"), f"POST {Q}/pause", {}),
         (("queues", "resume", "--all"), f"POST {Q}/resume", {}),
         (("gpus", "pause", "g"), "POST /v1/gpus/g/pause", {}),
+        (("gpus", "drain", "g"), "POST /v1/gpus/g/drain", {}),
+        (("gpus", "undrain", "g"), "POST /v1/gpus/g/resume", {}),
         (("gpus", "allow", "g", "7"), "POST /v1/gpus/g/allow", {"pid": 7}),
         (("gpus", "protect", "g", "7"), "POST /v1/gpus/g/protect", {"pid": 7}),
         (("slo", "job", "j", "0.05"), "PUT /v1/jobs/j/slo", {"budget": 0.05}),
@@ -112,6 +114,24 @@ def test_what_concerns_everything_asks_in_a_terminal(
     platform.answers[f"GET {Q}"] = (200, {"queues": []})
     assert smore(*arguments, "--yes") == 0
     assert len(platform.asked) == 2
+
+
+@pytest.mark.parametrize("arguments", [("gpus", "drain", "g"), ("drain", "--gpu", "g"), ("gpus", "pause", "g")])
+def test_the_last_gpu_instance_that_takes_anything_asks_in_a_terminal(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    platform = serve()
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
+    platform.answers[f"POST /v1/gpus/g/{'pause' if 'pause' in arguments else 'drain'}"] = (204, {})
+    for others in ([], [{"id": "h", "draining": True}, {"id": "i", "paused": True}]):
+        platform.answers["GET /v1/gpus"] = (200, {"gpus": [{"id": "g"}, *others]})
+        assert smore(*arguments) == EXIT_FAILED
+        assert all(question.startswith("GET") for question, _ in platform.asked)
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": [{"id": "g"}, {"id": "h"}]})
+    assert smore(*arguments) == 0
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": [{"id": "g"}]})
+    assert smore(*arguments, "--yes") == 0
 
 
 def test_a_pin_to_what_is_away_is_said(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from smore.local import ports
+from smore.local import doctor, ports
 from smore.local.embedded import StartFailed
+from smore.local.findings import Finding, Site, Verdict
 from smore.local.layout import Process
 from smore.local.machine import _await_ready
 from smore.local.supervision import ProcessStatus
 from smore.process.instance import instance_id
+from smore.process.settings import Settings
 
 
 class Supervised:
@@ -126,3 +128,26 @@ def test_a_block_of_ports_that_is_taken_is_passed_over(gateway: Answers) -> None
     first = ports.free_block("127.0.0.1", taken - 1, 3, ())
     assert first > taken and (first - taken + 1) % 3 == 0
     assert ports.free_block("127.0.0.1", first, 3, {first + 1}) > first + 1, "the gateway's own port stays free"
+
+
+def test_the_doctor_names_the_folder_and_the_url_of_the_platform_that_answers(gateway: Answers, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{gateway.server_port}"
+    place = Site(
+        config=Settings(home=tmp_path),
+        redis_url=None,
+        postgres_url=None,
+        processes={},
+        gateway_url=url,
+        instance="own",
+    )
+
+    def looked(place: Site) -> Finding:
+        (finding,) = (each for each in doctor.examine(place) if each.name == "gateway")
+        return finding
+
+    gateway.left = [(200, {"status": "ok", "instance": "own"})]
+    assert (looked(place).verdict, looked(place).found) == (Verdict.OK, f"{url}, of the platform in {tmp_path}")
+    gateway.left = [(200, {"status": "ok", "instance": "stranger"})]
+    assert (looked(place).verdict, "another platform answers" in looked(place).found) == (Verdict.BROKEN, True)
+    silent = looked(replace(place, gateway_url=f"http://127.0.0.1:{ports.free_block('127.0.0.1', 20_000, 1, ())}"))
+    assert (silent.verdict, silent.fix) == (Verdict.BROKEN, "`smore logs gateway` says why it does not serve")
