@@ -132,7 +132,9 @@ class World:
         """
         spec = self.specs[start.id]
         assert start.id not in self.running
-        assert len(set(start.gpus)) == len(start.gpus) == spec.size
+        assert len(set(start.gpus)) == len(start.gpus)
+        elastic = SETTINGS[start.reasons.setting].elastic
+        assert len(start.gpus) in (spec.speeds if elastic and spec.speeds else (spec.size,))
         on = {name: [id_ for id_, (_, names) in self.running.items() if name in names] for name in start.gpus}
         assert {id_ for ids in on.values() for id_ in ids} == {one.id for one in start.beside}
         for name, ids in on.items():
@@ -152,7 +154,7 @@ class World:
             assert len({(gpu.device, gpu.mig) for gpu in seen}) == 1
             assert spec.device in ("", seen[0].device)
             assert len(seen) == 1 or not seen[0].mig
-        held[spec.project] += spec.size
+        held[spec.project] += len(start.gpus)
         limit = self.limits.get(spec.project)
         assert limit is None or limit.gpus is None or held[spec.project] <= limit.gpus
         self.running[start.id] = start.attempt, start.gpus
@@ -176,9 +178,10 @@ class World:
                     restarts=number % 4,
                     share=(1.0, 1.0, 0.6, 0.0)[number // 3 % 4],
                     workload="aabx"[number // 12 % 4],
+                    speeds={1: 1.0, 2: 1.9, 4: 3.5} if number % 2 else {},
                 )
                 if number % 11 == 0:
-                    spec = replace(spec, gpus=(gpu.gpu,))
+                    spec = replace(spec, gpus=(gpu.gpu,), speeds={})
                 self.specs[spec.id] = spec
                 self.tell(JobSubmitted(spec=spec, submitted_at=self.now))
             case "end" | "fail" if running:

@@ -4,7 +4,8 @@ The rule for trainings: which job starts where and when.
 A round tries the jobs that wait in their order (``order.py``) and starts what fits (``fleet.py``: whole or not at all),
 on free GPU instances, else beside another job where that is better for both (``sharing.py``).
 For whoever is first by patience or by an operator's order, GPU instances are kept (``plan.py``). Settings that preempt
-first stop running jobs that are behind others in the order; only the simulator runs those.
+first stop running jobs that are behind others in the order (``preemption.py``) or are to run on another number of GPU
+instances (``elastic.py``); only the simulator runs those.
 """
 
 from collections import Counter
@@ -26,6 +27,7 @@ from scheduler.policy.jobs.decisions import (
     Stop,
     TrialAnswered,
 )
+from scheduler.policy.jobs.elastic import looks_at, resized
 from scheduler.policy.jobs.events import (
     AttemptOver,
     Ended,
@@ -88,7 +90,8 @@ class JobPolicy:
         self._moves = 0
         #: Whether who must stop could have changed since the last look.
         self._unlooked = False
-        #: When a running job comes into the second queue.
+        #: When it is looked again though nothing has happened: a running job comes into the second queue, or the interval
+        #: of a setting that chooses numbers of GPU instances is over.
         self._crosses_at = inf
 
     def decide(self, now: float, events: Sequence[Event]) -> JobRound:
@@ -289,7 +292,7 @@ class JobPolicy:
         if event.slowdown - 1 > job.spec.share:
             worst = max(job.beside, key=lambda id_: (job.beside[id_].expected, id_))
             self.pairs.note_worse(job.device, job.spec.workload, self.jobs[worst].spec.workload)
-        job.measured = max(1.0, event.slowdown / job.parts.factor)
+        job.measured = max(1.0, event.slowdown / job.factor)
 
     def _over(self, at: float, event: AttemptOver, decisions: list[Decision]) -> None:
         job = self.jobs.get(event.id)
@@ -350,9 +353,9 @@ class JobPolicy:
         self._unlooked |= at >= self._crosses_at
         if self._knobs.preemptive and self._unlooked and self._look_at(at) <= at:
             self._unlooked = False
-            for job in losers(self._knobs, self.fleet, self.queue, self.jobs, self.lengths, self.places.keys, at):
+            for job in self._stopped_for_others(at):
                 job.phase, job.ended_as = Phase.STOPPING, Ended.PREEMPTED
-                message = "Jobs before it in the order need its GPU instances."
+                message = "Other jobs need its GPU instances, or it goes on with another number of them."
                 decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
         self.places.check()
         self._begin(at)
@@ -360,6 +363,8 @@ class JobPolicy:
         for place, job in enumerate(self.queue, 1):
             if not self.fleet.free and not (shares and any(pool.half for pool in self.fleet.pools.values())):
                 break
+            if self._knobs.elastic and not job.allotted:
+                continue
             gpus = self.places.gpus_for(job, at) if self.fleet.free else None
             shared = self.places.hosts_for(job, at, self._wait_s) if gpus is None and shares else None
             if shared is not None:
@@ -376,6 +381,12 @@ class JobPolicy:
                     break
                 if self.places.kept is not kept:
                     self.partners.begin()
+
+    def _stopped_for_others(self, at: float) -> list[Job]:
+        knobs, fleet, keys = self._knobs, self.fleet, self.places.keys
+        if knobs.elastic:
+            return resized(knobs, fleet, self.projects, self.queue, self.jobs, keys, at)
+        return losers(knobs, fleet, self.queue, self.jobs, self.lengths, keys, at)
 
     def _begin(self, at: float) -> None:
         """Nothing that was counted for those that might share is true any more."""
@@ -436,7 +447,9 @@ class JobPolicy:
     def _wake_at(self, at: float) -> float:
         resting = self._resting[0][0] if self._resting else inf
         look_at = inf
-        if self._knobs.preemptive and self.queue:
+        if self._knobs.elastic and self.jobs:
+            self._crosses_at = look_at = looks_at(self._knobs, at)
+        elif self._knobs.preemptive and self.queue:
             self._crosses_at = crosses_at(self._knobs, self.jobs.values(), at)
             look_at = self._look_at(at if self._unlooked else self._crosses_at)
         return min(resting, self.queue.next_due(), look_at)

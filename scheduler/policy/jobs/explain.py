@@ -220,8 +220,9 @@ def _because(knobs: JobKnobs, fleet: Fleet, parts: MicroBatches, best: Candidate
             )
         case PairRefusal.LITTLE:
             return (
-                f"together they would do {best.gain:.2f} times the work of one, {knobs.least_gain:g} are asked for, and it"
-                f" is not short enough to be through within {100 * knobs.short_part:.0f} % of its wait"
+                f"together they would do {best.gain:.2f} times the work of one, {knobs.least_gain:g} are asked for"
+                f" ({knobs.least_gain_alike:g} where nobody would do more with either), and it is not short enough to be"
+                f" through within {100 * knobs.short_part:.0f} % of its wait"
             )
         case PairRefusal.WAITING:
             return "on average both would end later than if it waited"

@@ -29,11 +29,12 @@ class Job:
     A job that is not over. ``attempt``: the last that was placed; ``gpus`` it is on since ``since_at``; ``queued_at``:
     since when it waits; times before that are in ``waited_s`` and ``ran_s``. ``told``: what was left of it when each
     source was first asked, and the time that it had run then. ``beside``: what each job costs it with which it shares
-    GPU instances. Times that a length is made of (what it has run, what is left) are those alone, so what it lost to
-    others (``lost_s`` until ``slowed_at``) does not count as run.
+    GPU instances. Times that a length is made of (what it has run, what is left) are those alone on the number of GPU
+    instances that it asks for, so what it lost to others (``lost_s`` until ``slowed_at``) does not count as run.
     """
 
     __slots__ = (
+        "allotted",
         "attempt",
         "beside",
         "device",
@@ -86,13 +87,20 @@ class Job:
         self.withdrawn = False
         #: How its attempt is over by a decision of the rule; None = as it is reported.
         self.ended_as: Ended | None = None
+        #: How many GPU instances an elastic setting gives it; 0 = none for now, or the setting is not elastic.
+        self.allotted = 0
         self.needs = self._needs()
         #: What is left of it as it waits; kept by whoever orders the queue.
         self.length = Length(0.0, 0.0, Source.ASSUMED)
 
     def _needs(self) -> Needs:
         spec = self.spec
-        return Needs(spec.size, spec.gpus, spec.device, spec.memory_mib, self.home)
+        return Needs(self.allotted or spec.size, spec.gpus, spec.device, spec.memory_mib, self.home)
+
+    def allot(self, number: int) -> None:
+        """An elastic setting gives it so many GPU instances from its next start on, 0 = none for now."""
+        self.allotted = number
+        self.needs = self._needs()
 
     def bind(self, home: str) -> None:
         """Its checkpoint is on the node ``home``, '' = everywhere."""
@@ -120,7 +128,12 @@ class Job:
     @property
     def slowdown(self) -> float:
         """How many times longer than alone an iteration takes now."""
-        return self.parts.factor * self.besides
+        return self.factor * self.besides
+
+    @property
+    def factor(self) -> float:
+        """Of that, what its micro-batches and the number of its GPU instances make of it; below 1 on more than it asked for."""
+        return self.parts.factor / self.spec.speeds.get(len(self.gpus), 1.0)
 
     @property
     def besides(self) -> float:
@@ -131,7 +144,7 @@ class Job:
 
     def _lost_s(self, at: float) -> float:
         slowdown = self.slowdown if self.gpus else 1.0
-        return self.lost_s + ((at - self.slowed_at) * (1.0 - 1.0 / slowdown) if slowdown > 1.0 else 0.0)
+        return self.lost_s + ((at - self.slowed_at) * (1.0 - 1.0 / slowdown) if slowdown != 1.0 else 0.0)
 
     def settle(self, at: float) -> None:
         """Its slowdown is about to change."""
@@ -142,7 +155,7 @@ class Job:
         expected = self.beside[id_].expected
         if self.measured:
             expected *= self.measured / max(slowdown.expected for slowdown in self.beside.values())
-        return self.parts.factor * expected
+        return self.factor * expected
 
     def left(self, lengths: Lengths, at: float, device: str = "") -> Length:
         """What is left of it on ``device`` ('' = where it is, else the fastest)."""
@@ -183,7 +196,7 @@ def end_at(
         return at
     left = lefts.get(job.spec.id) or job.left(lengths, at)
     left_s = left.most_s if most else left.expected_s
-    if not job.beside and job.parts.factor == 1.0:
+    if not job.beside and job.factor == 1.0:
         return at + left_s
     others = []
     for id_ in job.beside:
@@ -191,8 +204,8 @@ def end_at(
         other_s = 0.0
         if other.phase is not Phase.STOPPING:
             other_s = (lefts.get(id_) or other.left(lengths, at)).expected_s * other.slowdown
-        others.append((other_s, job.beside_at(id_) / job.parts.factor))
-    return at + end_beside(left_s * job.parts.factor, others)
+        others.append((other_s, job.beside_at(id_) / job.factor))
+    return at + end_beside(left_s * job.factor, others)
 
 
 class Ends:

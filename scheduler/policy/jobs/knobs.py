@@ -62,8 +62,11 @@ class JobKnobs:
     preemptive            running jobs are stopped for others; needs a checkpoint at any moment         bool
     look_s                time between two looks at who must stop, 0 = whenever something has changed   >= 0
     attained_gpu_s        GPU time from which on a job is in the second queue of the order ``attained``  > 0
+    elastic               the rule chooses each job's number of GPU instances; needs ``preemptive``     bool
+    change_s              what another number of GPU instances costs a job that has run before          >= 0
     sharing               beside whom a job may start, where both owners allow it                       Sharing
     least_gain            work that two do together that share a GPU instance, of what one does alone   >= 1
+    least_gain_alike      the same where no workload that is here would do more with either             1..least_gain
     short_part            a newcomer may gain less that is through within this part of its wait         >= 0
     spare_part            of the memory that stays free where two share                                 0..1
     back_off_s            pause before the first restart; each further one is twice as long             >= 0
@@ -82,8 +85,11 @@ class JobKnobs:
     preemptive: bool = False
     look_s: float = 0.0
     attained_gpu_s: float = 8 * HOUR_S
+    elastic: bool = False
+    change_s: float = 30.0
     sharing: Sharing = Sharing.GAIN
     least_gain: float = 1.2
+    least_gain_alike: float = 1.1
     short_part: float = 0.1
     spare_part: float = 0.05
     back_off_s: float = 10.0
@@ -98,8 +104,11 @@ class JobKnobs:
             ("patience_most_s", self.patience_most_s >= 0),
             ("look_s", 0 <= self.look_s < inf),
             ("attained_gpu_s", self.attained_gpu_s > 0),
+            ("elastic", not self.elastic or (self.preemptive and self.look_s > 0)),
+            ("change_s", 0 <= self.change_s < inf),
             ("sharing", self.sharing is Sharing.NONE or not self.preemptive),
             ("least_gain", 1 <= self.least_gain < inf),
+            ("least_gain_alike", 1 <= self.least_gain_alike <= self.least_gain),
             ("short_part", 0 <= self.short_part < inf),
             ("spare_part", 0 <= self.spare_part < 1),
             ("back_off_s", 0 <= self.back_off_s < inf),
@@ -116,7 +125,8 @@ _PLAIN: Final = replace(_SMORE, patience_s=inf, patience_most_s=inf, sharing=Sha
 
 #: Named settings. Without patience a baseline is what its publication says. ``tiresias`` with two queues looks as often
 #: as its authors' scheduler; ``srsf`` looks whenever a job comes or ends. ``sjf-ffs`` and ``sjf-bsbf`` are those of one
-#: publication: first fit sharing, and best sharing benefit first.
+#: publication: first fit sharing, and best sharing benefit first. ``pollux-style`` is in the style of Pollux, not Pollux
+#: itself: it changes numbers of GPU instances alone, not batch sizes, at the authors' interval and with their cost.
 SETTINGS: Final[Mapping[str, JobKnobs]] = {
     knobs.name: knobs
     for knobs in (
@@ -128,6 +138,7 @@ SETTINGS: Final[Mapping[str, JobKnobs]] = {
         replace(_PLAIN, name="sjf-bsbf", sharing=Sharing.PAIR),
         replace(_PLAIN, name="srsf", order=JobOrder.REMAINING_GPUS, preemptive=True),
         replace(_PLAIN, name="tiresias", order=JobOrder.ATTAINED, preemptive=True, look_s=120.0),
+        replace(_PLAIN, name="pollux-style", order=JobOrder.ARRIVAL, preemptive=True, look_s=60.0, elastic=True),
     )
 }
 

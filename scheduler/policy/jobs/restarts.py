@@ -28,7 +28,9 @@ def after(knobs: JobKnobs, ended: Ended, lasted_s: float, allowed: int, restarts
     if ended in (Ended.SUCCEEDED, Ended.STOPPED):
         return Verdict(ended, 0.0, restarts, short_ends, f"The job {ended}.")
     if ended is Ended.PREEMPTED:
-        return Verdict(None, 0.0, restarts, short_ends, "It was stopped for a job before it in the order.")
+        return Verdict(
+            None, 0.0, restarts, short_ends, "The setting stopped it; it goes on when it has GPU instances again."
+        )
     if ended is Ended.OUTGROWN:
         message = "It took more memory than was said of it; it is started again with what it took, and alone."
         return Verdict(None, 0.0, restarts, short_ends, message)

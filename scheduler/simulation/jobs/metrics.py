@@ -20,7 +20,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "gpu_share": "GPU time held by a job or two, of all until the last end",
     "failed": "jobs that did not succeed",
     "restarts": "attempts after the first for each job, those after a preemption included",
-    "preemptions": "jobs stopped for others, for each job",
+    "preemptions": "jobs stopped for others or for another number of GPU instances, for each job",
     "guests": "attempts that started beside another job, for each job",
 }
 
@@ -51,7 +51,7 @@ def figures(result: JobResult) -> dict[str, float]:
     completion, alone = (ended - submitted) / 3600.0, np.array(result.alone_s) / 3600.0
     wait = np.maximum(0.0, completion - on / 3600.0)
     makespan = float(ended.max() - submitted.min()) / 3600.0
-    held = float((np.array(result.gpus) * on).sum() - result.shared_s) / 3600.0
+    held = float(np.array(result.gpu_s).sum() - result.shared_s) / 3600.0
     n = len(completion)
     return {
         "jct": float(completion.mean()),

@@ -7,7 +7,8 @@ that contradicts the world (a GPU instance taken twice, a part of a gang) raises
 :class:`~scheduler.simulation.result.Inconsistent`. The same world, jobs, seed and rule give the same result.
 
 Two jobs on a GPU instance are as slow as the interference model says, each gang as its slowest rank, while both run. With
-wrong predictions (``noise``) the rule hears after a minute how slow they really are.
+wrong predictions (``noise``) the rule hears after a minute how slow they really are. A setting that chooses numbers of GPU
+instances (``elastic``) may start a job on another number than it asks for; its speed there is that of ``speeds.py``.
 
 Simulated: gangs, pairs, nodes that fail and come back, attempts that fail, restarts from checkpoints, wrong lengths. Not: what
 functions cost trainings, how long a start takes, networks, checkpoints that are on one node alone.
@@ -48,6 +49,7 @@ from scheduler.policy.jobs.events import (
 from scheduler.policy.jobs.fleet import TENANTS
 from scheduler.policy.jobs.knobs import JobKnobs
 from scheduler.policy.jobs.spec import JobSpec
+from scheduler.simulation.jobs.speeds import speeds
 from scheduler.simulation.jobs.traces import HOUR_S, SimulatedJob
 from scheduler.simulation.jobs.world import DAY_S, JobWorld
 from scheduler.simulation.result import Inconsistent
@@ -82,16 +84,19 @@ class Happening(IntEnum):
 @dataclass(slots=True)
 class _State:
     """
-    A job in the run: ``done_s`` of its seconds are in its last checkpoint, ``on_s`` it has held GPU instances;
-    ``attempt`` runs on ``gpus`` since ``since``, goes on from ``resumed`` and is over at ``over_at`` as ``ended``, after
-    ``to_do_s`` of its seconds. Of these it had done ``did_s`` at ``paced_at``; since then it takes ``rate`` times as long as
-    alone.
+    A job in the run: ``done_s`` of its seconds are in its last checkpoint, ``on_s`` it has held GPU instances, for
+    ``more_gpu_s`` more GPU time than with the number that it asks for. ``attempt`` runs on ``gpus`` since ``since``, goes on
+    from ``resumed`` and is over at ``over_at`` as ``ended``, after ``to_do_s`` of its seconds. Of these it had done ``did_s``
+    at ``paced_at``; since then it takes ``rate`` times as long as alone on the number that it asks for. The next attempt goes
+    on ``resume_s`` after its start.
     """
 
     job: SimulatedJob
     spec: JobSpec
     done_s: float = 0.0
     on_s: float = 0.0
+    more_gpu_s: float = 0.0
+    resume_s: float = 0.0
     attempt: int = 0
     gpus: tuple[str, ...] = ()
     since: float = 0.0
@@ -111,7 +116,7 @@ class _State:
 class JobResult:
     """
     Of each job, in order of arrival: when it came, first started and ended (seconds from the first arrival), the time that
-    it held GPU instances, its length alone, its GPUs, whether it succeeded, and its attempts. ``size``: GPU instances of
+    it held GPU instances, the GPU time of these, its length alone, whether it succeeded, and its attempts. ``size``: GPU instances of
     the cluster; ``preempted`` stops in all; ``guests``: attempts that started beside another job; ``shared_s``: GPU time
     that two jobs held; ``policy_s`` of the processor in the rule.
     """
@@ -121,7 +126,7 @@ class JobResult:
     end_s: list[float] = field(default_factory=list)
     on_s: list[float] = field(default_factory=list)
     alone_s: list[float] = field(default_factory=list)
-    gpus: list[int] = field(default_factory=list)
+    gpu_s: list[float] = field(default_factory=list)
     succeeded: list[bool] = field(default_factory=list)
     attempts: list[int] = field(default_factory=list)
     size: int = 0
@@ -133,12 +138,12 @@ class JobResult:
 
 def simulate_jobs(world: JobWorld, jobs: Sequence[SimulatedJob], knobs: JobKnobs, *, seed: int) -> JobResult:
     """Run a setting over jobs. Raises Inconsistent."""
-    return _Run(world, jobs, JobPolicy(knobs), seed).run()
+    return _Run(world, jobs, knobs, seed).run()
 
 
 class _Run:
-    def __init__(self, world: JobWorld, jobs: Sequence[SimulatedJob], policy: JobPolicy, seed: int) -> None:
-        self._world, self._policy = world, policy
+    def __init__(self, world: JobWorld, jobs: Sequence[SimulatedJob], knobs: JobKnobs, seed: int) -> None:
+        self._world, self._knobs, self._policy = world, knobs, JobPolicy(knobs)
         # Draws of their own for each purpose and job, so that all rules meet the same ones.
         self._seed = seed
         errors = Random(f"lengths {seed}")
@@ -175,6 +180,7 @@ class _Run:
         common = {"id": job.id, "project": job.project, "name": job.model, "count": job.gpus}
         common |= {"memory_mib": job.memory_mib, "share": self._world.share}
         common |= {"workload": self._world.interference.workload(job) if self._world.share else ""}
+        common |= {"speeds": speeds(job.model, job.gpus) if self._knobs.elastic else {}}
         if self._world.lengths:
             seconds = job.seconds * exp(self._world.lengths * error)
             return JobSpec(**common, restarts=self._world.restarts, duration_s=seconds)  # type: ignore[arg-type]
@@ -309,12 +315,13 @@ class _Run:
     def _pace(self, state: _State, now: float) -> None:
         """Who is beside it has changed: it runs at another speed from now on."""
         state.did_s, state.paced_at = self._did(state, now), now
-        workload = state.spec.workload
-        state.rate = max((self._slowdowns[workload, other.spec.workload] for other in self._beside(state)), default=1.0)
+        workload, speed = state.spec.workload, state.spec.speeds.get(len(state.gpus), 1.0)
+        slowdowns = [self._slowdowns[workload, other.spec.workload] for other in self._beside(state)]
+        state.rate = max(slowdowns, default=1.0) / speed
         if state.resumed < inf:
             state.over_at = max(now, state.resumed) + (state.to_do_s - state.did_s) * state.rate
             self._push(state.over_at, Happening.OVER, (state.job.id, state.attempt))
-        if self._world.noise and state.rate > 1:
+        if self._world.noise and slowdowns and state.rate > 1:
             self._push(now + MEASURED_S, Happening.MEASURED, (state.job.id, state.attempt))
 
     def _did(self, state: _State, now: float) -> float:
@@ -335,11 +342,14 @@ class _Run:
             state.done_s = self._done(state, now)
         elif ended is not Ended.SUCCEEDED:
             state.done_s = self._kept(state, now)
+        changes = self._knobs.elastic and ended is Ended.PREEMPTED
+        state.resume_s = self._knobs.change_s if changes else self._world.resume_s
         beside = self._beside(state)
         for gpu in state.gpus:
             self._holders[gpu].remove(state.job.id)
             self._shared_s += now - self._two_since.pop(gpu, now)
         state.on_s += now - state.since
+        state.more_gpu_s += (len(state.gpus) - state.job.gpus) * (now - state.since)
         state.gpus, state.over_at, state.rate = (), inf, 1.0
         for other in beside:
             self._pace(other, now)
@@ -372,7 +382,8 @@ class _Run:
         taken = [gpu for gpu in start.gpus if len(on[gpu]) >= TENANTS or gpu in self._lost]
         hosts = {id_ for ids in on.values() for id_ in ids}
         taken = taken or sorted(hosts ^ {host.id for host in start.beside})
-        if taken or state.gpus or len(set(start.gpus)) != state.job.gpus or start.attempt != state.attempt + 1:
+        whole = len(set(start.gpus)) == len(start.gpus) and len(start.gpus) in (state.spec.speeds or (state.job.gpus,))
+        if taken or state.gpus or not whole or start.attempt != state.attempt + 1:
             raise Inconsistent(
                 f"{start.id} cannot start on {', '.join(start.gpus)}: {', '.join(taken) or 'no whole gang'}"
             )
@@ -384,7 +395,7 @@ class _Run:
         state.attempt, state.gpus, state.since = start.attempt, start.gpus, now
         state.did_s, state.paced_at = 0.0, now
         state.first_start = min(state.first_start, now)
-        state.resumed = now + (world.resume_s if start.attempt > 1 else 0.0)
+        state.resumed = now + state.resume_s
         draw = Random(f"attempt {self._seed} {start.id} {start.attempt}")
         left_s = state.job.seconds - state.done_s
         state.ended = Ended.FAILED if draw.random() < world.attempts else Ended.SUCCEEDED
@@ -410,7 +421,7 @@ class _Run:
             end_s=[state.end for state in states],
             on_s=[state.on_s for state in states],
             alone_s=[state.job.seconds for state in states],
-            gpus=[state.job.gpus for state in states],
+            gpu_s=[state.job.gpus * state.on_s + state.more_gpu_s for state in states],
             succeeded=[state.outcome is Ended.SUCCEEDED for state in states],
             attempts=[state.attempt for state in states],
             size=self._world.size,

@@ -57,6 +57,27 @@ def test_two_queues_give_newcomers_a_turn() -> None:
     assert result.end_s[0] == 21 * 3600 + 62
 
 
+def test_another_number_of_gpus_has_its_own_speed_and_costs_half_a_minute() -> None:
+    """
+    Two GPUs. The first job has both from 0 on and is 2 * 517 / 525 times as fast as on one; when the second comes, each
+    has one from the next whole minute on, and the first goes on 30 s later. When it has ended, the second has both at the
+    next minute, 960, and goes on at 990.
+    """
+    run = [replace(job(name, at, seconds), model="a2c") for name, at, seconds in (("a", 0, 1000), ("b", 100, 10_000))]
+    result = simulate_jobs(WORLD, run, job_setting("pollux-style"), seed=0)
+
+    both = 2 * 517 / 525
+    first = 120 + 30 + 1000 - 120 * both
+    second = 960 + 30 + (10_000 - (960 - 120)) / both
+    assert result.start_s == [0, 120]
+    assert result.end_s == [pytest.approx(first), pytest.approx(second)]
+    assert (result.preempted, result.attempts) == (2, [2, 2])
+    assert result.gpu_s == [pytest.approx(120 + first), pytest.approx(2 * second - 960 - 120)]
+    # A change is cheaper than a start after a failure, which stays as slow as in all settings.
+    slower = simulate_jobs(replace(WORLD, resume_s=1000.0), run, job_setting("pollux-style"), seed=0)
+    assert slower.end_s == result.end_s
+
+
 @pytest.mark.parametrize("setting", ["smore-jobs", "sjf-bsbf", "sjf-ffs"])
 def test_two_that_share_are_slower_while_both_run(setting: str) -> None:
     """The gang holds both GPUs; b comes beside it after 100 s, and the gang is as slow as the slower of its ranks."""

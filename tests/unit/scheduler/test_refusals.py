@@ -29,6 +29,7 @@ from smore.process.settings import JobsSettings, PolicySettings, PrewarmSettings
         ({"prewarm": PrewarmSettings(rule="psychic")}, "SMORE_PREWARM__RULE: "),
         ({"prewarm": PrewarmSettings(knobs={"psychic": 1})}, "SMORE_PREWARM__KNOBS: "),
         ({"jobs": JobsSettings(policy="tiresias")}, "SMORE_JOBS__POLICY: tiresias stops running trainings"),
+        ({"jobs": JobsSettings(policy="pollux-style")}, "SMORE_JOBS__POLICY: pollux-style stops running trainings"),
         (
             {"jobs": JobsSettings(policy="fastest")},
             "SMORE_JOBS__POLICY: 'fastest' is not a policy; there are smore-jobs",

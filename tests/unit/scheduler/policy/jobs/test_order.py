@@ -255,7 +255,7 @@ def test_what_is_measured_orders_running_jobs() -> None:
 def test_settings_that_preempt_may_not_lead_live() -> None:
     reasons = {name: why_not_live(knobs) for name, knobs in SETTINGS.items()}
 
-    assert {name for name, reason in reasons.items() if reason} == {"srsf", "tiresias"}
+    assert {name for name, reason in reasons.items() if reason} == {"srsf", "tiresias", "pollux-style"}
     assert "checkpoint" in str(reasons["srsf"])
 
 
@@ -266,6 +266,8 @@ def test_settings_that_preempt_may_not_lead_live() -> None:
         ({"order": "nobody"}, "order"),
         ({"colour": 1}, "not a knob"),
         ({"short_ends": 0}, "short_ends"),
+        ({"elastic": True}, "elastic"),
+        ({"change_s": -1}, "change_s"),
     ],
 )
 def test_knobs_out_of_range_are_named(changed: dict[str, object], words: str) -> None:
