@@ -153,15 +153,36 @@ def test_who_needs_too_much_memory_runs_in_the_fewest_micro_batches_that_fit() -
 
 
 def test_a_pair_that_does_little_is_formed_for_the_short_only() -> None:
-    driven = Sharers(slowdown=1.8)
+    driven = Sharers(slowdown=1.9)
     driven.share("host", hours=10)
     driven.share("long", hours=3)
-    assert "together they would do 1.11 times the work of one, 1.2 are asked for" in driven.message("long")
+    assert "together they would do 1.05 times the work of one, 1.2 are asked for" in driven.message("long")
     assert started(driven.share("short", "b", hours=0.5)) == ["short"]
     # The paper shares wherever waiting for that one host takes longer.
     paper = Sharers("sjf-bsbf", slowdown=1.8)
     paper.share("host", hours=10)
     assert started(paper.share("long", hours=3)) == ["long"]
+
+
+def test_a_pair_that_does_little_is_formed_where_nobody_would_do_more_with_either() -> None:
+    """1.75 both: 1.14 times the work of one."""
+    driven = Sharers(slowdown=1.75)
+    driven.share("host", hours=10)
+    assert started(driven.share("long", hours=3)) == ["long"]
+
+    for better in (pairs(aa=1.75, ac=1.2, ca=1.2), pairs(aa=1.75, ac=1.7, ca=1.7)):
+        driven = Sharers(slowdown=1.75)
+        driven.tell(better)
+        driven.share("host", hours=10)
+        # It may share and waits for a GPU instance of its own: it is too large for the host.
+        driven.share("elsewhere", "c", hours=1, memory_mib=79_000.0)
+        assert started(driven.share("long", hours=3)) == []
+        assert "1.14 times the work of one, 1.2 are asked for (1.1 where nobody" in driven.message("long")
+    # Its own workload is nobody else.
+    driven = Sharers(slowdown=1.75)
+    driven.tell(pairs(ab=1.75, ba=1.75, bb=1.2))
+    driven.share("host", hours=10)
+    assert started(driven.share("long", "b", hours=3)) == ["long"]
 
 
 def test_waiting_is_for_whoever_ends_first() -> None:
