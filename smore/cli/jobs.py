@@ -237,8 +237,22 @@ def start(
             tell(job_words.tried(name, trial), trial, output)
             return
         job = client.start_job(name, command, **asked)
+        said = _placed(client, job)
     tell(job.id, job, output)
-    print(job_words.placed(job), file=sys.stderr)
+    print(said, file=sys.stderr)
+
+
+def _placed(client: "Client", job: "Job") -> str:
+    """Where a job that was just started runs, what it waits for, or that nobody has decided about it."""
+    from smore_client import ClientError
+
+    if job.state == "queued" and job.expected is None:
+        # A key that may start jobs and not read them does not learn it.
+        with suppress(ClientError):
+            queue = client.job_queue()
+            if not queue.leading:
+                return job_words.leaderless(job, queue.refused or "")
+    return job_words.placed(job)
 
 
 def _counts(text: str | None) -> list[int] | None:
