@@ -51,10 +51,10 @@ from scheduler.simulation.jobs.traces import SimulatedJob
 from scheduler.simulation.jobs.world import JobWorld
 from smore.domain.job import OVER, Outcome
 from smore.domain.loss import PROBE_SHARE
+from smore.postgres.connection import make_engine
 from smore.postgres.job_pairs import JobPair
 from smore.postgres.jobs import Job, JobStore
 from smore.postgres.predictors import Profiles
-from smore.postgres.rows import make_engine
 from smore.process.device_name import cpu_partition, sharing
 from smore.process.settings import Settings
 from smore.redis.tables import Tables
