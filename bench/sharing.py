@@ -19,8 +19,9 @@ Figures:
 * ``simulated_error``: by how much the simulator (scheduler/simulation/jobs) errs about the mean completion time with
   smore-jobs, a fraction. It has the table's slowdowns, and the times that the same trainings held a GPU instance with sjf.
 * ``host_over_share``: hosts that surely lost more to their guests than their owners allow (the 95 % interval lies above).
-* ``worst_job_loss``: what functions cost the training that lost most to them, by its closed windows (a tenth of the time is
-  closed in that turn, and the trainings are three times as long); ``judged``: trainings with windows enough to tell. ``harvest_s_per_s``: their seconds per second.
+* ``worst_job_loss``: what functions cost the training that lost most to them, by its closed windows (a tenth of the time
+  is closed in that turn, and the trainings are three times as long); ``judged``: trainings with windows enough to tell.
+  ``harvest_s_per_s``: their seconds per second.
 """
 
 import argparse
