@@ -28,10 +28,10 @@ from api.server.bodies import BoundedRoute
 from api.statements import stated
 from api.submission import check_ever, check_fits, request_of
 from smore.domain.errors import Unavailable
-from smore.domain.job import OVER, PLACED, STARTED, WAITING, JobState
+from smore.domain.job import OVER, PLACED, STARTED, WAITING, JobPlace, JobState
 from smore.domain.limits import NO_LIMITS
 from smore.messages.commands import SetBudget, StopJob
-from smore.messages.job_queue import JobPlace, PublishedJob, PublishedQueue
+from smore.messages.job_queue import PublishedJob, PublishedQueue
 from smore.process.vault import seal_env
 from smore.redis.catalog import KeyEntry
 from smore.redis.job_queue import JobQueue
