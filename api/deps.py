@@ -224,9 +224,9 @@ class Gateway:
             from smore.postgres.arrivals import Prewarming
             from smore.postgres.audit import Audit
             from smore.postgres.catalog import Store
+            from smore.postgres.connection import make_engine
             from smore.postgres.history.reader import Reader
             from smore.postgres.predictors import Profiles
-            from smore.postgres.rows import make_engine
 
             engine = make_engine(self.settings.postgres.url, "gateway", statement_timeout_s=STATEMENT_S)
             self._reader = Reader(engine)

@@ -8,8 +8,8 @@ from api import job_pairs
 from api.dates import moment
 from api.deps import Gateway
 from api.schemas import jobs as schemas
-from smore.domain.job import OVER, exit_of, outcome_of, signal_of, state_of
-from smore.messages.job_queue import JobPlace, PublishedJob, PublishedQueue
+from smore.domain.job import OVER, JobPlace, exit_of, outcome_of, signal_of, state_of
+from smore.messages.job_queue import PublishedJob, PublishedQueue
 from smore.messages.reports import JobReport
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def explanation(
         state=job.state.value,
         summary=" ".join(sentences),
         expected=expected(of_queue) if of_queue is not None and job.state not in OVER else None,
-        places=[schemas.JobPlace(gpu=one.gpu, refused=one.refused or None, message=one.message) for one in places],
+        places=list(places),
         decisions=[
             schemas.JobDecision(
                 at=moment(one.at),

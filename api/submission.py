@@ -9,7 +9,7 @@ from api.auth import is_operator
 from api.budgets import check_budget
 from api.deps import Gateway
 from api.schemas.jobs import JobBody, SecretOf
-from smore.domain.errors import InvalidInput, Unavailable
+from smore.domain.errors import Draining, InvalidInput, Unavailable
 from smore.domain.function import duration_s, parse_name, size_bytes
 from smore.domain.job import GRACE_S, JobRequest
 from smore.domain.limits import NO_LIMITS
@@ -27,12 +27,17 @@ LONGEST_S: Final = 10 * 365.25 * 86_400
 LONGEST_GRACE_S: Final = 3600.0
 #: Seconds that an answer to a job that is started may wait for the job scheduler's word whether it can ever run.
 FIT_S: Final = 1.0
+#: When whoever is refused because the platform is drained may ask again, seconds.
+DRAINING_S: Final = 60
 
 
 def request_of(gateway: Gateway, caller: KeyEntry, body: JobBody, reports: Sequence[Report]) -> JobRequest:
     """
-    The request without its plain variables. Raises InvalidInput and InvalidSpec, which name the field, and Forbidden.
+    The request without its plain variables. Raises Draining, InvalidInput and InvalidSpec, which name the field, and
+    Forbidden.
     """
+    if "-*" in gateway.catalog.paused:
+        raise Draining("The platform is being drained: no training is taken.", retry_after_s=DRAINING_S)
     parse_name(body.name)
     trusted = _trusted(gateway, caller, body)
     gpus = _gpus(gateway, body)

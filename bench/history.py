@@ -47,10 +47,10 @@ from smore.domain.job import Action, JobRequest
 from smore.local import ServerUrls
 from smore.messages import stream
 from smore.postgres.catalog import Store
+from smore.postgres.connection import make_engine
 from smore.postgres.history import retention
 from smore.postgres.history.recorder import Recorder
 from smore.postgres.jobs import Change
-from smore.postgres.rows import make_engine
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect

@@ -11,8 +11,9 @@ Each figure is a count of findings that are not listed as exceptions:
   pyproject.toml.
 * ``fmt_skips``: comments that switch the formatter off.
 * ``dead_references`` in documents, comments and strings: a path, link or heading that does not exist; a name that its
-  module does not define (``path.py: name``); a cross-reference in a docstring (``:class:`` and the like) that does not
-  resolve; a document outside the repository; an assumption that docs/paper.md does not list.
+  module does not define (``path.py: name``, or the name ``in`` the path, both in backticks); a cross-reference in a
+  docstring (``:class:`` and the like) that does not resolve; a document outside the repository; an assumption that
+  docs/paper.md does not list.
 * ``doubled_shapes``: classes with fields (msgspec, pydantic, dataclass, NamedTuple, TypedDict) in different modules with
   the same set of at least three field names; every class after the first counts. Files whose docstring says that they
   are generated repeat shapes on purpose and do not count.
@@ -70,6 +71,8 @@ NO_PATHS: Final = frozenset({"smore/v1", "report.md"})
 _LINK: Final = re.compile(r"\]\((?!\w+:)([^)#\s]*)(#[^)\s]+)?\)")
 _DOCUMENT: Final = re.compile(r"(?<![\w/.@-])((?:\.\./)*(?:[\w-]+/)*[\w-]+\.md)\b")
 _NAMED: Final = re.compile(r"(?:`|\()((?:[\w-]+/)*[\w-]+\.(?:py|lua)): ([A-Za-z_][\w.]*)(?=[`)\[(,])")
+#: ``name`` in ``path``, and several names so.
+_NAMES_IN: Final = re.compile(r"((?:`[A-Za-z_][\w.]*`(?:, | and | of )?)+) in `((?:[\w-]+/)*[\w-]+\.(?:py|lua))`")
 _ROLE: Final = re.compile(r":(?:class|data|func|meth|attr|mod|exc):`~?([\w.]+)`")
 _OUTSIDE: Final = re.compile(r"\b[Dd]igest [A\d][\d.]*|\b\w+ §\s?\d|\bshared/(?:design|papers)\b")
 _ASSUMPTION: Final = re.compile(r"(?<![\w/.\"'-])A(\d{1,2})(?:\.\d)?(?![\w-])")
@@ -294,7 +297,7 @@ class _References:
             for document in _DOCUMENT.findall(line):
                 if document not in NO_PATHS and not self._is_document(document, source.name):
                     yield document, "no such document"
-        for path, name in _NAMED.findall(line):
+        for path, name in self._names(line):
             if not any(self._defines(file, name) for file in self._named(path)):
                 yield f"{path}: {name}", "no such name there"
         for outside in _OUTSIDE.findall(line):
@@ -307,6 +310,13 @@ class _References:
             for number in _ASSUMPTION.findall(line):
                 if number not in self._assumptions:
                     yield f"A{number}", f"no such assumption in {PAPER}"
+
+    @staticmethod
+    def _names(line: str) -> Iterator[tuple[str, str]]:
+        """Each path with a name that a line says to be defined there."""
+        yield from _NAMED.findall(line)
+        for names, path in _NAMES_IN.findall(line):
+            yield from ((path, name) for name in names.replace("`", " ").split() if name not in {",", "and", "of"})
 
     def _is_document(self, document: str, beside: str) -> bool:
         if self._exists(document, beside):

@@ -49,8 +49,8 @@ from scheduler.jobs.recording import replay
 from smore import local
 from smore.domain.job import OVER, JobState, Outcome
 from smore.messages.reports import JobReport
+from smore.postgres.connection import make_engine
 from smore.postgres.jobs import Attempt, Job, JobStore
-from smore.postgres.rows import make_engine
 from smore.process.settings import Settings
 from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue

@@ -50,9 +50,9 @@ from scheduler.simulation.world import World
 from smore import local
 from smore.domain.errors import SmoreError
 from smore.domain.invocation import State
+from smore.postgres.connection import make_engine
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.values import Served
-from smore.postgres.rows import make_engine
 from smore.process.environment import settings
 from smore.traces import public
 

@@ -4,9 +4,12 @@ What sharing GPU instances among trainings is worth: ``python -m bench.sharing -
 Two CPU partitions of one core each. Four light trainings (``zoo.train --input-wait 0.6``), then four heavy ones (0), each of
 about a minute alone, come at once; their owners say how many iterations they make, how much memory they need, and a share
 of 0.5. By turns, each on a platform of its own, the queue is led by ``sjf`` (nobody shares) and by ``smore-jobs``; at last by
-``smore-jobs`` with functions of the zoo beside them under a steady load. What pairs cost is told by the degradation table,
-from rows that ``ml.profile`` has measured on this kind of machine (``ml/data``). ``--quick``: trainings of a third of the
-length, one turn.
+``smore-jobs`` with functions of the zoo beside them under a steady load. ``--quick``: trainings of a third of the length,
+one turn.
+
+What pairs cost is told by the degradation table, from the rows of this kind of machine in ``ml/data``. Where there are none
+of these trainings, ``ml.profile`` measures them first (nothing else should run meanwhile), and each platform fits a predictor
+on what it has measured; the first line on stderr and ``rows`` in the JSON line say which of the two it was.
 
 Figures:
 
@@ -16,8 +19,9 @@ Figures:
 * ``simulated_error``: by how much the simulator (scheduler/simulation/jobs) errs about the mean completion time with
   smore-jobs, a fraction. It has the table's slowdowns, and the times that the same trainings held a GPU instance with sjf.
 * ``host_over_share``: hosts that surely lost more to their guests than their owners allow (the 95 % interval lies above).
-* ``worst_job_loss``: what functions cost the training that lost most to them, by its closed windows (a fifth of the time is
-  closed in that turn); ``judged``: trainings with windows enough to tell. ``harvest_s_per_s``: their seconds per second.
+* ``worst_job_loss``: what functions cost the training that lost most to them, by its closed windows (a tenth of the time
+  is closed in that turn, and the trainings are three times as long); ``judged``: trainings with windows enough to tell.
+  ``harvest_s_per_s``: their seconds per second.
 """
 
 import argparse
@@ -25,18 +29,23 @@ import json
 import math
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import Engine
+
 from bench.overload.rig import Rig, Served, one_core_partitions
 from bench.report import ROOT, emit, progress, rounded
+from ml.learn.learning import Learning
 from ml.measure.rows import Solo, read
 from scheduler.policy.jobs.knobs import job_setting
 from scheduler.simulation.jobs.simulator import simulate_jobs
@@ -44,10 +53,12 @@ from scheduler.simulation.jobs.traces import SimulatedJob
 from scheduler.simulation.jobs.world import JobWorld
 from smore.domain.job import OVER, Outcome
 from smore.domain.loss import PROBE_SHARE
+from smore.postgres.connection import make_engine
 from smore.postgres.job_pairs import JobPair
 from smore.postgres.jobs import Job, JobStore
 from smore.postgres.predictors import Profiles
-from smore.postgres.rows import make_engine
+from smore.process.device_name import cpu_partition, sharing
+from smore.process.settings import Settings
 from smore.redis.tables import Tables
 
 PARTITIONS: Final = 2
@@ -62,8 +73,17 @@ EACH: Final = 2
 SHARE: Final = 0.5
 MEMORY: Final = "700MiB"
 FUNCTIONS: Final = (Served(model="deepfm", deadline_s=1.0),)
-#: Of the time that is closed in the turn with functions, so that a minute has windows enough for an estimate.
-PROBED_S_PER_S: Final = 0.2
+#: Of ``ml.profile``: these trainings and all their pairs, each twice so that the noise is known, and as many pairs with
+#: functions as a predictor needs.
+PROFILE: Final = (
+    *("--device", "cpu", "--window", "3.2", "--solo", "2.5", "--functions", "0", "--several", "0"),
+    *("--pairs", "16", "--models", "vgg16,resnet50,bert,deepfm", "--positions", "1", "--order", "pairs"),
+    *("--trainings", ",".join(WORKLOADS), "--repeated", "0", "--repeated-trainings", "10", "--times", "2"),
+)
+#: Of the time that is closed in the turn with functions, the most that the platform allows: windows enough for an estimate.
+PROBED_S_PER_S: Final = 0.1
+#: Trainings are so many times as long in that turn, for the same reason.
+LONGER: Final = 3.0
 #: Requests a second of all clients.
 RATE: Final = 4.0
 _DRIVEN_S: Final = 5.0
@@ -112,50 +132,86 @@ class Turn:
         return {workload: statistics.fmean(seconds) for workload, seconds in times.items()}
 
 
-def solo_rows(place: tuple[str, str]) -> list[Solo]:
-    """The rows in ``ml/data`` of these trainings alone. Raises SystemExit where one is missing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The rows of these trainings alone; ``file``: of all rows, where they were measured first and not shipped."""
+
+    alone: Sequence[Solo]
+    file: Path | None = None
+
+    @property
+    def origin(self) -> str:
+        return "ml/data" if self.file is None else "measured first"
+
+
+def alone(files: Iterable[Path], place: tuple[str, str]) -> list[Solo] | None:
+    """The rows of these trainings alone at a place; None where one of them has none."""
     rows = [
         row
-        for path in sorted((ROOT / "ml" / "data").glob("*.jsonl"))
+        for path in files
         for row in read(path)
         if isinstance(row, Solo) and row.place.key == place and str(row.workload) in WORKLOADS
     ]
-    missing = WORKLOADS.keys() - {str(row.workload) for row in rows}
-    if missing:
-        sys.exit(
-            f"sharing: nobody has measured {', '.join(sorted(missing))} on {' with '.join(place)}:"
-            f" python -m ml.profile --out rows.jsonl --device cpu --cores 1 --pairs 0 --functions 0 --several 0"
-            f" --trainings {','.join(WORKLOADS)} measures them; put the file into ml/data"
-        )
-    return rows
+    return rows if WORKLOADS.keys() == {str(row.workload) for row in rows} else None
 
 
-def turn(setting: str, seconds: float, *, functions: bool = False) -> Turn:
+def rows_of(place: tuple[str, str], core: str, function_nice: int, folder: Path) -> Rows:
+    """
+    Those of ``ml/data`` if they are of this place, a (device, sharing mode); else those that ``ml.profile`` measures now on a
+    core, into a file in ``folder``. Raises SystemExit where it cannot.
+    """
+    shipped = alone(sorted((ROOT / "ml" / "data").glob("*.jsonl")), place)
+    if shipped is not None:
+        progress(f"rows: those of {' with '.join(place)} in ml/data")
+        return Rows(alone=shipped)
+    progress(
+        f"rows: ml/data has none of these trainings on {' with '.join(place)}; measuring first, for about six minutes"
+    )
+    out = folder / "rows.jsonl"
+    words = ["--out", str(out), "--cores", core, "--function-nice", str(function_nice), *PROFILE]
+    # Its own line of figures is not this benchmark's.
+    done = subprocess.run([sys.executable, "-m", "ml.profile", *words], cwd=ROOT, stdout=sys.stderr, check=False)
+    measured = alone([out], place) if done.returncode == 0 and out.exists() else None
+    if measured is None:
+        sys.exit(f"sharing: the trainings could not be measured on {' with '.join(place)}")
+    return Rows(alone=measured, file=out)
+
+
+def publish(rig: Rig, engine: Engine, file: Path) -> None:
+    """Have the platform import rows and publish a table of them. Raises SystemExit where it makes none."""
+    learning = Learning(engine, Tables(rig.redis, rig.prefix))
+    # It logs to stdout, which is for the result.
+    with redirect_stdout(sys.stderr):
+        learning.take_in([file])
+        outcome = learning.retrain()
+    if outcome.result != "published":
+        sys.exit(f"sharing: no degradation table of the rows that were measured: {outcome.reason}")
+
+
+def turn(setting: str, seconds: float, rows: Rows, *, functions: bool = False) -> Turn:
     """All trainings once on a platform of its own, led by a setting; ``seconds`` that each takes alone."""
-    partitions = one_core_partitions()[:PARTITIONS]
-    if len(partitions) < PARTITIONS:
-        sys.exit(f"sharing: {PARTITIONS} cores are needed")
     served = FUNCTIONS if functions else ()
     probed = PROBED_S_PER_S if functions else PROBE_SHARE
     environment = {"SMORE_JOBS__POLICY": setting, "SMORE_WORKER__PROBE_SHARE": f"{probed:g}"}
     with (
         tempfile.TemporaryDirectory(prefix="smore-sharing-") as folder,
-        Rig(Path(folder, "home"), partitions, functions=served, environment=environment) as rig,
+        Rig(Path(folder, "home"), one_core_partitions()[:PARTITIONS], functions=served, environment=environment) as rig,
     ):
-        rig.prepare(here=True)
+        rig.prepare(here=rows.file is None)
+        engine = make_engine(rig.end.postgres_url, "bench", statement_timeout_s=10.0)
+        if rows.file is not None:
+            publish(rig, engine, rows.file)
         made = Turn()
         gpu = rig.client.gpus()[0]
         place = gpu.device, gpu.sharing_mode
         table = Tables(rig.redis, rig.prefix).current()
         told = table.place(*place) if table is not None else None
-        made.told = (
-            {(pair.training, pair.beside): 1 + pair.degradation for pair in told.training_pairs()} if told else {}
-        )
-        rows = solo_rows(place)
-        engine = make_engine(rig.end.postgres_url, "bench", statement_timeout_s=10.0)
+        if told is None:
+            sys.exit(f"sharing: the degradation table does not hold for {' with '.join(place)}")
+        made.told = {(pair.training, pair.beside): 1 + pair.degradation for pair in told.training_pairs()}
         # Lengths are told by the profile, as after `smore profile` here.
-        Profiles(engine).add([asdict(row) for row in rows], "imported")
-        alone_s = {str(row.workload): row.timing.mean for row in rows}
+        Profiles(engine).add([asdict(row) for row in rows.alone], "imported")
+        alone_s = {str(row.workload): row.timing.mean for row in rows.alone}
         if functions:
             rig.warm()
         ids = [
@@ -268,13 +324,13 @@ def simulated_s(alone_s: Mapping[str, float], made: Turn) -> float:
     return statistics.fmean(end - submit for end, submit in zip(result.end_s, result.submit_s, strict=True))
 
 
-def run(size: Size) -> dict[str, float]:
+def run(size: Size, rows: Rows) -> dict[str, float]:
     """All figures."""
     turns: dict[str, list[Turn]] = {SJF: [], OWN: []}
     for _ in range(size.turns):
         for setting, made in turns.items():
-            made.append(turn(setting, size.seconds))
-    with_functions = turn(OWN, size.seconds, functions=True)
+            made.append(turn(setting, size.seconds, rows))
+    with_functions = turn(OWN, LONGER * size.seconds, rows, functions=True)
     completion_s = {setting: statistics.fmean(one.completion_s for one in made) for setting, made in turns.items()}
     alone_s = {
         workload: statistics.fmean(one.alone_s[workload] for one in turns[SJF]) for workload in turns[SJF][0].alone_s
@@ -316,9 +372,16 @@ def main() -> None:
     # A terminated run still ends the processes that it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     size = QUICK if options.quick else WHOLE
-    figures = run(size)
+    partitions = one_core_partitions()
+    if len(partitions) < PARTITIONS:
+        sys.exit(f"sharing: {PARTITIONS} cores are needed")
+    worker = Settings().worker
+    place = cpu_partition(1), sharing(worker.sharing_mode, worker.function_nice)
+    with tempfile.TemporaryDirectory(prefix="smore-sharing-rows-") as folder:
+        rows = rows_of(place, partitions[0].device, worker.function_nice, Path(folder))
+        figures = run(size, rows)
     if options.json:
-        emit("bench.sharing", figures, seconds=size.seconds, turns=size.turns)
+        emit("bench.sharing", figures, seconds=size.seconds, turns=size.turns, rows=rows.origin)
     else:
         print(json.dumps({name: rounded(value) for name, value in figures.items()}, indent=1))
 

@@ -40,7 +40,7 @@ from sqlalchemy import Engine, text
 from bench.ports import free_port
 from bench.report import emit, progress
 from smore import local
-from smore.postgres.rows import make_engine
+from smore.postgres.connection import make_engine
 from smore.process.settings import Settings
 
 #: Seconds for which results and idempotency keys are kept: less than half of a long run, so that their number has

@@ -106,7 +106,7 @@ def _upgrade(url: str) -> None:
     from alembic import command
     from alembic.config import Config
 
-    from smore.postgres.rows import make_engine
+    from smore.postgres.connection import make_engine
 
     alembic = Config()
     alembic.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
@@ -135,7 +135,7 @@ def _ensure_key(connection: mirror.Connection, url: str, catalog: Catalog, path:
 
 def _make_key(url: str, catalog: Catalog, path: Path) -> None:
     from smore.postgres.catalog import Store
-    from smore.postgres.rows import make_engine
+    from smore.postgres.connection import make_engine
 
     engine = make_engine(url, "migrate")
     _, token = Store(engine, catalog).create_key(PROJECT, "bootstrap", list(Scope))

@@ -11,8 +11,9 @@ from alembic.operations.ops import MigrationScript
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, Enum, text
 
+from smore.postgres.connection import make_engine
 from smore.postgres.locks import Lock
-from smore.postgres.rows import Base, make_engine
+from smore.postgres.rows import Base
 from smore.postgres.schema import head
 from smore.process.environment import settings
 

@@ -21,7 +21,8 @@ from migrations.__main__ import PROJECT, prepare
 from smore.local import ServerUrls
 from smore.local import servers as start_servers
 from smore.postgres.catalog import Store
-from smore.postgres.rows import Base, make_engine
+from smore.postgres.connection import make_engine
+from smore.postgres.rows import Base
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect

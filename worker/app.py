@@ -55,10 +55,12 @@ from worker.runner.zygote_handle import Zygote
 from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
 from worker.training.checkpoints import Checkpoints
-from worker.training.holding import Holder
+from worker.training.holding import Holder, Holding
 from worker.training.job_logs import JobLogs
 from worker.training.jobs import Jobs
 from worker.training.launcher import Launcher
+from worker.training.probed import ProbedRanks
+from worker.training.ranks import Ranks
 from worker.training.record import Records
 from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import Prober, RunGate
@@ -154,14 +156,15 @@ class Worker:
             catalog=catalog,
         )
         secrets = Secrets(catalog, config.secrets_file)
+        ranks = Ranks(owns_rest=device.handler_device == "cuda")
         self.pool = Pool(
             gpu=own.gpu,
             device=device,
             zygote=lambda: self.zygote,
             standby=own.standby,
-            others_mib=lambda: self.jobs.memory_mib(),
-            owed_mib=lambda: self.jobs.owed_mib(),
-            growing=lambda: self.jobs.growing(),
+            others_mib=ranks.memory_mib,
+            owed_mib=ranks.owed_mib,
+            growing=ranks.growing,
             window_over=lambda: self.gate.window_over(own.probe_max_s),
             beyond_mib=beyond_mib,
             faulted=self._faulted,
@@ -179,8 +182,11 @@ class Worker:
             config.jobs.checkpoints or home / "checkpoints", kept_days * 86_400 if kept_days is not None else None
         )
         fleet, records = Fleet(client, config.redis.prefix), Records(home / "run" / "jobs")
+        holding = Holding(records, seed=self.boot, share=own.probe_share, longest_s=own.probe_max_s)
         self.jobs = Jobs(
             gpu=own.gpu,
+            ranks=ranks,
+            holding=holding,
             records=records,
             launcher=Launcher(
                 home=home,
@@ -212,7 +218,6 @@ class Worker:
             computing=device.computing,
             users=users_of(own.attach_users),
             started=self._join_group,
-            owns_rest=device.handler_device == "cuda",
             changed=lambda: self.heartbeat.wake(),
             shipped=lambda key: self.job_logs.shipped(key),
             steps_of=lambda id_: RemoteSteps(client, config.redis.prefix, id_, own.gpu),
@@ -232,7 +237,7 @@ class Worker:
             catalog=catalog,
             pool=self.pool,
             gate=self.gate,
-            jobs=self.jobs.running,
+            jobs=ranks.running,
             tell=self.logs.tell,
         )
         self.heartbeat = Heartbeat(
@@ -248,11 +253,12 @@ class Worker:
             node=node,
             address=address,
         )
-        self.holder = Holder(self.jobs.hold)
+        probed = ProbedRanks(ranks, holding, self.heartbeat.wake)
+        self.holder = Holder(probed.hold)
         self.prober = Prober(
             gate=self.gate,
             activity=self.pool.activity,
-            jobs=self.jobs,
+            jobs=probed,
             longest_s=own.probe_max_s,
             changed=self.heartbeat.wake,
         )

@@ -207,7 +207,7 @@ class Heartbeat:
         closed_until = self._gate.closed_until
         health = self._pool.health()
         # While a training may still grow into the rest of the device, all of it counts as used.
-        used_mib = self._pool.status.memory_used_mib() + self._jobs.memory_mib()
+        used_mib = self._pool.status.memory_used_mib() + self._jobs.ranks.memory_mib()
         total_mib = self._device.memory_total_mib
         self._sample()
         return Report(
@@ -221,7 +221,7 @@ class Heartbeat:
             slots=0 if self._executor.draining or health else config.slots,
             health=health,
             memory_total_mib=round(total_mib, 1),
-            memory_used_mib=round(max(used_mib, total_mib) if self._jobs.growing() else used_mib, 1),
+            memory_used_mib=round(max(used_mib, total_mib) if self._jobs.ranks.growing() else used_mib, 1),
             utilisation=round(self._utilisation[0], 4),
             utilisation_counter=self._device.counter,
             counters=self._counters,
@@ -250,7 +250,7 @@ class Heartbeat:
         computing = self._device.computing()
         if computing is None:
             return None
-        roots = {os.getpid(), *self._pool.status.runners(), *self._jobs.pids(), *self._zygotes()}
+        roots = {os.getpid(), *self._pool.status.runners(), *self._jobs.ranks.pids(), *self._zygotes()}
         registered = {pid for root in roots for pid in proc.tree(root)}
         return [
             UnregisteredProcess(
@@ -271,7 +271,7 @@ class Heartbeat:
         runners = self._pool.status.runners()
         functions_s = sum(proc.cpu_s(pid) for pid in (*runners, *self._zygotes()))
         sample = self._device.utilisation(
-            Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.cpu_s(), runners=runners)
+            Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.ranks.cpu_s(), runners=runners)
         )
         self._utilisation, self._counters = (sample.total, sample.functions), sample.counters
 

@@ -28,10 +28,10 @@ from api.server.bodies import BoundedRoute
 from api.statements import stated
 from api.submission import check_ever, check_fits, request_of
 from smore.domain.errors import Unavailable
-from smore.domain.job import OVER, PLACED, STARTED, WAITING, JobState
+from smore.domain.job import OVER, PLACED, STARTED, WAITING, JobPlace, JobState
 from smore.domain.limits import NO_LIMITS
 from smore.messages.commands import SetBudget, StopJob
-from smore.messages.job_queue import JobPlace, PublishedJob, PublishedQueue
+from smore.messages.job_queue import PublishedJob, PublishedQueue
 from smore.process.vault import seal_env
 from smore.redis.catalog import KeyEntry
 from smore.redis.job_queue import JobQueue
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 #: Most steps of the budget's control loop in a statement.
 STEPS: Final = 100
 #: Seconds that the answer to a start waits for the job scheduler's first decision, and between two looks.
-DECIDED_S: Final = 0.3
+DECIDED_S: Final = 1.0
 _LOOK_S: Final = 0.02
 
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=BoundedRoute)
@@ -57,8 +57,10 @@ OfProject = Annotated[str | None, Query(max_length=128)]
 @router.post("/jobs", status_code=201)
 def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.JobBody) -> schemas.Job:
     """
-    Start a training as soon as there is room for it. The answer comes after its first decision or 0.3 s, whichever is
-    first: the job is on its `gpus`, or it waits, and `expected` says in which place, for what, and until when.
+    Start a training as soon as there is room for it. The answer comes after its first decision or 1 s, whichever is
+    first: the job is on its `gpus`, or it waits, and `expected` says in which place, for what, and until when. While
+    nothing is decided `expected` is null; where no job scheduler leads (`leading` of `GET /v1/jobs/queue`) that is so at
+    once.
 
     422 where it could never start on the GPU instances that there are (`field`, `largest`), 429 where the project has as
     many jobs as it may.
@@ -343,12 +345,15 @@ def _wake(gateway: Gateway) -> None:
 
 
 def _first_decision(gateway: Gateway, job: str) -> PublishedJob | None:
-    """What is published of a job that has just come, at most :data:`DECIDED_S` later; None = nothing is."""
+    """
+    What is published of a job that has just come, at most :data:`DECIDED_S` later; None = nothing is. It does not wait
+    where nobody leads.
+    """
     _wake(gateway)
     doors, until = _doors(gateway), time.monotonic() + DECIDED_S
     # The job is accepted: without Redis it waits, and the answer says no more than that.
     with contextlib.suppress(redis.RedisError, OSError):
-        while (entry := _entry(doors.queue(), job)) is None and time.monotonic() < until:
+        while (entry := _entry(doors.queue(), job)) is None and doors.leader() and time.monotonic() < until:
             time.sleep(_LOOK_S)
         return entry
     return None

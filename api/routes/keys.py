@@ -47,7 +47,7 @@ def list_keys(gateway: TheGateway, caller: AdminKey) -> schemas.Keys:
 
 @router.delete("/{key}", status_code=204)
 def revoke_key(gateway: TheGateway, caller: AdminKey, trail: TheTrail, key: str) -> None:
-    """Revoke an API key. Every gateway refuses it at once."""
+    """Revoke an API key. This gateway refuses it from its answer on, others a moment later."""
     with trail.change(caller, f"key/{key}", {"revoked": False}) as change:
         gateway.store().revoke_key(caller.project, key)
         change.after = {"revoked": True}

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, FiniteFloat
 
 from api.schemas.fields import STORABLE, Body, Flag, Number, Text, Variable, Whole, Word
-from smore.domain.job import GRACE_S, MOST_MICRO_BATCHES, MOST_SHARE, Outcome
+from smore.domain.job import GRACE_S, MOST_MICRO_BATCHES, MOST_SHARE, JobPlace, Outcome
 from smore.domain.loss import DEFAULT_BUDGET, Verdict
 
 
@@ -387,18 +387,6 @@ class JobDecision(BaseModel):
     gpus: list[str]
     message: str
     reasons: dict[str, Any] | None = None
-
-
-class JobPlace(BaseModel):
-    """
-    A GPU instance for a job that waits. ``refused``: why it does not take the job now (``lost``, ``closed``, ``attached``,
-    ``busy``, ``kept``, ``device``, ``memory``, ``mig``, ``pinned``, ``home``), null = it would; ``message``: in words, to
-    be read behind its name.
-    """
-
-    gpu: str
-    refused: str | None = None
-    message: str
 
 
 class JobExplanation(BaseModel):

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from smore_client.gpu_requests import allow as allow
+from smore_client.gpu_requests import drain_gpu as drain_gpu
 from smore_client.transport import Call, Flow, Item, Stream, exchange, fetch, path_of, request
 from smore_client.types import (
     Attached,
@@ -161,27 +163,6 @@ def pin(function: str, gpus: Sequence[str], *, for_s: float | None = None, proje
         yield from exchange(request("PUT", "queues", function, "pin", body=body, query=query))
     else:
         yield from exchange(request("DELETE", "queues", function, "pin", query=query))
-
-
-# ---- GPU instances ---------------------------------------------------------------------------------------------------
-
-
-def drain_gpu(gpu: str) -> Flow[None]:
-    """
-    Place nothing more on a GPU instance and unload what idles there; ``Gpu.drained`` says when nothing is left.
-
-    >>> client.carry(admin.drain_gpu("cpu0"))
-    """
-    yield from exchange(request("POST", "gpus", gpu, "drain", body={}))
-
-
-def allow(gpu: str, pid: int, allowed: bool) -> Flow[None]:
-    """
-    Let functions run beside a process that nobody registered, or not.
-
-    >>> client.carry(admin.allow("gpu0", 4711, True))
-    """
-    yield from exchange(request("POST", "gpus", gpu, "allow" if allowed else "protect", body={"pid": pid}))
 
 
 # ---- jobs, projects, the audit log -----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from smore_client import upload
+from smore_client.gpu_requests import GpuRequests
 from smore_client.job_requests import JobRequests
 from smore_client.logs import read_log
 from smore_client.many import (
@@ -58,8 +59,6 @@ from smore_client.types import (
     Explanation,
     Function,
     Functions,
-    Gpu,
-    Gpus,
     Invocation,
     InvocationPage,
     Key,
@@ -94,7 +93,7 @@ UPLOADED_CANARY_S: Final = 615.0
 INPUTS_PER_CALL: Final = 64
 
 
-class Requests(JobRequests):
+class Requests(JobRequests, GpuRequests):
     """
     The operations of both clients. See the module's docstring for retries.
 
@@ -465,7 +464,7 @@ class Requests(JobRequests):
         query = {"invocation": invocation, "since": since.astimezone().isoformat() if since is not None else None}
         yield from read_log("functions", name, "logs", query={**query, "lines": lines}, follow=follow)
 
-    # ---- queues and GPU instances ------------------------------------------------------------------------------------
+    # ---- queues ------------------------------------------------------------------------------------------------------
 
     @operation
     def queues(self) -> Flow[list[Queue]]:
@@ -494,34 +493,6 @@ class Requests(JobRequests):
         >>> client.resume("echo")
         """
         yield from exchange(request("POST", "queues", function, "resume", body={}))
-
-    @operation
-    def gpus(self) -> Flow[list[Gpu]]:
-        """
-        The GPU instances as of their last reports.
-
-        >>> [(gpu.id, gpu.running, gpu.utilisation) for gpu in client.gpus()]
-        [('cpu0', 1, 0.93)]
-        """
-        return (yield from fetch(Gpus, request("GET", "gpus"))).gpus
-
-    @operation
-    def pause_gpu(self, id_: str) -> Flow[None]:
-        """
-        Place nothing more on a GPU instance; what runs there ends, what is loaded stays.
-
-        >>> client.pause_gpu("cpu0")
-        """
-        yield from exchange(request("POST", "gpus", id_, "pause", body={}))
-
-    @operation
-    def resume_gpu(self, id_: str) -> Flow[None]:
-        """
-        End a pause, and a drain, of a GPU instance.
-
-        >>> client.resume_gpu("cpu0")
-        """
-        yield from exchange(request("POST", "gpus", id_, "resume", body={}))
 
     # ---- the predictor -----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ml.forecast.choice import Judge, choose
 from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
 from smore.messages.forecasts import Counted, Forecasts
-from smore.postgres.arrivals import MINUTE_S, SPAN_MIN, Past
+from smore.postgres.arrivals import MINUTE_S, SPAN_MIN, ArrivalCounts
 from smore.postgres.arrivals import Prewarming as History
 from smore.process.settings import PrewarmSettings
 from smore.redis.forecasts import PublishedForecasts
@@ -250,7 +250,7 @@ class Foresight:
             seconds=time.perf_counter() - began,
         )
 
-    def _publish_counts(self, past: Past, lesson: int) -> None:
+    def _publish_counts(self, past: ArrivalCounts, lesson: int) -> None:
         """Write to Redis the counts that a new leader's rules learn from."""
         skipped = max(0, len(past.counted) - TAUGHT_MIN)
         counts: dict[str, list[int]] = {}
@@ -271,7 +271,7 @@ class Foresight:
         )
 
 
-def matrix(past: Past, functions: Sequence[str]) -> Floats:
+def matrix(past: ArrivalCounts, functions: Sequence[str]) -> Floats:
     """Arrivals [F, T]: imported counts where there are any, otherwise counted ones; NaN where neither is complete."""
     counts = np.zeros((len(functions), len(past.counted)))
     for row, function in enumerate(functions):

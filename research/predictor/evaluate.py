@@ -47,8 +47,8 @@ COVERAGE: Final = 0.9
 CALIBRATION_PAIRS: Final = 3
 #: Splits of ``--quick``.
 QUICK_SPLITS: Final = 5
-#: Seconds that a forest and what is fitted beside it take on one core of the machine of docs/research/README.md.
-FOREST_S: Final = 0.4
+#: Part of the work after which the time left is estimated: the first forests wait for processes to start.
+ESTIMATED_FROM: Final = 0.1
 #: Ratio to the noise floor up to which nothing can be gained.
 NEAR_FLOOR: Final = 1.2
 #: Sets with a target.
@@ -417,8 +417,7 @@ def evaluate(
     }
     total, fitted = sum(part.forests for part in parts), 0
     print(
-        f"{len(sets)} sets, {count} splits, {total} forests on {workers} processes: about"
-        f" {_minutes(total * FOREST_S / workers)}",
+        f"{len(sets)} sets, {count} splits, {total} forests on {workers} processes: estimating the time",
         file=sys.stderr,
         flush=True,
     )
@@ -426,11 +425,16 @@ def evaluate(
     for part, of_part in zip(parts, _each(parts, workers), strict=True):
         report.figures |= of_part.figures
         fitted += part.forests
-        left_s = (time.monotonic() - began) * (total - fitted) / fitted
         key = f"{part.measured.name}.{part.measured.direction}"
-        print(f"{100 * fitted // total:3} %, {_minutes(left_s)} to go: {key}", file=sys.stderr, flush=True)
+        left = time_left(time.monotonic() - began, fitted / total)
+        print(f"{100 * fitted // total:3} %, {left}: {key}", file=sys.stderr, flush=True)
     gates(report, sorted({measured.name for measured in sets}))
     return report
+
+
+def time_left(used_s: float, done: float) -> str:
+    """Until the end, if what is left goes on as the part ``done`` (0 to 1) did in ``used_s`` seconds."""
+    return f"{_minutes(used_s * (1 - done) / done)} to go" if done >= ESTIMATED_FROM else "estimating the time"
 
 
 def _minutes(seconds: float) -> str:

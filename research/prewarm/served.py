@@ -30,8 +30,8 @@ from scheduler.policy.kernel import Floats, Ints
 from scheduler.policy.prewarm.kernel import COLDS, IDLE_S, KEEP, LATES, LOADING_S, ORACLE, PRICED, REQUESTS
 from scheduler.simulation.instances import Setup, Workload, score
 from smore.domain.function import FunctionSpec
-from smore.postgres.arrivals import MINUTE_S, FunctionAccount, Past, Prewarming
-from smore.postgres.rows import make_engine
+from smore.postgres.arrivals import MINUTE_S, ArrivalCounts, FunctionAccount, Prewarming
+from smore.postgres.connection import make_engine
 from smore.process.environment import settings
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
@@ -70,7 +70,7 @@ class RulePoint:
         return self.avoided / self.idle_gb_h if self.idle_gb_h > 0 else None
 
 
-def workload(past: Past, specs: dict[str, FunctionSpec]) -> Workload:
+def workload(past: ArrivalCounts, specs: dict[str, FunctionSpec]) -> Workload:
     """The counted arrivals as a workload. Functions that the catalog no longer has get the default profile."""
     names = tuple(sorted(past.counts))
     counts: Ints = np.zeros((len(names), len(past.counted)), np.int64)
@@ -89,7 +89,7 @@ def workload(past: Past, specs: dict[str, FunctionSpec]) -> Workload:
     )
 
 
-def since_counted(past: Past) -> Past:
+def since_counted(past: ArrivalCounts) -> ArrivalCounts:
     """The past from its first counted minute on: the time before the platform started does not count."""
     first = min(
         [minute for minutes in past.counts.values() for minute in minutes]
@@ -99,7 +99,7 @@ def since_counted(past: Past) -> Past:
         function: {minute - first: count for minute, count in minutes.items()}
         for function, minutes in past.counts.items()
     }
-    return Past(from_at=past.from_at + first * MINUTE_S, counted=past.counted[first:], counts=counts)
+    return ArrivalCounts(from_at=past.from_at + first * MINUTE_S, counted=past.counted[first:], counts=counts)
 
 
 def points(work: Workload, seed: int, price: float) -> list[RulePoint]:
@@ -205,7 +205,7 @@ def picture(rule_points: Sequence[RulePoint], price: float) -> str:
 
 
 def page(
-    past: Past, accounts: Sequence[FunctionAccount], rule_points: Sequence[RulePoint], svg: str, price: float
+    past: ArrivalCounts, accounts: Sequence[FunctionAccount], rule_points: Sequence[RulePoint], svg: str, price: float
 ) -> str:
     begin = datetime.fromtimestamp(past.from_at).astimezone()
     counted = f"{sum(past.counted)} of {len(past.counted)} minutes since {begin:%Y-%m-%d %H:%M %Z} were counted"

@@ -27,15 +27,15 @@ from scheduler.policy.engine import Engine
 from scheduler.policy.knobs import preset
 from scheduler.policy.policy import Policy
 from scheduler.simulation import history_world, policies
-from scheduler.simulation.history_world import Past, PastGpu
+from scheduler.simulation.history_world import HistoryGpu, RecordedSpan
 from scheduler.simulation.result import Inconsistent, Result
 from scheduler.simulation.simulator import simulate
 from smore.domain.errors import SmoreError
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.messages.reports import Report
+from smore.postgres.connection import make_engine
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.values import JobUse
-from smore.postgres.rows import make_engine
 from smore.process import observability
 from smore.process.environment import settings
 from smore.process.settings import Settings
@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
 class ReplayInput:
     """``force``: the name of the present policy, with its ``knobs``. ``notes``: what was left out, in words."""
 
-    past: Past
+    span: RecordedSpan
     force: str
     knobs: Mapping[str, Any]
     notes: Sequence[str]
@@ -136,14 +136,16 @@ def gather(
     table = tables.current()
     arrays = ArrayTable(table) if table is not None else None
     return ReplayInput(
-        past=Past(served=replayable, gpus=_gpus(reader, reports, begin // 1, end + 1.0), specs=specs, table=arrays),
+        span=RecordedSpan(
+            served=replayable, gpus=_gpus(reader, reports, begin // 1, end + 1.0), specs=specs, table=arrays
+        ),
         force=force,
         knobs=config.policy.knobs if force == config.policy.name else {},
         notes=notes,
     )
 
 
-def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float) -> list[PastGpu]:
+def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float) -> list[HistoryGpu]:
     now = {report.gpu: report for report in reports}
     jobs: dict[str, JobUse] = {}
     for held in reader.job_use(since, until):
@@ -157,7 +159,7 @@ def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float)
         held_mib = sum(job_report.memory_mib for job_report in running if job is not None and job_report.id == job.job)
         workload, budget = terms.get(job.job, ("", DEFAULT_BUDGET)) if job is not None else ("", DEFAULT_BUDGET)
         gpus.append(
-            PastGpu(
+            HistoryGpu(
                 name=use.gpu,
                 device=use.device,
                 sharing_mode=use.sharing_mode,
@@ -189,15 +191,15 @@ def replay(history: ReplayInput, policy: str, gpus: int, seed: int) -> dict[str,
     """
     other = policies.factory(policy)
     force = _in_force(history)
-    trace = history_world.trace(history.past)
+    trace = history_world.trace(history.span)
 
     def run(make: Callable[[int], Policy], name: str, extra: int) -> dict[str, float]:
-        world = history_world.world(history.past, more=extra)
-        result: Result = quiet(lambda: simulate(world, trace, make, seed=seed, table=history.past.table, name=name))
+        world = history_world.world(history.span, more=extra)
+        result: Result = quiet(lambda: simulate(world, trace, make, seed=seed, table=history.span.table, name=name))
         return history_world.would_have(result)
 
     return {
-        "happened": history_world.happened(history.past),
+        "happened": history_world.happened(history.span),
         "force": run(force, history.force, 0),
         "other": run(other, policy, gpus),
     }
@@ -213,10 +215,10 @@ def _heads(history: ReplayInput, policy: str, gpus: int) -> dict[str, str]:
 
 
 def show(history: ReplayInput, columns: Mapping[str, Mapping[str, float]], policy: str, gpus: int) -> None:
-    served = history.past.served
+    served = history.span.served
     heads = _heads(history, policy, gpus).values()
     print(
-        f"{len(served):,} invocations on {len(history.past.gpus)} GPU instances; the policy in force is {history.force}"
+        f"{len(served):,} invocations on {len(history.span.gpus)} GPU instances; the policy in force is {history.force}"
     )
     width = max(18, *(len(head) + 2 for head in heads))
     print(f"{'':36}" + "".join(f"{head:>{width}}" for head in heads))
@@ -290,7 +292,7 @@ def main(arguments: Sequence[str]) -> int:
         "seed": options.seed,
         "notes": list(history.notes),
     }
-    count = {"invocations": len(history.past.served)}
+    count = {"invocations": len(history.span.served)}
     print(json.dumps({"command": "smore replay " + " ".join(arguments), "figures": figures | count, **extra}))
     return 0
 

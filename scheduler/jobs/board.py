@@ -1,48 +1,16 @@
-"""What the job scheduler shows: the queue in Redis, answers to dry runs, and metrics."""
+"""What the job scheduler shows: the queue in Redis, answers to dry runs and questions, words, and metrics."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from scheduler.jobs.specs import Specs
+from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import Expected, PlacesAnswered, PublishQueue, Start, TrialAnswered
-from scheduler.policy.jobs.parts import ways
-from scheduler.policy.jobs.spec import JobSpec
-from smore.domain.job import RESERVE, JobRequest
-from smore.domain.workload import ProfiledBatch
-from smore.messages.job_queue import JobPlace, PublishedJob, PublishedQueue, TrialAnswer
+from scheduler.policy.jobs.events import PlacesAsked, QueueAsked, TrialAsked
+from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer
 from smore.postgres.jobs import Job
 from smore.process import observability as metrics
-
-
-def spec_of(
-    id_: str,
-    project: str,
-    name: str,
-    request: JobRequest,
-    iteration_s: Mapping[str, float],
-    batches: Sequence[ProfiledBatch] = (),
-) -> JobSpec:
-    """
-    What the rule knows of a job. ``iteration_s``: the profile's time of an iteration by device; ``batches``: its profile, of
-    whose memory it is known what parts of a batch need.
-    """
-    memory_mib = request.memory_mib * (1 + RESERVE)
-    batch = int(request.workload.rsplit("/", 1)[1]) if request.workload else 0
-    return JobSpec(
-        id=id_,
-        project=project,
-        name=name,
-        count=request.count,
-        gpus=tuple(request.gpus),
-        device=request.device,
-        memory_mib=memory_mib,
-        iterations=request.iterations,
-        duration_s=request.duration_s,
-        iteration_s=iteration_s,
-        restarts=request.restarts,
-        share=request.share,
-        workload=request.workload,
-        micro_batches=ways(request.micro_batches, memory_mib, batch, batches),
-    )
+from smore.redis.job_queue import JobQueue
 
 
 def beside(start: Start, jobs: Mapping[str, Job]) -> str:
@@ -50,29 +18,58 @@ def beside(start: Start, jobs: Mapping[str, Job]) -> str:
     if not start.beside:
         return ""
     words = []
-    for one in start.beside:
-        same = jobs[one.id].project == jobs[start.id].project
-        host = jobs[one.id].name if same else one.id
+    for pair in start.beside:
+        same = jobs[pair.id].project == jobs[start.id].project
+        host = jobs[pair.id].name if same else pair.id
         words.append(
-            f"beside {host}, where it is expected to run at {1 / one.own:.2f} and {host} at {1 / one.its:.2f} of their speeds"
-            f" (in one case of ten below {1 / one.own_most:.2f} and {1 / one.its_most:.2f})"
+            f"beside {host}, where it is expected to run at {1 / pair.own:.2f} and {host} at {1 / pair.its:.2f} of their speeds"
+            f" (in one case of ten below {1 / pair.own_most:.2f} and {1 / pair.its_most:.2f})"
         )
     parts = f"; it runs its batch in {start.micro_batches} parts" if start.micro_batches > 1 else ""
     return f"It starts {' and '.join(words)}{parts}."
 
 
-def published(answer: PublishQueue, jobs: Mapping[str, Job], at: float, leader: str, setting: str) -> PublishedQueue:
-    return PublishedQueue(
-        at=at,
-        leader=leader,
-        setting=setting,
-        kept_for=answer.kept_for,
-        kept=answer.kept,
-        jobs=[_entry(each, jobs[each.id].project, jobs[each.id].name) for each in answer.jobs if each.id in jobs],
-    )
+class Board:
+    """
+    Shows what the rule answers. ``holder`` leads, and decides by ``setting``.
+    """
+
+    def __init__(self, queue: JobQueue, policy: JobPolicy, specs: Specs, holder: str, setting: str) -> None:
+        self._queue, self._policy, self._specs = queue, policy, specs
+        self._holder, self._setting = holder, setting
+
+    def answer(self, now: float) -> None:
+        """Answer dry runs, and what stands against jobs that wait; ``now`` in epoch seconds."""
+        for question in self._queue.questions():
+            if question.job:
+                for places in self._policy.decide(now, [PlacesAsked(id=question.job)]).decisions:
+                    if isinstance(places, PlacesAnswered):
+                        self._queue.answer(question.id, TrialAnswer(places=places.places))
+                continue
+            spec = self._specs.of(question.id, question.project, question.name, question.request)
+            for answer in self._policy.decide(now, [TrialAsked(spec=spec)]).decisions:
+                if isinstance(answer, TrialAnswered):
+                    self._queue.answer(question.id, _answered(answer, question.project, question.name))
+
+    def show(self, now: float, jobs: Mapping[str, Job]) -> None:
+        """Publish the queue, and set the gauges; ``jobs``: the rows of all that the rule knows, by id."""
+        for answer in self._policy.decide(now, [QueueAsked()]).decisions:
+            if isinstance(answer, PublishQueue):
+                self._queue.publish(self._published(answer, jobs, now))
+                _count(jobs, answer.kept)
+
+    def _published(self, answer: PublishQueue, jobs: Mapping[str, Job], now: float) -> PublishedQueue:
+        return PublishedQueue(
+            at=now,
+            leader=self._holder,
+            setting=self._setting,
+            kept_for=answer.kept_for,
+            kept=answer.kept,
+            jobs=[_entry(each, jobs[each.id].project, jobs[each.id].name) for each in answer.jobs if each.id in jobs],
+        )
 
 
-def answered(answer: TrialAnswered, project: str, name: str) -> TrialAnswer:
+def _answered(answer: TrialAnswered, project: str, name: str) -> TrialAnswer:
     misfit, expected = answer.misfit, answer.expected
     return TrialAnswer(
         gpus=answer.gpus,
@@ -84,18 +81,7 @@ def answered(answer: TrialAnswered, project: str, name: str) -> TrialAnswer:
     )
 
 
-def stands(answer: PlacesAnswered) -> TrialAnswer:
-    """What stands against a job that waits."""
-    return TrialAnswer(
-        places=[
-            JobPlace(gpu=each.gpu, refused=each.refused.value if each.refused is not None else "", message=each.message)
-            for each in answer.places
-        ]
-    )
-
-
-def count(jobs: Mapping[str, Job], kept: int) -> None:
-    """Set the gauges."""
+def _count(jobs: Mapping[str, Job], kept: int) -> None:
     metrics.JOBS.clear()
     for (state, project), number in Counter((job.state.value, job.project) for job in jobs.values()).items():
         metrics.JOBS.labels(state, project).set(number)

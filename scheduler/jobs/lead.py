@@ -12,14 +12,17 @@ from dataclasses import asdict
 from math import inf
 from typing import Final, assert_never
 
-from scheduler.jobs import board
 from scheduler.jobs.attached import Attached
 from scheduler.jobs.attempts import Attempt
+from scheduler.jobs.board import Board, beside
 from scheduler.jobs.checkpoints import OldCheckpoints
+from scheduler.jobs.job_rows import begun, ordered, submitted, taken_over
 from scheduler.jobs.orders import Orders
+from scheduler.jobs.progress import ProgressLog
 from scheduler.jobs.recording import Recording
 from scheduler.jobs.sharing import KnownPairs, Sharing
 from scheduler.jobs.specs import Specs
+from scheduler.jobs.variables import Variables
 from scheduler.jobs.watch import Watch, node_of
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import (
@@ -36,32 +39,24 @@ from scheduler.policy.jobs.events import (
     AttemptOver,
     Ended,
     Event,
-    JobHeld,
-    JobMoved,
     JobProgressed,
-    JobSubmitted,
-    JobUnderWay,
     JobWithdrawn,
     LimitsChanged,
-    PlacesAsked,
     ProjectLimit,
-    QueueAsked,
     Run,
     RunsKnown,
     StartRefused,
-    TrialAsked,
 )
-from scheduler.policy.jobs.job import Phase
 from scheduler.policy.jobs.knobs import JobKnobs
 from smore.domain.job import PLACED, STARTED, Action, JobState
 from smore.domain.limits import Limits
 from smore.messages.reports import Report
 from smore.postgres.history.reader import Reader
-from smore.postgres.job_ledger import Decided, JobLedger, Progress
+from smore.postgres.job_ledger import Decided, JobLedger
 from smore.postgres.jobs import Change, Job, JobStore
 from smore.process import observability as metrics
 from smore.process.settings import Settings
-from smore.process.vault import NoKey, Sealed, Vault, unseal_env
+from smore.process.vault import NoKey, Sealed
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
@@ -97,14 +92,17 @@ class Lead:
         tables: Tables,
         holder: str,
     ) -> None:
-        self._config, self._settings, self._setting, self._holder = config, config.jobs, knobs.name, holder
+        self._settings, self._setting = config.jobs, knobs.name
         self._queue, self._fleet, self._catalog = queue, fleet, catalog
         self._ledger, self._store = ledger, store
-        self._known = KnownPairs(tables, ledger.worse_since)
-        self._specs = Specs(reader, self._known.alone_s)
+        self._known_pairs = KnownPairs(tables, ledger.worse_since)
+        self._specs = Specs(reader, self._known_pairs.alone_s)
         self._policy = JobPolicy(knobs)
         self._record = Recording(self._settings.record, knobs.name, self._settings.knobs)
-        self._orders = Orders(fleet, ledger.standing, self._env_of)
+        self._board = Board(queue, self._policy, self._specs, holder, knobs.name)
+        self._variables = Variables(ledger, config.secrets_file)
+        self._orders = Orders(fleet, ledger.standing, self._variables.of)
+        self._progress = ProgressLog(ledger)
         self._old_checkpoints = OldCheckpoints(fleet, ledger, self._settings.checkpoints_days)
         self._attached = Attached(store, self._settings.silent_s)
         self._watch = Watch(self._settings.silent_s, {}, 0.0)
@@ -116,12 +114,9 @@ class Lead:
         self._nodes: dict[str, str] = {}
         #: What the rule is told at the next round.
         self._next: list[Event] = []
-        #: What was written down last of each attempt.
-        self._noted: dict[str, Progress] = {}
         #: By how much the time of day was before the steady clock, seconds.
         self._ahead_s = -inf
         self._noted_at = self._shown_at = self._round_at = 0.0
-        self._env: dict[str, dict[str, str]] = {}
 
     def begin(self, at: float) -> None:
         """Take the lead in Postgres; the first round tells the rule everything else."""
@@ -146,10 +141,11 @@ class Lead:
         new = [row for row in mine.values() if row.id not in self._jobs]
         self._take_over(at, [row for row in new if row.state in PLACED])
         events, self._next = self._next, []
-        events += [*self._changed_limits(), *self._seen(at, reports), *self._known.changed(self._specs.kinds)]
+        events += [*self._changed_limits(), *self._seen(at, reports), *self._known_pairs.changed(self._specs.kinds)]
         # Hosts before their guests.
         for row in sorted(new, key=self._placed_at):
-            events += self._submitted(row, now)
+            spec = self._specs.of(row.id, row.project, row.name, row.request)
+            events += submitted(row, spec, self._attempts.get(row.id), now)
         events += self._changed_rows(mine)
         self._jobs = mine
         events += self._followed(at, {report.gpu: report for report in reports})
@@ -164,9 +160,10 @@ class Lead:
         self._old_checkpoints.drop(at, reports)
         self._note(at)
         metrics.JOB_ROUND_SECONDS.observe(time.perf_counter() - began)
-        self._answer(now)
+        self._board.answer(now)
         if events or decisions or at - self._shown_at > SHOWN_S:
-            self._show(now, at)
+            self._board.show(now, self._jobs)
+            self._shown_at = at
         return now if self._next else wake_at
 
     def _follow_clock(self, ahead_s: float) -> None:
@@ -182,19 +179,7 @@ class Lead:
         last = self._ledger.under_way([row.id for row in rows]) if rows else {}
         self._sharing.take_over([pair for pair in self._ledger.pairs(last) if pair.attempt == last[pair.job].attempt])
         for row in rows:
-            attempt = last.get(row.id)
-            self._attempts[row.id] = _attempt(
-                row,
-                row.attempt,
-                row.gpus,
-                since_at=attempt.started_at if attempt is not None else row.created_at,
-                began_with=attempt.iterations_from if attempt is not None else 0,
-                at=at,
-                up=row.state is JobState.RUNNING,
-            )
-            if attempt is not None:
-                self._attempts[row.id].micro_batches = attempt.micro_batches
-                self._attempts[row.id].lost_s = attempt.lost_s
+            self._attempts[row.id] = taken_over(row, last.get(row.id), at)
 
     def _changed_limits(self) -> list[Event]:
         limits = self._catalog.limits()
@@ -215,40 +200,6 @@ class Lead:
         self._specs.see(reports)
         return self._watch.look(at, reports, expected, placed, self._fleet.paused(), self._fleet.allowed())
 
-    def _submitted(self, row: Job, now: float) -> list[Event]:
-        queued_s = max(0.0, now - row.queued_at) if row.state is JobState.QUEUED and row.queued_at else 0.0
-        events: list[Event] = [
-            JobSubmitted(
-                spec=self._specs.of(row.id, row.project, row.name, row.request),
-                submitted_at=row.created_at,
-                attempt=row.attempt - 1 if row.state in PLACED else row.attempt,
-                waited_s=row.waited_s + queued_s,
-                ran_s=row.ran_s,
-                iterations=row.iterations,
-                restarts=row.restarts,
-                short_ends=row.short_ends,
-                not_before=row.not_before or 0.0,
-                home=row.home,
-                held=row.state is JobState.HELD,
-                moved=row.moved,
-                lost_s=row.lost_s,
-            )
-        ]
-        attempt = self._attempts.get(row.id)
-        if attempt is not None:
-            events.append(
-                JobUnderWay(
-                    id=row.id,
-                    attempt=row.attempt,
-                    gpus=tuple(row.gpus),
-                    since_at=attempt.since_at,
-                    stopping=row.state is JobState.STOPPING,
-                    micro_batches=attempt.micro_batches,
-                    lost_s=attempt.lost_s,
-                )
-            )
-        return events
-
     def _placed_at(self, row: Job) -> float:
         attempt = self._attempts.get(row.id)
         return attempt.since_at if attempt is not None else inf
@@ -264,12 +215,7 @@ class Lead:
                 events.append(JobWithdrawn(id=id_))
             if before is None or job is None:
                 continue
-            if row.state is JobState.HELD and job.phase is not Phase.HELD:
-                events.append(JobHeld(id=id_, held=True))
-            elif row.state is JobState.QUEUED and job.phase is Phase.HELD:
-                events.append(JobHeld(id=id_, held=False))
-            if row.moved > before.moved:
-                events.append(JobMoved(id=id_))
+            events += ordered(row, before, job.phase)
         return [*events, *(JobWithdrawn(id=id_) for id_ in self._jobs if id_ not in mine)]
 
     def _followed(self, at: float, reports: Mapping[str, Report]) -> list[Event]:
@@ -292,7 +238,7 @@ class Lead:
                     memory_mib=attempt.outgrown_mib,
                 )
                 events.append(over)
-            elif at - self._noted_at > NOTED_S and attempt.iteration_s and self._progress_of(attempt) is not None:
+            elif at - self._noted_at > NOTED_S and attempt.iteration_s and self._progress.changed(attempt):
                 events.append(
                     JobProgressed(
                         id=id_,
@@ -343,7 +289,7 @@ class Lead:
             start.id,
             start.attempt,
             nodes,
-            Decided(kind="start", gpus=start.gpus, reasons=reasons, message=board.beside(start, self._jobs)),
+            Decided(kind="start", gpus=start.gpus, reasons=reasons, message=beside(start, self._jobs)),
             told,
             micro_batches=start.micro_batches,
             pairs=pairs,
@@ -354,11 +300,9 @@ class Lead:
         metrics.JOB_WAIT_SECONDS.observe(start.reasons.waited_s)
         metrics.JOB_PLACEMENTS.labels("guest" if start.beside else "alone").inc()
         log.info("training placed", job=start.id, attempt=start.attempt, gpus=start.gpus, beside=len(hosts))
-        attempt = self._attempts[start.id] = _attempt(
-            row, start.attempt, start.gpus, since_at=at, began_with=self._policy.jobs[start.id].iterations, at=at
-        )
-        attempt.micro_batches = start.micro_batches
-        attempt.hosts = {host.job: host.gpus for _, host in hosts}
+        shares = {host.job: host.gpus for _, host in hosts}
+        iterations = self._policy.jobs[start.id].iterations
+        self._attempts[start.id] = begun(row, start, shares, iterations, at)
 
     def _requeue(self, requeue: Requeue) -> None:
         attempt, job = self._over(requeue.id), self._policy.jobs[requeue.id]
@@ -400,11 +344,9 @@ class Lead:
     def _over(self, id_: str) -> Attempt:
         """The attempt, of which the last that was reported is written down before its end is."""
         attempt = self._attempts.pop(id_)
-        progress = self._progress_of(attempt)
-        self._ledger.progress([progress] if progress is not None else [])
+        self._progress.close(attempt)
         self._ledger.note_pairs(self._sharing.over(id_, attempt.attempt, self._round_at))
-        self._noted.pop(id_, None)
-        self._env.pop(id_, None)
+        self._variables.forget(id_)
         return attempt
 
     # ---- to workers, to Postgres, to people --------------------------------------------------------------------------
@@ -415,76 +357,10 @@ class Lead:
         except (NoKey, Sealed) as error:
             attempt.refuse(f"Its variables cannot be read: {error}")
 
-    def _env_of(self, row: Job) -> dict[str, str]:
-        if row.id not in self._env:
-            sealed, env = self._ledger.env(row.id), dict[str, str]()
-            if sealed is not None:
-                env = unseal_env(Vault.open(self._config.secrets_file), row.project, row.name, sealed)
-            self._env[row.id] = env
-        return self._env[row.id]
-
-    def _progress_of(self, attempt: Attempt) -> Progress | None:
-        """What is to be written down, None = nothing is new."""
-        progress = Progress(
-            job=attempt.job,
-            attempt=attempt.attempt,
-            iterations=attempt.iterations,
-            began_with=attempt.began_with,
-            checkpoint=attempt.checkpoint,
-            home=attempt.home,
-            lost_s=attempt.lost_s,
-        )
-        return progress if self._noted.get(attempt.job) != progress else None
-
     def _note(self, at: float) -> None:
         if at - self._noted_at <= NOTED_S:
             return
         self._noted_at = at
-        new = [progress for each in self._attempts.values() if (progress := self._progress_of(each)) is not None]
-        self._ledger.progress(new)
-        self._noted |= {progress.job: progress for progress in new}
+        self._progress.write(self._attempts.values())
         self._ledger.note_pairs(self._sharing.changed())
         self._queue.note_heard(self._watch.heard)
-
-    def _answer(self, now: float) -> None:
-        for question in self._queue.questions():
-            if question.job:
-                for places in self._policy.decide(now, [PlacesAsked(id=question.job)]).decisions:
-                    if isinstance(places, PlacesAnswered):
-                        self._queue.answer(question.id, board.stands(places))
-                continue
-            spec = self._specs.of(question.id, question.project, question.name, question.request)
-            for answer in self._policy.decide(now, [TrialAsked(spec=spec)]).decisions:
-                if isinstance(answer, TrialAnswered):
-                    self._queue.answer(question.id, board.answered(answer, question.project, question.name))
-
-    def _show(self, now: float, at: float) -> None:
-        self._shown_at = at
-        for answer in self._policy.decide(now, [QueueAsked()]).decisions:
-            if isinstance(answer, PublishQueue):
-                self._queue.publish(board.published(answer, self._jobs, now, self._holder, self._setting))
-                board.count(self._jobs, answer.kept)
-
-
-def _attempt(
-    row: Job,
-    attempt: int,
-    gpus: Sequence[str],
-    *,
-    since_at: float,
-    began_with: int,
-    at: float,
-    up: bool = False,
-) -> Attempt:
-    return Attempt(
-        job=row.id,
-        attempt=attempt,
-        gpus=gpus,
-        since_at=since_at,
-        awaited_at=at,
-        grace_s=row.request.grace_s,
-        began_with=began_with,
-        checkpoint=row.iterations,
-        home=row.home,
-        up=up,
-    )

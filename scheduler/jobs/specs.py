@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from scheduler.jobs.board import spec_of
 from scheduler.jobs.sharing import AloneOf
+from scheduler.policy.jobs.parts import ways
 from scheduler.policy.jobs.spec import JobSpec
-from smore.domain.job import JobRequest
+from smore.domain.job import RESERVE, JobRequest
 from smore.domain.workload import ProfiledBatch
 from smore.messages.reports import Report
 from smore.postgres.history.reader import Reader
@@ -32,11 +32,29 @@ class Specs:
         return sorted(set(self.places.values()))
 
     def of(self, id_: str, project: str, name: str, request: JobRequest) -> JobSpec:
+        """What the rule knows of a job."""
         batches: list[ProfiledBatch] = []
         if len(request.micro_batches) > 1 and request.workload:
             profiles = (self._reader.training_batches(request.workload, place) for place in self.kinds)
             batches = max(profiles, key=len, default=[])
-        return spec_of(id_, project, name, request, self._iteration_s(request), batches)
+        memory_mib = request.memory_mib * (1 + RESERVE)
+        batch = int(request.workload.rsplit("/", 1)[1]) if request.workload else 0
+        return JobSpec(
+            id=id_,
+            project=project,
+            name=name,
+            count=request.count,
+            gpus=tuple(request.gpus),
+            device=request.device,
+            memory_mib=memory_mib,
+            iterations=request.iterations,
+            duration_s=request.duration_s,
+            iteration_s=self._iteration_s(request),
+            restarts=request.restarts,
+            share=request.share,
+            workload=request.workload,
+            micro_batches=ways(request.micro_batches, memory_mib, batch, batches),
+        )
 
     def alone_s(self, workload: str, place: tuple[str, str]) -> float | None:
         """The profile's time of an iteration, seconds; None = nobody has measured this workload at this place."""

@@ -74,7 +74,7 @@ class Served(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastGpu:
+class HistoryGpu:
     """
     A GPU instance as it was. ``memory_mib`` is what its job leaves; ``utilisation`` is the job's own, 0..1.
     ``workload`` names its job's profile ('' = not said); ``iteration_s`` is the mean of its iterations alone (None: no
@@ -97,20 +97,20 @@ class PastGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class RecordedSpan:
     """
-    What is known of a span. ``specs``: the catalog's word by (function, revision); ``table``: None = nothing was
+    What is known of a span of the history. ``specs``: the catalog's word by (function, revision); ``table``: None = nothing was
     published.
     """
 
     served: Sequence[Served]
-    gpus: Sequence[PastGpu]
+    gpus: Sequence[HistoryGpu]
     specs: Mapping[tuple[str, int], FunctionSpec]
     table: Table | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastWorld(World):
+class HistoryWorld(World):
     """
     A :class:`World` without an interference model. A function's name is ``<project>/<name>@<revision>``.
 
@@ -123,7 +123,7 @@ class PastWorld(World):
     seconds: Mapping[str, Mapping[int, float]]
     loads: Mapping[str, float]
     ratios: Floats = field(compare=False)
-    places: Mapping[str, PastGpu]
+    places: Mapping[str, HistoryGpu]
     table: Table | None
     share: float
 
@@ -201,7 +201,7 @@ class _TableContention(Contention):
     alike.
     """
 
-    def __init__(self, world: PastWorld, place: PastGpu) -> None:
+    def __init__(self, world: HistoryWorld, place: HistoryGpu) -> None:
         Contention.__init__(self, world.interference_model, 7, None)
         self._world, self._functions = world, {function.model: function for function in world.functions}
         if place.iteration_s is not None:
@@ -265,54 +265,54 @@ def name_of(invocation: Served) -> str:
     return f"{invocation.function}@{invocation.revision}"
 
 
-def trace(past: Past) -> Trace:
+def trace(span: RecordedSpan) -> Trace:
     """The arrivals with their deadlines. Raises BadWorld for a span in which nothing ended."""
-    if not past.served:
+    if not span.served:
         raise bad("since", "no invocation has ended in this span")
-    names = list(dict.fromkeys(map(name_of, past.served)))
+    names = list(dict.fromkeys(map(name_of, span.served)))
     column = {name: index for index, name in enumerate(names)}
-    arrival = np.array([one.arrival_at for one in past.served])
+    arrival = np.array([one.arrival_at for one in span.served])
     order = np.argsort(arrival, kind="stable")
     at = (arrival - arrival.min())[order]
-    ends = max(one.finished_at for one in past.served) - float(arrival.min())
+    ends = max(one.finished_at for one in span.served) - float(arrival.min())
     return Trace(
         name="the platform's history",
         functions=tuple(names),
         duration_s=max(ends, float(at[-1]) + 1e-3),
         arrival_s=at,
-        function=np.array([column[name_of(past.served[one])] for one in order], np.int64),
-        rows=np.array([max(1, past.served[one].rows) for one in order], np.int64),
+        function=np.array([column[name_of(span.served[one])] for one in order], np.int64),
+        rows=np.array([max(1, span.served[one].rows) for one in order], np.int64),
         factor=np.full(len(order), np.nan),
         # A deadline that had passed when it came is one that nobody can meet.
-        deadline_s=np.array([max(past.served[one].deadline_at - past.served[one].arrival_at, 1e-9) for one in order]),
+        deadline_s=np.array([max(span.served[one].deadline_at - span.served[one].arrival_at, 1e-9) for one in order]),
     )
 
 
-def world(past: Past, *, more: int = 0) -> PastWorld:
+def world(span: RecordedSpan, *, more: int = 0) -> HistoryWorld:
     """
     ``more``: GPU instances besides those that there were, like each of them in turn, with nothing on them.
 
     Raises BadWorld where there was no GPU instance, or for a function that the catalog does not know.
     """
-    if not past.gpus:
+    if not span.gpus:
         raise bad("gpus", "no GPU instance reported in this span")
-    places = {gpu.name: gpu for gpu in past.gpus}
+    places = {gpu.name: gpu for gpu in span.gpus}
     for number in range(more):
-        like = past.gpus[number % len(past.gpus)]
+        like = span.gpus[number % len(span.gpus)]
         name = f"{like.name}+{number + 1}"
-        places[name] = PastGpu(
+        places[name] = HistoryGpu(
             name=name, device=like.device, sharing_mode=like.sharing_mode, memory_mib=like.memory_mib, slots=like.slots
         )
-    names = list(dict.fromkeys(map(name_of, past.served)))
-    specs = {f"{function}@{revision}": spec for (function, revision), spec in past.specs.items()}
+    names = list(dict.fromkeys(map(name_of, span.served)))
+    specs = {f"{function}@{revision}": spec for (function, revision), spec in span.specs.items()}
     unknown = next((name for name in names if name not in specs), None)
     if unknown is not None:
         raise bad("functions", f"the catalog does not know {unknown!r}")
-    seconds, loads = _times(past.served)
-    ratios = np.array([_ratio(one, seconds) for one in sorted(past.served, key=lambda one: one.arrival_at)])
+    seconds, loads = _times(span.served)
+    ratios = np.array([_ratio(one, seconds) for one in sorted(span.served, key=lambda one: one.arrival_at)])
     known = ratios[~np.isnan(ratios)]
-    waits = [one.wait_s for one in past.served if one.wait_s is not None and one.cold is False]
-    return PastWorld(
+    waits = [one.wait_s for one in span.served if one.wait_s is not None and one.cold is False]
+    return HistoryWorld(
         name="the platform's history",
         gpus=tuple(
             Gpu(
@@ -348,8 +348,8 @@ def world(past: Past, *, more: int = 0) -> PastWorld:
         loads={name: median(loads[name]) if loads.get(name) else specs[name].profile.load_s for name in names},
         ratios=ratios,
         places=places,
-        table=past.table,
-        share=_share(past),
+        table=span.table,
+        share=_share(span),
     )
 
 
@@ -373,11 +373,11 @@ def _times(served: Sequence[Served]) -> tuple[dict[str, dict[int, float]], dict[
     return {name: {rows: median(times) for rows, times in sizes.items()} for name, sizes in runs.items()}, loads
 
 
-def _share(past: Past) -> float:
+def _share(span: RecordedSpan) -> float:
     """Busy seconds that functions made, as sampled, over the seconds that their batches ran."""
     # Each member of a batch has the run time of the whole.
-    ran = sum(one.run_s / max(1, one.batch or 1) for one in past.served if one.run_s)
-    busy = sum(gpu.function_utilisation * gpu.seen_s for gpu in past.gpus)
+    ran = sum(one.run_s / max(1, one.batch or 1) for one in span.served if one.run_s)
+    busy = sum(gpu.function_utilisation * gpu.seen_s for gpu in span.gpus)
     return min(1.0, busy / ran) if ran > 0 and busy > 0 else math.nan
 
 
@@ -406,13 +406,13 @@ ROWS: Final = {
 }
 
 
-def happened(past: Past) -> dict[str, float]:
+def happened(span: RecordedSpan) -> dict[str, float]:
     """What was measured; NaN where there is nothing to divide by."""
-    served = past.served
+    served = span.served
     n = len(served)
     sent = [one for one in served if one.attempt > 0]
     took = [one.finished_at - one.arrival_at for one in served if one.state is State.SUCCEEDED]
-    losses = [gpu.mean_s / gpu.iteration_s - 1.0 for gpu in past.gpus if gpu.mean_s is not None and gpu.iteration_s]
+    losses = [gpu.mean_s / gpu.iteration_s - 1.0 for gpu in span.gpus if gpu.mean_s is not None and gpu.iteration_s]
     return {
         "dsr": sum(one.met for one in served) / n,
         "admission": len(sent) / n,
@@ -422,7 +422,7 @@ def happened(past: Past) -> dict[str, float]:
         "cold": sum(bool(one.cold) for one in sent) / len(sent) if sent else math.nan,
         "p50_s": float(np.quantile(took, 0.5)) if took else math.nan,
         "p99_s": float(np.quantile(took, 0.99)) if took else math.nan,
-        "function_utilisation": fmean(gpu.function_utilisation for gpu in past.gpus),
+        "function_utilisation": fmean(gpu.function_utilisation for gpu in span.gpus),
         "sfd": fmean(losses) if losses else math.nan,
     }
 

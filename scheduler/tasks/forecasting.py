@@ -21,7 +21,7 @@ from ml.forecast.foresight import Best, ForecastResult, Foresight
 from ml.learn.learning import yield_to_others
 from smore.domain.function import FunctionSpec, Prewarming
 from smore.postgres.arrivals import Prewarming as History
-from smore.postgres.rows import make_engine
+from smore.postgres.connection import make_engine
 from smore.process import observability
 from smore.process.environment import settings
 from smore.process.settings import Settings

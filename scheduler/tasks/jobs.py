@@ -15,7 +15,7 @@ from celery.signals import worker_ready, worker_shutting_down
 from scheduler.jobs.decider import Decider
 from scheduler.policy.jobs.knobs import job_setting
 from scheduler.schedule import CONTROL_QUEUE
-from smore.postgres.rows import make_engine
+from smore.postgres.connection import make_engine
 from smore.process.settings import Settings
 from smore.redis.celery import JOBS
 from smore.redis.connection import connect

@@ -11,9 +11,9 @@ from sqlalchemy.exc import OperationalError
 from scheduler.tasks.sweep import sweep
 from smore.blobs.store import open_blobs
 from smore.postgres.catalog import Store
+from smore.postgres.connection import make_engine
 from smore.postgres.history import retention
 from smore.postgres.history.recorder import Recorder
-from smore.postgres.rows import make_engine
 from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog

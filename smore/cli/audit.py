@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
+from smore.cli import names
 from smore.cli.terminal import Column, Output, OutputOption, ProjectOption, connected, moment, show, span_s
 
 
 def audit(
     project: ProjectOption = None,
-    key: Annotated[str | None, typer.Option(help="Id of the API key.")] = None,
+    key: Annotated[str | None, typer.Option(autocompletion=names.keys, help="Id of the API key.")] = None,
     route: Annotated[str | None, typer.Option(help="A part of the route: slo, boost, DELETE…")] = None,
     target: Annotated[str | None, typer.Option(help="For instance function/echo.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="As far back: 30m, 2h, 7d.")] = None,
@@ -27,16 +28,16 @@ def audit(
     with connected() as client:
         page = client.carry(admin.audit(filters, limit=limit, cursor=cursor))
     columns: list[Column[AuditEntry]] = [
-        ("id", lambda e: e.id),
         ("at", lambda e: moment(e.at)),
-        ("project", lambda e: e.project),
         ("key", lambda e: e.key_id),
         ("route", lambda e: e.route),
         ("target", lambda e: e.target),
         ("before", lambda e: _short(e.before)),
         ("after", lambda e: _short(e.after)),
+        ("project", lambda e: e.project),
+        ("id", lambda e: e.id),
     ]
-    show(page.entries, columns, output)
+    show(page.entries, columns, output, optional=("id", "project"))
     if page.next_cursor is not None and output is Output.TABLE:
         print(f"older entries: --cursor {page.next_cursor}")
 

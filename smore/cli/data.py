@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from smore.cli import names
 from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE, Output, OutputOption, fail, platform_home, say, show_value
 
 app = typer.Typer(help="Public traces for simulations; alone: list them.", invoke_without_command=True)
@@ -42,7 +43,9 @@ def list_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set that `smore data` lists.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", autocompletion=names.data_sets, help="A data set that `smore data` lists.")
+    ],
     to: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Unpack below this folder; default: SMORE_HOME/data.")
     ] = None,

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from smore.cli.names import gpus
+from smore.cli import names
 from smore.cli.terminal import (
     Column,
     FunctionName,
@@ -19,7 +19,7 @@ from smore.cli.terminal import (
     tell,
 )
 
-GpuOption = Annotated[str | None, typer.Option(autocompletion=gpus, help="On this GPU instance only.")]
+GpuOption = Annotated[str | None, typer.Option(autocompletion=names.gpus, help="On this GPU instance only.")]
 
 app = typer.Typer(help="Functions and their revisions; alone: list them.", invoke_without_command=True)
 
@@ -66,7 +66,11 @@ def revisions(name: FunctionName, output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("rollback")
-def rollback(name: FunctionName, revision: int, output: OutputOption = Output.TABLE) -> None:
+def rollback(
+    name: FunctionName,
+    revision: Annotated[int, typer.Argument(autocompletion=names.revisions)],
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Give the traffic to an earlier revision."""
     with connected() as client:
         function = client.rollback(name, revision)
@@ -83,7 +87,10 @@ def scale(
     keep_alive: Annotated[
         str | None, typer.Option(help="How long an idle one stays where no rule decides: 10m, 0, or -1 = for ever.")
     ] = None,
-    mode: Annotated[str | None, typer.Option("--prewarm", help="Who decides: auto, off, or paper.")] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option("--prewarm", autocompletion=names.prewarm_modes, help="Who decides: auto, off, or paper."),
+    ] = None,
 ) -> None:
     """Change how many instances of a function stand ready, until another revision takes its traffic."""
     keep_alive_value: object = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from smore.cli.names import functions
+from smore.cli.names import functions, states
 from smore.cli.terminal import (
     AllProjectsOption,
     Column,
@@ -338,7 +338,9 @@ def _show_dry_run(answer: "DryRun", output: Output) -> None:
 
 def ps(
     function: Annotated[str | None, typer.Option(autocompletion=functions, help="Of this function only.")] = None,
-    state: Annotated[str | None, typer.Option(help="In this state only: queued, running, succeeded…")] = None,
+    state: Annotated[
+        str | None, typer.Option(autocompletion=states, help="In this state only: queued, running, succeeded…")
+    ] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="That came so long ago at most: 30m, 2h.")] = None,
     slow: Annotated[str | None, typer.Option(metavar="TIME", help="That took so long at least: 500ms, 5s.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="As many at most.")] = 20,

@@ -108,8 +108,17 @@ def placed(job: Any) -> str:
     if job.state == "held":
         return f"{job.name} is held: smore jobs release {job.name}"
     if job.expected is None:
-        return f"{job.name} is {job.state}; no job scheduler has decided about it yet: smore jobs queue"
+        return f"{job.name} is {job.state}; nothing is decided about it yet: smore jobs explain {job.name}"
     return f"{job.name} waits in place {job.expected.place}: {job.expected.message} {outlook(job.expected)}"
+
+
+def leaderless(job: Any, refused: str) -> str:
+    """Of a job that was just started, where no job scheduler leads; ``refused``: why, "" = nobody says."""
+    why = f" ({refused})" if refused else ""
+    return (
+        f"{job.name} is {job.state}; no job scheduler leads now{why}, and nothing starts until one does: smore health says"
+        f" whether one leads, smore jobs explain {job.name} what it waits for then"
+    )
 
 
 def tried(name: str, trial: Any) -> str:

@@ -151,7 +151,7 @@ def queue(output: OutputOption = Output.TABLE) -> None:
 
 @app.command("start", context_settings={"ignore_unknown_options": True})
 def start(
-    name: str,
+    name: Annotated[str, typer.Argument(autocompletion=names.jobs)],
     argv: Annotated[
         list[str],
         typer.Argument(help="After --: an entry point or, with an operator's key, any program, and its arguments."),
@@ -165,7 +165,10 @@ def start(
             autocompletion=names.gpus, help="On this GPU instance, once for each: it waits for exactly these."
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="The kind of GPU that it needs, as `smore gpus` names it.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(autocompletion=names.devices, help="The kind of GPU that it needs, as `smore gpus` names it."),
+    ] = None,
     iterations: Annotated[int | None, typer.Option(help="How long it is: so many iterations in all.")] = None,
     duration: Annotated[str | None, typer.Option(metavar="TIME", help="How long it is: 30m, 2h, 1d.")] = None,
     restarts: Annotated[int, typer.Option(min=0, help="How often it is started again after it has failed.")] = 0,
@@ -180,7 +183,8 @@ def start(
         str | None, typer.Option(metavar="FOLDER", help="Where an own program starts; without it this folder.")
     ] = None,
     workload: Annotated[
-        str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")
+        str | None,
+        typer.Option(autocompletion=names.workloads, help="Which profiled training it is: model/size/training/batch."),
     ] = None,
     budget: Annotated[
         float | None, typer.Option(help="What it may lose to functions at most, 0.01 to 1; without it 0.1.")
@@ -237,8 +241,22 @@ def start(
             tell(job_words.tried(name, trial), trial, output)
             return
         job = client.start_job(name, command, **asked)
+        said = _placed(client, job)
     tell(job.id, job, output)
-    print(job_words.placed(job), file=sys.stderr)
+    print(said, file=sys.stderr)
+
+
+def _placed(client: "Client", job: "Job") -> str:
+    """Where a job that was just started runs, what it waits for, or that nobody has decided about it."""
+    from smore_client import ClientError
+
+    if job.state == "queued" and job.expected is None:
+        # A key that may start jobs and not read them does not learn it.
+        with suppress(ClientError):
+            queue = client.job_queue()
+            if not queue.leading:
+                return job_words.leaderless(job, queue.refused or "")
+    return job_words.placed(job)
 
 
 def _counts(text: str | None) -> list[int] | None:
@@ -431,7 +449,8 @@ def attach(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Of the job; without it pid-<number>.")] = None,
     workload: Annotated[
-        str | None, typer.Option(help="Which profiled training it is: model/size/training/batch.")
+        str | None,
+        typer.Option(autocompletion=names.workloads, help="Which profiled training it is: model/size/training/batch."),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:

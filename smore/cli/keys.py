@@ -28,7 +28,10 @@ def list_keys(output: Output) -> None:
 def create(
     name: str,
     scope: Annotated[
-        list[str] | None, typer.Option(help="invoke, read, deploy, jobs or admin, once for each; else invoke, read.")
+        list[str] | None,
+        typer.Option(
+            autocompletion=names.scopes, help="invoke, read, deploy, jobs or admin, once for each; else invoke, read."
+        ),
     ] = None,
     project: ProjectOption = None,
     output: OutputOption = Output.TABLE,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from smore.cli.names import functions
+from smore.cli import names
 from smore.cli.terminal import (
     EXIT_USAGE,
     Output,
@@ -40,13 +40,18 @@ def logs(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            autocompletion=functions,
+            autocompletion=names.logged,
             help="A function, or a process of this machine: gateway, worker-cpu0, redis… Without it all processes.",
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until Ctrl-C.")] = False,
     invocation: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of a function: only what was printed while this invocation ran.")
+        str | None,
+        typer.Option(
+            metavar="ID",
+            autocompletion=names.invocations,
+            help="Of a function: only what was printed while this invocation ran.",
+        ),
     ] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Of a function: only what came so long ago at most: 30m, 2h.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from smore.cli import launch
+from smore.cli import launch, names
 from smore.cli.gpus import unmeasured
 from smore.cli.terminal import (
     EXIT_USAGE,
@@ -58,7 +58,10 @@ def profile(
     minutes: Annotated[float, typer.Option(min=1, help="How long it measures, at most.")] = 20.0,
     out: Annotated[Path, typer.Option(help="File of rows; an existing one is continued.")] = Path("profile.jsonl"),
     gpu: Annotated[
-        str | None, typer.Option(help="GPU instance of this machine, by its name in `smore gpus`; else the first.")
+        str | None,
+        typer.Option(
+            autocompletion=names.gpus, help="GPU instance of this machine, by its name in `smore gpus`; else the first."
+        ),
     ] = None,
 ) -> None:
     """
@@ -151,11 +154,18 @@ def show_version(output: OutputOption = Output.TABLE) -> None:
 
 @app.command("ask")
 def ask(
-    job: Annotated[str, typer.Argument(help="A job's id, or a workload such as resnet50/cpu/training/8.")],
+    job: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=names.trainings, help="A job's id, or a workload such as resnet50/cpu/training/8."
+        ),
+    ],
     function: Annotated[
         str,
         typer.Argument(
-            metavar="FUNCTION|TRAINING", help="A function's name, a model such as bert/cpu, or another training."
+            metavar="FUNCTION|TRAINING",
+            autocompletion=names.functions_or_models,
+            help="A function's name, a model such as bert/cpu, or another training.",
         ),
     ],
     k: Annotated[int, typer.Option("-k", min=1, max=8, help="Invocations at a time.")] = 1,

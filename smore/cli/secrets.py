@@ -32,7 +32,7 @@ def list_(output: OutputOption = Output.TABLE) -> None:
 
 @app.command("set")
 def set_(
-    name: str,
+    name: Annotated[str, typer.Argument(autocompletion=names.secrets)],
     file: Annotated[typer.FileText | None, typer.Option("--file", "-f", help="Read the value from here.")] = None,
 ) -> None:
     """

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from smore.cli import names
 from smore.cli.terminal import (
     Column,
     Output,
@@ -29,7 +30,10 @@ class Shown:
 
 
 def settings(
-    name: Annotated[str | None, typer.Argument(help="A name, or a part of names: queue, SMORE_API__PORT.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(autocompletion=names.settings, help="A name, or a part of names: queue, SMORE_API__PORT."),
+    ] = None,
     changed: Annotated[bool, typer.Option("--changed", help="Those alone that are not the default.")] = False,
     running: Annotated[
         bool, typer.Option("--running", help="Those that this machine's platform was started with.")

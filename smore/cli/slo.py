@@ -25,9 +25,8 @@ def without_command(context: typer.Context, output: OutputOption = Output.TABLE)
             if j.state not in ("ended", "lost")
         ]
     columns: list[Column[Any]] = [
-        ("", lambda target: target["kind"]),
         ("name", lambda target: target["name"]),
-        ("id", lambda target: target.get("id")),
+        ("kind", lambda target: target["kind"]),
         (
             "target",
             lambda target: (
@@ -35,8 +34,9 @@ def without_command(context: typer.Context, output: OutputOption = Output.TABLE)
             ),
         ),
         ("measured loss", lambda target: percent(target.get("loss"))),
+        ("id", lambda target: target.get("id")),
     ]
-    show(targets, columns, output)
+    show(targets, columns, output, optional=("id",))
 
 
 @app.command("function")

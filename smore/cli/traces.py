@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from smore.cli import names
 from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show, show_value, tell
 
 app = typer.Typer(
@@ -35,7 +36,10 @@ def import_(
         typer.Option("--map", metavar="NAME=FUNCTION", help="What the file calls NAME came for FUNCTION."),
     ] = None,
     deal: Annotated[
-        list[str] | None, typer.Option(metavar="FUNCTION", help="Gets what is busiest of the rest, in this order.")
+        list[str] | None,
+        typer.Option(
+            metavar="FUNCTION", autocompletion=names.functions, help="Gets what is busiest of the rest, in this order."
+        ),
     ] = None,
     end: Annotated[
         datetime | None,
@@ -107,7 +111,10 @@ def list_(output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("remove")
-def remove(trace: Annotated[int, typer.Argument(metavar="ID", min=1)], output: OutputOption = Output.TABLE) -> None:
+def remove(
+    trace: Annotated[int, typer.Argument(metavar="ID", min=1, autocompletion=names.traces)],
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Forget an imported trace; forecasters are fitted without it."""
     from smore_client import admin
 

@@ -186,3 +186,16 @@ class JobRequest:
         """Fields that this version does not know are left out."""
         known = cls.__dataclass_fields__
         return cls(**{name: value for name, value in raw.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlace:
+    """
+    A GPU instance for a job that waits. ``refused``: why it does not take the job now (``lost``, ``closed``, ``attached``,
+    ``busy``, ``kept``, ``device``, ``memory``, ``mig``, ``pinned``, ``home``), null = it would; ``message``: in words, to
+    be read behind its name.
+    """
+
+    gpu: str
+    refused: str | None = None
+    message: str

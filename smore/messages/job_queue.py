@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from smore.domain.job import JobRequest
+from smore.domain.job import JobPlace, JobRequest
 
 
 class PublishedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,14 +57,6 @@ class TrialQuestion(msgspec.Struct, frozen=True, kw_only=True):
     request: JobRequest = JobRequest()
     at: float
     job: str = ""
-
-
-class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU instance for a job that waits. ``refused``: why it does not take it, '' = it would; ``message``: in words."""
-
-    gpu: str
-    refused: str
-    message: str
 
 
 class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):

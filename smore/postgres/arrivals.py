@@ -1,7 +1,7 @@
 """
 Prewarming in Postgres: what forecasters learn from, and what prewarming achieved.
 
-Arrivals per minute (:class:`Past`), imported arrivals (:class:`Imported`), instances and cold starts by function
+Arrivals per minute (:class:`ArrivalCounts`), imported arrivals (:class:`Imported`), instances and cold starts by function
 (:class:`FunctionAccount`), and fitted forecasters. A minute that nobody counted is not a minute without arrivals. Imported
 arrivals have tables of their own: forecasters learn from them, and no count, limit or statement contains them.
 """
@@ -39,7 +39,7 @@ KEPT: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class ArrivalCounts:
     """
     Arrivals per minute from ``from_at`` (epoch seconds) on. ``counted`` [T]: whether each minute was counted; ``counts``:
     function (``<project>/<name>``) → minute → arrivals, minutes without arrivals left out.
@@ -121,7 +121,7 @@ class Prewarming:
 
     # ---- counts ------------------------------------------------------------------------------------------------------
 
-    def past(self, since: float, until: float) -> Past:
+    def past(self, since: float, until: float) -> ArrivalCounts:
         """Arrivals in the whole minutes of [since, until), of all functions of all projects."""
         begin, end = floor(since / MINUTE_S) * MINUTE_S, floor(until / MINUTE_S) * MINUTE_S
         minutes = max(0, int((end - begin) / MINUTE_S))
@@ -139,7 +139,7 @@ class Prewarming:
             ):
                 counts.setdefault(f"{project}/{function}", {})[int((minute.timestamp() - begin) / MINUTE_S)] = n
             imported = self._imported(connection, begin, counted)
-        return Past(from_at=begin, counted=counted, counts=counts, imported=imported)
+        return ArrivalCounts(from_at=begin, counted=counted, counts=counts, imported=imported)
 
     # ---- what was imported -------------------------------------------------------------------------------------------
 

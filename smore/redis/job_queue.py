@@ -13,9 +13,8 @@ import msgspec
 import redis
 
 from smore.domain.errors import Unavailable
-from smore.domain.job import JobRequest
+from smore.domain.job import JobPlace, JobRequest
 from smore.messages.job_queue import (
-    JobPlace,
     PublishedQueue,
     TrialAnswer,
     TrialQuestion,

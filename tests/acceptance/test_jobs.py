@@ -2,17 +2,25 @@
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
+from msgspec.structs import replace
 
 from smore import local
+from smore.messages.reports import JobReport
 from smore.redis.job_queue import JobQueue
+from smore.redis.tables import Tables
 from tests.support.cli import smore
 from tests.support.eventually import eventually
-from tests.support.whole_platform import STRICT, Platform, second_worker
+from tests.support.tables import of_trainings
+from tests.support.whole_platform import ROOT, STRICT, Platform, second_worker
 
 pytestmark = pytest.mark.acceptance
 
@@ -158,3 +166,119 @@ def test_a_gang_that_loses_a_rank_goes_on_from_its_checkpoint(platform: Platform
     statement = http.get(f"/v1/jobs/{gang}/statement").json()
     moments = [statement["since"], first["ended_at"], second["started_at"], statement["until"]]
     assert moments == sorted(moments), "the statement is of both attempts"
+
+
+#: A linear model, trained by gradient descent. An iteration mostly waits for its input.
+TRAINING = """
+import time
+import numpy as np
+import smore
+
+generator = np.random.default_rng(0)
+inputs, weights = generator.normal(size=(256, 32)), np.zeros(32)
+targets = inputs @ generator.normal(size=32)
+with smore.track() as tracker:
+    while True:
+        time.sleep(0.02)
+        weights -= 0.05 * inputs.T @ (inputs @ weights - targets) / len(inputs)
+        tracker.step()
+"""
+#: What the table made by hand calls it.
+PAIRED = "linear/cpu/training/256"
+
+
+@pytest.fixture
+def paired(platform: Platform) -> Iterator[None]:
+    """
+    A degradation table made by hand, a stand-in for one of measured rows: two of PAIRED slow each other by a tenth. The
+    learn worker stands still meanwhile, because it would replace the table. Afterwards the former table is back.
+    """
+    [report, *_] = eventually(platform.reports, what="a report")
+    tables = Tables(platform.redis, "smore:")
+    learn = psutil.Process(platform.pid("learn"))
+    still = [learn, *learn.children(recursive=True)]
+    for process in still:
+        process.suspend()
+    former = tables.current()
+    made = of_trainings(report, {(PAIRED, PAIRED): 0.1}, alone_s={PAIRED: 0.02})
+    tables.publish(replace(made, version=tables.version() + 1))
+    yield
+    if former is not None:
+        tables.publish(former)
+    else:
+        platform.redis.delete("smore:degradation:table", "smore:degradation:version")
+    for process in still:
+        process.resume()
+
+
+def test_two_trainings_share_a_gpu_instance_and_each_goes_on_without_the_other_and_without_their_worker(
+    platform: Platform, http: httpx.Client, paired: None, tmp_path: Path
+) -> None:
+    """
+    A function runs beside both. Then their worker is killed, the guest, which starts again beside its host, and the host.
+    """
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+    words = {"argv": [sys.executable, str(script)], "cwd": str(tmp_path), "env": {"OMP_NUM_THREADS": "1"}}
+    asked = {**words, "workload": PAIRED, "memory": "256MiB", "share": 10, "budget": 0.5}
+
+    def start(name: str, **more: Any) -> str:
+        made = http.post("/v1/jobs", json={"name": name, **asked, **more})
+        assert made.status_code == 201, made.text
+        return str(made.json()["id"])
+
+    def of(id_: str, what: str = "") -> dict[str, Any]:
+        return dict(http.get(f"/v1/jobs/{id_}{what}").json())
+
+    def rank(id_: str, attempt: int = 1) -> JobReport:
+        def reported() -> JobReport | None:
+            jobs = [job for report in platform.reports() for job in report.jobs]
+            return next((job for job in jobs if (job.id, job.attempt, job.state) == (id_, attempt, "running")), None)
+
+        return eventually(reported, 30, "a rank")
+
+    def have_grown(before: dict[tuple[str, int], JobReport]) -> bool:
+        return all(rank(*each).iterations > was.iterations for each, was in before.items())
+
+    def go_on(*ranks: tuple[str, int]) -> None:
+        """All make iterations, in the same processes. Twice: the first may have been made before what was just done."""
+        for _ in range(2):
+            before = {each: rank(*each) for each in ranks}
+            eventually(partial(have_grown, before), 30, "iterations")
+            assert {each: rank(*each).pid for each in ranks} == {each: was.pid for each, was in before.items()}
+
+    def lost_to(id_: str) -> list[tuple[str, bool]]:
+        """To whom a statement says that it lost how much; whether it was that one's guest."""
+        beside = of(id_, "/statement")["beside"]
+        return [(other["name"], other["guest"]) for other in beside if other["loss"] is not None]
+
+    eventually(lambda: platform.client.job_queue().leading, what="a job scheduler")
+    host = start("host", duration="2h")
+    go_on((host, 1))
+    guest = start("guest", duration="10m", restarts=1)
+    go_on((host, 1), (guest, 1))
+    eventually(lambda: "It runs beside host" in of(guest, "/explain")["summary"], what="an explanation")
+    assert (of(guest)["expected"]["guest"], of(guest)["expected"]["beside"]) == (True, [host])
+
+    platform.client.deploy(ROOT / "zoo/functions/echo.yaml")
+    assert platform.client.invoke("echo", 7, deadline_ms=20_000).output == 7
+    go_on((host, 1), (guest, 1))
+    eventually(lambda: (lost_to(host), lost_to(guest)) == ([("guest", False)], [("host", True)]), 20, "statements")
+    assert "beside host for " in of(guest, "/statement")["summary"]
+
+    pids, worker = [rank(host).pid, rank(guest).pid], platform.pid(platform.worker)
+    os.kill(worker, signal.SIGKILL)
+    eventually(lambda: local.pid(platform.home, platform.worker) not in (None, worker), 20, "another worker")
+    go_on((host, 1), (guest, 1))
+    assert [rank(host).pid, rank(guest).pid] == pids, "it has adopted both"
+
+    os.kill(pids[1], signal.SIGKILL)
+    go_on((host, 1), (guest, 2))
+    assert of(guest)["expected"]["beside"] == [host]
+    os.kill(pids[0], signal.SIGKILL)
+    eventually(lambda: of(host)["outcome"] == "killed", 20, "its end")
+    go_on((guest, 2))
+    eventually(lambda: not of(guest)["expected"]["beside"], what="the queue to say it")
+    assert rank(guest, 2).budget == 0.5, "what it promised to functions stays"
+    assert [attempt["why"] for attempt in of(guest, "/attempts")["attempts"]] == ["failed", ""]
+    assert [other["name"] for other in of(guest, "/statement")["beside"]] == ["host", "host"]

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler.policy.degradation import Degradation
 from scheduler.simulation import history_world, policies
-from scheduler.simulation.history_world import Past, PastGpu
+from scheduler.simulation.history_world import HistoryGpu, RecordedSpan
 from scheduler.simulation.result import SUCCEEDED
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import BadWorld
@@ -52,7 +52,7 @@ SPEC = FunctionSpec(
         run_s={1: 0.05, 8: 0.2}, load_s=1.5, memory_mib=300.0, utilisation=0.5, degradation=0.4, model="bert/cpu"
     ),
 )
-GPU = PastGpu(name="gpu0", device="X", sharing_mode="time-slice", memory_mib=4096.0, slots=8)
+GPU = HistoryGpu(name="gpu0", device="X", sharing_mode="time-slice", memory_mib=4096.0, slots=8)
 BUSY = replace(
     GPU,
     utilisation=0.6,
@@ -65,8 +65,8 @@ BUSY = replace(
 )
 
 
-def history(*served: Invocation, gpus: tuple[PastGpu, ...] = (GPU,), table: object = None) -> Past:
-    return Past(served=served, gpus=gpus, specs={("default/a", 1): SPEC, ("default/a", 2): SPEC}, table=table)  # type: ignore[arg-type]
+def history(*served: Invocation, gpus: tuple[HistoryGpu, ...] = (GPU,), table: object = None) -> RecordedSpan:
+    return RecordedSpan(served=served, gpus=gpus, specs={("default/a", 1): SPEC, ("default/a", 2): SPEC}, table=table)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

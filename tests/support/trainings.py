@@ -10,8 +10,10 @@ from smore.messages.reports import Report
 from smore.redis.rendezvous import Rendezvous
 from worker.activity import Activity
 from worker.training.checkpoints import Checkpoints
+from worker.training.holding import Holding
 from worker.training.jobs import Jobs
 from worker.training.launcher import Launcher
+from worker.training.ranks import Ranks
 from worker.training.record import Records
 from worker.training.run_gate import RunGate
 from worker.training.starting import Starting
@@ -77,6 +79,14 @@ def jobs(
         "shipped": lambda _key: True,
         "cores": cores,
     }
+    holding = Holding(records, seed=own["seed"], share=own["probe_share"], longest_s=own["probe_max_s"])
     return Jobs(
-        gpu=gpu, records=records, launcher=launcher, checkpoints=checkpoints, starting=starting, **{**own, **others}
+        gpu=gpu,
+        ranks=Ranks(),
+        holding=holding,
+        records=records,
+        launcher=launcher,
+        checkpoints=checkpoints,
+        starting=starting,
+        **{**own, **others},
     )

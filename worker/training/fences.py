@@ -1,4 +1,7 @@
-"""Which attempts of a job may not start here any more. Part of :mod:`worker.training.jobs`, whose lock guards it."""
+"""
+Which attempts of a job may not start here any more. Used by :mod:`worker.training.jobs` under the lock of
+:class:`worker.training.ranks.Ranks`.
+"""
 
 import time
 from typing import Final

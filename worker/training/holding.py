@@ -1,6 +1,6 @@
 """
 Holds back the guest of a GPU instance: a training that came beside another one, its host, and costs it more than its owner
-allows. Used by :class:`worker.training.jobs.Jobs`, under its lock.
+allows. Used under the lock of :class:`worker.training.ranks.Ranks`.
 
 How much of the time the guest may run is the governor's (worker/training/governor.py). It is held back between iterations
 and micro-batches by a word in a file that its loop looks at (smore/tracking/hold.py); a loop that does not look is stopped

@@ -1,6 +1,6 @@
 """
-One rank of a job as its worker sees it: its record, its steps, its memory. Part of :mod:`worker.training.jobs`, whose
-lock guards it.
+One rank of a job as its worker sees it: its record, its steps, its memory. Guarded by the lock of
+:class:`worker.training.ranks.Ranks`.
 """
 
 import subprocess

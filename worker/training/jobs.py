@@ -8,9 +8,9 @@ ended that did so meanwhile, and reports the others lost. An end is reported unt
 A rank's iterations come from the file that ``smore.track`` writes or through the gateway, and count as shared where a
 function ran meanwhile.
 
-Used by the worker's heartbeat, by its prober and, for memory, by its warm pool. What must stay true: a job is never a
-child that ends with its worker, an attached process is never started, signalled or moved, and no rank of an attempt
-starts here after a later attempt, or the end of its own, was heard of.
+Used by the worker's heartbeat. What must stay true: a job is never a child that ends with its worker, an attached process
+is never started, signalled or moved, and no rank of an attempt starts here after a later attempt, or the end of its own,
+was heard of.
 """
 
 import os
@@ -25,7 +25,6 @@ from smore.messages.commands import AttachJob, ForgetJob, StartJob, StopJob
 from smore.messages.reports import JobReport
 from smore.process import observability
 from smore.tracking.ring import TrackReader
-from worker import proc
 from worker.activity import Activity
 from worker.training import watch
 from worker.training.checkpoints import Checkpoints
@@ -33,11 +32,12 @@ from worker.training.fences import Fences
 from worker.training.holding import Holding, wake
 from worker.training.job import Job
 from worker.training.launcher import Launcher
+from worker.training.ranks import Ranks
 from worker.training.record import TOKEN, Record, Records, begun, to_attach, to_start
 from worker.training.remote_steps import RemoteSteps
-from worker.training.run_gate import Due, RunGate
+from worker.training.run_gate import RunGate
 from worker.training.starting import Refused, Starting, Unwanted
-from worker.training.windows import Closing, Windows
+from worker.training.windows import Windows
 
 log = observability.logger(__name__)
 
@@ -50,9 +50,8 @@ _LOOK_S: Final = 0.05
 
 class Jobs:
     """
-    The jobs of one GPU instance. ``tick`` is called with every heartbeat; every method is safe from any thread. One
-    reentrant lock guards all jobs; the sums of memory are read without it, because the pool asks for them with its own
-    lock held, and a sum that is a moment old does.
+    Begins and ends the ranks of one GPU instance, and notices their ends. ``tick`` is called with every heartbeat; every
+    method is safe from any thread.
 
     ``memory_of`` and ``quick_memory_of`` give the MiB of the device that a process holds, exactly and quickly;
     ``computing`` those of every process on it, None where it cannot tell. ``users`` are those whose processes may be
@@ -61,15 +60,15 @@ class Jobs:
     a record's key has printed is in its log. ``steps_of`` makes the reader of an attached job's steps.
     ``starting`` readies ranks, whose checkpoints are in ``checkpoints``. ``cores``: of a CPU partition. ``gate`` learns
     whether a job runs. ``probe_share`` and ``probe_max_s``: see :class:`~worker.training.windows.Windows`, whose times
-    follow from ``seed`` and the record's key.
-    ``owns_rest``: a training whose memory nobody has declared is left all of the device until it has shown what it
-    needs (on a GPU its first iteration takes most of that at once).
+    follow from ``seed`` and the record's key. ``holding`` holds back guests.
     """
 
     def __init__(
         self,
         *,
         gpu: str,
+        ranks: Ranks,
+        holding: Holding,
         records: Records,
         launcher: Launcher,
         checkpoints: Checkpoints,
@@ -88,10 +87,10 @@ class Jobs:
         changed: Callable[[], None],
         shipped: Callable[[str], bool],
         cores: Sequence[int] = (),
-        owns_rest: bool = False,
     ) -> None:
         self._gpu = gpu
-        self._owns_rest = owns_rest
+        self.ranks = ranks
+        self._holding = holding
         self._records = records
         self._launcher = launcher
         self._checkpoints = checkpoints
@@ -110,17 +109,13 @@ class Jobs:
         self._started = started
         self._changed = changed
         self._shipped = shipped
-        self._lock = threading.RLock()
-        #: By the keys of their records.
-        self._jobs: dict[str, Job] = {}
         self._fences = Fences()
-        self._holding = Holding(records, seed=seed, share=probe_share, longest_s=probe_max_s)
 
     # ---- begin -------------------------------------------------------------------------------------------------------
 
     def adopt(self) -> None:
         """Find the jobs that a former worker of this GPU instance has left running; called once, at the start."""
-        with self._lock:
+        with self.ranks.lock:
             for record in self._records.all(self._gpu):
                 if record.state is JobState.STARTING:
                     pid, shim = begun(record.token)
@@ -130,7 +125,7 @@ class Jobs:
                         continue
                     record.begin(pid, shim)
                     self._records.write(record)
-                job = self._jobs[record.key] = self._job(record)
+                job = self._new_rank(record)
                 if job.over:
                     continue
                 if job.alive():
@@ -146,7 +141,7 @@ class Jobs:
                 elif not record.shim_alive():
                     log.warning("job lost", job=record.key, pid=record.pid)
                     self._close(job, JobState.LOST, None)
-            for record in [job.record for job in self._jobs.values()]:
+            for record in [job.record for job in self.ranks.all()]:
                 self._end(record.id, up_to=record.attempt - 1, grace_s=0.0)
 
     def start(self, command: StartJob) -> None:
@@ -154,12 +149,12 @@ class Jobs:
         Start a rank unless it exists already (the command may come again), or its attempt is past. Ranks of older
         attempts are killed: what they do does not count any more. Returns at once; a rank that may not run ends.
         """
-        with self._lock:
+        with self.ranks.lock:
             record = to_start(command, self._gpu)
             if not self._new(record) or self._past(command):
                 return
             self._end(command.id, up_to=command.attempt - 1, grace_s=0.0)
-            job = self._jobs[record.key] = self._job(record)
+            job = self._new_rank(record)
             if reason := self._launcher.refusal(command):
                 self._refuse(job, reason)
                 return
@@ -171,7 +166,7 @@ class Jobs:
 
     def _past(self, command: StartJob) -> bool:
         """Whether a later attempt, or the end of this one, was heard of."""
-        latest = max((job.record.attempt for job in self._of(command.id)), default=0)
+        latest = max((job.record.attempt for job in self.ranks.of(command.id)), default=0)
         if command.attempt >= latest and not self._fences.stands(command.id, command.attempt):
             return False
         log.warning("job passed over: its attempt is past", job=command.id, attempt=command.attempt)
@@ -186,9 +181,9 @@ class Jobs:
         try:
             values = self._starting.secrets(command, wanted)
             given = self._starting.environment(command, wanted)
-            while wanted() and any(one.record.alive() for one in self._of(record.id) if one is not job):
+            while wanted() and any(one.record.alive() for one in self.ranks.of(record.id) if one is not job):
                 time.sleep(_LOOK_S)
-            with self._lock:
+            with self.ranks.lock:
                 if not wanted():
                     return
                 job.child, started = self._launcher.start(record, command, values, given)
@@ -202,7 +197,7 @@ class Jobs:
         except Exception as error:
             if not isinstance(error, Refused | OSError):
                 log.exception("job not started", job=record.key)
-            with self._lock:
+            with self.ranks.lock:
                 if wanted():
                     self._refuse(job, f"it could not be started: {error}")
         self._changed()
@@ -212,15 +207,17 @@ class Jobs:
         Watch a training that runs already. One that reports no steps and cannot be seen here, or may not be watched,
         ends at once; one that reports steps is then watched by them alone.
         """
-        with self._lock:
-            if command.id in self._jobs:
+        with self.ranks.lock:
+            if command.id in self.ranks:
                 return
             users = None if command.any_user else self._users
-            process = watch.find(command, self._gpu, cores=self._cores, users=users, token=TOKEN, watched=self.pids())
+            process = watch.find(
+                command, self._gpu, cores=self._cores, users=users, token=TOKEN, watched=self.ranks.pids()
+            )
             record = to_attach(command, self._gpu, process)
             if not self._new(record):
                 return
-            job = self._jobs[record.key] = self._job(record)
+            job = self._new_rank(record)
             if not process.pid and not command.tracked:
                 self._refuse(job, process.reason)
             else:
@@ -231,28 +228,26 @@ class Jobs:
 
     def _new(self, record: Record) -> bool:
         """Whether this rank is still to be made, and may be."""
-        if record.key in self._jobs:
+        if record.key in self.ranks:
             return False
         if not _file_name(record.id):
             log.error("job refused: its id is no file name", job=record.id)
             return False
         return True
 
-    def _of(self, id_: str) -> list[Job]:
-        """The ranks here of a job, of all its attempts."""
-        return [job for job in list(self._jobs.values()) if job.record.id == id_]
-
     def _refuse(self, job: Job, reason: str) -> None:
         log.error("job refused", job=job.record.key, reason=reason)
         job.record.reason = reason
         self._close(job, JobState.ENDED, REFUSED)
 
-    def _job(self, record: Record) -> Job:
+    def _new_rank(self, record: Record) -> Job:
         seed = f"{self._seed}/{record.key}"
         windows = Windows(seed=seed, share=self._probe_share, longest_s=self._probe_max_s, since=time.time())
         tracked = record.tracked
         reader = self._steps_of(record.id) if tracked else TrackReader(str(self._records.track(record.key)))
-        return Job(record, reader, windows)
+        job = Job(record, reader, windows)
+        self.ranks.add(job)
+        return job
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 
@@ -260,21 +255,21 @@ class Jobs:
         """
         End the ranks of an attempt and of those before it; an attached training is let go of and trains on.
         """
-        with self._lock:
+        with self.ranks.lock:
             self._fences.put(command.id, command.attempt)
             self._end(command.id, up_to=command.attempt or None, grace_s=command.grace_s)
         self._changed()
 
     def fence(self, command: StopJob) -> None:
         """The command follows: what would be stopped by it need not start before."""
-        with self._lock:
+        with self.ranks.lock:
             self._fences.put(command.id, command.attempt)
 
     def forget(self, command: ForgetJob) -> None:
         """The ends of an attempt and of those before it are recorded: report them no more."""
-        with self._lock:
+        with self.ranks.lock:
             self._fences.put(command.id, command.attempt, recorded=True)
-            for job in self._of(command.id):
+            for job in self.ranks.of(command.id):
                 if job.over and job.record.attempt <= command.attempt:
                     job.recorded = True
             self._forget_shipped()
@@ -282,7 +277,7 @@ class Jobs:
 
     def _end(self, id_: str, *, up_to: int | None, grace_s: float) -> None:
         """End the job's ranks up to an attempt, None = all: SIGTERM now, SIGKILL after ``grace_s``."""
-        for job in self._of(id_):
+        for job in self.ranks.of(id_):
             record = job.record
             if job.over or (up_to is not None and record.attempt > up_to):
                 continue
@@ -306,20 +301,20 @@ class Jobs:
 
     def aged(self) -> Sequence[str]:
         """Jobs none of whose ranks is here, and whose checkpoints were not touched for long."""
-        with self._lock:
-            here = {job.record.id for job in self._jobs.values()}
+        with self.ranks.lock:
+            here = {job.record.id for job in self.ranks.all()}
             return [job for job in self._checkpoints.aged() if job not in here]
 
     def drop_checkpoints(self, id_: str) -> None:
         """They are needed no more."""
-        with self._lock:
-            if not self._of(id_) and _file_name(id_):
+        with self.ranks.lock:
+            if not self.ranks.of(id_) and _file_name(id_):
                 self._checkpoints.drop(id_)
 
     def set_budget(self, id_: str, budget: float) -> None:
         """Change the degradation budget of a job (a ratio)."""
-        with self._lock:
-            for job in self._of(id_):
+        with self.ranks.lock:
+            for job in self.ranks.of(id_):
                 if not job.over:
                     job.record.budget = budget
                     self._records.write(job.record)
@@ -331,8 +326,8 @@ class Jobs:
         """Notice ends, read iterations, measure memory, carry out kills."""
         now, mono = time.time(), time.monotonic()
         ended = False
-        with self._lock:
-            for job in list(self._jobs.values()):
+        with self.ranks.lock:
+            for job in self.ranks.all():
                 if job.running:
                     job.read_steps(now, self._activity)
                     ended |= self._notice_end(job, mono) or self._notice_misplaced(job, now)
@@ -342,7 +337,7 @@ class Jobs:
                     job.note_peak(mono)
             self._forget_shipped()
             self._meet(now)
-            self._gate.protect(any(job.running for job in self._jobs.values()))
+            self._gate.protect(any(job.running for job in self.ranks.all()))
         if ended:
             self._changed()
 
@@ -368,7 +363,7 @@ class Jobs:
 
     def _meet(self, now: float) -> None:
         """Tell each training which others are here."""
-        running = [job for job in self._jobs.values() if job.running]
+        running = [job for job in self.ranks.all() if job.running]
         for job in running:
             if job.meet(now, [other for other in running if other.record.id != job.record.id]):
                 self._records.write(job.record)
@@ -399,117 +394,30 @@ class Jobs:
 
     def _forget_shipped(self) -> None:
         """Forget ranks whose end is recorded once all that they printed is in their logs."""
-        for job in list(self._jobs.values()):
+        for job in self.ranks.all():
             if job.recorded and self._shipped(job.record.key):
                 self._forget(job)
 
     def _forget(self, job: Job) -> None:
-        del self._jobs[job.record.key]
+        self.ranks.remove(job)
         self._records.remove(job.record.key)
         self._checkpoints.unwatch(job.record.id, job.record.attempt)
         if job.child is not None:
             job.child.poll()
 
-    # ---- for the prober ----------------------------------------------------------------------------------------------
-
-    def due(self) -> list[Due]:
-        """The next closed window of every running job that is measured."""
-        now = time.time()
-        with self._lock:
-            windows = []
-            for key, job in self._jobs.items():
-                for which, guest in ((job.windows, False), (job.guest_windows, True)):
-                    at = which.due(now) if job.running and which is not None else None
-                    if which is not None and at is not None:
-                        length_s, side_s = which.length_s or 0.0, which.side_s
-                        windows.append(Due(job=key, at=at, length_s=length_s, side_s=side_s, guest=guest))
-            return windows
-
-    def runs(self, key: str) -> bool:
-        """Whether the job still runs."""
-        with self._lock:
-            return key in self._jobs and self._jobs[key].running
-
-    def closed(self, key: str, closing: Closing, *, guest: bool) -> None:
-        """
-        The run gate was shut for one job, or its guest was held back: for the others, and for its windows of the other
-        kind, it is a disturbance.
-        """
-        with self._lock:
-            for other, job in self._jobs.items():
-                for which, of_guest in ((job.windows, False), (job.guest_windows, True)):
-                    if which is None:
-                        continue
-                    if other == key and of_guest is guest:
-                        which.closed(closing)
-                    else:
-                        which.disturbed(closing)
-
-    def shut_guest(self, on: bool) -> None:
-        """Hold back the guest altogether for a window of its host, or let it run as before."""
-        with self._lock:
-            self._holding.shut(on)
-
-    def guest_waits(self) -> bool:
-        """Whether the guest computes nothing now."""
-        with self._lock:
-            return self._holding.waits()
-
-    def hold(self) -> None:
-        """Judge what the guest costs its host, and hold it back accordingly; called every LOOK_S of worker.training.holding."""
-        with self._lock:
-            before = self._holding.fraction
-            self._holding.look(time.time(), self._jobs.values())
-            changed = before != self._holding.fraction
-        if changed:
-            self._changed()
-
-    # ---- for reports and the pool ------------------------------------------------------------------------------------
+    # ---- for reports -------------------------------------------------------------------------------------------------
 
     def reports(self) -> list[JobReport]:
         """Of all ranks, those too whose end is not recorded yet."""
-        with self._lock:
+        with self.ranks.lock:
             return [
-                job.report(self._checkpointed(job.record), *self._holding.reported(job)) for job in self._jobs.values()
+                job.report(self._checkpointed(job.record), *self._holding.reported(job)) for job in self.ranks.all()
             ]
 
     def _checkpointed(self, record: Record) -> int:
         if record.rank or not record.attempt or record.reason:
             return 0
         return self._checkpoints.iterations(record.id, record.attempt)
-
-    def running(self) -> list[str]:
-        """Ids."""
-        with self._lock:
-            return list(dict.fromkeys(job.record.id for job in self._jobs.values() if job.running))
-
-    def memory_mib(self) -> float:
-        """Of the device, held or reserved, whichever is more for each job. No lock, see the class."""
-        return sum(max(job.memory_mib, job.reserve_mib) for job in list(self._jobs.values()))
-
-    def owed_mib(self) -> float:
-        """Of the device, reserved and not yet held. No lock, see the class."""
-        return sum(max(0.0, job.reserve_mib - job.memory_mib) for job in list(self._jobs.values()))
-
-    def growing(self) -> str:
-        """Why all that the device has left belongs to a job for now, '' = it does not. No lock, see the class."""
-        if not self._owns_rest:
-            return ""
-        mono = time.monotonic()
-        id_ = next((job.record.id for job in list(self._jobs.values()) if job.growing(mono)), None)
-        if id_ is None:
-            return ""
-        return f"Nobody has said how much memory the training {id_} needs (--memory), and it has not shown it yet."
-
-    def cpu_s(self) -> float:
-        """CPU seconds of all running jobs with their descendants."""
-        return sum(proc.cpu_s(pid) for pid in self.pids())
-
-    def pids(self) -> list[int]:
-        """Process numbers of all running jobs with their descendants, as far as they can be seen."""
-        with self._lock:
-            records = [job.record for job in self._jobs.values() if job.running]
-        return [pid for record in records for pid in record.processes()]
 
 
 def _file_name(id_: str) -> bool:

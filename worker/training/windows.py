@@ -1,10 +1,9 @@
 """
 The closed windows of one job: when the run gate must be shut for it, and what its iterations in and beside them show.
 
-Used by :class:`worker.training.jobs.Jobs`, under its lock. Pure: times are arguments, epoch seconds like the ends in the
-job's file of steps. A window is shut from ``shut`` on, quiet
-(nothing runs any more) from ``quiet`` on and opens at ``opened``. With ``g = opened - shut`` and an iteration as the
-interval from its begin to its end:
+Used under the lock of :class:`worker.training.ranks.Ranks`. Pure: times are arguments, epoch seconds like the ends in the
+job's file of steps. A window is shut from ``shut`` on, quiet (nothing runs any more) from ``quiet`` on and opens at
+``opened``. With ``g = opened - shut`` and an iteration as the interval from its begin to its end:
 
 ============ ==========================================================================================================
 closed       wholly between ``quiet`` and ``opened``, and no function met it

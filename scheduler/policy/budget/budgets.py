@@ -85,15 +85,15 @@ class Budgets:
 
     def charge_run(self, now: float, row: int, kind: int, run_s: float) -> float:
         """Charge what a run is predicted to cost the training, seconds of training time; returns it."""
-        cluster = self._cluster
-        cost_s: float = kernel.cost_s(cluster.rows, row, cluster.effects, kind, run_s)
+        cost_s = self.cost_s(row, kind, run_s)
         self._charge(now, row, cost_s)
         return cost_s
 
     def cost_s(self, row: int, kind: int, run_s: float) -> float:
         """What a run of ``run_s`` seconds alone is predicted to cost the training of a row, seconds."""
         cluster = self._cluster
-        return kernel.cost_s(cluster.rows, row, cluster.effects, kind, run_s)
+        cost_s: float = kernel.cost_s(cluster.rows, row, cluster.effects, kind, run_s)
+        return cost_s
 
     def charge_load(self, now: float, demand: Demand, row: int) -> None:
         """A load costs training time as a run of its length does."""

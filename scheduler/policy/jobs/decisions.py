@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from scheduler.policy.jobs.events import Ended
 from scheduler.policy.jobs.lengths import Length
+from smore.domain.job import JobPlace
 
 
 class JobRefusal(StrEnum):
@@ -199,20 +200,12 @@ class TrialAnswered:
     beside: tuple[str, ...] = ()
 
 
-class Place(NamedTuple):
-    """A GPU instance for a job: why it does not take it now, in a word and in words; None = it would."""
-
-    gpu: str
-    refused: JobRefusal | None
-    message: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacesAnswered:
     """``places``: every GPU instance, by name; none where there is no such job, or it does not wait."""
 
     id: str
-    places: tuple[Place, ...]
+    places: tuple[JobPlace, ...]
 
 
 #: What changes jobs, and what only answers.

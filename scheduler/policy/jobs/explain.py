@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
-from scheduler.policy.jobs.decisions import JobRefusal, PairRefusal, Place, Wait
+from scheduler.policy.jobs.decisions import JobRefusal, PairRefusal, Wait
 from scheduler.policy.jobs.fleet import Fleet, Gpu, Needs
 from scheduler.policy.jobs.job import Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs
@@ -12,6 +12,7 @@ from scheduler.policy.jobs.plan import Reservation
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.sharing import Candidate, Doubt
 from scheduler.policy.jobs.spec import MicroBatches
+from smore.domain.job import JobPlace
 
 _WORDS: Final[Mapping[JobRefusal, str]] = {
     JobRefusal.LOST: "silent",
@@ -103,7 +104,7 @@ def _pins(fleet: Fleet, job: Job, kept: frozenset[str]) -> str:
     return "; ".join(parts) or "all of them are free, and it is next"
 
 
-def places(fleet: Fleet, kept: Reservation | None, job: Job) -> tuple[Place, ...]:
+def places(fleet: Fleet, kept: Reservation | None, job: Job) -> tuple[JobPlace, ...]:
     """What stands against a job that waits on each GPU instance."""
     others = kept.gpus if kept is not None and kept.id != job.spec.id else frozenset[str]()
     answers = []
@@ -112,7 +113,7 @@ def places(fleet: Fleet, kept: Reservation | None, job: Job) -> tuple[Place, ...
         message = _stands(gpu, job.needs, code) if code is not None else "is free"
         if code is JobRefusal.KEPT and kept is not None:
             message += f", {kept.id}"
-        answers.append(Place(name, code, message))
+        answers.append(JobPlace(gpu=name, refused=code, message=message))
     return tuple(answers)
 
 
@@ -219,8 +220,9 @@ def _because(knobs: JobKnobs, fleet: Fleet, parts: MicroBatches, best: Candidate
             )
         case PairRefusal.LITTLE:
             return (
-                f"together they would do {best.gain:.2f} times the work of one, {knobs.least_gain:g} are asked for, and it"
-                f" is not short enough to be through within {100 * knobs.short_part:.0f} % of its wait"
+                f"together they would do {best.gain:.2f} times the work of one, {knobs.least_gain:g} are asked for"
+                f" ({knobs.least_gain_alike:g} where nobody would do more with either), and it is not short enough to be"
+                f" through within {100 * knobs.short_part:.0f} % of its wait"
             )
         case PairRefusal.WAITING:
             return "on average both would end later than if it waited"

@@ -42,6 +42,11 @@ class Pairs:
         """Of ``workload`` beside another one, None = nobody has profiled the two."""
         return self._known.get((device, workload, beside))
 
+    def gain(self, device: str, one: str, other: str) -> float:
+        """The work that two do together of what one does alone, 0 = nobody has profiled the two."""
+        first, second = self.of(device, one, other), self.of(device, other, one)
+        return 1 / first.expected + 1 / second.expected if first is not None and second is not None else 0.0
+
     def note_worse(self, device: str, workload: str, beside: str) -> None:
         """``workload`` was measured to lose more than its owner allows."""
         self._worse |= {(device, workload, beside), (device, beside, workload)}

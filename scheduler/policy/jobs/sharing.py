@@ -7,8 +7,9 @@ SMore's rule shares only if
 2. both fit into the memory, with 5 % and two contexts to spare; where they do not, in the fewest micro-batches with which
    they do;
 3. the mean end is earlier than if the newcomer waited until the plan has its GPU instances free, whoever frees them;
-4. the two together do at least 1.2 times the work of one (1/x_a + 1/x_b), or the newcomer is through within a tenth of
-   its wait;
+4. the two together do at least 1.2 times the work of one (1/x_a + 1/x_b); where no workload of the jobs that wait or run
+   would do more with either, 1.1 times is enough, because nobody better is kept out. Or the newcomer is through within a
+   tenth of its wait;
 5. none of the host's GPU instances is kept for whoever is first.
 
 Free GPU instances come before shared ones. Of several hosts it takes the one with the greatest 1/x_a + 1/x_b, then the
@@ -96,6 +97,9 @@ class Partners:
         self._spares: dict[tuple[Needs, PoolKey, bool], list[str]] = {}
         #: GPU instances of a pool with room for a guest.
         self._half: dict[PoolKey, int] = {}
+        #: Jobs that may share by workload, and what a workload does with the best of them, by (device, workload).
+        self._sharers: Counter[str] = Counter()
+        self._best_gains: dict[tuple[str, str], float] = {}
 
     def begin(self) -> None:
         """Something may have changed since the last look."""
@@ -104,6 +108,8 @@ class Partners:
         self._tried.clear()
         self._half.clear()
         self._spares.clear()
+        self._sharers.clear()
+        self._best_gains.clear()
 
     def may_share(self, job: Job) -> bool:
         """Whether its owner and what is known of it let it be a guest at all."""
@@ -134,7 +140,7 @@ class Partners:
             candidates = self._of_pool(job, parts, key, at, kept)
             if candidates:
                 enough = self._enough(candidates, job.needs.size - len(self._fleet.spare(job.needs, key, kept)))
-                why = self._dynamic(job, parts, enough, wait_s) if enough else PairRefusal.FEW
+                why = self._dynamic(job, parts, key[0], enough, wait_s) if enough else PairRefusal.FEW
                 nearest = candidates[0], why or PairRefusal.FEW
             if nearest is not None and (best is None or nearest[0].gain > best[0].gain):
                 best = nearest
@@ -273,10 +279,10 @@ class Partners:
                 chosen = self._enough(candidates[place:], lacking)
                 if not chosen:
                     break
-                choices.append(self._choice(parts, chosen))
+                choices.append(self._choice(job, parts, key[0], chosen))
         return choices
 
-    def _choice(self, parts: MicroBatches, chosen: Sequence[Candidate]) -> Choice:
+    def _choice(self, job: Job, parts: MicroBatches, device: str, chosen: Sequence[Candidate]) -> Choice:
         slowest = max(one.own.expected for one in chosen)
         return Choice(
             candidates=chosen,
@@ -284,9 +290,26 @@ class Partners:
                 Host(one.left_s, one.own.expected / parts.factor, max(1.0, one.its.expected / one.host.besides))
                 for one in chosen
             ],
-            little=any(1 / slowest + 1 / one.its.expected < self._knobs.least_gain for one in chosen),
+            little=any(self._is_little(job, device, one, 1 / slowest + 1 / one.its.expected) for one in chosen),
             left_s=sum(one.left_s for one in chosen),
         )
+
+    def _is_little(self, job: Job, device: str, candidate: Candidate, gain: float) -> bool:
+        """Whether two do too little together: somebody else would do more with one of them, or it is hardly more than one."""
+        if gain >= self._knobs.least_gain:
+            return False
+        workloads = job.spec.workload, candidate.host.spec.workload
+        return gain < self._knobs.least_gain_alike or gain < max(self._best_gain(device, name) for name in workloads)
+
+    def _best_gain(self, device: str, workload: str) -> float:
+        """The most that a job of a workload does together with another job that is here."""
+        key = device, workload
+        if key not in self._best_gains:
+            if not self._sharers:
+                self._sharers.update(job.spec.workload for job in self._jobs.values() if self.may_share(job))
+            others = (other for other, count in self._sharers.items() if other != workload or count > 1)
+            self._best_gains[key] = max((self._pairs.gain(device, workload, other) for other in others), default=0.0)
+        return self._best_gains[key]
 
     def _published(self, job: Job, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         """Those that the paper's test lets through, the smallest mean end first; without a test all of them."""
@@ -300,13 +323,15 @@ class Partners:
                 found.append((shared_s, one.host.spec.id, one))
         return [one for _, _, one in sorted(found, key=lambda entry: entry[:2])]
 
-    def _dynamic(self, job: Job, parts: MicroBatches, chosen: Sequence[Candidate], wait_s: Waits) -> PairRefusal | None:
+    def _dynamic(
+        self, job: Job, parts: MicroBatches, device: str, chosen: Sequence[Candidate], wait_s: Waits
+    ) -> PairRefusal | None:
         """What stands against starting beside all of ``chosen`` now."""
         if self._knobs.sharing is Sharing.FIRST:
             return None
         if self._knobs.sharing is Sharing.PAIR:
             return None if self._published(job, chosen) else PairRefusal.WAITING
-        return self._doubt_of(job, parts, self._choice(parts, chosen), wait_s)
+        return self._doubt_of(job, parts, self._choice(job, parts, device, chosen), wait_s)
 
     def _doubt_of(self, job: Job, parts: MicroBatches, choice: Choice, wait_s: Waits) -> PairRefusal | None:
         """What stands against a choice by the times; memory, owners and predictions do not."""

@@ -180,6 +180,10 @@ def test_a_drain_closes_the_gate_and_serves_what_waits(http: httpx.Client, platf
     told = asked(http)
     assert (told["outcome"], told["reason"], told["feasible"]) == ("refused", "draining", False)
     assert ok(http.get("/v1/queues"))["queues"][0]["draining"]
+    if path == "/v1/queues":
+        training = http.post("/v1/jobs", json={"name": "late", "argv": ["zoo.train"]})
+        problem(training, 503, "draining")
+        assert training.headers["retry-after"] == "60"
     platform.held.clear()
     assert ok(http.get(f"/v1/invocations/{id_}", params={"wait": 10}))["state"] == "succeeded"
     ok(http.post(f"{path}/resume"))

@@ -26,8 +26,9 @@ from smore.domain.access import Scope, read_token
 from smore.domain.function import FunctionSpec
 from smore.domain.job import JobRequest, JobState, Outcome
 from smore.postgres.catalog import Store
+from smore.postgres.connection import make_engine
 from smore.postgres.jobs import JobStore
-from smore.postgres.rows import Base, make_engine
+from smore.postgres.rows import Base
 from smore.postgres.schema import FOLDER, head
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog

@@ -292,10 +292,10 @@ def test_a_replay_puts_what_happened_beside_what_would_have(
     reports, tables = Fleet(redis_client, PREFIX).reports(), Tables(redis_client, PREFIX)
     found = replay.gather(Reader(engine), reports, tables, platform, *span(begin_us))
 
-    assert len(found.past.served) == 300
+    assert len(found.span.served) == 300
     assert found.notes == ["1 invocations are of revisions that the catalog no longer knows."]
     assert (found.force, found.knobs) == ("smore-product", {"guard": 0.1})
-    (gpu,) = found.past.gpus
+    (gpu,) = found.span.gpus
     assert (gpu.slots, gpu.memory_mib, gpu.iteration_s, gpu.utilisation) == (
         3,
         1500.0,

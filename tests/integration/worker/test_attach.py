@@ -183,7 +183,7 @@ def test_a_script_outside_attaches_is_shown_and_trains_on_when_the_platform_goes
     # No gateway: it trains on, and what it did meanwhile is told to the next one, by the same job.
     step(process, 5)
     again = Worker(config, redis_client, tmp_path)
-    assert again.jobs.running() == [job["id"]], "a worker that starts anew adopts it"
+    assert again.jobs.ranks.running() == [job["id"]], "a worker that starts anew adopts it"
     port = int(served.url.rpartition(":")[2])
     with (
         Served(create_app(config), port) as back,
@@ -199,7 +199,7 @@ def test_a_script_outside_attaches_is_shown_and_trains_on_when_the_platform_goes
         process.stdin.close()
         assert process.wait(10) == 0
         eventually(lambda: jobs(http, again)[0]["state"] == "ended", within_s=15, what="its end")
-    assert again.jobs.running() == []
+    assert again.jobs.ranks.running() == []
 
 
 def test_a_process_is_attached_by_its_number_and_let_go(http: httpx.Client, worker: Worker, store: Store) -> None:
@@ -213,16 +213,16 @@ def test_a_process_is_attached_by_its_number_and_let_go(http: httpx.Client, work
         assert (seen.measured, seen.memory_mib) == (False, 1.0)
         assert http.post(f"/v1/jobs/{made['id']}/stop").status_code == 202
         worker.beat()
-        assert worker.jobs.running() == []
+        assert worker.jobs.ranks.running() == []
         assert process.poll() is None, "it trains on"
         (again,) = [http.post("/v1/jobs/attach", json={"name": "theirs", "pid": process.pid, "gpu": GPU}).json()]
         worker.beat()
-        assert worker.jobs.running() == [again["id"]]
+        assert worker.jobs.ranks.running() == [again["id"]]
     finally:
         process.kill()
         process.communicate()
     worker.beat()
-    assert worker.jobs.running() == [], "its end is seen"
+    assert worker.jobs.ranks.running() == [], "its end is seen"
 
 
 def test_what_cannot_be_attached_is_refused(http: httpx.Client, worker: Worker) -> None:
@@ -385,7 +385,7 @@ def test_one_that_cannot_be_seen_lives_by_its_word(
     (job,) = jobs(http, worker)
     (seen,) = worker.jobs.reports()
     assert (seen.pid, seen.iterations, seen.solo_count) == (0, 3, 2), "a step in the future is counted, and in no mean"
-    assert worker.jobs.pids() == []
+    assert worker.jobs.ranks.pids() == []
     monkeypatch.setattr(feeds, "SILENT_S", -1.0)
     worker.beat()
     assert [one.state for one in worker.jobs.reports()] == ["lost"]
@@ -402,7 +402,7 @@ def test_a_tracked_one_that_is_let_go_does_not_come_back(http: httpx.Client, wor
     worker.beat()
     assert http.post(f"/v1/jobs/{id_}/stop").status_code == 202
     worker.beat()
-    assert worker.jobs.running() == []
+    assert worker.jobs.ranks.running() == []
     problem(http.post(f"/v1/jobs/{id_}/steps", json={"gpu": GPU, "steps": []}), 410, "let_go")
 
 
@@ -431,7 +431,7 @@ def test_a_tracked_one_that_is_stopped_trains_on_and_tells_no_more(
     stopped = http.post(f"/v1/jobs/{job['id']}/stop")
     assert (stopped.status_code, stopped.json()["state"], stopped.json()["source"]) == (202, "stopping", "tracked")
     worker.beat()
-    assert worker.jobs.running() == []
+    assert worker.jobs.ranks.running() == []
     follow(store, fleet.Fleet(redis_client, config.redis.prefix))
     ended = http.get(f"/v1/jobs/{job['id']}").json()
     assert (ended["state"], ended["exit_code"], ended["outcome"]) == ("ended", None, "stopped"), (

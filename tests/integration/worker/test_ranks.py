@@ -56,7 +56,7 @@ def node(tmp_path: Path, redis_client: "redis.Redis") -> Iterator[Node]:
     made = Node(tmp_path, redis_client)
     yield made
     for worker in made.workers:
-        for pid in worker.pids():
+        for pid in worker.ranks.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -147,6 +147,11 @@ MD = ".m" + "d"
         ),
         ("pages/a{md}", "[a heading](other{md}#some-words-10-) [none](other{md}#none)", ["other{md}#none"]),
         ("pages/a{md}", "`there.py: " + "Thing.run`, `pkg/there.py: " + "nothing`", ["pkg/there.py: nothing"]),
+        (
+            "pages/a{md}",
+            "`nothing`, `LIMIT` and `run` of `Thing` " + "in `pkg/there.py`",
+            ["pkg/there.py: nothing"],
+        ),
         ("pkg/a.py", "# (there.py: " + "LIMIT) and (there.py: " + "Other)", ["there.py: Other"]),
         (
             "pkg/a.py",

@@ -26,13 +26,13 @@ from smore.messages.reports import JobReport, Report, encode_report
 from smore.messages.results import Result, encode_result
 from smore.messages.stream import encode
 from smore.postgres.catalog import Store
+from smore.postgres.connection import make_engine
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.recorder import Recorder
 from smore.postgres.history.retention import measure, retain
 from smore.postgres.history.values import Harvest
 from smore.postgres.job_ledger import Decided, JobLedger
 from smore.postgres.predictors import Profiles
-from smore.postgres.rows import make_engine
 from smore.process.observability import RECORD_SKIPPED, RETIRED
 from smore.process.settings import QueueSettings
 from smore.redis.queue import Claim, Queue, RunOutcome

@@ -25,7 +25,7 @@ from scheduler.tasks.forecasting import Rehearsal
 from smore.domain.function import FunctionSpec, Prewarming, Profile
 from smore.domain.prewarming import OWN
 from smore.messages import forecasts as wire
-from smore.postgres.arrivals import Fitted, Past
+from smore.postgres.arrivals import ArrivalCounts, Fitted
 from smore.process.settings import PrewarmSettings
 from smore.testing import ManualClock
 from tests.support.policy_events import arrived, function
@@ -37,11 +37,11 @@ T = 1_800_000_000.0 // 60 * 60
 class Door:
     """What Postgres would hold."""
 
-    def __init__(self, past: Past) -> None:
+    def __init__(self, past: ArrivalCounts) -> None:
         self.counted = past
         self.fitted: list[Fitted] = []
 
-    def past(self, since: float, until: float) -> Past:
+    def past(self, since: float, until: float) -> ArrivalCounts:
         first = int((since - self.counted.from_at) // 60)
         first, last = max(0, first), int((until - self.counted.from_at) // 60)
         counted = list(self.counted.counted[first:last])
@@ -49,7 +49,7 @@ class Door:
             name: {minute - first: count for minute, count in minutes.items() if first <= minute < last}
             for name, minutes in self.counted.counts.items()
         }
-        return Past(from_at=self.counted.from_at + 60 * first, counted=counted, counts=counts)
+        return ArrivalCounts(from_at=self.counted.from_at + 60 * first, counted=counted, counts=counts)
 
     def newest(self) -> Fitted | None:
         return self.fitted[-1] if self.fitted else None
@@ -96,7 +96,7 @@ class Twice:
         return mean, np.minimum(mean, 1.0), ["twice"] * len(since)
 
 
-def made(past: Past, clock: ManualClock, *, toolkit: Any = None, **knobs: Any) -> tuple[Foresight, Door, Wall]:
+def made(past: ArrivalCounts, clock: ManualClock, *, toolkit: Any = None, **knobs: Any) -> tuple[Foresight, Door, Wall]:
     door, wall = Door(past), Wall()
     settings = PrewarmSettings(least_minutes=10, horizon=3, **knobs)
     return (
@@ -106,9 +106,9 @@ def made(past: Past, clock: ManualClock, *, toolkit: Any = None, **knobs: Any) -
     )
 
 
-def past(minutes: int, *, unknown: Sequence[int] = ()) -> Past:
+def past(minutes: int, *, unknown: Sequence[int] = ()) -> ArrivalCounts:
     counts = {"p/a": dict.fromkeys(range(0, minutes + 10, 3), 1), "p/b": {0: 5}}
-    return Past(from_at=T, counted=[minute not in unknown for minute in range(minutes + 10)], counts=counts)
+    return ArrivalCounts(from_at=T, counted=[minute not in unknown for minute in range(minutes + 10)], counts=counts)
 
 
 def test_a_minute_that_nobody_counted_is_no_number() -> None:
@@ -208,7 +208,7 @@ def test_a_forecaster_that_returns_no_number_leaves_its_function_to_the_keep_ali
 
     clock = ManualClock(T + 20 * 60.0)
     counts = {"p/f0": {0: 1}, "p/f1": {0: 1}}
-    door, _, wall = made(Past(from_at=T, counted=[True] * 30, counts=counts), clock, toolkit=Broken())
+    door, _, wall = made(ArrivalCounts(from_at=T, counted=[True] * 30, counts=counts), clock, toolkit=Broken())
     assert door.fit(asked=True).result == "fitted"
     assert door.forecast().result == "published"
     blob = wire.decode(wire.encode(wall.forecasts[0]))
@@ -240,18 +240,19 @@ def test_a_new_leader_is_taught_the_newest_minutes_alone() -> None:
     assert len(event.counts["p/a"]) == 10
 
 
-def lent(minutes: int = 30) -> Past:
+def lent(minutes: int = 30) -> ArrivalCounts:
     """Nothing but a trace of ``p/b``, and of ``p/c`` too little."""
     imported = {
         "p/b": {minute: minute % 2 for minute in range(10, minutes)},
         "p/c": dict.fromkeys(range(25, minutes), 1),
     }
-    return Past(from_at=T, counted=[False] * minutes, counts={"p/a": {29: 1}}, imported=imported)
+    return ArrivalCounts(from_at=T, counted=[False] * minutes, counts={"p/a": {29: 1}}, imported=imported)
 
 
 def test_what_was_imported_stands_where_nobody_counted() -> None:
     found = matrix(
-        Past(from_at=T, counted=[True, False], counts={"p/a": {0: 3, 1: 9}}, imported={"p/a": {1: 0}}), ["p/a", "p/b"]
+        ArrivalCounts(from_at=T, counted=[True, False], counts={"p/a": {0: 3, 1: 9}}, imported={"p/a": {1: 0}}),
+        ["p/a", "p/b"],
     )
     np.testing.assert_array_equal(found, [[3, 0], [0, math.nan]])
 
@@ -280,7 +281,7 @@ def test_a_trace_that_is_taken_back_is_forecast_from_no_more() -> None:
     door.past = lambda since, until: lent()  # type: ignore[method-assign]
     made_.fit(asked=False)
     door.fitted[0] = Fitted(version=1, created_at=clock(), manifest=door.fitted[0].manifest, model=door.fitted[0].model)
-    door.past = lambda since, until: Past(from_at=T, counted=[False] * 30, counts={})  # type: ignore[method-assign]
+    door.past = lambda since, until: ArrivalCounts(from_at=T, counted=[False] * 30, counts={})  # type: ignore[method-assign]
     assert (made_.fit(asked=False).result, wall.used) == ("skipped", 1)
     # Something was imported or removed since: no fit is young enough.
     wall.asked = 1

@@ -544,7 +544,7 @@ def test_a_quick_run_ends_with_one_json_line(
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     told = [line for line in err.splitlines() if line.endswith("cpu.functions")]
-    assert "1 sets, 5 splits, 14 forests on 1 processes: about 6 s" in err.splitlines()
+    assert "1 sets, 5 splits, 14 forests on 1 processes: estimating the time" in err.splitlines()
     assert told[0].startswith(" 71 %, ") and told[-1] == "100 %, 0 s to go: cpu.functions"
     assert len(out.splitlines()) == 1
     document = strict(out)
@@ -564,6 +564,11 @@ def test_a_quick_run_ends_with_one_json_line(
     for name, (low, high) in document["intervals"].items():
         assert low < high
         assert low <= figures[name] <= high
+
+
+def test_the_time_left_comes_from_what_was_done() -> None:
+    assert evaluate.time_left(8.0, 0.05) == "estimating the time"
+    assert (evaluate.time_left(20.0, 0.25), evaluate.time_left(30.0, 0.1)) == ("60 s to go", "4 min to go")
 
 
 def test_public_sets_are_taken_and_only_some_on_request(

@@ -5,10 +5,10 @@ import pytest
 
 from research.prewarm.served import page, picture, points, since_counted, workload
 from smore.domain.function import FunctionSpec, Profile
-from smore.postgres.arrivals import FunctionAccount, Past
+from smore.postgres.arrivals import ArrivalCounts, FunctionAccount
 
 MINUTES = 300
-PAST = Past(
+PAST = ArrivalCounts(
     from_at=0.0, counted=[True] * MINUTES, counts={"p/clock": dict.fromkeys(range(0, MINUTES, 4), 1), "p/gone": {7: 2}}
 )
 SPECS = {"p/clock": FunctionSpec(entrypoint="m:C", profile=Profile(run_s={1: 0.1}, load_s=1.5, memory_mib=512.0))}
@@ -75,7 +75,7 @@ def test_a_price_of_ones_own_is_among_them() -> None:
 
 
 def test_the_time_before_anything_was_counted_is_left_out() -> None:
-    late = since_counted(Past(from_at=600.0, counted=[False] * 10 + [True] * 5, counts={"p/a": {8: 1, 12: 2}}))
+    late = since_counted(ArrivalCounts(from_at=600.0, counted=[False] * 10 + [True] * 5, counts={"p/a": {8: 1, 12: 2}}))
     assert (late.from_at, late.counted, late.counts) == (1080.0, [False] * 2 + [True] * 5, {"p/a": {0: 1, 4: 2}})
-    late = since_counted(Past(from_at=0.0, counted=[False, True, True], counts={"p/a": {2: 1}}))
+    late = since_counted(ArrivalCounts(from_at=0.0, counted=[False, True, True], counts={"p/a": {2: 1}}))
     assert (late.from_at, late.counted, late.counts) == (60.0, [True, True], {"p/a": {1: 1}})

@@ -60,14 +60,30 @@ def test_who_starts_a_job_hears_where_it_runs_or_what_it_waits_for(
             {"state": "queued", "gpus": [], "expected": WAITS},
             f"night waits in place 2: {WAITS['message']} It is expected",
         ),
-        ({"state": "queued", "gpus": []}, "no job scheduler has decided"),
+        ({"state": "queued", "gpus": []}, "nothing is decided about it yet: smore jobs explain night\n"),
     ):
+        platform.answers["GET /v1/jobs/queue"] = (200, {"leading": True, "jobs": []})
         platform.answers["POST /v1/jobs"] = (201, {"id": "j1", "name": "night", **job})
         assert smore("jobs", "start", "night", *words, "--", "zoo.train") == 0
-        assert platform.asked[-1] == ("POST /v1/jobs", asked)
+        assert ("POST /v1/jobs", asked) in platform.asked
         out, err = capsys.readouterr()
         assert out == "j1\n"
         assert said in err
+    for queue, said in (
+        (
+            (200, {"leading": False, "refused": "SMORE_JOBS__POLICY: no", "jobs": []}),
+            "leads now (SMORE_JOBS__POLICY: no),",
+        ),
+        (
+            (200, {"leading": False, "jobs": []}),
+            "no job scheduler leads now, and nothing starts until one does: smore health",
+        ),
+        ((403, PROBLEM | {"code": "forbidden"}), "nothing is decided about it yet"),
+    ):
+        platform.answers["GET /v1/jobs/queue"] = queue
+        assert smore("jobs", "start", "night", *words, "--", "zoo.train") == 0
+        out, err = capsys.readouterr()
+        assert (out, said in err) == ("j1\n", True)
     platform.answers["POST /v1/jobs:dryRun"] = (200, {"gpus": [], "expected": WAITS})
     assert smore("jobs", "start", "night", *words, "--dry-run", "--", "zoo.train") == 0
     assert platform.asked[-1] == ("POST /v1/jobs:dryRun", asked)

@@ -93,3 +93,25 @@ def test_a_table_too_wide_for_the_screen_becomes_paragraphs(
     monkeypatch.setenv("COLUMNS", "120")
     show(rows, columns, Output.TABLE)
     assert "[bracketed]" in capsys.readouterr().out.splitlines()[3]
+
+
+def test_a_narrow_screen_has_targets_as_a_table_and_changes_by_their_time(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("smore.cli.terminal.PIPE_WIDTH", 80)
+    platform = serve()
+    job = {"id": "0193d7a2b6c84f7d9a1e5c3b8f204d61", "name": "night", "state": "running", "budget": 0.05}
+    functions = {"functions": [{"name": "sentiment-of-customer-letters", "deadline_ms": 250}]}
+    platform.answers |= {"GET /v1/functions": (200, functions), "GET /v1/jobs": (200, {"jobs": [job]})}
+    assert smore("slo") == 0
+    header, _, function, training = filter(str.strip, capsys.readouterr().out.splitlines())
+    assert header.split() == ["name", "kind", "target"]
+    assert (function.split(), training.split()) == (
+        ["sentiment-of-customer-letters", "function", "250", "ms"],
+        ["night", "job", "5.0", "%"],
+    )
+    entry = {"id": 17, "at": "2026-01-31T12:00:00Z", "route": "PUT /v1/functions/{function}/slo", "key_id": "k" * 12}
+    entry |= {"project": "default", "target": "function/sentiment-of-letters", "after": {"deadline_ms": 250}}
+    platform.answers["GET /v1/audit"] = (200, {"entries": [entry]})
+    assert smore("audit") == 0
+    assert capsys.readouterr().out.startswith("2026-01-31 ")

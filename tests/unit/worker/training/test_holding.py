@@ -243,6 +243,27 @@ def test_a_loop_that_does_not_look_is_stopped_and_goes_on_when_its_worker_dies(t
         holding._pauser.wait()
 
 
+def test_a_worker_that_hangs_leaves_nobody_stopped() -> None:
+    """Its end of the pipe stays open, and nothing is written any more."""
+    hurried = "import pauser; pauser.PERIOD_S = pauser.SILENT_S = 0.2; pauser.main()"
+    command = [sys.executable, "-c", hurried]
+    with (
+        asleep() as pid,
+        subprocess.Popen(command, stdin=subprocess.PIPE, cwd=Path(pauser.__file__).parent) as helper,
+    ):
+        assert helper.stdin is not None
+
+        def stopped() -> bool:
+            assert helper.stdin is not None
+            helper.stdin.write(b"0.0 %d %d\n" % (pid, proc.start_time(pid) or 0))
+            helper.stdin.flush()
+            return proc.suspended(pid)
+
+        eventually(stopped, what="it is stopped")
+        eventually(lambda: not proc.suspended(pid), what="it goes on")
+        assert helper.poll() is None
+
+
 def test_a_process_that_has_the_number_of_a_training_that_ended_is_not_stopped() -> None:
     with asleep() as pid:
         target = pauser.Target()

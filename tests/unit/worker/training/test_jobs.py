@@ -127,5 +127,5 @@ def test_a_training_in_a_container_is_found_by_the_number_and_start_that_it_tell
         watching.tick()
         seen = {one.id: (one.pid, one.memory_mib) for one in watching.reports()}
         assert seen == {"there": (outer, 1.0), "another": (0, 0.0), "elsewhere": (0, 0.0)}
-        assert outer in watching.pids()
+        assert outer in watching.ranks.pids()
         process.communicate("\n")

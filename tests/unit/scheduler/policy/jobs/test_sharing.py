@@ -23,7 +23,7 @@ from scheduler.policy.jobs.explain import DOUBTS
 from scheduler.policy.jobs.knobs import SETTINGS, Sharing
 from scheduler.policy.jobs.spec import JobSpec, MicroBatches
 from scheduler.policy.setting import UnknownPolicy
-from tests.support.driven_jobs import HOUR, NOW, DrivenJobs, gpus, started
+from tests.support.driven_jobs import HOUR, NOW, DrivenJobs, gpus, started, stopped
 
 
 def pairs(**slowdowns: float) -> PairsKnown:
@@ -153,15 +153,36 @@ def test_who_needs_too_much_memory_runs_in_the_fewest_micro_batches_that_fit() -
 
 
 def test_a_pair_that_does_little_is_formed_for_the_short_only() -> None:
-    driven = Sharers(slowdown=1.8)
+    driven = Sharers(slowdown=1.9)
     driven.share("host", hours=10)
     driven.share("long", hours=3)
-    assert "together they would do 1.11 times the work of one, 1.2 are asked for" in driven.message("long")
+    assert "together they would do 1.05 times the work of one, 1.2 are asked for" in driven.message("long")
     assert started(driven.share("short", "b", hours=0.5)) == ["short"]
     # The paper shares wherever waiting for that one host takes longer.
     paper = Sharers("sjf-bsbf", slowdown=1.8)
     paper.share("host", hours=10)
     assert started(paper.share("long", hours=3)) == ["long"]
+
+
+def test_a_pair_that_does_little_is_formed_where_nobody_would_do_more_with_either() -> None:
+    """1.75 both: 1.14 times the work of one."""
+    driven = Sharers(slowdown=1.75)
+    driven.share("host", hours=10)
+    assert started(driven.share("long", hours=3)) == ["long"]
+
+    for better in (pairs(aa=1.75, ac=1.2, ca=1.2), pairs(aa=1.75, ac=1.7, ca=1.7)):
+        driven = Sharers(slowdown=1.75)
+        driven.tell(better)
+        driven.share("host", hours=10)
+        # It may share and waits for a GPU instance of its own: it is too large for the host.
+        driven.share("elsewhere", "c", hours=1, memory_mib=79_000.0)
+        assert started(driven.share("long", hours=3)) == []
+        assert "1.14 times the work of one, 1.2 are asked for (1.1 where nobody" in driven.message("long")
+    # Its own workload is nobody else.
+    driven = Sharers(slowdown=1.75)
+    driven.tell(pairs(ab=1.75, ba=1.75, bb=1.2))
+    driven.share("host", hours=10)
+    assert started(driven.share("long", "b", hours=3)) == ["long"]
 
 
 def test_waiting_is_for_whoever_ends_first() -> None:
@@ -250,6 +271,18 @@ def test_a_host_that_ends_leaves_its_guest_where_it_is() -> None:
     assert not driven.entry("guest").guest
     assert driven.beside("guest") == []
     assert starts(driven.share("next", "c", hours=3)).beside[0].id == "guest"
+
+
+def test_a_gang_that_is_stopped_leaves_a_guest_on_a_part_of_its_gpu_instances() -> None:
+    driven = Sharers(nodes=(2,))
+    driven.share("gang", hours=5, count=2)
+    [where] = starts(driven.share("guest", "b", hours=3)).gpus
+    assert stopped([*driven.tell(JobWithdrawn(id="gang")), *driven.end("gang", Ended.STOPPED)]) == []
+    assert driven.running["guest"] == (1, (where,))
+    assert driven.beside("guest") == [] and not driven.entry("guest").guest
+    assert driven.policy.jobs["guest"].slowdown == 1.0
+    other = starts(driven.share("next", "c", hours=3))
+    assert (other.gpus != (where,), other.beside) == (True, ()), "the rest of the gang's GPU instances is free"
 
 
 def test_nobody_shares_what_is_kept_for_whoever_is_first() -> None:

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
-from smore.postgres import rows
+from smore.postgres.connection import make_engine
 from smore.process.settings import Settings
 
 
@@ -16,10 +16,10 @@ def impatient(config: Settings, migrated: Engine, monkeypatch: pytest.MonkeyPatc
     """
     Waits a second for a statement, of which Postgres may work half a second, and a second for the test of a connection.
     """
-    monkeypatch.setattr(rows, "_SILENCE_S", 0.5)
-    monkeypatch.setattr(rows, "_CONNECT_S", 1)
+    monkeypatch.setattr("smore.postgres.connection._SILENCE_S", 0.5)
+    monkeypatch.setattr("smore.postgres.connection._CONNECT_S", 1)
     assert config.postgres.url is not None
-    engine = rows.make_engine(config.postgres.url, "tests", statement_timeout_s=0.5)
+    engine = make_engine(config.postgres.url, "tests", statement_timeout_s=0.5)
     yield engine
     engine.dispose()
 
