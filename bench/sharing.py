@@ -8,8 +8,8 @@ of 0.5. By turns, each on a platform of its own, the queue is led by ``sjf`` (no
 one turn.
 
 What pairs cost is told by the degradation table, from the rows of this kind of machine in ``ml/data``. Where there are none
-of these trainings, ``ml.profile`` measures them first, and each platform fits a predictor on what it has measured; the
-first line on stderr and ``rows`` in the JSON line say which of the two it was.
+of these trainings, ``ml.profile`` measures them first (nothing else should run meanwhile), and each platform fits a predictor
+on what it has measured; the first line on stderr and ``rows`` in the JSON line say which of the two it was.
 
 Figures:
 
@@ -19,8 +19,9 @@ Figures:
 * ``simulated_error``: by how much the simulator (scheduler/simulation/jobs) errs about the mean completion time with
   smore-jobs, a fraction. It has the table's slowdowns, and the times that the same trainings held a GPU instance with sjf.
 * ``host_over_share``: hosts that surely lost more to their guests than their owners allow (the 95 % interval lies above).
-* ``worst_job_loss``: what functions cost the training that lost most to them, by its closed windows (a fifth of the time is
-  closed in that turn); ``judged``: trainings with windows enough to tell. ``harvest_s_per_s``: their seconds per second.
+* ``worst_job_loss``: what functions cost the training that lost most to them, by its closed windows (a tenth of the time
+  is closed in that turn, and the trainings are three times as long); ``judged``: trainings with windows enough to tell.
+  ``harvest_s_per_s``: their seconds per second.
 """
 
 import argparse
@@ -35,6 +36,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -78,8 +80,10 @@ PROFILE: Final = (
     *("--pairs", "16", "--models", "vgg16,resnet50,bert,deepfm", "--positions", "1", "--order", "pairs"),
     *("--trainings", ",".join(WORKLOADS), "--repeated", "0", "--repeated-trainings", "10", "--times", "2"),
 )
-#: Of the time that is closed in the turn with functions, so that a minute has windows enough for an estimate.
-PROBED_S_PER_S: Final = 0.2
+#: Of the time that is closed in the turn with functions, the most that the platform allows: windows enough for an estimate.
+PROBED_S_PER_S: Final = 0.1
+#: Trainings are so many times as long in that turn, for the same reason.
+LONGER: Final = 3.0
 #: Requests a second of all clients.
 RATE: Final = 4.0
 _DRIVEN_S: Final = 5.0
@@ -161,7 +165,7 @@ def rows_of(place: tuple[str, str], core: str, function_nice: int, folder: Path)
         progress(f"rows: those of {' with '.join(place)} in ml/data")
         return Rows(alone=shipped)
     progress(
-        f"rows: ml/data has none of these trainings on {' with '.join(place)}; measuring first, which takes minutes"
+        f"rows: ml/data has none of these trainings on {' with '.join(place)}; measuring first, for about six minutes"
     )
     out = folder / "rows.jsonl"
     words = ["--out", str(out), "--cores", core, "--function-nice", str(function_nice), *PROFILE]
@@ -176,8 +180,10 @@ def rows_of(place: tuple[str, str], core: str, function_nice: int, folder: Path)
 def publish(rig: Rig, engine: Engine, file: Path) -> None:
     """Have the platform import rows and publish a table of them. Raises SystemExit where it makes none."""
     learning = Learning(engine, Tables(rig.redis, rig.prefix))
-    learning.take_in([file])
-    outcome = learning.retrain()
+    # It logs to stdout, which is for the result.
+    with redirect_stdout(sys.stderr):
+        learning.take_in([file])
+        outcome = learning.retrain()
     if outcome.result != "published":
         sys.exit(f"sharing: no degradation table of the rows that were measured: {outcome.reason}")
 
@@ -324,7 +330,7 @@ def run(size: Size, rows: Rows) -> dict[str, float]:
     for _ in range(size.turns):
         for setting, made in turns.items():
             made.append(turn(setting, size.seconds, rows))
-    with_functions = turn(OWN, size.seconds, rows, functions=True)
+    with_functions = turn(OWN, LONGER * size.seconds, rows, functions=True)
     completion_s = {setting: statistics.fmean(one.completion_s for one in made) for setting, made in turns.items()}
     alone_s = {
         workload: statistics.fmean(one.alone_s[workload] for one in turns[SJF]) for workload in turns[SJF][0].alone_s

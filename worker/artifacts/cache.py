@@ -130,15 +130,16 @@ class ArtifactCache:
         Remove folders whose keys are not ``wanted`` (None = all are), then the least recently used until the rest is
         within the limit. Folders in use stay. Returns the keys of those that were removed.
         """
-        folders: list[tuple[float, str, int]] = []
+        folders: list[tuple[bool, float, str, int]] = []
         for record in self._root.glob("*.json"):
+            key = record.stem
             with contextlib.suppress(OSError, ValueError, KeyError):
-                folders.append((record.stat().st_mtime, record.stem, int(json.loads(record.read_text())["bytes"])))
-        excess = sum(size for _, _, size in folders) - self._limit
+                size = int(json.loads(record.read_text())["bytes"])
+                folders.append((wanted is None or key in wanted, record.stat().st_mtime, key, size))
+        excess = sum(size for *_, size in folders) - self._limit
         removed = []
-        for _, key, size in sorted(folders):
-            unwanted = wanted is not None and key not in wanted
-            if (unwanted or excess > 0) and self._remove(key):
+        for is_wanted, _, key, size in sorted(folders):
+            if (not is_wanted or excess > 0) and self._remove(key):
                 removed.append(key)
                 excess -= size
         if removed:

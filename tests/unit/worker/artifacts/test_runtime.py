@@ -128,6 +128,13 @@ class TestArtifactCache:
         assert cache.sweep(set("c")) == ["a"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.json", "c.lock"]
 
+    def test_what_nobody_wants_goes_before_what_was_used_earlier(self, tmp_path: Path) -> None:
+        cache = ArtifactCache(tmp_path, 20)
+        for number, key in enumerate("abc"):
+            cache.take(key, make("x" * 10, [])).close()
+            os.utime(tmp_path / f"{key}.json", (number, number))
+        assert cache.sweep(set("ac")) == ["b"]
+
 
 # ---- folders ---------------------------------------------------------------------------------------------------------
 
