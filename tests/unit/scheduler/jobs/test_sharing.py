@@ -56,7 +56,7 @@ def test_a_pair_is_seen_from_both_sides() -> None:
     )
 
 
-def test_the_first_minute_is_measured_and_told_once() -> None:
+def test_the_first_minute_is_measured_and_reported_to_the_rule_once() -> None:
     stage = Stage()
     host = {"alone_s": 0.5, "alone_n": 100, "alone_se": 0.005, "beside": ["guest"], "beside_since": 10.0}
     guest = {"beside": ["host"], "beside_since": 10.0, "beside_s": 0.25, "beside_n": 50, "beside_se": 0.001}
