@@ -179,7 +179,7 @@ def _output_or_why(invocation: "Invocation") -> object:
     """The output, or why there is none."""
     if invocation.state == "succeeded":
         return invocation.output
-    why = {"state": invocation.state, "cause": invocation.cause, "detail": invocation.detail}
+    why: dict[str, object] = {"state": invocation.state, "cause": invocation.cause, "detail": invocation.detail}
     if invocation.earliest_deadline_ms is not None:
         why["earliest_deadline_ms"] = invocation.earliest_deadline_ms
     return why
