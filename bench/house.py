@@ -315,8 +315,9 @@ class _References:
     def _names(line: str) -> Iterator[tuple[str, str]]:
         """Each path with a name that a line says to be defined there."""
         yield from _NAMED.findall(line)
-        for names, path in _NAMES_IN.findall(line):
-            yield from ((path, name) for name in names.replace("`", " ").split() if name not in {",", "and", "of"})
+        if "` in `" in line:
+            for names, path in _NAMES_IN.findall(line):
+                yield from ((path, name) for name in names.replace("`", " ").split() if name not in {",", "and", "of"})
 
     def _is_document(self, document: str, beside: str) -> bool:
         if self._exists(document, beside):

@@ -8,8 +8,8 @@ of 0.5. By turns, each on a platform of its own, the queue is led by ``sjf`` (no
 one turn.
 
 What pairs cost is told by the degradation table, from the rows of this kind of machine in ``ml/data``. Where there are none
-of these trainings, ``ml.profile`` measures them first, and each platform fits a predictor on what it has measured; the
-first line on stderr and ``rows`` in the JSON line say which of the two it was.
+of these trainings, ``ml.profile`` measures them first (nothing else should run meanwhile), and each platform fits a predictor
+on what it has measured; the first line on stderr and ``rows`` in the JSON line say which of the two it was.
 
 Figures:
 
@@ -36,6 +36,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -164,7 +165,7 @@ def rows_of(place: tuple[str, str], core: str, function_nice: int, folder: Path)
         progress(f"rows: those of {' with '.join(place)} in ml/data")
         return Rows(alone=shipped)
     progress(
-        f"rows: ml/data has none of these trainings on {' with '.join(place)}; measuring first, which takes minutes"
+        f"rows: ml/data has none of these trainings on {' with '.join(place)}; measuring first, for about six minutes"
     )
     out = folder / "rows.jsonl"
     words = ["--out", str(out), "--cores", core, "--function-nice", str(function_nice), *PROFILE]
@@ -179,8 +180,10 @@ def rows_of(place: tuple[str, str], core: str, function_nice: int, folder: Path)
 def publish(rig: Rig, engine: Engine, file: Path) -> None:
     """Have the platform import rows and publish a table of them. Raises SystemExit where it makes none."""
     learning = Learning(engine, Tables(rig.redis, rig.prefix))
-    learning.take_in([file])
-    outcome = learning.retrain()
+    # It logs to stdout, which is for the result.
+    with redirect_stdout(sys.stderr):
+        learning.take_in([file])
+        outcome = learning.retrain()
     if outcome.result != "published":
         sys.exit(f"sharing: no degradation table of the rows that were measured: {outcome.reason}")
 

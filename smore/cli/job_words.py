@@ -115,7 +115,10 @@ def placed(job: Any) -> str:
 def leaderless(job: Any, refused: str) -> str:
     """Of a job that was just started, where no job scheduler leads; ``refused``: why, "" = nobody says."""
     why = f" ({refused})" if refused else ""
-    return f"{job.name} is {job.state}; no job scheduler leads{why}, and nothing starts until one does: smore health"
+    return (
+        f"{job.name} is {job.state}; no job scheduler leads now{why}, and nothing starts until one does: smore health says"
+        f" whether one leads, smore jobs explain {job.name} what it waits for then"
+    )
 
 
 def tried(name: str, trial: Any) -> str:

@@ -146,4 +146,4 @@ def settings(incomplete: str) -> list[str]:
     """Variables of settings."""
     from smore.process.environment import described
 
-    return _beginning(incomplete.upper(), (setting.variable for setting in described()))
+    return _beginning(incomplete, (setting.variable for setting in described()))

@@ -77,16 +77,16 @@ def fuzzer(platform: Platform, attacked: Attacked) -> fuzz.Fuzzer:
 
 
 def test_every_operation_bears_any_input(fuzzer: fuzz.Fuzzer) -> None:
-    found = fuzzer.run(EXAMPLES)
+    result = fuzzer.run(EXAMPLES)
 
-    assert [f"{one.operation}: {one.what}\n{one.request}" for one in found.faults.values()] == []
+    assert [f"{fault.operation}: {fault.what}\n{fault.request}" for fault in result.faults.values()] == []
     # It came further than to the refusal of everything.
     assert (
-        found.operations > 70
-        and found.answers[200]
-        and found.answers[201]
-        and found.answers[204]
-        and found.answers[422]
+        result.operations > 70
+        and result.answers[200]
+        and result.answers[201]
+        and result.answers[204]
+        and result.answers[422]
     )
     assert fuzzer.well()
 
@@ -100,12 +100,12 @@ def drawn(fuzzer: fuzz.Fuzzer) -> list[tuple[str, Any]]:
 def test_every_operation_while_a_server_is_away(
     platform: Platform, fuzzer: fuzz.Fuzzer, drawn: list[tuple[str, Any]], server: str
 ) -> None:
-    found = fuzz.outage(fuzzer, platform.home, server, "killed", drawn)
+    result = fuzz.outage(fuzzer, platform.home, server, "killed", drawn)
 
-    assert [f"{one.operation}: {one.what}\n{one.request}" for one in found.faults] == []
-    assert found.recovery_s is not None and found.admitted == fuzz.ADMITTED and found.lost == []
+    assert [f"{fault.operation}: {fault.what}\n{fault.request}" for fault in result.faults] == []
+    assert result.recovery_s is not None and result.admitted == fuzz.ADMITTED and result.lost == []
     # What needs the server said so; what does not was answered.
-    assert found.answers["503"] > 10 and found.answers["200"] > 5
+    assert result.answers["503"] > 10 and result.answers["200"] > 5
 
 
 def test_heads_and_bodies_a_byte_at_a_time(attacked: Attacked) -> None:
@@ -333,22 +333,22 @@ def inferred(client: httpx.Client, sent: dict[str, Any], *, rows: int = 3, binar
 def outputs(answer: httpx.Response) -> dict[str, Any]:
     """The raw bytes of each output, or its elements where they came as JSON."""
     size = int(answer.headers.get("inference-header-content-length", len(answer.content)))
-    found, at = {}, size
-    for one in orjson.loads(answer.content[:size])["outputs"]:
-        if "data" in one:
-            found[one["name"]] = one["data"]
+    by_name, at = {}, size
+    for output in orjson.loads(answer.content[:size])["outputs"]:
+        if "data" in output:
+            by_name[output["name"]] = output["data"]
         else:
-            stop = at + one["parameters"]["binary_data_size"]
-            found[one["name"]], at = answer.content[at:stop], stop
-    return found
+            stop = at + output["parameters"]["binary_data_size"]
+            by_name[output["name"]], at = answer.content[at:stop], stop
+    return by_name
 
 
 def test_tensors_as_bytes_come_back_bit_by_bit(values: httpx.Client) -> None:
     sent = tensors() | ODD
     answer = inferred(values, sent)
     assert answer.status_code == 200, answer.text
-    got = outputs(answer)
-    assert {name: got[name] for name in sent} == {name: raw(name, value) for name, value in sent.items()}
+    received = outputs(answer)
+    assert {name: received[name] for name in sent} == {name: raw(name, value) for name, value in sent.items()}
 
     natively = values.post(
         f"/v1/functions/{VALUES}/invocations",
@@ -368,11 +368,11 @@ def shapes(rows: int) -> str:
 
 
 def test_tensors_as_json_come_back_or_are_null(values: httpx.Client) -> None:
-    got = outputs(inferred(values, tensors() | ODD, binary=False))
+    received = outputs(inferred(values, tensors() | ODD, binary=False))
     for name, sent in ODD.items():
         kept = [float(one) if np.isfinite(one) else None for one in sent.flat]
-        assert got[name] == kept, "what JSON has no word for is null (docs/guides/open-inference-protocol.md)"
-    assert got["BYTES"] == [text.decode() for row in TEXTS for text in row]
+        assert received[name] == kept, "what JSON has no word for is null (docs/guides/open-inference-protocol.md)"
+    assert received["BYTES"] == [text.decode() for row in TEXTS for text in row]
 
     finite = {name: [[float(one[1][1]), float(one[2][0])], [-0.0, 1.0]] for name, one in ODD.items()}
     plain = {name: value[:2].tolist() for name, value in tensors().items() if name not in {*FLOATS, "BYTES"}}
@@ -385,9 +385,9 @@ def test_tensors_as_json_come_back_or_are_null(values: httpx.Client) -> None:
     for name, data in document.items():
         dtype = Mirror.example[name].dtype
         # Written as short as the datatype allows: the same number of it, sign and all.
-        for got_back in (outputs(through)[name], natively.json()["output"][name]):
-            wanted, found = np.array(data, dtype).reshape(-1), np.array(got_back, dtype).reshape(-1)
-            assert wanted.tolist() == found.tolist() if dtype.kind == "O" else wanted.tobytes() == found.tobytes()
+        for returned in (outputs(through)[name], natively.json()["output"][name]):
+            wanted, read = np.array(data, dtype).reshape(-1), np.array(returned, dtype).reshape(-1)
+            assert wanted.tolist() == read.tolist() if dtype.kind == "O" else wanted.tobytes() == read.tobytes()
 
 
 def test_text_that_is_none_is_not_guessed_at(values: httpx.Client) -> None:

@@ -59,12 +59,12 @@ def test_trainings_run_one_after_the_other_whoever_is_away(
         local.stop(platform.home, server)
         doors[name].touch()
         eventually(lambda: lines()[-1] == "end", what=f"the end of {name}")
-        there = lines()
+        started = lines()
         answer = http.post("/v1/jobs", json={"name": "refused", "argv": ["true"], "cwd": "/tmp"})
         assert (answer.status_code, answer.headers.get("retry-after")) == (503, "1"), answer.text
-        assert lines() == there, "nothing is started"
+        assert lines() == started, "nothing is started"
         local.start(platform.home, server)
-        return there
+        return started
 
     waits = {name: f"while ! test -e {door}; do sleep 0.05; done" for name, door in doors.items()}
     frail = start("frail", f"echo end >> {marks}; exit 3", restarts=1)
@@ -143,9 +143,9 @@ def test_a_gang_that_loses_a_rank_goes_on_from_its_checkpoint(platform: Platform
     seen: list[int] = []
 
     def shown() -> dict[str, Any]:
-        told = dict(http.get(f"/v1/jobs/{gang}").json())
-        seen.append(told["iterations"])
-        return told
+        job = dict(http.get(f"/v1/jobs/{gang}").json())
+        seen.append(job["iterations"])
+        return job
 
     with second_worker(platform):
         answer = http.post("/v1/jobs", json={"name": "gang", "argv": words, **wanted})
@@ -155,7 +155,7 @@ def test_a_gang_that_loses_a_rank_goes_on_from_its_checkpoint(platform: Platform
         eventually(lambda: [*folder.glob("checkpoint-*.pt")], 60, "a checkpoint")
         [rank] = [job for report in platform.reports() for job in report.jobs if (job.id, job.rank) == (gang, 1)]
         os.kill(rank.pid, signal.SIGKILL)
-        over = eventually(lambda: told if (told := shown())["state"] == "ended" else None, 90, "its end")
+        over = eventually(lambda: job if (job := shown())["state"] == "ended" else None, 90, "its end")
 
     assert (over["outcome"], over["attempt"], over["restarted"], over["iterations"]) == ("succeeded", 2, 1, 120)
     assert seen == sorted(seen), "iterations only grow"

@@ -59,33 +59,33 @@ def triton(platform: Platform, headers: dict[str, str]) -> Iterator[InferenceSer
 
 def arrays(rows: int = 2) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
     rng = np.random.default_rng(rows)
-    found: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
+    tensors: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
     for name, example in Mirror.example.items():
         if name == "BYTES":
-            found[name] = np.array([[b"\xc3\xa9", b""] for _ in range(rows)], object).reshape(rows, 2)
+            tensors[name] = np.array([[b"\xc3\xa9", b""] for _ in range(rows)], object).reshape(rows, 2)
         elif example.dtype.kind == "f":
-            found[name] = rng.standard_normal((rows, 2)).astype(example.dtype)
+            tensors[name] = rng.standard_normal((rows, 2)).astype(example.dtype)
         else:
-            found[name] = rng.integers(0, 2 if name == "BOOL" else 100, (rows, 2)).astype(example.dtype)
-    return found
+            tensors[name] = rng.integers(0, 2 if name == "BOOL" else 100, (rows, 2)).astype(example.dtype)
+    return tensors
 
 
 def inputs(sent: dict[str, np.ndarray[Any, np.dtype[Any]]], in_json: frozenset[str] = frozenset()) -> list[InferInput]:
     tensors = []
     for name, array in sent.items():
-        one = InferInput(name, list(array.shape), name)
-        one.set_data_from_numpy(array, binary_data=name not in in_json)
-        tensors.append(one)
+        tensor = InferInput(name, list(array.shape), name)
+        tensor.set_data_from_numpy(array, binary_data=name not in in_json)
+        tensors.append(tensor)
     return tensors
 
 
 def same(result: InferResult, sent: dict[str, np.ndarray[Any, np.dtype[Any]]], names: tuple[str, ...] = NAMES) -> None:
     for name in names:
-        got = result.as_numpy(name)
-        if name == "BYTES" and got.size and isinstance(got.flat[0], str):
-            got = np.fromiter((text.encode() for text in got.flat), object).reshape(got.shape)
-        assert got.dtype == sent[name].dtype
-        np.testing.assert_array_equal(got, sent[name])
+        received = result.as_numpy(name)
+        if name == "BYTES" and received.size and isinstance(received.flat[0], str):
+            received = np.fromiter((text.encode() for text in received.flat), object).reshape(received.shape)
+        assert received.dtype == sent[name].dtype
+        np.testing.assert_array_equal(received, sent[name])
 
 
 def refused(error: pytest.ExceptionInfo[InferenceServerException], status: str) -> str:
@@ -202,13 +202,13 @@ def test_named_version_and_asynchronous_call(platform: Platform, headers: dict[s
 
 
 def test_function_of_json_values(triton: InferenceServerClient, headers: dict[str, str]) -> None:
-    one = InferInput("input", [1], "BYTES")
-    one.set_data_from_numpy(np.array([orjson.dumps({"x": [1, 2]})], object))
+    tensor = InferInput("input", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([orjson.dumps({"x": [1, 2]})], object))
     assert triton.get_model_metadata("echo", headers=headers)["inputs"] == [
         {"name": "input", "datatype": "BYTES", "shape": [1]}
     ]
 
-    answer = triton.infer("echo", [one], headers=dict(headers)).as_numpy("output")
+    answer = triton.infer("echo", [tensor], headers=dict(headers)).as_numpy("output")
 
     assert orjson.loads(answer[0]) == {"x": [1, 2]}
 
@@ -249,23 +249,23 @@ def test_errors_are_read_by_the_client(
 
 
 def seconds(value: float) -> list[InferInput]:
-    one = InferInput("s", [1, 1], "FP32")
-    return [one.set_data_from_numpy(np.array([[value]], np.float32))]
+    tensor = InferInput("s", [1, 1], "FP32")
+    return [tensor.set_data_from_numpy(np.array([[value]], np.float32))]
 
 
 def test_the_end_of_a_deadline_names_the_invocation(platform: Platform, headers: dict[str, str]) -> None:
     """What runs longer than its function's limit, or is cancelled, ends as an error with its id: never as a 202."""
     body, size = InferenceServerClient.generate_request_body(seconds(8))
-    told = httpx.post(
+    answer = httpx.post(
         f"{platform.url}/v2/models/slow/infer",
         content=body,
         timeout=30,
         headers=headers | {"Inference-Header-Content-Length": str(size), "Smore-Deadline-Ms": "800"},
     )
 
-    assert told.status_code == 504, told.text
-    assert told.headers["content-type"] == "application/json"
-    document = told.json()
+    assert answer.status_code == 504, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    document = answer.json()
     assert document["error"] == document["detail"] and len(document["id"]) == 32
     platform.client.cancel(document["id"])
 
@@ -349,23 +349,23 @@ def test_kserves_client(platform: Platform, headers: dict[str, str]) -> None:
     script = Path(__file__).with_name("kserve_client.py")
     ran = subprocess.run([KSERVE, script, platform.url, platform.key], capture_output=True, text=True, timeout=90)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    found = json.loads(ran.stdout.splitlines()[-1])
+    report = json.loads(ran.stdout.splitlines()[-1])
 
-    assert (found["live"], found["ready"], found["model"], found["absent"], found["broken"]) == (
+    assert (report["live"], report["ready"], report["model"], report["absent"], report["broken"]) == (
         True,
         True,
         True,
         False,
         False,
     )
-    assert found["id"] == "mine"
+    assert report["id"] == "mine"
     for form in ("binary True", "binary False"):
-        assert found[form]["BYTES"] == ["one", "zwö"]
-        assert found[form]["sum"] == ["float32", [[1.0]]]
+        assert report[form]["BYTES"] == ["one", "zwö"]
+        assert report[form]["sum"] == ["float32", [[1.0]]]
         for name in set(NAMES) - {"BYTES"}:
-            assert found[form][name] == [str(Mirror.example[name].dtype), [[1.0, 0.0]]], name
-    assert found["error"].startswith("There is no function 'nobody'") and "404" in found["error"]
-    assert found["key"].startswith("A valid API key") and "401" in found["key"]
+            assert report[form][name] == [str(Mirror.example[name].dtype), [[1.0, 0.0]]], name
+    assert report["error"].startswith("There is no function 'nobody'") and "404" in report["error"]
+    assert report["key"].startswith("A valid API key") and "401" in report["key"]
 
 
 def test_redis_dies_while_a_large_tensor_waits(

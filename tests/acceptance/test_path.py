@@ -43,8 +43,8 @@ def test_asynchronous_and_long_poll(http: httpx.Client) -> None:
     assert answer.status_code == 202
     assert answer.json()["durability"] == "strict"
 
-    told = http.get(answer.headers["location"], params={"wait": 10})
-    assert told.json()["state"] == "succeeded"
+    polled = http.get(answer.headers["location"], params={"wait": 10})
+    assert polled.json()["state"] == "succeeded"
     assert http.get(answer.headers["location"] + "/result").json()["output"] == 7
 
 
@@ -168,15 +168,18 @@ def test_asked_before_and_explained_after(platform: Platform, http: httpx.Client
     """What the platform says would become of an invocation, and what it says became of it, are of one piece."""
     platform.client.invoke("echo", 0)
     eventually(lambda: platform.redis.hexists("smore:feasible", "default/echo"), what="what the gate is told")
-    asked = eventually(
-        lambda: (found := platform.client.dry_run("echo", 1, deadline_ms=5000)).outcome == "placed" and found,
+    expected = eventually(
+        lambda: (trial := platform.client.dry_run("echo", 1, deadline_ms=5000)).outcome == "placed" and trial,
         10,
         "room",
     )
     assert (
-        asked.feasible and asked.start_at is not None and asked.finish_at is not None and asked.deadline_at is not None
+        expected.feasible
+        and expected.start_at is not None
+        and expected.finish_at is not None
+        and expected.deadline_at is not None
     )
-    assert asked.finish_at <= asked.deadline_at
+    assert expected.finish_at <= expected.deadline_at
     # Echo itself may take a microsecond.
     platform.client.deploy(ROOT / "zoo/functions/mobilenet.yaml")
     eventually(lambda: platform.redis.hexists("smore:feasible", "default/mobilenet"), what="what the gate is told")
@@ -187,17 +190,17 @@ def test_asked_before_and_explained_after(platform: Platform, http: httpx.Client
     assert any(_named_deadline_is_met(platform) for _ in range(5)), "a busy machine may be late once"
 
     id_ = http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 5000}).json()["id"]
-    found = platform.client.explain(id_)
-    assert (found.state, found.complete, found.waits) == ("succeeded", True, None)
-    (attempt,) = found.attempts
-    assert (attempt.gpu, attempt.cold) == (asked.gpu, asked.cold)
-    assert attempt.decision is not None and attempt.decision.policy == asked.decision.policy
+    explanation = platform.client.explain(id_)
+    assert (explanation.state, explanation.complete, explanation.waits) == ("succeeded", True, None)
+    (attempt,) = explanation.attempts
+    assert (attempt.gpu, attempt.cold) == (expected.gpu, expected.cold)
+    assert attempt.decision is not None and attempt.decision.policy == expected.decision.policy
     assert attempt.decision.candidates[0].gpu == attempt.gpu
     assert attempt.predicted is not None and attempt.predicted.run_s is not None and attempt.measured.run_s is not None
-    assert found.slack_s is not None and found.slack_s > 0
+    assert explanation.slack_s is not None and explanation.slack_s > 0
     phases = attempt.phases_ms
     assert all(value is not None for value in (phases.queue, phases.schedule, phases.dispatch, phases.load, phases.run))
-    assert found.gate.needed_ms is not None and found.gate.needed_ms < found.gate.allowed_ms
+    assert explanation.gate.needed_ms is not None and explanation.gate.needed_ms < explanation.gate.allowed_ms
 
     platform.client.pause("echo")
     assert platform.client.dry_run("echo", 1, deadline_ms=5000).outcome == "waits"
@@ -245,17 +248,17 @@ def test_an_instance_is_kept_ready_and_accounted_for(platform: Platform, http: h
         name, "zoo.echo:Function", scaling={"keep_alive": 0, "prewarm": "off"}, resources={"gpu_memory": "64MiB"}
     )
 
-    def said(holds: Callable[[PrewarmFunction], bool], what: str) -> PrewarmFunction:
+    def eventually_status(holds: Callable[[PrewarmFunction], bool], what: str) -> PrewarmFunction:
         def look() -> PrewarmFunction | None:
-            found = next((one for one in platform.client.prewarm().functions if one.function == name), None)
-            return found if found is not None and holds(found) else None
+            status = next((one for one in platform.client.prewarm().functions if one.function == name), None)
+            return status if status is not None and holds(status) else None
 
         return eventually(look, 20, what)
 
     # The canary's. Once it is recorded, reports are newer than its instance.
-    found = said(lambda one: one.counts.cold == 1 and one.mode == "off", "a cold start")
-    assert (found.silence, found.wanted, found.counts.hits) == ("off", 0, 0)
-    assert sum(found.counts.unforeseen.values()) == 1
+    status = eventually_status(lambda one: one.counts.cold == 1 and one.mode == "off", "a cold start")
+    assert (status.silence, status.wanted, status.counts.hits) == ("off", 0, 0)
+    assert sum(status.counts.unforeseen.values()) == 1
     eventually(lambda: not platform.runner_pids(name), what="the end of its instance")
 
     answer = http.patch(f"/v1/functions/{name}", json={"scaling": {"prewarm": "later"}})
@@ -270,8 +273,8 @@ def test_an_instance_is_kept_ready_and_accounted_for(platform: Platform, http: h
     for _ in range(3):
         assert platform.client.invoke(name, {"x": 1}).timings_ms["load"] == 0
     # The leader says every other second what it holds.
-    found = said(lambda one: (one.counts.hits, one.wanted, one.loaded) == (1, 1, 1), "the hit")
-    assert (found.counts.cold, found.unmet) == (1, False)
+    status = eventually_status(lambda one: (one.counts.hits, one.wanted, one.loaded) == (1, 1, 1), "the hit")
+    assert (status.counts.cold, status.unmet) == (1, False)
     assert platform.runner_pids(name) == [pid]
 
     platform.client.delete(name)

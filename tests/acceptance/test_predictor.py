@@ -25,14 +25,14 @@ def version(platform: Platform) -> int:
 
 
 def test_the_table_holds_where_the_rows_were_measured(platform: Platform, version: int) -> None:
-    found = platform.client.predictor()
+    predictor = platform.client.predictor()
     committed = {profile.place.key for path in (ROOT / "ml/data").glob("*.jsonl") for profile in profiles(read(path))}
-    assert {(place.device, place.sharing_mode) for place in found.places} == committed
-    assert all(place.measured > 100 for place in found.places)
-    assert found.reason
-    (asked, *_) = platform.client.predictions(WORKLOAD, "bert/cpu", k=2)
-    assert asked.known
-    assert 0 <= asked.training_degradation <= asked.training_degradation_upper
+    assert {(place.device, place.sharing_mode) for place in predictor.places} == committed
+    assert all(place.measured > 100 for place in predictor.places)
+    assert predictor.reason
+    (prediction, *_) = platform.client.predictions(WORKLOAD, "bert/cpu", k=2)
+    assert prediction.known
+    assert 0 <= prediction.training_degradation <= prediction.training_degradation_upper
 
 
 def test_an_execution_has_the_predicted_and_the_measured_degradation(platform: Platform, version: int) -> None:
@@ -44,19 +44,28 @@ def test_an_execution_has_the_predicted_and_the_measured_degradation(platform: P
     )
     (report,) = platform.reports()
     here = (report.device, report.sharing_mode)
-    known = here in {(place.device, place.sharing_mode) for place in platform.client.predictor().places}
+    in_table = here in {(place.device, place.sharing_mode) for place in platform.client.predictor().places}
     (expected,) = platform.client.predictions(job.id, "bert")
-    assert expected.known == known
+    assert expected.known == in_table
     example = {"input_ids": [[7] * 64], "attention_mask": [[1] * 64]}
     ids = [platform.client.invoke("bert", example, deadline_ms=20_000).id for _ in range(5)]
 
     def executions() -> list[Degradation] | None:
-        found = [one for id_ in ids for one in platform.client.executions(id_) if one.degradation is not None]
-        return [one.predicted for one in found if one.predicted is not None] if len(found) >= 4 else None
+        measured = [
+            execution
+            for id_ in ids
+            for execution in platform.client.executions(id_)
+            if execution.degradation is not None
+        ]
+        return (
+            [execution.predicted for execution in measured if execution.predicted is not None]
+            if len(measured) >= 4
+            else None
+        )
 
     predicted = eventually(executions, 20, "the executions in the history")
-    assert all(one.known == known and one.training > 0 and one.function > 0 for one in predicted)
-    if known:
+    assert all(one.known == in_table and one.training > 0 and one.function > 0 for one in predicted)
+    if in_table:
         assert predicted[0].function == pytest.approx(expected.function_degradation, abs=1e-3)
         assert predicted[0].training == pytest.approx(expected.training_degradation, abs=1e-3)
     platform.client.stop_job(job.id)

@@ -198,15 +198,15 @@ def test_a_name_that_leads_out_or_a_blob_that_is_not_there_is_refused_at_once(pl
             ({"code": "a" * 64}, "invalid_spec"),
             ({"code": "a" * 64, "files": {"../../x": "b" * 64}}, "invalid_spec"),
         ):
-            told = http.put("/v1/functions/evil", json=body | {"spec": {"entrypoint": "h:H", "artifact": artifact}})
-            assert (told.status_code, told.json()["code"]) == (422, code)
+            answer = http.put("/v1/functions/evil", json=body | {"spec": {"entrypoint": "h:H", "artifact": artifact}})
+            assert (answer.status_code, answer.json()["code"]) == (422, code)
         for requirement in (".", "six @ file:///etc/passwd", "six --global-option=x"):
             artifact = {"code": "a" * 64}
-            told = http.put(
+            answer = http.put(
                 "/v1/functions/evil",
                 json=body | {"spec": {"entrypoint": "h:H", "artifact": artifact, "requirements": [requirement]}},
             )
-            assert (told.status_code, told.json()["code"]) == (422, "invalid_spec") and repr(
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_spec") and repr(
                 requirement
-            ) in told.json()["detail"]
+            ) in answer.json()["detail"]
         assert http.get("/v1/functions/evil").status_code == 404

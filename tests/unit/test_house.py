@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 import tomllib
@@ -119,7 +120,12 @@ def test_every_file_that_is_named_is_there() -> None:
     to be defined in a file; ``docs/decisions/0013`` stands for the file that begins so.
     """
     faults = ("no such file", "no such document", "no such heading", "no such name there")
-    assert [finding for finding in dead_references(*read(ROOT)) if finding.detail.endswith(faults)] == []
+    sources, files = read(ROOT)
+    assert [finding for finding in dead_references(sources, files) if finding.detail.endswith(faults)] == []
+    # The architecture page names files of a folder by their names alone.
+    named = re.findall(r"`([\w./-]+\.(?:py|lua))(?::|`)", (ROOT / "docs/architecture.md").read_text())
+    assert len(named) > 100
+    assert [name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)] == []
 
 
 def test_tests_share_through_support_alone() -> None:

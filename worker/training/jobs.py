@@ -56,11 +56,11 @@ class Jobs:
     ``memory_of`` and ``quick_memory_of`` give the MiB of the device that a process holds, exactly and quickly;
     ``computing`` those of every process on it, None where it cannot tell. ``users`` are those whose processes may be
     attached (None = anybody's). ``started`` is called with the process number of every job of our own, adopted ones
-    too; ``changed`` when reports would say something new. ``shipped``: whether all that the rank of
-    a record's key has printed is in its log. ``steps_of`` makes the reader of an attached job's steps.
-    ``starting`` readies ranks, whose checkpoints are in ``checkpoints``. ``cores``: of a CPU partition. ``gate`` learns
-    whether a job runs. ``probe_share`` and ``probe_max_s``: see :class:`~worker.training.windows.Windows`, whose times
-    follow from ``seed`` and the record's key. ``holding`` holds back guests.
+    too; ``changed`` when reports would say something new. ``shipped``: whether all that the rank of a record's key has
+    printed is in its log. ``steps_of`` makes the reader of an attached job's steps. ``starting`` readies ranks, whose
+    checkpoints are in ``checkpoints``. ``cores``: of a CPU partition. ``gate`` learns whether a job runs. ``probe_share``
+    and ``probe_max_s``: see :class:`~worker.training.windows.Windows`, whose times follow from ``seed`` and the record's
+    key. ``holding`` holds back guests.
     """
 
     def __init__(

@@ -79,9 +79,9 @@ class Stage:
     def job(self, job: Job) -> Job:
         return self.jobs.get("default", job.id)
 
-    def publish(self, costs: dict[tuple[str, str], float]) -> None:
-        """A degradation table of these pairs: (training, beside) → degradation."""
-        table = of_trainings(fake_platform.report(), costs)
+    def publish(self, costs: dict[tuple[str, str], float], alone_s: dict[str, float] | None = None) -> None:
+        """A degradation table of these pairs: (training, beside) → degradation; seconds of iterations alone."""
+        table = of_trainings(fake_platform.report(), costs, alone_s=alone_s)
         Tables(self._client, self.config.redis.prefix).publish(table)
 
     def measure(self, job: Job, beside: Job, seconds: float) -> None:
@@ -316,6 +316,25 @@ def test_two_trainings_share_a_gpu_instance_and_are_measured(stage: Stage, tmp_p
     calls = list(replay(tmp_path / "record"))
     assert sum(len(placed) for placed, _ in calls) >= 5
     assert all(placed == again for placed, again in calls)
+
+
+def test_where_no_profile_was_imported_the_table_tells_what_iterations_take_alone(stage: Stage) -> None:
+    heavy, light = "resnet50/cpu/training/8", "deepfm/cpu/training/8"
+    stage.publish({(heavy, light): 0.1, (light, heavy): 0.2}, {heavy: 4.0, light: 1.0})
+    shared = {"share": 0.5, "memory_mib": 256.0}
+    host, *_ = [stage.submit(f"host-{n}", workload=heavy, iterations=1000, **shared) for n in range(4)]
+    stage.pass_by()
+    assert (stage.entry(host).source, stage.entry(host).length_s) == ("profile", pytest.approx(4000.0, rel=0.01))
+    guest = stage.submit("guest", workload=light, iterations=600, **shared)
+    stage.pass_by()
+    stage.pass_by()
+    [beside] = stage.entry(guest).beside
+    stage.ranks.tell(guest.id, beside=[beside], beside_since=stage.now, beside_s=1.25, beside_n=60, beside_se=0.01)
+    stage.pass_by(70.0)
+    stage.pass_by(6.0)
+    [pair] = stage.jobs.pairs(guest.id)
+    assert (pair.measured, pair.loss, pair.alone_s) == (pytest.approx(1.25), pytest.approx(0.25), 1.0)
+    assert pair.loss_low is None, "it was never alone itself"
 
 
 def test_a_guest_that_outgrows_what_it_said_ends_and_comes_back_alone(stage: Stage) -> None:

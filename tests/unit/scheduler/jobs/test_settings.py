@@ -8,7 +8,7 @@ from scheduler.policy.jobs.events import Event, GpuSeen, JobSubmitted
 from scheduler.policy.jobs.spec import JobSpec
 
 
-def test_a_record_is_told_again_from_where_each_leader_began(tmp_path: Path) -> None:
+def test_a_recording_is_replayed_from_where_each_leader_began(tmp_path: Path) -> None:
     path = tmp_path / "record"
     for number in range(2):
         record, policy = Recording(path, "smore-jobs", {"back_off_s": 1.0}), JobPolicy()

@@ -19,14 +19,14 @@ from tests.support.tables import of_trainings
 PLACE = ("a device", "time-slice")
 
 
-def attempt(job: str, **told: Any) -> Attempt:
-    made = Attempt(
+def attempt(job: str, **reported: Any) -> Attempt:
+    under_way = Attempt(
         job=job, attempt=1, gpus=["g0"], since_at=0.0, awaited_at=0.0, grace_s=1.0, began_with=0, checkpoint=0, home=""
     )
-    made.ranks[0].report = JobReport(
-        id=job, project="p", state="running", pid=1, memory_mib=1.0, iterations=1, attempt=1, **told
+    under_way.ranks[0].report = JobReport(
+        id=job, project="p", state="running", pid=1, memory_mib=1.0, iterations=1, attempt=1, **reported
     )
-    return made
+    return under_way
 
 
 class Stage:
@@ -56,7 +56,7 @@ def test_a_pair_is_seen_from_both_sides() -> None:
     )
 
 
-def test_the_first_minute_is_measured_and_told_once() -> None:
+def test_the_first_minute_is_measured_and_reported_to_the_rule_once() -> None:
     stage = Stage()
     host = {"alone_s": 0.5, "alone_n": 100, "alone_se": 0.005, "beside": ["guest"], "beside_since": 10.0}
     guest = {"beside": ["host"], "beside_since": 10.0, "beside_s": 0.25, "beside_n": 50, "beside_se": 0.001}
@@ -77,8 +77,8 @@ def test_the_first_minute_is_measured_and_told_once() -> None:
 
 def test_a_pair_that_ends_early_is_measured_over_what_it_had() -> None:
     stage = Stage()
-    told = {"beside": ["guest"], "beside_since": 10.0, "beside_s": 0.6, "beside_n": 30, "beside_se": 0.005}
-    stage.attempts["host"] = attempt("host", **told)
+    reported = {"beside": ["guest"], "beside_since": 10.0, "beside_s": 0.6, "beside_n": 30, "beside_se": 0.005}
+    stage.attempts["host"] = attempt("host", **reported)
     stage.follow(30.0)
     del stage.attempts["guest"]
     stage.follow(31.0)
@@ -112,41 +112,41 @@ def test_pairs_are_those_of_the_published_table_and_of_the_places_that_there_are
     report = fake_platform.report()
     tables = FakeTables()
     worse: set[tuple[str, str, str]] = set()
-    known = KnownPairs(cast("Tables", tables), lambda _: worse)
+    pairs = KnownPairs(cast("Tables", tables), lambda _: worse)
     here = (report.device, report.sharing_mode)
-    assert known.changed([here]) == [PairsKnown(pairs=[])]
-    assert known.changed([here]) == []
+    assert pairs.changed([here]) == [PairsKnown(pairs=[])]
+    assert pairs.changed([here]) == []
     tables.number, tables.table = 1, of_trainings(report, {("a/s/training/1", "b/s/training/1"): 0.1})
-    [event] = known.changed([here])
+    [event] = pairs.changed([here])
     assert isinstance(event, PairsKnown)
     assert ("a/s/training/1", "b/s/training/1", pytest.approx(1.1), pytest.approx(1.15)) in [
         (pair.workload, pair.beside, pair.slowdown, pair.most) for pair in event.pairs
     ]
     worse.add((report.device, "b/s/training/1", "a/s/training/1"))
     tables.number = 2
-    [event] = known.changed([here])
+    [event] = pairs.changed([here])
     assert isinstance(event, PairsKnown)
     assert {(pair.workload, pair.beside) for pair in event.pairs} == {
         ("a/s/training/1", "a/s/training/1"),
         ("b/s/training/1", "b/s/training/1"),
     }
-    assert known.changed([("another device", here[1])]) == [PairsKnown(pairs=[])], "tables of other places say nothing"
+    assert pairs.changed([("another device", here[1])]) == [PairsKnown(pairs=[])], "tables of other places say nothing"
     tables.number, tables.broken = 3, True
-    assert known.changed([here]) == [PairsKnown(pairs=[])]
+    assert pairs.changed([here]) == [PairsKnown(pairs=[])]
 
 
 def test_the_published_table_has_times_alone_of_its_own_place() -> None:
     report = fake_platform.report()
     here, pair = (report.device, report.sharing_mode), ("a/s/training/1", "b/s/training/1")
     tables = FakeTables()
-    known = KnownPairs(cast("Tables", tables), lambda _: set())
-    known.changed([here])
-    assert known.alone_s(pair[0], here) is None
+    pairs = KnownPairs(cast("Tables", tables), lambda _: set())
+    pairs.changed([here])
+    assert pairs.alone_s(pair[0], here) is None
     tables.number, tables.table = 1, of_trainings(report, {pair: 0.1}, alone_s=dict.fromkeys(pair, 0.25))
-    known.changed([here])
-    assert known.alone_s(pair[0], here) == 0.25
-    assert known.alone_s("c/s/training/1", here) is None
-    assert known.alone_s(pair[0], ("another device", here[1])) is None
+    pairs.changed([here])
+    assert pairs.alone_s(pair[0], here) == 0.25
+    assert pairs.alone_s("c/s/training/1", here) is None
+    assert pairs.alone_s(pair[0], ("another device", here[1])) is None
     tables.number, tables.broken = 2, True
-    known.changed([here])
-    assert known.alone_s(pair[0], here) is None
+    pairs.changed([here])
+    assert pairs.alone_s(pair[0], here) is None

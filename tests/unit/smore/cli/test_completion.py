@@ -68,7 +68,7 @@ def test_names_come_from_the_platform_and_from_closed_lists(
     assert names.traces("1") == ["17"]
     assert names.scopes("re") == ["read"] and names.states("can") == ["cancelled"]
     assert names.prewarm_modes("") == ["auto", "off", "paper"] and names.data_sets("azure") == ["azure2019"]
-    assert names.settings("smore_api__po") == ["SMORE_API__PORT"]
+    assert names.settings("SMORE_API__PO") == ["SMORE_API__PORT"]
 
 
 def test_without_a_platform_nothing_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:

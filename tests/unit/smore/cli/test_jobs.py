@@ -70,10 +70,13 @@ def test_who_starts_a_job_hears_where_it_runs_or_what_it_waits_for(
         assert out == "j1\n"
         assert said in err
     for queue, said in (
-        ((200, {"leading": False, "refused": "SMORE_JOBS__POLICY: no", "jobs": []}), "leads (SMORE_JOBS__POLICY: no),"),
+        (
+            (200, {"leading": False, "refused": "SMORE_JOBS__POLICY: no", "jobs": []}),
+            "leads now (SMORE_JOBS__POLICY: no),",
+        ),
         (
             (200, {"leading": False, "jobs": []}),
-            "no job scheduler leads, and nothing starts until one does: smore health",
+            "no job scheduler leads now, and nothing starts until one does: smore health",
         ),
         ((403, PROBLEM | {"code": "forbidden"}), "nothing is decided about it yet"),
     ):
