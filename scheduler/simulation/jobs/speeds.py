@@ -5,6 +5,7 @@ batches in an iteration, and a batch counts the same however many are done at a 
 Muri's authors measured the iteration times of eight models on 1 to 32 GPUs. Two assumptions stand beside them: a model that
 they did not measure scales as the mean of their eight, and on a number in between an iteration takes what lies on a
 straight line between its neighbours (on more than 32, what it takes on 32). The numbers that can be chosen are measured.
+Pollux's authors run one of their applications on one GPU alone, and so it is here.
 """
 
 from bisect import bisect_left
@@ -24,10 +25,17 @@ ITERATION_MS: Final[Mapping[str, tuple[float, ...]]] = {
     "vgg16": (107, 191, 201, 214, 332, 336),
     "vgg19": (109, 205, 212, 226, 302, 356),
 }
+#: Applications whose number is never changed.
+FIXED: Final = ("ncf",)
 
 
 def speeds(model: str, asked: int) -> dict[int, float]:
-    """By number of GPUs, how many times as fast a training is as on the number that it asks for."""
+    """
+    By number of GPUs, how many times as fast a training is as on the number that it asks for; empty = it runs on that
+    number alone.
+    """
+    if model in FIXED:
+        return {}
     there = _batches(model, asked)
     return {number: _batches(model, number) / there for number in NUMBERS}
 

@@ -28,6 +28,10 @@ def test_between_two_numbers_an_iteration_lies_on_a_straight_line_and_beyond_the
     assert speeds("a2c", 48)[32] == pytest.approx(32 / 48)
 
 
+def test_what_pollux_authors_run_on_one_gpu_keeps_its_number() -> None:
+    assert speeds("ncf", 1) == {}
+
+
 def test_what_nobody_measured_scales_as_the_mean_of_what_was() -> None:
     means = [sum(times[0] / times[place] for times in ITERATION_MS.values()) / 8 for place in range(6)]
     assert list(speeds("imagenet", 1).values()) == pytest.approx(
