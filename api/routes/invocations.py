@@ -61,7 +61,10 @@ async def invoke(request: Request, function: str) -> Response:
     respond-async` asks for that, or where the wait ends before the invocation does.
 
     The input is checked before anything is queued; an error names the place in it. `inputs` in place of `input` makes
-    an invocation of each of its values; with `respond-async` the request's size is their only bound.
+    an invocation of each of its values, and each is admitted or refused by itself: the answer is a list in their order.
+    One that was refused has no id there, the `state` `rejected`, its `cause`, and `earliest_deadline_ms` where its deadline
+    was too early. Where all were refused the answer is the first one's refusal. With `respond-async` the request's size
+    is the only bound of their number.
     """
     began = time.perf_counter()
     gateway: Gateway = request.scope["app"].state.gateway
@@ -84,7 +87,7 @@ _INPUT_DOCUMENT = {
             "type": "array",
             "minItems": 1,
             "items": {},
-            "description": "Several, in place of `input`; the answer is a list",
+            "description": "Several, in place of `input`; the answer is a list, in which each may be `rejected` by itself",
         },
         "deadline_ms": {
             "type": "number",

@@ -60,7 +60,14 @@ def send_portion(
     except ApiError as error:
         if error.status != 429:
             raise
-        refused = Invocation(id="", function=function, state=State.REJECTED, cause=error.code, detail=error.detail)
+        refused = Invocation(
+            id="",
+            function=function,
+            state=State.REJECTED,
+            cause=error.code,
+            detail=error.detail,
+            earliest_deadline_ms=error.body.get("earliest_deadline_ms"),
+        )
         return [refused] * len(portion)
     return [with_function(invocation, function) for invocation in page.invocations]
 
@@ -70,9 +77,26 @@ def with_function(invocation: Invocation, function: str) -> Invocation:
     return invocation if invocation.function else msgspec.structs.replace(invocation, function=function)
 
 
-def completed(ids: Iterable[str]) -> Stream[Invocation]:
-    """The invocations, each once it has ended; an id '' is passed over."""
-    left = dict.fromkeys(id_ for id_ in ids if id_)
+def completed(submitted: Iterable[str | Invocation]) -> Stream[Invocation]:
+    """
+    The invocations, by id or as ``submit_all`` returned them: first those that were refused, then each other one once it
+    has ended. Raises ValueError for an id ''.
+    """
+    refused: list[Invocation] = []
+    left: dict[str, None] = {}
+    for each in submitted:
+        id_ = each if isinstance(each, str) else each.id
+        if id_:
+            left[id_] = None
+        elif isinstance(each, Invocation) and each.done:
+            refused.append(each)
+        else:
+            raise ValueError(
+                "as_completed: an id is empty. An input that was refused has none:"
+                " pass what submit_all returned in place of the ids"
+            )
+    for invocation in refused:
+        yield Item(invocation)
     while left:
         waiting = list(left)
         rounds = range(0, len(waiting), IDS_PER_WAIT)

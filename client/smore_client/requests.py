@@ -186,7 +186,8 @@ class Requests(JobRequests, GpuRequests):
         """
         Enqueue an invocation of each of many JSON values and return them at once, in the order of ``inputs``.
 
-        Nothing is raised for an input that is refused: its invocation has the ``id`` '', and says why in ``cause``.
+        Nothing is raised for an input that is refused: its invocation has the ``id`` '' and the state ``rejected``, says
+        why in ``cause`` and ``detail``, and names the ``earliest_deadline_ms`` where its deadline was too early.
 
         >>> [invocation.state for invocation in client.submit_all("echo", range(1000))][0]
         <State.QUEUED: 'queued'>
@@ -197,15 +198,18 @@ class Requests(JobRequests, GpuRequests):
         return invocations
 
     @iteration
-    def as_completed(self, ids: Iterable[str]) -> Stream[Invocation]:
+    def as_completed(self, submitted: Iterable[str | Invocation]) -> Stream[Invocation]:
         """
-        Iterate over invocations, each once it has ended, in the order in which they end. An id '' is passed over.
+        Iterate over invocations, each once it has ended, in the order in which they end. ``submitted``: what
+        :meth:`submit_all` returned, or ids. Inputs that were refused come first, as they are.
+
+        Raises ValueError for an id '', which an input that was refused has.
 
         >>> submitted = client.submit_all("echo", [1, 2, 3])
-        >>> sorted(done.output for done in client.as_completed(each.id for each in submitted))
+        >>> sorted(done.output for done in client.as_completed(submitted) if done.state == "succeeded")
         [1, 2, 3]
         """
-        yield from completed(ids)
+        yield from completed(submitted)
 
     @operation
     def invocation(self, id_: str, *, wait_s: float | None = None) -> Flow[Invocation]:

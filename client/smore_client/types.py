@@ -27,9 +27,10 @@ class Invocation(generated.InvocationRecord, frozen=True, kw_only=True):
     One invocation, as far as the platform has told.
 
     ``output`` once it has succeeded: a JSON value, or ``{name: numpy array}`` where arrays were sent. An input of
-    :meth:`~smore_client.requests.Requests.map` that was refused has the ``id`` ''. ``durability``: how the platform keeps an accepted
-    invocation. ``timings_ms``: milliseconds of the phases queue, schedule, dispatch, load and run; ``load`` above 0 = a
-    cold start.
+    :meth:`~smore_client.requests.Requests.map` or ``submit_all`` that was refused has the ``id`` '';
+    ``earliest_deadline_ms``: the earliest deadline that it would have been accepted with, from its arrival, None = not
+    known, or its deadline was not the reason. ``durability``: how the platform keeps an accepted invocation.
+    ``timings_ms``: milliseconds of the phases queue, schedule, dispatch, load and run; ``load`` above 0 = a cold start.
 
     >>> invocation = client.invoke("echo", {"x": [1, 2]})
     >>> invocation.state, invocation.output, invocation.timings_ms["run"]
@@ -39,6 +40,7 @@ class Invocation(generated.InvocationRecord, frozen=True, kw_only=True):
     state: generated.State
     id: str = ""
     durability: str = ""
+    earliest_deadline_ms: float | None = None
     timings_ms: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property

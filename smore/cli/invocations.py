@@ -50,7 +50,7 @@ InputsOption = Annotated[
     typer.Option(
         metavar="FILE",
         help="Many inputs in place of one: a file with a JSON list, or with a JSON value on each line; - for standard"
-        " input. Prints an output for each, in their order.",
+        " input. Prints a line for each, in their order: its output, or where it has none its state and why.",
     ),
 ]
 
@@ -147,7 +147,7 @@ def _invoke_all(
         ended = {position: each for position, each in enumerate(submitted) if not each.id}
         positions = {each.id: position for position, each in enumerate(submitted)}
         results = _in_order(ended, output)
-        for each in client.as_completed(each.id for each in submitted):
+        for each in client.as_completed(each.id for each in submitted if each.id):
             ended[positions[each.id]] = each
             results += _in_order(ended, output, len(results))
     if output is not Output.TABLE:
@@ -166,13 +166,23 @@ def _invoke_all(
 
 
 def _in_order(ended: "dict[int, Invocation]", output: Output, first: int = 0) -> "list[Invocation]":
-    """Take the invocations at ``first`` and behind it as far as they have ended; in a table print their outputs."""
+    """Take the invocations at ``first`` and behind it as far as they have ended; in a table print a line for each."""
     results: list[Invocation] = []
     while first + len(results) in ended:
         results.append(ended.pop(first + len(results)))
         if output is Output.TABLE:
-            print(json.dumps(results[-1].output, ensure_ascii=False))
+            print(json.dumps(_output_or_why(results[-1]), ensure_ascii=False))
     return results
+
+
+def _output_or_why(invocation: "Invocation") -> object:
+    """The output, or why there is none."""
+    if invocation.state == "succeeded":
+        return invocation.output
+    why: dict[str, object] = {"state": invocation.state, "cause": invocation.cause, "detail": invocation.detail}
+    if invocation.earliest_deadline_ms is not None:
+        why["earliest_deadline_ms"] = invocation.earliest_deadline_ms
+    return why
 
 
 def _show_output(invocation: "Invocation", output: Output) -> None:

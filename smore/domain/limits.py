@@ -1,4 +1,4 @@
-"""Limits of a project, which all of its keys share. smore/redis/lua/enqueue.lua checks those of invocations."""
+"""Limits of a project, which all of its keys share. smore/redis/lua/common.lua checks those of invocations."""
 
 import math
 from collections.abc import Mapping

@@ -19,6 +19,9 @@ class Platform:
         self.requests: list[httpx.Request] = []
         self.full_after = 10**9
         self.accepted = 0
+        self.problem: dict[str, Any] = {"code": "queue_full", "detail": "The queue is full."}
+        #: In place of an input's invocation.
+        self.refused: dict[Any, dict[str, Any]] = {}
 
     def client(self) -> Client:
         return Client("http://test", "sk", transport=httpx.MockTransport(self.answer))
@@ -45,10 +48,11 @@ class Platform:
 
     def submitted(self, inputs: list[Any]) -> httpx.Response:
         if self.accepted + len(inputs) > self.full_after:
-            problem = {"status": 429, "code": "queue_full", "detail": "The queue is full."}
-            return httpx.Response(429, json=problem)
+            return httpx.Response(429, json={"status": 429, **self.problem})
         self.accepted += len(inputs)
-        return self.json(invocations=[{"id": str(value), "state": "queued"} for value in inputs])
+        return self.json(
+            invocations=[self.refused.get(value, {"id": str(value), "state": "queued"}) for value in inputs]
+        )
 
     @staticmethod
     def shown(id_: str) -> dict[str, Any]:
@@ -95,12 +99,42 @@ def test_a_portion_that_is_refused_as_a_whole_raises_nothing(platform: Platform)
 def test_each_is_given_once_when_it_has_ended(platform: Platform, count: int) -> None:
     ids = [str(number) for number in range(count)]
     with platform.client() as client:
-        ended = [each.output for each in client.as_completed([*ids, "", ids[0]])]
+        ended = [each.output for each in client.as_completed([*ids, ids[0]])]
     assert sorted(ended) == list(range(count))
     assert ended != list(range(count))
     waits = [json.loads(request.content) for request in platform.requests]
     assert all(len(wait["ids"]) <= IDS_PER_WAIT for wait in waits)
     assert (waits[0]["wait_s"] > 0) == (count <= IDS_PER_WAIT)
+
+
+def test_what_was_submitted_is_given_whole_and_what_was_refused_first(platform: Platform) -> None:
+    refused = {"id": "", "state": "rejected", "cause": "slo_infeasible", "detail": "No.", "earliest_deadline_ms": 70}
+    platform.refused[1] = refused
+
+    async def asynchronous() -> list[Invocation]:
+        async with platform.async_client() as client:
+            submitted = await client.submit_all("f", [0, 1, 2])
+            return [each async for each in client.as_completed(submitted)]
+
+    with platform.client() as client:
+        blocking = list(client.as_completed(client.submit_all("f", [0, 1, 2])))
+    assert blocking == asyncio.run(asynchronous())
+    first, *others = blocking
+    assert (first.state, first.cause, first.earliest_deadline_ms) == (State.REJECTED, "slo_infeasible", 70)
+    assert sorted(each.output for each in others) == [0, 2]
+
+
+def test_where_all_are_refused_the_earliest_deadline_is_kept(platform: Platform) -> None:
+    platform.full_after, platform.problem = 0, {"code": "slo_infeasible", "earliest_deadline_ms": 70}
+    with platform.client() as client:
+        ended = list(client.as_completed(client.submit_all("f", [0, 1])))
+    assert [(each.cause, each.earliest_deadline_ms) for each in ended] == [("slo_infeasible", 70)] * 2
+
+
+def test_an_empty_id_is_an_error_that_says_what_to_pass(platform: Platform) -> None:
+    with platform.client() as client, pytest.raises(ValueError, match="pass what submit_all returned"):
+        list(client.as_completed(["0", ""]))
+    assert not platform.requests
 
 
 def test_pages_follow_each_other(platform: Platform) -> None:

@@ -73,7 +73,7 @@ class TestInvocations:
     def test_of_many_inputs_some_fail(self, serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         platform = serve()
         answers = [
-            {"id": "", "state": "rejected", "cause": "queue_full", "detail": "Full."},
+            {"id": "", "state": "rejected", "cause": "slo_infeasible", "detail": "No.", "earliest_deadline_ms": 70},
             {"id": "i1", "state": "queued"},
         ]
         platform.answers["POST /v1/functions/f/invocations"] = (202, {"invocations": answers})
@@ -82,8 +82,15 @@ class TestInvocations:
         (tmp_path / "list").write_text("[1, 2]")
         assert smore("invoke", "f", "--inputs", str(tmp_path / "list")) == EXIT_FAILED
         printed = capsys.readouterr()
-        assert printed.out == "null\n5\n"
-        assert "1 of 2 failed, the first: queue_full Full." in printed.err
+        refused, output = printed.out.splitlines()
+        assert json.loads(refused) == {
+            "state": "rejected",
+            "cause": "slo_infeasible",
+            "detail": "No.",
+            "earliest_deadline_ms": 70,
+        }
+        assert output == "5"
+        assert "1 of 2 failed, the first: slo_infeasible No." in printed.err
         assert "1 of 2 ended after their deadlines." in printed.err
         assert smore("invoke", "f", "--inputs", str(tmp_path / "list"), "--async") == EXIT_FAILED
         assert capsys.readouterr().out == "-\ni1\n"

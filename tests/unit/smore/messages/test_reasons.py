@@ -215,7 +215,7 @@ class TestDryRun:
         assert _dry_run(gate(**everything), PLACED).reason == "queue_full"
         limited = _dry_run(gate(**(everything | {"full": ""})), PLACED)
         assert (limited.reason, limited.earliest_deadline_ms) == ("limit_reached", None)
-        assert limited.detail == "The gate would refuse it: The project has reached its limit depth (7)."
+        assert limited.detail.startswith("The gate would refuse it: The project has reached its limit depth (7). ")
         assert _dry_run(gate(paused="function"), PLACED).reason == "paused"
         assert _dry_run(gate(), LATE).reason == "deadline_expired"
         assert _dry_run(gate(), PLACED).reason == ""
