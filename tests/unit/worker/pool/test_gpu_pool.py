@@ -363,14 +363,10 @@ def test_work_for_the_device_is_no_part_of_a_closed_window(stages: Any) -> None:
 
 def test_what_is_reported(stages: Any) -> None:
     stage = stages()
-    jobs = SimpleNamespace(
-        memory_mib=lambda: stage.jobs_mib,
-        growing=lambda: stage.growing,
-        reports=list,
-        pids=list,
-        cpu_s=lambda: 0.0,
-        aged=list,
+    ranks = SimpleNamespace(
+        memory_mib=lambda: stage.jobs_mib, growing=lambda: stage.growing, pids=list, cpu_s=lambda: 0.0
     )
+    jobs = SimpleNamespace(ranks=ranks, reports=list, aged=list)
     beat = Heartbeat(
         config=Settings(),
         boot="b",
