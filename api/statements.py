@@ -78,15 +78,18 @@ def stated(
             for step in steps
         ],
         beside=beside,
-        summary=f"{harvest.seconds:.1f} function-seconds harvested; {_lost(worst, budget)}"
+        summary=f"{harvest.seconds:.1f} function-seconds harvested; {_lost(worst, budget, verdict)}"
         f"{_words(verdict, over=not going_on, to_go=to_go, to_go_s=to_go_s)}"
         f"{''.join(f'; {job_pairs.cost(each)}' for each in beside)}",
     )
 
 
-def _lost(worst: Loss | None, budget: float) -> str:
+def _lost(worst: Loss | None, budget: float, verdict: Verdict) -> str:
     if worst is None:
         return f"budget {budget * 100:.3g} % "
+    if verdict is Verdict.NOT_PROVEN:
+        interval = f"between {worst.low * 100:.1f} and {worst.high * 100:.1f} % with 95 % confidence"
+        return f"training lost about {worst.mean * 100:.1f} % so far, {interval} (budget {budget * 100:.3g} %): "
     # Rounded up: a bound that is rounded down is none.
     bound = math.ceil(max(0.0, worst.high) * 1000) / 10
     return f"training lost <= {bound:.1f} % with 95 % confidence (budget {budget * 100:.3g} %): "
@@ -107,5 +110,12 @@ def _words(verdict: Verdict, *, over: bool, to_go: int | None, to_go_s: float | 
         return "not proven: it ended before there were enough closed windows"
     if to_go is None:
         return "not proven: the loss is too close to the budget to tell them apart"
-    soon = f", about {to_go_s:.0f} s" if to_go_s is not None else ""
+    soon = f", about {_about(to_go_s)}" if to_go_s is not None else ""
     return f"not proven: {to_go} closed window{'s' if to_go != 1 else ''} to go{soon}"
+
+
+def _about(seconds: float) -> str:
+    """``90`` to ``90 s``, ``1407`` to ``23 min``, ``9000`` to ``2.5 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -206,6 +206,7 @@ class Heartbeat:
         warm = self._pool.status.warm()
         closed_until = self._gate.closed_until
         health = self._pool.health()
+        observability.GPU_HEALTHY.labels(config.gpu).set(0 if health else 1)
         # While a training may still grow into the rest of the device, all of it counts as used.
         used_mib = self._pool.status.memory_used_mib() + self._jobs.ranks.memory_mib()
         total_mib = self._device.memory_total_mib

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from math import inf
 from typing import Final, assert_never
 
+from scheduler.jobs import losses
 from scheduler.jobs.attached import Attached
 from scheduler.jobs.attempts import Attempt
 from scheduler.jobs.board import Board, beside
@@ -163,6 +164,7 @@ class Lead:
         self._board.answer(now)
         if events or decisions or at - self._shown_at > SHOWN_S:
             self._board.show(now, self._jobs)
+            losses.show(rows, reports)
             self._shown_at = at
         return now if self._next else wake_at
 

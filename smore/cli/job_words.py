@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from smore.domain.loss import LEAST_WINDOWS
+
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 #: Moments that lie closer together than this are one, seconds.
 _ONE_S: Final = 90.0
@@ -41,6 +43,33 @@ def length_legend(lengths: Sequence[str]) -> list[str]:
             ("?", "length 60m?: hardly known, in one case of ten more than ten times as long"),
         )
         if any(length.endswith(mark) for length in lengths)
+    ]
+
+
+def guess(job: Any) -> str:
+    """Why the length of a job is a guess, and what would help."""
+    if not job.iterations_wanted:
+        return "a guess: neither --duration nor --iterations was given, and no run before it is known"
+    given = f"a guess: --iterations {job.iterations_wanted} was given, and nothing says how long an iteration takes"
+    if job.workload:
+        return f"{given}: {job.workload} has no profile on these GPU instances; measure it with smore profile, or give --duration"
+    return f"{given}: give --workload too, or --duration"
+
+
+def loss(job: Any) -> str | None:
+    """What functions cost a job, or how many of the closed windows that an estimate needs there are."""
+    if job.loss is not None:
+        return f"{job.loss * 100:.1f} %"
+    return f"{job.loss_windows} of {LEAST_WINDOWS} windows" if job.loss_windows else None
+
+
+def loss_legend(jobs: Sequence[Any]) -> list[str]:
+    """What tells the loss from the degradation, where a table has either."""
+    if all(job.degradation is None and job.loss is None and not job.loss_windows for job in jobs):
+        return []
+    return [
+        "loss: what functions cost it, by closed windows; the budget bounds it.",
+        "degradation: shared over alone, whatever the cause; it does not count for the budget.",
     ]
 
 

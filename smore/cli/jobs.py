@@ -54,10 +54,17 @@ def without_command(
         list_jobs(project, all_projects, output)
 
 
-@app.command("ls", help="List serverful jobs.")
+@app.command("ls")
 def list_jobs(
     project: ProjectOption = None, all_projects: AllProjectsOption = False, output: OutputOption = Output.TABLE
 ) -> None:
+    """
+    List serverful jobs.
+
+    Column "loss": what functions cost it, by closed windows; the budget bounds it. Columns "alone", "shared" and
+    "degradation": its iterations of the last minute without and with functions beside them, and how much longer the latter
+    took, whatever the cause. Only the loss counts for the budget.
+    """
     with connected() as client:
         jobs = client.jobs(project=project, all_projects=all_projects)
         elsewhere = ""
@@ -69,11 +76,11 @@ def list_jobs(
         ("state", job_words.state),
         ("gpus", lambda j: j.gpus),
         ("iterations", lambda j: j.iterations),
+        ("loss", job_words.loss),
+        ("budget", lambda j: percent(j.budget)),
         ("alone", lambda j: ms(j.solo_s)),
         ("shared", lambda j: ms(j.shared_s)),
         ("degradation", lambda j: percent(j.degradation) if j.measured else "unmeasured"),
-        ("loss", lambda j: percent(j.loss)),
-        ("budget", lambda j: percent(j.budget)),
         ("source", lambda j: j.source),
         ("id", lambda j: j.id),
         ("command", lambda j: j.argv),
@@ -84,6 +91,9 @@ def list_jobs(
         output,
         optional=("command", "source", "id", "alone", "shared", "degradation", "budget", "loss", "gpus"),
     )
+    if output is Output.TABLE:
+        for line in job_words.loss_legend(jobs):
+            say(line)
     if elsewhere:
         say(elsewhere)
 
@@ -287,10 +297,15 @@ def explain(job: JobId, project: ProjectOption = None, output: OutputOption = Ou
     """Why a job waits, runs where it runs, or is over."""
     with connected() as client:
         answer = client.explain_job(job, project=project)
+        expected, source = answer.expected, ""
+        if output is Output.TABLE and expected is not None:
+            guessed = expected.source == "assumed"
+            source = (
+                job_words.guess(client.job(answer.id)) if guessed else SOURCES.get(expected.source, expected.source)
+            )
     if output is not Output.TABLE:
         show_value(answer, output)
         return
-    expected = answer.expected
     if expected is None:
         say(f"{answer.name} ({answer.state}): {answer.summary}")
     elif expected.place:
@@ -307,7 +322,7 @@ def explain(job: JobId, project: ProjectOption = None, output: OutputOption = Ou
     if expected is not None:
         say(
             f"What is left: {job_words.span(expected.length_s)}, in one case of ten more than"
-            f" {job_words.span(expected.length_90_s)} ({SOURCES.get(expected.source, expected.source)})."
+            f" {job_words.span(expected.length_90_s)} ({source})."
         )
     for place in answer.places[:PLACES]:
         say(f"  {place.gpu} {place.message}.")
@@ -329,7 +344,6 @@ SOURCES = {
     "name": "the last runs of its name",
     "project": "the project's last runs",
     "platform": "the platform's last runs",
-    "assumed": "a guess: nothing is known of it; say --duration or --iterations",
 }
 
 

@@ -148,6 +148,9 @@ LOAD_SECONDS = Histogram(
 RUN_SECONDS = Histogram(
     "smore_run_seconds", "Run of a batch", ["function", "gpu_instance"], buckets=BUCKETS, registry=WORKER
 )
+GPU_HEALTHY = Gauge(
+    "smore_gpu_healthy", "1 where the device can run something, 0 where it is faulty", ["gpu_instance"], registry=WORKER
+)
 RESIDENT_BYTES = Gauge("smore_resident_model_bytes", "Memory of warm instances", ["gpu_instance"], registry=WORKER)
 LOG_LINES_DROPPED = Counter(
     "smore_log_lines_dropped",
@@ -207,6 +210,25 @@ JOB_PAIR_SLOWDOWN = Gauge(
     "How many times longer an iteration takes because of the training beside it; predicted until it is measured",
     ["job"],
     registry=CONTROL,
+)
+JOB_BUDGET = Gauge(
+    "smore_job_budget",
+    "What a training that runs may lose to functions at most, a fraction of its iteration time",
+    ["job", "project"],
+    registry=CONTROL,
+)
+JOB_LOSS = Gauge(
+    "smore_job_loss",
+    "What functions cost a training that runs, by its last closed windows, a fraction of its iteration time; absent while"
+    " it is not measured",
+    ["job", "project"],
+    registry=CONTROL,
+)
+JOB_LOSS_LOW = Gauge(
+    "smore_job_loss_low", "Lower bound of `smore_job_loss`, 95 %", ["job", "project"], registry=CONTROL
+)
+JOB_LOSS_HIGH = Gauge(
+    "smore_job_loss_high", "Upper bound of `smore_job_loss`, 95 %", ["job", "project"], registry=CONTROL
 )
 JOB_HELD_SECONDS = Counter(
     "smore_job_held_seconds", "Time in which guests were held back for their hosts' sake", registry=CONTROL

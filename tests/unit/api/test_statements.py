@@ -8,7 +8,8 @@ from api import job_pairs
 from api.job_views import explanation
 from api.statements import stated
 from smore.domain.job import JobState
-from smore.postgres.history.values import Harvest
+from smore.domain.loss import Sums
+from smore.postgres.history.values import Closed, Harvest
 from smore.postgres.job_pairs import JobPair
 from smore.postgres.jobs import Job
 
@@ -85,4 +86,32 @@ def test_an_explanation_says_what_is_lost_to_those_who_are_there_and_why_it_is_n
     assert told.summary.endswith(
         " Beside sweep-7 for 11.8 min: what it lost to it is unmeasured: it was never alone for long enough, and without a"
         " workload it has no profile."
+    )
+
+
+def closed(open_s: float, windows: int = 10, pace_s: float = 30.0, spread: float = 0.0) -> Closed:
+    """Windows of 0.1 s a closed iteration, every ``pace_s``."""
+    squares = windows * (windows - 1) * (spread * open_s) ** 2
+    sums = Sums(windows, windows * open_s, windows * 0.1, squares)
+    return Closed(sums=sums, first_at=0.0, last_at=(windows - 1) * pace_s)
+
+
+@pytest.mark.parametrize(
+    ("pace_s", "said"),
+    [(30.0, "closed windows to go, about 90 s"), (469.0, "about 23 min"), (3600.0, "about 3.0 h")],
+)
+def test_what_is_missing_to_an_estimate_is_in_units_that_people_read(pace_s: float, said: str) -> None:
+    harvest = Harvest(seconds=0.0, invocations=0)
+    few = closed(0.105, 5, pace_s)
+    statement = stated(JOB, {"g": few}, harvest, 1.0, [], measured=True)
+    assert said in statement.summary
+
+
+def test_what_is_not_proven_has_its_interim_estimate() -> None:
+    harvest = Harvest(seconds=0.0, invocations=0)
+    statement = stated(JOB, {"g": closed(0.106, spread=0.03)}, harvest, 1.0, [], measured=True)
+    assert statement.verdict == "not_proven"
+    assert "training lost about 6.0 % so far, between" in statement.summary
+    assert (
+        f"{(statement.loss_high or 0) * 100:.1f} % with 95 % confidence (budget 10 %): not proven" in statement.summary
     )

@@ -179,6 +179,46 @@ def test_why_a_job_waits_is_said(serve: Serve, capsys: pytest.CaptureFixture[str
     assert "It runs beside day, at 0.83 of its speed (measured)." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (
+            {"iterations_wanted": 900, "workload": "a/cpu/training/8"},
+            "--iterations 900 was given, and nothing says how",
+        ),
+        ({"iterations_wanted": 900, "workload": "a/cpu/training/8"}, "a/cpu/training/8 has no profile on these GPU"),
+        ({"iterations_wanted": 900}, "how long an iteration takes: give --workload too, or --duration"),
+        ({}, "neither --duration nor --iterations was given"),
+    ],
+)
+def test_a_guessed_length_says_what_is_missing(
+    serve: Serve, capsys: pytest.CaptureFixture[str], job: dict[str, object], said: str
+) -> None:
+    platform = serve()
+    answer = {"id": "j1", "name": "night", "state": "queued", "summary": "", "expected": WAITS | {"source": "assumed"}}
+    platform.answers["GET /v1/jobs/night/explain"] = (200, answer)
+    platform.answers["GET /v1/jobs/j1"] = (200, {"id": "j1", **job})
+    assert smore("jobs", "explain", "night") == 0
+    assert said in capsys.readouterr().out
+
+
+def test_loss_and_degradation_are_told_apart(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    begun = {"id": "j1", "name": "w1", "state": "running", "budget": 0.1, "degradation": 0.314}
+    platform.answers["GET /v1/jobs"] = (200, {"jobs": [begun | {"loss_windows": 3}]})
+    assert smore("jobs") == 0
+    said = capsys.readouterr().out
+    assert "3 of 8 windows" in said
+    assert "degradation: shared over alone, whatever the cause" in said
+    assert said.index("budget") < said.index("degradation")
+    platform.answers["GET /v1/jobs"] = (200, {"jobs": [begun | {"loss": 0.04, "loss_windows": 8}]})
+    assert smore("jobs") == 0
+    assert "4.0 %" in capsys.readouterr().out
+    platform.answers["GET /v1/jobs"] = (200, {"jobs": [{"id": "j1", "name": "w1", "state": "queued"}]})
+    assert smore("jobs") == 0
+    assert "whatever the cause" not in capsys.readouterr().out
+
+
 def test_an_operator_sees_the_trainings_of_all_projects(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
     mine = {"id": "j1", "project": "default", "name": "mine", "state": "running"}

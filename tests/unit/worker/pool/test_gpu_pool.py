@@ -15,6 +15,7 @@ import redis
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
+from smore.process.observability import WORKER
 from smore.process.settings import Settings, WorkerSettings
 from tests.support import nvml
 from tests.support.eventually import eventually
@@ -384,6 +385,7 @@ def test_what_is_reported(stages: Any) -> None:
     stage.run("a")
     found = beat._compose()
     assert (found.slots, found.health, found.memory_used_mib) == (8, "", 1000.0 + CONTEXT)
+    assert WORKER.get_sample_value("smore_gpu_healthy", {"gpu_instance": found.gpu}) == 1
     assert (found.utilisation_counter, found.counters) == ("nvml-utilization", {"nvml-utilization": 0.5})
     stage.growing = "The training t grows."
     assert beat._compose().memory_used_mib == 10_240.0, "the leader sends nothing that would have to be loaded"
@@ -391,6 +393,7 @@ def test_what_is_reported(stages: Any) -> None:
     stage.look()
     found = beat._compose()
     assert (found.slots, found.health) == (0, "NVML says: GPU is lost")
+    assert WORKER.get_sample_value("smore_gpu_healthy", {"gpu_instance": found.gpu}) == 0
 
 
 class Steps:
