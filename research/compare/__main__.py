@@ -28,7 +28,7 @@ from scheduler.simulation.metrics import FIGURE_14
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import Inconsistent
 from scheduler.simulation.simulator import simulate
-from scheduler.simulation.world import World, bad, load, names
+from scheduler.simulation.world import World, bad, load, names, unknown_preset
 from smore.domain.errors import SmoreError
 from smore.traces import public
 
@@ -533,6 +533,8 @@ def _compare_trainings(options: argparse.Namespace, argv: Sequence[str]) -> None
 def _compare_either(options: argparse.Namespace, argv: Sequence[str]) -> None:
     if options.preset in job_presets():
         _compare_trainings(options, argv)
+    elif options.preset not in names() and not options.preset.endswith((".yaml", ".yml")):
+        raise unknown_preset(options.preset, (*names(), *job_presets()))
     elif options.lengths:
         raise bad("lengths", f"it is for presets of trainings ({', '.join(job_presets())})")
     else:

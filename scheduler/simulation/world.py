@@ -22,6 +22,7 @@ from scheduler.simulation import interference as models
 from scheduler.simulation.interference import CONTEXT_MIB, Contention, InterferenceModel, Use
 from smore.domain.errors import InvalidSpec
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.spelling import did_you_mean
 from smore.domain.workload import CONSERVATIVE
 
 PRESETS: Final = Path(__file__).parent / "presets"
@@ -494,6 +495,11 @@ def names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
+def unknown_preset(name: str, known: Sequence[str]) -> BadWorld:
+    """The refusal of a name that none of the ``known`` presets has."""
+    return bad("preset", f"{name!r} is not known; known are {', '.join(known)}{did_you_mean(name, known)}")
+
+
 def load(
     name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True, interference_model: str = ""
 ) -> Preset:
@@ -505,7 +511,7 @@ def load(
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS / f"{name}.yaml"
     if not path.is_file() or ("/" in name and path.parent == PRESETS):
-        raise bad("preset", f"{name!r} is not known; known are {', '.join(names())}")
+        raise unknown_preset(name, names())
     try:
         raw = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:

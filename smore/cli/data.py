@@ -7,16 +7,13 @@ from typing import Annotated
 import typer
 
 from smore.cli import names
-from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE, Output, OutputOption, fail, platform_home, say, show_value
+from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE, Output, fail, list_alone, platform_home, say, show_value
 
 app = typer.Typer(help="Public traces for simulations; alone: list them.", invoke_without_command=True)
 
 
-@app.callback()
-def list_(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    """Public traces for simulations; alone: list them."""
-    if context.invoked_subcommand is not None:
-        return
+@list_alone(app, "List public traces: what is bundled and what can be fetched.")
+def list_(output: Output) -> None:
     from smore.traces import public
 
     if output is not Output.TABLE:

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -134,12 +134,15 @@ See the GPU instances:
 
 
 def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs too.")] = False) -> None:
-    """Stop the platform of this machine; what is queued stays on disk, and training goes on unless --jobs is given."""
+    """
+    Stop the platform of this machine; what is queued stays on disk, and training goes on unless --jobs is given. Exit
+    code 1 where --jobs has not ended all of them.
+    """
     from smore import local
     from smore_client import Client, ClientError
 
     home = platform_home()
-    training: list[Job] = []
+    training: Sequence[Job | local.Training] = []
     unknown = ""
     if (endpoints := local.endpoints(home)) is not None:
         try:
@@ -149,12 +152,17 @@ def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs to
         except ClientError as error:
             unknown = str(error)
     local.down(home)
+    if endpoints is None or unknown:
+        training = local.left_running(home)
     for job in training:
         where = f"({job.id}, project {job.project}) on {', '.join(job.gpus)}"
         print(f"training goes on: {job.name} {where}; the next `smore up` adopts it")
     if unknown:
         ended = "none was ended" if jobs else "those that ran go on"
         print(f"smore: which trainings run could not be asked, {ended}: {unknown}", file=sys.stderr)
+    if jobs and (training or unknown):
+        # To end the processes is not enough: the next leader sees an attempt that failed, and may start another one.
+        fail("only a running platform ends trainings for good: `smore up`, then `smore down --jobs`")
 
 
 def _own_key(home: Path) -> str | None:

@@ -3,8 +3,8 @@ The platform on one machine: its own Redis and Postgres, the platform's processe
 
 ``up`` starts all of it and ``down`` stops it; ``servers`` starts Redis and Postgres alone, for tests. ``layout.py``
 lists the processes, ``embedded.py`` finds and configures the two servers, ``supervision.py`` is the supervisor's client,
-``daemon.py`` is the supervisor's process, ``machine.py`` starts and stops everything, ``doctor.py`` examines what
-runs.
+``daemon.py`` is the supervisor's process, ``machine.py`` starts and stops everything, ``trainings.py``
+finds the trainings that outlived it, ``doctor.py`` examines what runs.
 """
 
 from smore.local.embedded import ServerMissing, StartFailed
@@ -38,6 +38,7 @@ from smore.local.machine import (
     up,
 )
 from smore.local.supervision import End, ProcessStatus
+from smore.local.trainings import Training, left_running
 
 __all__ = [
     "End",
@@ -49,6 +50,7 @@ __all__ = [
     "ServerMissing",
     "ServerUrls",
     "StartFailed",
+    "Training",
     "abandoned",
     "answering_instance",
     "changed_settings",
@@ -57,6 +59,7 @@ __all__ = [
     "ends",
     "environment",
     "gpu_partitions",
+    "left_running",
     "machine_partitions",
     "pid",
     "plan_partitions",

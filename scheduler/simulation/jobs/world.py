@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 
 from scheduler.simulation.jobs.interference import InterferenceModel, interference_of
-from scheduler.simulation.world import Reader, bad
+from scheduler.simulation.world import Reader, unknown_preset
 from smore.traces.public import BUNDLED
 
 PRESETS: Final = Path(__file__).parent / "presets"
@@ -83,7 +83,7 @@ def load_job_preset(
     """
     path = PRESETS / f"{name}.yaml"
     if name not in job_presets():
-        raise bad("preset", f"there is no {name!r}; there are {', '.join(job_presets())}")
+        raise unknown_preset(name, job_presets())
     reader = Reader(yaml.safe_load(path.read_text()), "")
     about = reader.word("about", "")
     cluster = Reader(reader.take("cluster", {}), "cluster")

@@ -615,7 +615,7 @@ PATCHES = {
     "inputs": [{"name": "input", "shape": [1], "datatype": "BYTES", "data": ["1"]}],
     "scaling": {},
     "ids": ["0" * 32],
-    "value": "short",
+    "value": None,
     "revision": 1,
     "deadline_ms": 5,
     "name": "x",

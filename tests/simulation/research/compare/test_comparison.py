@@ -162,6 +162,8 @@ def test_run_and_trace_write_the_same_bytes_again(
     ("more", "why"),
     [
         (["compare", "--preset", "fig99"], "preset: 'fig99' is not known"),
+        (["compare", "--preset", "job-muri"], "small, jobs-constant, jobs-muri, jobs-philly"),
+        (["compare", "--preset", "job-muri"], "did you mean jobs-muri"),
         (["compare", "--policies", "smore,psychic"], "'psychic' is not a policy"),
         (["compare", "--policies", "smore:psychic=1"], "'psychic' is not a knob"),
         (["compare", "--policies", "edf-util:sm_cap=-1"], "sm_cap: -1.0 is out of range"),

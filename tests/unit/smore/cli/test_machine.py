@@ -1,6 +1,8 @@
 """``smore up``, ``smore logs`` and ``smore doctor``."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,11 @@ from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
 from smore.local import doctor
 from smore.local.findings import Finding, Site, Verdict
 from smore.local.machine import note_settings
+from smore.local.trainings import left_running
 from smore.process.environment import InvalidSetting
 from smore.process.settings import Settings
 from tests.support.cli import Serve, serve, smore
+from tests.support.eventually import eventually
 
 __all__ = ["serve"]
 
@@ -77,11 +81,37 @@ class TestMachine:
         assert goes_on in capsys.readouterr().out
         assert ("all_projects", "true") in dict(platform.asked)["GET /v1/jobs"].items()  # type: ignore[attr-defined]
         platform.answers["POST /v1/jobs/j1/stop"] = (202, job | {"state": "stopping"})
-        assert smore("down", "--jobs") == 0
+        assert smore("down", "--jobs") == EXIT_FAILED
         assert goes_on in capsys.readouterr().out
         platform.answers["GET /v1/jobs"] = (503, {"code": "unavailable", "detail": "Postgres is away."})
-        assert smore("down", "--jobs") == 0
+        assert smore("down", "--jobs") == EXIT_FAILED
         assert "could not be asked, none was ended: Postgres is away." in capsys.readouterr().err
+
+    def test_down_of_a_platform_that_is_down_names_the_trainings_that_go_on(
+        self, home: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = home / "run" / "jobs"
+        run.mkdir(parents=True)
+        record = {"id": "j1", "name": "night", "project": "vision", "gpu": "cpu0", "token": "t1", "attached": False}
+        with subprocess.Popen(["sleep", "60"], env={**os.environ, "SMORE_JOB_TOKEN": "t1"}) as process:
+            try:
+                (run / "j1.1.0.json").write_text(json.dumps(record | {"pid": process.pid}))
+                # Its number is another program's by now; the file was cut off.
+                (run / "j2.json").write_text(json.dumps(record | {"id": "j2", "token": "t2", "pid": process.pid}))
+                (run / "j3.json").write_text("{")
+                eventually(lambda: left_running(home))
+                assert smore("down") == 0
+                assert capsys.readouterr().out == (
+                    "training goes on: night (j1, project vision) on cpu0; the next `smore up` adopts it\n"
+                )
+                assert smore("down", "--jobs") == EXIT_FAILED
+                said = capsys.readouterr()
+                assert "training goes on: night (j1" in said.out
+                assert "`smore up`, then `smore down --jobs`" in said.err
+            finally:
+                process.kill()
+        assert smore("down", "--jobs") == 0
+        assert capsys.readouterr() == ("", "")
 
     def test_health_says_who_answered_and_which_processes_ended(
         self, serve: Serve, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

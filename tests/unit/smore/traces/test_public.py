@@ -119,6 +119,8 @@ def test_the_command_fetches_lists_and_refuses(tmp_path: Path, server: str, monk
     assert good.exit_code == 0, good.output
     assert "--trace folder=azure2019/d03" in good.output
     listed = run(["data"]).output
+    assert run(["data", "ls"]).output == listed
+    assert "Did you mean 'ls'?" in run(["data", "list"]).output
     assert "azure2019/invocations.csv.gz" in listed
     assert "data/azure2019, d03 to d03" in listed
     bad = run(["data", "fetch", "azure2019", "--url", f"{server}/nothing"])
