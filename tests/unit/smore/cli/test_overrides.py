@@ -176,9 +176,11 @@ def test_the_trail_is_shown_with_how_to_go_on(serve: Serve, capsys: pytest.Captu
         "after": None,
         "request_id": "r",
     }
-    platform.answers["GET /v1/audit"] = (200, {"entries": [entry], "next_cursor": 5})
+    of_job = entry | {"id": 4, "key_name": "ci", "target": "job/01a2", "target_name": "night"}
+    platform.answers["GET /v1/audit"] = (200, {"entries": [entry, of_job], "next_cursor": 5})
     assert smore("audit", "--route", "slo", "--limit", "1") == 0
     said = capsys.readouterr().out
+    assert "ci (abc)" in said and "job/night" in said
     assert "function/f" in said
     assert "revision=1" in said
     assert "--cursor 5" in said
