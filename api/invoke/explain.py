@@ -142,12 +142,7 @@ def _outcome(
             if named
             else "nothing could load it now"
         )
-        paused = f" {why_not_now(answer.reasons, check.paused)}" if check.paused else ""
-        return (
-            "refused",
-            SloInfeasible.code,
-            f"The gate would refuse it: {when}.{paused}",
-        )
+        return "refused", SloInfeasible.code, f"The gate would refuse it: {when}.{_cause(check, answer)}"
     if check.full:
         return "refused", QueueFull.code, f"The gate would refuse it: too much is waiting already ({check.full})."
     if check.limited:
@@ -166,6 +161,19 @@ def _outcome(
         detail = f"The gate would take it; as things are it would expire. {why_not_now(answer.reasons)}"
         return "late", DeadlineExpired.code, detail
     return "waits", obstacle(answer.reasons), why_not_now(answer.reasons)
+
+
+def _cause(check: AdmissionCheck, answer: DryRunAnswer) -> str:
+    """What makes the gate's bound as late as it is, as far as it is known."""
+    words = ""
+    if check.paused or answer.gpu is None:
+        words = f" {why_not_now(answer.reasons, check.paused)}"
+    elif answer.cold:
+        words = " No instance of it is free: one would have to be loaded."
+    if answer.budget_s:
+        soon = f"the next one may start in {duration(answer.budget_s)}"
+        words += f" Budgets limit what functions may cost the trainings there: {soon}."
+    return words
 
 
 # ---- explaining ------------------------------------------------------------------------------------------------------

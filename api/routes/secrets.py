@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from api.deps import DeployKey, TheGateway, TheTrail
 from api.schemas import secrets as schemas
 from api.server.bodies import BoundedRoute
+from smore.domain.errors import InvalidInput
 from smore.domain.function import parse_secret_name
 from smore.domain.secret import Secret
 
@@ -22,7 +23,14 @@ def put_secret(
     gateway: TheGateway, caller: DeployKey, trail: TheTrail, secret: str, body: schemas.SecretBody
 ) -> Secret:
     """Set a secret, or replace its value. A function that names it gets the new value when it is loaded next."""
-    sealed = gateway.vault().seal(caller.project, parse_secret_name(secret, "secret"), body.value)
+    name = parse_secret_name(secret, "secret")
+    if len(body.value) < schemas.SHORTEST:
+        raise InvalidInput(
+            f"The value of the secret {name} has {len(body.value)} characters: at least {schemas.SHORTEST} are expected,"
+            " so that it can be masked in logs.",
+            field="value",
+        )
+    sealed = gateway.vault().seal(caller.project, name, body.value)
     with trail.change(caller, f"secret/{secret}"):
         return gateway.store().put_secret(caller.project, secret, sealed)
 

@@ -1,15 +1,21 @@
 """Secrets, whose values are never answered."""
 
+from typing import Final
+
 from pydantic import BaseModel, Field
 
 from api.schemas.fields import STORABLE, Body
 from smore.domain.secret import Secret
 
+#: Characters that a value has at least: a shorter one could not be told from other text where it is masked.
+SHORTEST: Final = 8
+
 
 class SecretBody(Body):
-    """Eight characters at least: shorter ones could not be told from other text where they are masked."""
+    """The value of a secret."""
 
-    value: str = Field(min_length=8, max_length=32_768, pattern=STORABLE, repr=False)
+    # The route refuses a shorter one, because its error names the secret.
+    value: str = Field(max_length=32_768, pattern=STORABLE, repr=False, json_schema_extra={"minLength": SHORTEST})
 
 
 class Secrets(BaseModel):

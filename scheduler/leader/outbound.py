@@ -235,6 +235,7 @@ def _answer_json(now: float, found: Answer | None, bounds: FinishBounds | None) 
             earliest_deadline_at=found.earliest_deadline_at,
             finish_s=bounds.backlog_s if bounds is not None else None,
             reasons=_reasons_message(found.reasons, 0),
+            budget_s=found.budget_s,
         )
     )
 

@@ -207,6 +207,7 @@ class Admission:
             finish_at=float(cluster.finish[row]) if row >= 0 else nan,
             earliest_deadline_at=earliest if earliest < inf else None,
             reasons=placement.reasons(demand, kind, weighed, row, run_s, demand.priority),
+            budget_s=with_margin(max(0.0, self._unpaid(now, demand, self._waiting.count(demand.function))[0])),
         )
 
     # ---- budgets -----------------------------------------------------------------------------------------------------

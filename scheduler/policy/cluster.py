@@ -426,8 +426,9 @@ class Cluster:
                 return
         self.begin(coming, now)
 
-    def pause(self, row: int, paused: bool) -> None:
-        self.rows[kernel.PAUSED, row] = float(paused)
+    def pause(self, row: int, paused: float) -> None:
+        """``paused``: kernel.NOT_PAUSED, HELD or DRAINED."""
+        self.rows[kernel.PAUSED, row] = paused
         kernel.set_refusal(self.rows, row)
 
     def pin(self, column: int, gpus: Collection[str]) -> None:

@@ -29,6 +29,7 @@ class Refusal(StrEnum):
     DEADLINE = "deadline"
     PROTECTED = "protected"
     PINNED = "pinned"
+    DRAINED = "drained"
 
 
 #: The kernel's numbers in words.
@@ -47,6 +48,7 @@ REFUSALS: Mapping[int, Refusal] = {
     kernel.TOO_LATE: Refusal.DEADLINE,
     kernel.IS_PROTECTED: Refusal.PROTECTED,
     kernel.IS_ELSEWHERE: Refusal.PINNED,
+    kernel.IS_DRAINED: Refusal.DRAINED,
 }
 
 
@@ -161,7 +163,7 @@ class Answer:
 
     ``row_gpu``: where it would go, None = nowhere so far; ``start_at`` and ``finish_at`` there (epoch seconds; nan
     where nowhere). ``earliest_deadline_at``: the earliest deadline that would be accepted as things are, None where
-    another reason than time stands against it everywhere.
+    another reason than time stands against it everywhere. ``budget_s``: seconds until the budgets of trainings allow it.
     """
 
     row_gpu: str | None
@@ -170,6 +172,7 @@ class Answer:
     finish_at: float
     earliest_deadline_at: float | None
     reasons: Reasons
+    budget_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

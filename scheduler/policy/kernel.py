@@ -135,8 +135,11 @@ LEAST_IMPACT, LEAST_UTILISED = 0.0, 1.0
     TOO_LATE,
     IS_PROTECTED,
     IS_ELSEWHERE,
-) = range(15)
-CODES: Final = 15
+    IS_DRAINED,
+) = range(16)
+CODES: Final = 16
+#: The fact PAUSED of a GPU instance that is open, paused, or drained.
+NOT_PAUSED, HELD, DRAINED = 0.0, 1.0, 2.0
 #: States below 0: no idle instance, but one could be loaded, or taken out of host memory.
 COLD, HOST = -1, -2
 
@@ -147,8 +150,8 @@ def set_refusal(rows: Floats, row: int) -> None:
     why = OPEN
     if rows[ALIVE, row] == 0.0:
         why = GONE
-    elif rows[PAUSED, row] != 0.0:
-        why = IS_PAUSED
+    elif rows[PAUSED, row] != NOT_PAUSED:
+        why = IS_DRAINED if rows[PAUSED, row] == DRAINED else IS_PAUSED
     elif rows[PROTECTED, row] != 0.0:
         why = IS_PROTECTED
     elif rows[CLOSED, row] != 0.0:

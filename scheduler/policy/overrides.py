@@ -67,9 +67,11 @@ class Overrides:
         """Nothing of it is placed, by a pause of it or of the platform."""
         return self.platform_paused or self.function_paused(function)
 
-    def gpu_paused(self, gpu: str) -> bool:
-        """Paused or drained: nothing is placed there."""
-        return f"g:{gpu}" in self._paused or self.gpu_drained(gpu)
+    def gpu_paused(self, gpu: str) -> float:
+        """kernel.HELD or DRAINED where nothing is placed there, NOT_PAUSED elsewhere."""
+        if self.gpu_drained(gpu):
+            return kernel.DRAINED
+        return kernel.HELD if f"g:{gpu}" in self._paused else kernel.NOT_PAUSED
 
     def gpu_drained(self, gpu: str) -> bool:
         return f"-g:{gpu}" in self._paused

@@ -64,7 +64,8 @@ STYLES: Final = {
 }
 #: Code of the platform → what to do next. ``{function}``, ``{id}`` and ``{field}`` are those of the answer.
 _NEXT: Final[Mapping[str, str]] = {
-    "slo_infeasible": "give it more time with --deadline-ms, or for good with `smore slo function NAME DEADLINE`",
+    "slo_infeasible": "give it more time with --deadline-ms, or for good with `smore slo function NAME DEADLINE`;"
+    " `smore invoke NAME --dry-run` with the same deadline says what stands against it",
     "deadline_expired": "`smore explain {id}` says where its time went",
     "handler_error": "`smore explain {id}` has its traceback, `smore logs {function}` what it printed",
     "function_not_found": "`smore functions` lists those of this key's project; `smore deploy FILE` adds one",

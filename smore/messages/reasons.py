@@ -62,7 +62,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ``known`` false: it does not know the revision. ``gpu`` None = nowhere at this moment; ``start_at`` and
     ``finish_at`` (epoch seconds) hold there. ``earliest_deadline_at``: the earliest deadline with which it would be
     placed now, None = time is not what stands against it. ``finish_s``: seconds in which one that waits its turn could
-    be done.
+    be done. ``budget_s``: seconds until the budgets of trainings allow it, None = never, or not said.
     """
 
     version: int = 1
@@ -75,6 +75,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     earliest_deadline_at: float | None = None
     finish_s: float | None = None
     reasons: Reasons = Reasons()
+    budget_s: float | None = None
 
 
 def pack_reasons(reasons: Mapping[str, Any]) -> dict[str, Any]:

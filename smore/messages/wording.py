@@ -9,6 +9,7 @@ from smore.messages.reasons import Reasons
 REFUSED: Mapping[str, tuple[str, str]] = {
     "gone": ("is silent", "are silent"),
     "paused": ("is paused", "are paused"),
+    "drained": ("is drained", "are drained"),
     "no_slot": ("has no free slot", "have no free slot"),
     "quarantined": ("keeps this revision out after crashes", "keep this revision out after crashes"),
     "busy": ("is busy with the function", "are busy with the function"),

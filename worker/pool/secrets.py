@@ -1,6 +1,7 @@
 """
 Secrets of a function, decrypted in the GPU worker each time its runner is loaded, and of a training, when it starts. What
-must stay true: the worker forgets a decrypted secret as soon as it has handed it on.
+must stay true: the worker forgets a training's secret as soon as it has handed it on, and a function's with its runner,
+whose output it masks until then (worker/runner/masking.py).
 """
 
 import threading

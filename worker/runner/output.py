@@ -20,6 +20,7 @@ from typing import Final
 
 from smore.process import observability
 from worker.frames import MARKS
+from worker.runner.masking import Mask
 
 log = observability.logger(__name__)
 
@@ -59,7 +60,7 @@ class RunnerOutput:
         self.pid = 0
         self._take = take
         self._closed = closed
-        self._function, self._revision = "", 0
+        self._function, self._revision, self._mask = "", 0, Mask()
         self._invocations: Sequence[str] = ()
         self._lock = threading.Lock()
         self._poll = select.poll()
@@ -72,9 +73,9 @@ class RunnerOutput:
         self._streams[descriptor], self._unfinished[descriptor] = stream, b""
         self._poll.register(descriptor, select.POLLIN)
 
-    def belong_to(self, function: str, revision: int) -> None:
-        """From now on its lines are this function's."""
-        self._function, self._revision = function, revision
+    def belong_to(self, function: str, revision: int, mask: Mask) -> None:
+        """From now on its lines are this function's, whose secrets ``mask`` hides."""
+        self._function, self._revision, self._mask = function, revision, mask
 
     def begin(self, invocations: Sequence[str]) -> None:
         """A batch runs."""
@@ -87,10 +88,8 @@ class RunnerOutput:
             self.read(descriptor)
         if any(tuple(self._unfinished.values())):
             with self._lock:
-                for descriptor, rest in self._unfinished.items():
-                    if rest:
-                        self._unfinished[descriptor] = b""
-                        self._give(descriptor, rest + b"\n")
+                for descriptor in self._unfinished:
+                    self._give_unfinished(descriptor)
         self._invocations = ()
 
     def read(self, descriptor: int) -> None:
@@ -114,8 +113,7 @@ class RunnerOutput:
             else:
                 self._unfinished[descriptor] += data
             if len(self._unfinished[descriptor]) > _UNFINISHED:
-                self._give(descriptor, self._unfinished[descriptor] + b"\n")
-                self._unfinished[descriptor] = b""
+                self._give_unfinished(descriptor)
 
     def close(self) -> None:
         """The runner has ended: read what it has left. Processes that outlive it write to nobody."""
@@ -124,9 +122,17 @@ class RunnerOutput:
             with self._lock:
                 self._close(descriptor)
 
+    def _give_unfinished(self, descriptor: int) -> None:
+        """Give a line that has no end yet, but for what may be the beginning of a secret."""
+        rest = self._mask.printed(self._unfinished[descriptor])
+        end = len(rest) - self._mask.begun(rest)
+        self._unfinished[descriptor] = rest[end:]
+        if end:
+            self._give(descriptor, rest[:end] + b"\n")
+
     def _give(self, descriptor: int, text: bytes) -> None:
-        """Whole lines, each under the stream that the marks before it name."""
-        first, *marked = _MARK.split(text)
+        """Whole lines without secrets, each under the stream that the marks before it name."""
+        first, *marked = _MARK.split(self._mask.printed(text))
         if first:
             self._give_lines(self._streams[descriptor], first)
         for mark, lines in zip(marked[::2], marked[1::2], strict=True):

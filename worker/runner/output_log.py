@@ -1,25 +1,19 @@
 """
-The standard streams of user code in a runner: whole lines, without the function's secrets, are written to the process's
-own standard output, which the worker reads (worker/runner/output.py). Both streams go there, standard error between
-marks, so that their order is kept; native code writes to descriptors 1 and 2 as it likes.
+The standard streams of user code in a runner: whole lines are written to the process's own standard output, which the
+worker reads (worker/runner/output.py). Both streams go there, standard error between marks, so that their order is kept;
+native code writes to descriptors 1 and 2 as it likes.
 """
 
 import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable
 from typing import Any, BinaryIO, Final, cast
 
-import msgspec
-
-from worker import frames
-from worker.frames import MARKS, Failed, Predicted
+from worker.frames import MARKS
 
 #: Bytes of what user code printed while it was loaded that an error carries, its end.
 _LOG_BYTES: Final = 6000
-#: A shorter secret is part of too many other words to be hidden.
-_HIDDEN_FROM: Final = 8
 #: Bytes of a line that has no end yet; a longer one is written as it is.
 _UNFINISHED: Final = 64 << 10
 
@@ -57,8 +51,6 @@ class _Lines(io.RawIOBase):
             self._write(lines + b"\n")
 
     def _write(self, lines: bytes) -> None:
-        if self._output.hides:
-            lines = self._output.masked(lines.decode(errors="replace")).encode()
         if self._descriptor == 2:
             # Back to standard output at once: what a process of the handler writes there has no mark.
             lines = MARKS["stderr"] + lines + MARKS["stdout"]
@@ -74,7 +66,6 @@ class OutputLog:
     def __init__(self) -> None:
         #: Where it is a buffer, what is written is added to it too, its last bytes.
         self.kept: bytearray | None = None
-        self._hidden: list[str] = []
         self.stdout, self.stderr = _Lines(self, 1), _Lines(self, 2)
 
     def take_over(self) -> None:
@@ -89,36 +80,3 @@ class OutputLog:
         """A request has been served: write lines that have no end."""
         self.stdout.finish()
         self.stderr.finish()
-
-    @property
-    def hides(self) -> bool:
-        """Whether there is anything to hide."""
-        return bool(self._hidden)
-
-    def hide(self, secrets: Iterable[str]) -> None:
-        """Write ``***`` for these from now on; of a secret of several lines, for each line."""
-        lines = {line for secret in secrets for line in (secret, *secret.splitlines()) if len(line) >= _HIDDEN_FROM}
-        # A secret that contains another one is replaced before it.
-        self._hidden = sorted(lines, key=len, reverse=True)
-
-    def masked(self, text: str) -> str:
-        """The text without the hidden secrets."""
-        for secret in self._hidden:
-            text = text.replace(secret, "***")
-        return text
-
-
-def masked(answer: frames.FromRunner, log: OutputLog) -> frames.FromRunner:
-    """An answer whose error texts have no secrets; results stay as the function made them."""
-    match answer:
-        case Failed():
-            return Failed(
-                cause=answer.cause, message=log.masked(answer.message), traceback=log.masked(answer.traceback)
-            )
-        case Predicted() if any(item.message for item in answer.answers):
-            return msgspec.structs.replace(
-                answer,
-                answers=[msgspec.structs.replace(item, message=log.masked(item.message)) for item in answer.answers],
-            )
-        case _:
-            return answer

@@ -31,7 +31,7 @@ from worker.frames import Channel, Chunk, Failed, Loaded, Prepared
 from worker.runner import cuda
 from worker.runner.arrays import BadOutput
 from worker.runner.encoding import ResultTooLarge
-from worker.runner.output_log import OutputLog, masked
+from worker.runner.output_log import OutputLog
 from worker.runner.resident import Resident
 
 #: Packages that the runner itself uses, of which there cannot be another version beside
@@ -228,7 +228,6 @@ def serve(channel: Channel) -> NoReturn:
                 case frames.Load():
                     device, folder, memory_mib = request.device, request.folder, request.memory_mib
                     log.kept = bytearray()
-                    log.hide(request.secrets.values())
                     os.environ.update(request.secrets)
                     _limit_memory(request)
                     handler, answer = load(request)
@@ -256,7 +255,7 @@ def serve(channel: Channel) -> NoReturn:
                 answer = msgspec.structs.replace(failed, message=f"{failed.message}\nIts log:\n{printed}")
         log.finish()
         try:
-            channel.send(frames.encode(masked(answer, log)), chunks)
+            channel.send(frames.encode(answer), chunks)
         except (BrokenPipeError, ConnectionResetError):
             _end(0)
         if isinstance(answer, Failed) and answer.cause == Cause.CONTEXT_LOST:

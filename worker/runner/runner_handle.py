@@ -21,6 +21,7 @@ from smore.process import observability
 from worker import frames
 from worker.frames import META_BYTES, Answer, BadFrame, Channel, Chunk, Failed, Item, Load, Loaded, Predict, Predicted
 from worker.runner import answers
+from worker.runner.masking import Mask
 from worker.runner.output import RunnerOutput
 from worker.sandbox.cgroup import RunnerGroup
 
@@ -139,6 +140,7 @@ class Runner:
         #: What the loaded function may answer and hold.
         self._results = frames.Results(one=0, together=0)
         self._memory_mib = 0.0
+        self._mask = Mask()
         self._channel = Channel(sock)
         self._kill = kill
 
@@ -176,12 +178,14 @@ class Runner:
 
     def load(self, request: Load, timeout_s: float) -> Loaded:
         """
-        Load a handler; what the runner prints is its function's from now on. The times are the worker's own, divided
+        Load a handler; what the runner prints is its function's from now on, without the secrets of the request, and so
+        are its errors. The times are the worker's own, divided
         among the phases as the runner says.
         """
         function, _, revision = request.label.rpartition("@")
+        self._mask = Mask(request.secrets.values())
         if self._output is not None:
-            self._output.belong_to(function, int(revision))
+            self._output.belong_to(function, int(revision), self._mask)
         host_mib = self._bounds.host_of(request.memory_mib) if self._bounds is not None else request.memory_mib
         request = msgspec.structs.replace(request, host_mib=host_mib)
         if self._group is not None and self._bounds is not None:
@@ -282,7 +286,7 @@ class Runner:
             self._channel.send(frames.encode(request), payloads, until)
             meta, body = self._channel.receive(META_BYTES, body_bytes, until)
             took_s = time.monotonic() - began
-            answer = frames.read_answer(meta)
+            answer = self._mask.answer(frames.read_answer(meta))
             if isinstance(answer, Failed) and not body:
                 raise RunnerFailed(answers.cause_of(answer), answer.message, answer.traceback[: frames.TRACEBACK])
             if not isinstance(answer, expected):

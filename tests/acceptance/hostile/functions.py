@@ -315,6 +315,7 @@ def tell(item: dict[str, Any]) -> object:
     value = os.environ[item["name"]]
     print(f"the secret is {value}")
     sys.stderr.write(f"and again {value}\n")
+    os.write(1, f"natively {value}\n".encode())
     if item.get("raise"):
         raise ValueError(f"it did not like {value}")
     return len(value)

@@ -210,6 +210,7 @@ def test_a_secret_is_told_to_its_function_alone_and_to_no_log(stage: Platform) -
         10,
         "what it printed is in its log",
     )
+    assert "natively ***" in [line.text for line in stage.client.logs("entrusted")]
     assert len(printed) == 1 and not [line for line in stage.client.logs("entrusted") if SECRET in line.text]
     held = [
         path for path in (stage.home / "logs").rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()

@@ -309,6 +309,9 @@ def test_every_change_leaves_its_trail(http: httpx.Client, other: httpx.Client, 
         ),
         ("PUT /v1/functions/{function}/slo", "function/echo", {"deadline_ms": None}, {"deadline_ms": 250.0}),
     ]
+    short = http.put("/v1/secrets/TOKEN", json={"value": "seven77"})
+    assert short.status_code == 422 and short.json()["field"] == "value"
+    assert short.json()["detail"].startswith("The value of the secret TOKEN has 7 characters: at least 8")
     assert key["key"] not in str(page), "no secret"
     assert {one["key_id"] for one in page["entries"]} == set(catalog_keys(catalog)) - {key["id"]} - own(other)
     first = ok(http.get("/v1/audit", params={"limit": 2}))

@@ -17,7 +17,7 @@ CALLER = cast(KeyEntry, SimpleNamespace(project="vision", scopes=frozenset({"job
 
 
 def asked(limits: Limits | None = None, **body: Any) -> Any:
-    catalog = SimpleNamespace(limits={"vision": limits} if limits is not None else {})
+    catalog = SimpleNamespace(limits={"vision": limits} if limits is not None else {}, paused=frozenset())
     settings = SimpleNamespace(job_entrypoints=["zoo.train"])
     gateway = cast(Gateway, SimpleNamespace(catalog=catalog, settings=settings))
     return request_of(gateway, CALLER, JobBody(name="a", argv=["zoo.train"], **body), [])

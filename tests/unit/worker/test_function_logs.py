@@ -12,7 +12,8 @@ from smore.redis.logs import LogWriter
 from tests.support.eventually import eventually
 from worker.frames import MARKS
 from worker.function_logs import BURST_S, LINE_COST, MARK_S, PIECE_BYTES, FunctionLogs
-from worker.runner.output import OutputReader, Printed
+from worker.runner.masking import Mask
+from worker.runner.output import PIPE_BYTES, OutputReader, Printed
 
 BOUNDS = LogSettings(bytes_per_s=1024, line_bytes=100)
 
@@ -125,7 +126,7 @@ def test_a_line_belongs_to_the_batch_that_printed_it() -> None:
     taken: list[Printed] = []
     reader = OutputReader(taken.append)
     output, (out, err) = reader.open()
-    output.belong_to("p/f", 2)
+    output.belong_to("p/f", 2, Mask())
     os.write(out, b"at the load\nhal")
     output.end()
     output.begin(["i"])
@@ -155,5 +156,31 @@ def test_a_line_belongs_to_the_batch_that_printed_it() -> None:
     output.end()
     output.close()
     reader.stop()
+    for end in (out, err):
+        os.close(end)
+
+
+def test_secrets_are_masked_however_they_are_written() -> None:
+    """Native code and child processes write to the pipe themselves: whole, in parts, and without an end of the line."""
+    taken: list[Printed] = []
+    output, (out, err) = OutputReader(taken.append).open()
+    output.belong_to("p/f", 2, Mask(["hunter2-hunter2"]))
+
+    def printed(*writes: bytes) -> bytes:
+        taken.clear()
+        for data in writes:
+            os.write(out, data)
+            output.end()
+        return b"".join(one.text for one in taken)
+
+    assert printed(b"it is hunter2-hunter2\n") == b"it is ***\n"
+    # A batch ends in the middle of it, and then in the middle of something else.
+    assert printed(b"it is hunter2-hu", b"nter2\n") == b"it is \n***\n"
+    assert printed(b"it is hu", b"ge\n") == b"it is \nhuge\n"
+    long = b"x" * (PIPE_BYTES // 2)
+    assert printed(long + b"hunter2-", b"hunter2\n") == long + b"\n***\n"
+    os.write(err, b"the last: hunter2-hunter2")
+    output.close()
+    assert taken[-1].text == b"the last: ***\n"
     for end in (out, err):
         os.close(end)

@@ -509,6 +509,16 @@ def test_ask_places_nothing_and_says_what_would_be() -> None:
     assert engine.ask(NOW, "p/f0", 2, 1, NOW + 1.0) is None
 
 
+def test_ask_says_for_how_long_a_budget_lets_nothing_start() -> None:
+    engine = DrivenEngine(preset("smore-product"))
+    engine.decide(NOW, [known([[0.5]], [[0.5]]), function(0), gpu("a", functions=1)])
+    first = engine.ask(NOW, "p/f0", 1, 1, NOW + 10.0)
+    assert first is not None and first.budget_s == 0.0
+    engine.cluster.take_tokens(0, 5.0, NOW)
+    second = engine.ask(NOW + 0.001, "p/f0", 1, 1, NOW + 10.0)
+    assert second is not None and 1.0 < second.budget_s < float("inf")
+
+
 def test_ask_names_the_earliest_deadline() -> None:
     engine = DrivenEngine(preset("smore"))
     engine.decide(NOW, [known([[0.05]], [[0.5]]), function(0), gpu("a", functions=1)])

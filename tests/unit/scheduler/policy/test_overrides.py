@@ -109,6 +109,10 @@ def test_a_drained_gpu_instance_takes_nothing_and_gives_back_what_idles() -> Non
     decisions = policy.decide(NOW, [gpu("g", "p/a"), arrived("p/a", "1")])
     assert decisions == [Offload(function="p/a", revision=1, gpu="g", gone=True)]
     assert policy.decide(NOW, [gpu("g")]) == []
+    for target, refusal in (("-g:g", Refusal.DRAINED), ("g:g", Refusal.PAUSED)):
+        policy.decide(NOW, [PausesChanged(paused=frozenset({target}))])
+        answer = policy.ask(NOW, "p/a", 1, 1, NOW + 10)
+        assert answer is not None and answer.reasons.refused == {refusal: 1}
     assert placed(policy.decide(NOW, [PausesChanged(paused=frozenset())])) == [("1", "g")]
 
 

@@ -44,6 +44,7 @@ class TestExitCodes:
         for code, body, step in (
             ("deadline_expired", {"id": "i1"}, "next: `smore explain i1` says"),
             ("function_not_found", {}, "next: `smore functions` lists"),
+            ("slo_infeasible", {}, "`smore invoke NAME --dry-run` with the same deadline says what stands against it"),
         ):
             serve().answers["POST /v1/functions/f/invocations"] = (504, PROBLEM | body | {"code": code})
             assert smore("invoke", "f") == EXIT_FAILED

@@ -196,7 +196,14 @@ class TestDryRun:
     def test_refused_by_the_gate(self) -> None:
         found = _dry_run(gate(needed_us=800_000), BUSY)
         assert (found.outcome, found.feasible, found.gpu, found.earliest_deadline_ms) == ("refused", False, None, 891)
-        assert found.detail == "The gate would refuse it: the earliest deadline that would be met is 891 ms."
+        bound = "The gate would refuse it: the earliest deadline that would be met is 891 ms."
+        assert found.detail == f"{bound} 2 GPU instances are busy with the function."
+        cold = _dry_run(gate(needed_us=800_000), PLACED)
+        assert cold.detail == f"{bound} No instance of it is free: one would have to be loaded."
+        short = DryRunAnswer(at=1.0, gpu="a", budget_s=0.62, reasons=Reasons(policy="p"))
+        assert _dry_run(gate(needed_us=800_000), short).detail == (
+            f"{bound} Budgets limit what functions may cost the trainings there: the next one may start in 620.0 ms."
+        )
         assert found.reason == "slo_infeasible"
         full = _dry_run(gate(full="pending"), PLACED)
         assert (full.outcome, full.reason, full.earliest_deadline_ms) == ("refused", "queue_full", None)

@@ -11,7 +11,7 @@ from smore.process.vault import NoKey, Sealed, Vault, make_key
 from worker.frames import Answer, Failed, Predicted
 from worker.pool.errors import LoadFailed
 from worker.pool.secrets import Secrets
-from worker.runner.output_log import OutputLog, masked
+from worker.runner.masking import Mask
 
 
 def test_what_is_sealed_comes_back_under_its_name_alone(tmp_path: Path) -> None:
@@ -91,26 +91,15 @@ def test_a_worker_opens_what_the_function_names(tmp_path: Path) -> None:
         Secrets(catalog, tmp_path / "none").of("p/f", spec("A"))  # type: ignore[arg-type]
 
 
-def test_what_a_runner_says_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = bytearray()
-
-    def write(descriptor: int, data: bytes) -> int:
-        written.extend(data)
-        return len(data)
-
-    monkeypatch.setattr("worker.runner.output_log.os.write", write)
-    log = OutputLog()
-    log.hide(["hunter2-hunter2", "hunter2-hunter2-longer", "-----BEGIN-----\nsecond line\nend", "short"])
-    log.stdout.write(b"it is hunter2-hunter2-longer, hunter2-")
-    log.stdout.write(b"hunter2 and \xff second line, short\n")
-    log.stderr.write(b"no end")
-    log.finish()
-    assert written.decode() == "it is ***, *** and � ***, short\n\0e\nno end\n\0o\n"
+def test_what_a_runner_says_is_masked() -> None:
+    mask = Mask(["hunter2-hunter2", "hunter2-hunter2-longer", "-----BEGIN-----\nsecond line\nend", "short"])
+    printed = b"it is hunter2-hunter2-longer, hunter2-hunter2 and \xff second line, short\n"
+    assert mask.printed(printed) == b"it is ***, *** and \xff ***, short\n"
     said = "ValueError: hunter2-hunter2"
-    failed = masked(Failed(cause="handler_error", message=said, traceback=f"Traceback\n{said}"), log)
+    failed = mask.answer(Failed(cause="handler_error", message=said, traceback=f"Traceback\n{said}"))
     assert isinstance(failed, Failed) and failed.message == "ValueError: ***"
     assert failed.traceback == "Traceback\nValueError: ***"
-    predicted = masked(
-        Predicted(answers=[Answer(form="error", message="no hunter2-hunter2"), Answer(form="json")]), log
+    predicted = mask.answer(
+        Predicted(answers=[Answer(form="error", message="no hunter2-hunter2"), Answer(form="json")])
     )
     assert isinstance(predicted, Predicted) and [one.message for one in predicted.answers] == ["no ***", ""]

@@ -290,7 +290,8 @@ def test_who_is_neither_ours_nor_a_jobs_is_a_stranger(
 ) -> None:
     monkeypatch.setattr(proc, "tree", lambda pid: [pid])
     beat = Heartbeat.__new__(Heartbeat)
-    beat._device, beat._jobs = Listing(computing), Held(22)  # type: ignore[assignment]
+    beat._device = Listing(computing)  # type: ignore[assignment]
+    beat._jobs = types.SimpleNamespace(ranks=Held(22))  # type: ignore[assignment]
     beat._pool = types.SimpleNamespace(status=Held(11))  # type: ignore[assignment]
     beat._zygotes = lambda: [44]
     found = beat._unregistered()
