@@ -69,7 +69,8 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.limits.timeout": "duration of one run",
     "spec.limits.payload": "size of one input",
     "spec.profile.model": "the profiled model that the function is, `name/size`",
-    "spec.profile.run_ms": "rows: milliseconds of a warm run; what the policy starts from until runs are measured",
+    "spec.profile.run_ms": "rows: milliseconds of a warm run. All are multiplied so that they fit the run of the example at the"
+    " deploy; measured runs follow",
     "spec.profile.load_ms": "milliseconds of a load",
     "spec.profile.usage_gain": "share of the device that the function puts to use beside a training",
     "spec.profile.utilisation": "share of the device that it uses alone; 0 = not said",

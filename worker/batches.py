@@ -9,6 +9,7 @@ What must stay true: in a batch only the invocation at fault may be charged an a
 is given back and each member runs alone; and nobody is charged for memory that others took.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -533,15 +534,19 @@ def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat) -> list[RunOutcom
 def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
     """A canary's result: the tensors as the runner describes them, and times by the worker's own clock."""
     described = answers.describe(description)
-    load_ms = sum(ms for phase, ms in seat.instance.phases.items() if phase not in PREPARING)
+    phases_ms = seat.instance.phases
+    load_ms = sum(ms for phase, ms in phases_ms.items() if phase not in PREPARING)
+    # The load has run the same example. The shorter of both counts: a run may have waited for others' work, and what
+    # it is taken to need would then keep invocations out.
+    run_ms = min(ran.run_s * 1e3, phases_ms.get("first_run", math.inf))
     schemas = {"input_schema": described.input_schema, "output_schema": described.output_schema}
     return encode_execution(
         {
             "inputs": described.inputs,
             "outputs": described.outputs,
             "load_ms": round(load_ms, 3),
-            "phases_ms": {phase: round(ms, 3) for phase, ms in seat.instance.phases.items()},
-            "run_ms": round(ran.run_s * 1e3, 3),
+            "phases_ms": {phase: round(ms, 3) for phase, ms in phases_ms.items()},
+            "run_ms": round(run_ms, 3),
             "memory_mib": round(described.memory_mib, 1),
             **{name: schema for name, schema in schemas.items() if schema is not None},
         }

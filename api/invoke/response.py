@@ -142,7 +142,7 @@ def settled(reply: Reply, run: Run, request_id: str, check: AdmissionCheck | Non
     return BytesResponse(
         200,
         b'{%b,"state":"succeeded",%b,"late_ms":%b,"output":%b}'
-        % (run.head(), _when(reply), late_ms(reply), result.body),
+        % (run.head(), _when(reply, result), late_ms(reply), result.body),
         request_id,
         [JSON_TYPE, *headers],
     )
@@ -166,12 +166,13 @@ def result_of(reply: Reply, check: AdmissionCheck | None = None) -> Result:
     return result
 
 
-def _when(reply: Reply) -> bytes:
-    """Which attempt succeeded, where and when, as members of a JSON object."""
+def _when(reply: Reply, result: Result) -> bytes:
+    """Which attempt succeeded, where and when, and whether it was a cold start, as members of a JSON object."""
     about = orjson.dumps(
         {
             "attempt": reply.attempt,
             "gpu": reply.gpu,
+            "cold": result.cold,
             "arrival_at": moment(reply.arrival_us / 1e6),
             "deadline_at": moment(reply.deadline_us / 1e6) if reply.deadline_us else None,
             "finished_at": moment(reply.finished_us / 1e6),
@@ -210,7 +211,7 @@ def item(reply: Reply, run: Run, check: AdmissionCheck | None = None) -> bytes:
     """One input of several, as JSON; ``status`` is what a call of its own would have been answered with."""
     result = decode_result(reply.result)
     if reply.state == State.SUCCEEDED:
-        parts = (run.head(), _when(reply), late_ms(reply), result.body)
+        parts = (run.head(), _when(reply, result), late_ms(reply), result.body)
         return b'{%b,"state":"succeeded",%b,"status":200,"late_ms":%b,"output":%b}' % parts
     error = _ended(reply, result, check)
     details = {key: value for key, value in error.details.items() if key != "retry_after_s"}

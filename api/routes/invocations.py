@@ -141,6 +141,7 @@ _DESCRIPTION: dict[str, object] = {
                             "id": {"type": "string"},
                             "state": {"type": "string"},
                             "late_ms": {"type": "number"},
+                            "cold": {"type": "boolean"},
                             "output": {},
                             "invocations": {"type": "array", "items": {"type": "object"}},
                         },
@@ -246,6 +247,8 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
             "late_ms": max(0, reply.finished_us - record.deadline_us) / 1000,
         }
         result = decode_result(reply.result)
+        if result.run_us:
+            document["cold"] = result.cold
         if result.form == "json":
             document["output"] = orjson.Fragment(result.body)
         elif result.form == "error":
@@ -398,7 +401,8 @@ async def _record(gateway: Gateway, project: str, id_: str) -> InvocationRecord 
 
 
 def _past(gateway: Gateway, project: str, id_: str) -> schemas.Invocation:
-    return _from_past(gateway.reader().invocation(project, id_))
+    reader = gateway.reader()
+    return _from_past(reader.invocation(project, id_), reader.cold_starts(project, [id_]).get(id_))
 
 
 def _pasts(gateway: Gateway, project: str, ids: Sequence[str]) -> list[schemas.Invocation]:

@@ -15,7 +15,7 @@ class Invocation(BaseModel):
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
     deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
     frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the
-    handler; lists alone say so, and of which ``project`` it is; null = not known.
+    handler, null = it has not run, or that is not known; ``project``: only in lists.
     """
 
     id: str

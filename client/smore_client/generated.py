@@ -491,8 +491,8 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
     deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
-    frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the handler;
-    lists alone say so, and of which ``project`` it is; None = not known.
+    frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the handler,
+    None = it has not run, or that is not known; ``project``: only in lists.
     """
 
     id: str

@@ -731,6 +731,7 @@ def _invocation(answer: Answer, function: str = "") -> Invocation:
             state=State.SUCCEEDED,
             output=decode_raw(answer.body, answer.headers.get("smore-outputs", "")),
             late_ms=float(answer.headers.get("smore-late-ms", 0)),
+            cold=timings["load"] > 0 if "load" in timings else None,
             timings_ms=timings,
         )
     invocation = with_function(read_answer(answer, Invocation), function)

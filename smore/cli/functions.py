@@ -1,6 +1,6 @@
 """``smore functions``: functions, their revisions, and how many of them stand ready."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from smore.cli.terminal import (
     show_value,
     tell,
 )
+
+if TYPE_CHECKING:
+    from smore_client.types import Function
 
 GpuOption = Annotated[str | None, typer.Option(autocompletion=names.gpus, help="On this GPU instance only.")]
 
@@ -91,6 +94,7 @@ def scale(
         str | None,
         typer.Option("--prewarm", autocompletion=names.prewarm_modes, help="Who decides: auto, off, or paper."),
     ] = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Change how many instances of a function stand ready, until another revision takes its traffic."""
     keep_alive_value: object = (
@@ -101,7 +105,20 @@ def scale(
     if not changes:
         fail("nothing to change: name one of --min-warm, --max-warm, --keep-alive, --prewarm")
     with connected() as client:
-        client.set_scaling(name, changes)
+        function = client.set_scaling(name, changes)
+    tell(_in_force(function), function, output)
+
+
+def _in_force(function: "Function") -> str:
+    """How many instances of a function stand ready, in a line."""
+    scaling = function.scaling
+    if scaling is None:
+        return f"{function.name}: no revision serves"
+    alive = "for ever" if scaling.keep_alive_s < 0 else f"{scaling.keep_alive_s:g} s"
+    return (
+        f"{function.name} revision {function.revision}: min_warm {scaling.min_warm}, max_warm {scaling.max_warm},"
+        f" keep_alive {alive}, prewarm {scaling.prewarm}"
+    )
 
 
 @app.command("quarantined")
@@ -139,7 +156,7 @@ def warm(name: FunctionName, gpu: GpuOption = None, output: OutputOption = Outpu
     """Load a function before it is asked for."""
     with connected() as client:
         told = client.warm(name, gpu)
-    tell(" ".join(told), told, output)
+    tell(f"{name}: {', '.join(told)} will load it", told, output)
 
 
 @app.command("offload")
@@ -147,4 +164,4 @@ def offload(name: FunctionName, gpu: GpuOption = None, output: OutputOption = Ou
     """Unload a function where it is idle."""
     with connected() as client:
         told = client.offload(name, gpu)
-    tell(" ".join(told), told, output)
+    tell(f"{name}: {', '.join(told)} will unload it where it is idle", told, output)

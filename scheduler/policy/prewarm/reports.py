@@ -27,7 +27,10 @@ class PrewarmReports:
         """Why an invocation of a revision must load an instance now. Asked before it is placed."""
         at = self._clock.straighten(now)
         entry = self._functions.get(demand.function)
-        if entry is None or entry.demand is not demand:
+        if entry is None:
+            # No revision is in force: this is the first run of the first one.
+            return ColdStartReason.NEVER_SEEN
+        if entry.demand is not demand:
             return ColdStartReason.OTHER_REVISION
         if at < entry.retry_at:
             return ColdStartReason.LOAD_FAILED

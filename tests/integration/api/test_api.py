@@ -144,7 +144,7 @@ def test_sync(http: httpx.Client) -> None:
     assert begun <= ended
     assert due - begun == timedelta(seconds=SPECS[ECHO].deadline_s)
     assert len(answer.pop("id")) == 32
-    about = {"function": "echo", "revision": 1, "attempt": 1, "gpu": GPU, "late_ms": 0}
+    about = {"function": "echo", "revision": 1, "attempt": 1, "gpu": GPU, "late_ms": 0, "cold": False}
     assert answer == {"state": "succeeded", "output": value, **about}
     assert response.headers["x-request-id"] == "abc"
     phases = [entry.strip().partition(";dur=") for entry in response.headers["server-timing"].split(",")]
@@ -297,6 +297,7 @@ def test_async_then_long_poll_then_result(http: httpx.Client, platform: FakePlat
 
     found = poll().json()
     assert (found["state"], found["output"], found["function"], found["gpu"]) == ("succeeded", {"a": 1}, "echo", GPU)
+    assert found["cold"] is False
     result = http.get(f"{response.headers['location']}/result")
     assert (result.status_code, result.json()["output"]) == (200, {"a": 1})
     assert "server-timing" in result.headers
@@ -1696,7 +1697,7 @@ def test_history_serves_what_redis_has_dropped(
     redis_client.delete(f"smore:i:default:{id_}", f"smore:r:default:{id_}")
 
     found = http.get(f"/v1/invocations/{id_}").json()
-    assert (found["state"], found["function"], found["revision"]) == ("succeeded", "echo", 1)
+    assert (found["state"], found["function"], found["revision"], found["cold"]) == ("succeeded", "echo", 1, False)
     problem(http.get(f"/v1/invocations/{id_}/result"), 410, "result_dropped")
     problem(http.post(f"/v1/invocations/{id_}/cancel"), 409, "conflict")
     page = http.get("/v1/invocations", params={"function": "echo", "state": "succeeded", "limit": 1}).json()

@@ -265,12 +265,15 @@ def test_an_estimate_is_told_where_it_says_something() -> None:
 
 def test_a_success_is_concatenated() -> None:
     response = settled(
-        reply("succeeded", encode_result(Result(form="json", load_us=1, run_us=2000, body=b'{"a":1}'))), RUN, "r"
+        reply("succeeded", encode_result(Result(form="json", load_us=1, run_us=2000, cold=True, body=b'{"a":1}'))),
+        RUN,
+        "r",
     )
 
     body = bytes(response.body)
     assert body.startswith(b'{"id":"i","function":"echo","revision":2,"state":"succeeded","attempt":')
     assert body.endswith(b',"late_ms":0,"output":{"a":1}}')
+    assert orjson.loads(body)["cold"] is True
     assert orjson.loads(body)["finished_at"] == "1970-01-01T00:00:01.010000+00:00"
     assert (
         response.headers["server-timing"]

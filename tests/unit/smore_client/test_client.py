@@ -179,7 +179,12 @@ class TestArrays:
     OUT = np.array([[0.5, 1.0]], np.float32)
 
     def raw(self) -> Answer:
-        headers = {"content-type": RAW, "smore-outputs": "y:FP32:1,2", "smore-invocation": "i1"}
+        headers = {
+            "content-type": RAW,
+            "smore-outputs": "y:FP32:1,2",
+            "smore-invocation": "i1",
+            "server-timing": "load;dur=20, run;dur=2",
+        }
         return Answer(status=200, headers=headers, body=self.OUT.tobytes())
 
     def test_go_as_bytes_in_declared_order_and_type(self) -> None:
@@ -189,7 +194,7 @@ class TestArrays:
         assert sent.content == np.array([1, 2], "<f4").tobytes() + np.array([3], "<i8").tobytes()
         assert sent.headers["Smore-Shape"] == "a=1,2;b=1"
         assert sent.query == (("deadline_ms", "50"),)
-        assert found.id == "i1"
+        assert (found.id, found.cold) == ("i1", True)
         np.testing.assert_array_equal(found.output["y"], self.OUT)
 
     def test_the_declaration_is_read_once_and_again_when_it_no_longer_fits(self) -> None:

@@ -2,6 +2,7 @@
 Who is charged for what went wrong on a GPU, with a pool of runners that are no processes and a queue that only listens.
 """
 
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -16,10 +17,11 @@ from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.queue import Queue
 from tests.support.pool_stage import FakeRunner, Stage
-from worker.batches import LATE_MARGIN_S, Batch, Executor, Member
+from worker.batches import LATE_MARGIN_S, Batch, Executor, Member, _measured
 from worker.device.device import Device
 from worker.pool.errors import LoadFailed, Unservable
-from worker.runner.runner_handle import RunnerFailed, RunnerTimeout
+from worker.pool.pool import Seat
+from worker.runner.runner_handle import Ran, RunnerFailed, RunnerTimeout
 from worker.training.run_gate import RunGate
 
 
@@ -174,3 +176,20 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
         assert (limits, stage.warm()) == ([], ["a"])
     else:
         assert limits[0] <= left_s + LATE_MARGIN_S and stage.warm() == []
+
+
+@pytest.mark.parametrize(
+    ("phases_ms", "run_ms"),
+    [
+        ({"import": 30.0, "first_run": 1.5}, 1.5),
+        ({"import": 30.0, "first_run": 400.0}, 102.5),
+        ({"host": 3.0}, 102.5),
+    ],
+)
+def test_a_canary_that_was_held_up_is_not_taken_for_the_run_time(phases_ms: dict[str, float], run_ms: float) -> None:
+    """The load has run the example too: the shorter of both counts."""
+    seat = cast(Seat, SimpleNamespace(instance=SimpleNamespace(phases=phases_ms)))
+    described = _measured(
+        b'{"inputs":null,"outputs":null,"memory_mib":1.0}', Ran(answers=[], results=[], run_s=0.1025), seat
+    )
+    assert json.loads(described)["run_ms"] == run_ms

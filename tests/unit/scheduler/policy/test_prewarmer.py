@@ -592,5 +592,11 @@ def test_no_room_evicted_and_more_at_once() -> None:
 
 def test_another_revision_is_another_matter() -> None:
     stage = Stage()
-    stage.at(T, function(0), report("a", T))
+    stage.at(T, function(0), replace(function(0), revision=2), replace(served(), revision=2), report("a", T))
     assert why(stage, T) == ColdStartReason.OTHER_REVISION
+
+
+def test_the_first_run_of_a_new_function_was_never_seen() -> None:
+    stage = Stage()
+    stage.at(T, function(0), report("a", T))
+    assert why(stage, T) == ColdStartReason.NEVER_SEEN

@@ -24,6 +24,7 @@ ARGUMENTS: Final = {
     "functions offload": "echo",
     "functions revisions": "echo",
     "functions rollback": "echo 1",
+    "functions scale": "echo --min-warm 1",
     "functions show": "echo",
     "functions warm": "echo",
     "gpus allow": "cpu0 4711",
@@ -60,7 +61,7 @@ ARGUMENTS: Final = {
 SILENT: Final = {
     *("init", "up", "down", "compare", "replay", "profile", "prewarm report", "data fetch", "metrics scrape-config"),
     *("profiles import", "profiles report", "predictor report", "predictor retrain", "predictor rollback"),
-    *("functions scale", "functions delete", "keys revoke", "secrets set", "secrets rm", "slo function", "slo job"),
+    *("functions delete", "keys revoke", "secrets set", "secrets rm", "slo function", "slo job"),
 }
 #: Commands that other tests start, for they need more than a gateway: files, or a platform of this machine.
 ELSEWHERE: Final = {"run", "deploy", "invoke", "logs", "jobs logs", "traces import", "doctor"}

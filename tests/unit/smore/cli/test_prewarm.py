@@ -65,13 +65,25 @@ class TestPrewarm:
         assert smore("prewarm", "--since", "long") != 0
         assert "'long' is no duration" in capsys.readouterr().err
 
-    def test_changes_only_what_is_named(self, serve: Serve) -> None:
+    def test_changes_only_what_is_named_and_says_what_is_in_force(
+        self, serve: Serve, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         platform = serve()
-        platform.answers["PATCH /v1/functions/f"] = (200, {"name": "f", "project": "default", "revision": 1})
+        scaling = {"min_warm": 0, "max_warm": 2, "keep_alive_s": -1, "prewarm": "off"}
+        platform.answers |= {
+            "PATCH /v1/functions/f": (200, {"name": "f", "project": "default", "revision": 1, "scaling": scaling}),
+            "POST /v1/functions/f/warm": (202, {"gpus": ["cpu0", "cpu1"]}),
+            "POST /v1/functions/f/offload": (202, {"gpus": ["cpu0"]}),
+        }
         assert smore("functions", "scale", "f", "--min-warm", "0", "--keep-alive", "-1", "--prewarm", "off") == 0
         assert smore("functions", "scale", "f", "--keep-alive", "10m") == 0
         assert [body for _, body in platform.asked] == [
             {"scaling": {"min_warm": 0, "keep_alive": -1.0, "prewarm": "off"}},
             {"scaling": {"keep_alive": "10m"}},
         ]
+        line = "f revision 1: min_warm 0, max_warm 2, keep_alive for ever, prewarm off\n"
+        assert capsys.readouterr().out == line * 2
+        assert smore("functions", "warm", "f") == 0 and smore("functions", "offload", "f", "--gpu", "cpu0") == 0
+        said = capsys.readouterr().out
+        assert said == "f: cpu0, cpu1 will load it\nf: cpu0 will unload it where it is idle\n"
         assert smore("functions", "scale", "f") != 0
