@@ -15,7 +15,6 @@ from typing import Any, Self, cast
 
 import orjson
 from celery import Celery
-from celery.platforms import SecurityWarning
 from kombu import Connection
 from kombu import Queue as CeleryQueue
 
@@ -71,7 +70,7 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
     if config.redis.url is None:
         raise ValueError("SMORE_REDIS__URL is not set")
     # Celery warns where it runs as root, because a pickled message is code. Here only JSON is accepted.
-    warnings.filterwarnings("ignore", category=SecurityWarning)
+    warnings.filterwarnings("ignore", message=r"\s*You're running the worker with superuser privileges")
     app = Celery(name, broker=celery_url(config.redis.url), set_as_current=False)
     app.amqp.Connection = _Connection
     transport = {

@@ -2,9 +2,10 @@
 
 import os
 import warnings
+from typing import Any
 
 import pytest
-from celery.platforms import check_privileges
+from celery import platforms
 
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.celery import make_app
@@ -15,4 +16,5 @@ def test_root_is_nothing_to_warn_of_where_messages_are_json(monkeypatch: pytest.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         app = make_app("test", Settings(redis=RedisSettings(url="redis://nowhere")), ["a"])
-        check_privileges(app.conf.accept_content)
+        check: Any = platforms
+        check.check_privileges(app.conf.accept_content)
