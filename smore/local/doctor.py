@@ -564,9 +564,9 @@ def _settings(place: Site) -> Iterator[Finding]:
     if strange:
         yield warning("settings", "; ".join(strange), "`smore settings` lists the names")
     else:
-        here = [one.variable for one in described() if one.variable in os.environ]
+        given = [one.variable for one in described() if one.variable in os.environ]
         yield ok(
-            "settings", f"{', '.join(here) or 'none'} from this shell's environment, the others as they are shipped"
+            "settings", f"{', '.join(given) or 'none'} from this shell's environment, the others as they are shipped"
         )
 
 
