@@ -42,7 +42,8 @@ def why(
     in_order: bool,
 ) -> tuple[Wait, str]:
     """
-    The first reason that stands against a job, and a sentence for its owner; ``jobs``: all, by id. Times in words are from ``at`` on.
+    The first reason that stands against a job, and a sentence for its owner; ``jobs``: all, by id. Times in words are from
+    ``at`` on.
     ``counted`` saves counting twice; it is good for one moment. ``in_order``: nobody passes whoever is first.
     """
     needs = job.needs
@@ -77,8 +78,8 @@ def why(
     if kept is not None and refused[JobRefusal.KEPT] and free + refused[JobRefusal.KEPT] >= needs.size > free:
         until = max(0.0, kept.at - at)
         return Wait.KEPT, (
-            f"{refused[JobRefusal.KEPT]} GPU instances are kept for {_name(job, jobs, kept.id)}, which is first and expected to start in"
-            f" {until:.0f} s; this job may take longer than that ({job.length.most_s:.0f} s in one case of ten)."
+            f"{refused[JobRefusal.KEPT]} GPU instances are kept for {_name(job, jobs, kept.id)}, which is first and expected"
+            f" to start in {until:.0f} s; this job may take longer than that ({job.length.most_s:.0f} s in one case of ten)."
         )
     if free < needs.size:
         return Wait.BUSY, f"It needs {_size(job)}: {_count(free)} free; {counts}."
