@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import psycopg
 import redis
-from psycopg.errors import UndefinedTable
 
 from smore.domain.access import Scope, read_token
 from smore.postgres import mirror
@@ -95,10 +94,11 @@ def _patiently(call: Callable[[], T], refused: type[Exception], until: float) ->
 
 
 def _version(connection: mirror.Connection) -> str | None:
-    try:
-        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    except UndefinedTable:
+    # A select from a table that is missing would be an ERROR line in Postgres' log.
+    there = connection.execute("SELECT to_regclass('alembic_version')").fetchone()
+    if there is None or there[0] is None:
         return None
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     return row[0] if row else None
 
 

@@ -190,6 +190,8 @@ class _PastRuns:
     runs: list["Execution"]
     decisions: dict[int, "PastDecision"]
     windows: dict[int, list["JobWindow"]]
+    #: Of trainings of its project: id → name.
+    names: dict[str, str]
 
 
 async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Explanation:
@@ -250,7 +252,9 @@ def _past_runs(gateway: Gateway, project: str, id_: str, record: InvocationRecor
             for run in runs
             if run.finished_at is not None
         }
-        return _PastRuns(past=past, runs=runs, decisions=reader.decisions(project, id_), windows=windows)
+        decisions = reader.decisions(project, id_)
+    names = gateway.store().jobs.names({job for run in runs for job in run.jobs or ()}, project)
+    return _PastRuns(past=past, runs=runs, decisions=decisions, windows=windows, names=names)
 
 
 def _complete(record: InvocationRecord, history: _PastRuns) -> bool:
@@ -371,6 +375,7 @@ def _attempts(facts: _Facts, history: _PastRuns, record: InvocationRecord | None
                 rows=run.rows,
                 co_runners=run.co_runners or [],
                 jobs=run.jobs or [],
+                job_names={job: history.names[job] for job in run.jobs or () if job in history.names},
                 phases_ms=schemas.Phases(
                     **phases, loading={name: seconds * 1e3 for name, seconds in (run.load_s or {}).items()}
                 ),

@@ -86,7 +86,10 @@ class Side(BaseModel):
 
 
 class Attempt(BaseModel):
-    """One attempt: its decision, where its time went, and what was predicted of it against what was measured."""
+    """
+    One attempt: its decision, where its time went, and what was predicted of it against what was measured. ``job_names``:
+    of those of its ``jobs`` that are of its project.
+    """
 
     attempt: int
     gpu: str
@@ -97,6 +100,7 @@ class Attempt(BaseModel):
     rows: int | None = None
     co_runners: list[str] = []
     jobs: list[str] = []
+    job_names: dict[str, str] = {}
     phases_ms: Phases
     predicted: Side | None = None
     measured: Side

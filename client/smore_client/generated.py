@@ -113,7 +113,8 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """
     One change. ``route``: method and path template; ``target``: what was changed; ``before`` and ``after``: the part
-    that changed, None = it did not exist.
+    that changed, None = it did not exist. ``key_name``, and of a job ``target_name``: their names now, None = no such
+    name, or another project's.
     """
 
     id: int
@@ -125,6 +126,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
     request_id: str = ""
+    key_name: str | None = None
+    target_name: str | None = None
 
 
 class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -369,7 +372,10 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt: its decision, where its time went, and what was predicted of it against what was measured."""
+    """
+    One attempt: its decision, where its time went, and what was predicted of it against what was measured.
+    ``job_names``: of those of its ``jobs`` that are of its project.
+    """
 
     attempt: int
     gpu: str = ""
@@ -380,6 +386,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None = None
     co_runners: list[str] = []
     jobs: list[str] = []
+    job_names: dict[str, str] = {}
     phases_ms: Phases = msgspec.field(default_factory=Phases)
     predicted: Side | None = None
     measured: Side = msgspec.field(default_factory=Side)

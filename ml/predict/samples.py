@@ -194,26 +194,32 @@ def _stack(rows: list[Floats], width: int) -> Floats:
 
 def noise_rmsle(measured: Samples) -> float:
     """
-    RMSLE of a predictor that knows the true degradation of each pair: the deviation of repeated measurements in log
-    space.
+    RMSLE to be expected of a predictor that knows the true degradation of each pair: the deviation of repeated
+    measurements in log space, pooled over :func:`repeats`. NaN without repeats.
+    """
+    squares, freedom = repeats(measured).sum(axis=0)
+    return float(np.sqrt(squares / freedom)) if freedom else float("nan")
 
-    Pooled over pairs that were measured more than once; each pair loses one degree of freedom to its mean. NaN without
-    repeats.
+
+def repeats(measured: Samples) -> Floats:
+    """
+    Of each pair that was measured more than once [n, 2]: the squared deviations from its mean in log space, and their
+    degrees of freedom (measurements, less one for the mean).
     """
     logs = np.log1p(np.maximum(measured.target, 0.0))
-    squares, freedom = 0.0, 0
+    parts = []
     # In the function-on-function direction a pair number covers both directions, which the victim's features
     # distinguish. The two sides of a function beside itself were measured at once and are no repeat.
     keys = [(int(p), v.tobytes()) for p, v in zip(measured.pair, measured.victim, strict=True)]
     once = {
         key for key, v, a in zip(keys, measured.victim, measured.aggressor, strict=True) if not np.array_equal(v, a)
     }
-    for key in once:
+    # In a fixed order: whoever draws from them draws the same again.
+    for key in sorted(once):
         values = logs[[k == key for k in keys]]
         if len(values) > 1:
-            squares += float(((values - values.mean()) ** 2).sum())
-            freedom += len(values) - 1
-    return float(np.sqrt(squares / freedom)) if freedom else float("nan")
+            parts.append(np.array([((values - values.mean()) ** 2).sum(), len(values) - 1]))
+    return _stack(parts, 2)
 
 
 def place_name(place: DeviceMode) -> str:

@@ -18,10 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from research.compare import comparison, report, section, trainings, trainings_page
-from research.compare.claims import JudgedClaim
+from research.compare import comparison, report, section, terminal, trainings, trainings_page
 from research.compare.comparison import Plan, Progress, quiet
-from research.compare.measures import MEASURES, undefined_policies, why_undefined
+from research.compare.measures import interval_of
 from scheduler.simulation import fit, metrics, policies, traces
 from scheduler.simulation.jobs.world import job_presets, load_job_preset
 from scheduler.simulation.metrics import FIGURE_14
@@ -85,7 +84,10 @@ def parser() -> argparse.ArgumentParser:
             type=_assignments,
             default={},
             metavar="NAME=VALUE,…",
-            help="fields of the preset's trace to change; kind=csv,path=mine.csv replaces it by a file of your own",
+            help=(
+                "fields of the preset's trace to change; kind=csv,path=mine.csv replaces it by a file of your own, with"
+                " the preset's functions (docs/research/simulation.md lists them, and so does the error for another one)"
+            ),
         )
 
     def changed(command: argparse.ArgumentParser) -> None:
@@ -358,7 +360,7 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     compared = comparison.comparison(plan, rows)
     intervals, judged = compared.intervals(), compared.judged()
     if not options.json:
-        _show(plan, compared, intervals)
+        terminal.show(plan, compared, intervals)
     if options.out is not None:
         section.write(options.out, plan, compared, rows, command=_command(argv), revision=report.revision())
         page = _write_page(options.out, [options.out], measured)
@@ -371,7 +373,7 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     figures = {name: value.mean for name, value in intervals.items()}
     for key, by in compared.configurations.items() if len(compared.configurations) > 1 else ():
         figures |= {
-            f"{metric}.{policy}.{key}": metrics.interval(list(by[policy][metric])).mean
+            f"{metric}.{policy}.{key}": interval_of(metric, by[policy][metric]).mean
             for policy in chosen
             for metric in _EACH
         }
@@ -390,6 +392,7 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
                 + (f"; {claimed.remark}" if claimed.remark else "")
                 for claimed in judged
             },
+            "same": compared.same(),
             "seeds": options.seeds,
             "worlds": plan.worlds,
             "revision": report.revision(),
@@ -401,78 +404,6 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
 
 #: Metrics of each configuration in the JSON line, as ``<metric>.<policy>.<configuration>``.
 _EACH = (*FIGURE_14, "dsr_admitted", "train_loss", "loaded")
-#: Metrics of each configuration in the table.
-_SHOWN_EACH = ("dsr", "dsr_admitted", "train_loss")
-
-
-def _show(plan: Plan, compared: comparison.Comparison, intervals: Mapping[str, metrics.Interval]) -> None:
-    undefined = compared.undefined()
-    seeds = len(plan.seeds)
-    print(
-        f"{plan.preset}: {seeds} seeds, {len(compared.configurations)} configurations; percent, +- half a 95 %"
-        " interval over seeds; -: undefined"
-    )
-    wide = max(16, *(len(policy) + 2 for policy in compared.policies))
-    print(f"{'':{wide}}" + "".join(f"{name:>15}" for name in MEASURES))
-    for policy in compared.policies:
-        cells = []
-        for name in MEASURES:
-            value = intervals[f"{name}.{policy}"]
-            half = (value.high - value.low) / 2
-            cells.append(_percent(value.mean, 8, 2) + (f" ±{100 * half:5.2f}" if math.isfinite(half) else " " * 7))
-        print(f"{policy:{wide}}" + "".join(cells))
-    for name, measure in MEASURES.items():
-        words = undefined_policies(name, {policy: undefined[f"{name}.{policy}"] for policy in compared.policies}, seeds)
-        if words:
-            print(f"  {measure.heading} is undefined: {words}")
-    if len(compared.configurations) > 1:
-        for name in _SHOWN_EACH:
-            column = max((8, *(len(key) + 2 for key in compared.configurations)))
-            print(f"{name:{wide}}" + "".join(f"{key:>{column}}" for key in compared.configurations))
-            for policy in compared.policies:
-                means = [metrics.interval(list(by[policy][name])).mean for by in compared.configurations.values()]
-                print(f"{policy:{wide}}" + "".join(_percent(mean, column, 2) for mean in means))
-    print(f"{'instances loaded':{wide}}{'at start':>10}{'mean':>10}   on a GPU instance")
-    for policy in compared.policies:
-        counts = [intervals[f"{name}.{policy}"].mean for name in ("loaded_at_start", "loaded")]
-        print(f"{policy:{wide}}" + "".join(f"{count:10.2f}" for count in counts))
-    if compared.bound:
-        print(f"{'offline bound':{wide}}{100 * intervals[f'dsr.{comparison.BOUND}'].mean:8.2f}")
-    judged = compared.judged()
-    if judged:
-        print(f"{compared.policies[0]} compared with each other policy: points better, paired by seed, 95 % interval:")
-    for claimed in judged:
-        worlds = (
-            f"; sign holds in {100 * claimed.worlds:.0f} % of {plan.worlds} worlds, {100 * claimed.calm:+.2f} without"
-            " interference"
-            if plan.worlds
-            else ""
-        )
-        numbers = _advantage(claimed, undefined[f"advantage.{claimed.claim.name}"], seeds)
-        print(f"  {claimed.verdict:15} {claimed.claim}: {numbers}{worlds}")
-    functions = [
-        name.removeprefix("admission.")
-        for name in next(iter(compared.values.values()))
-        if name.startswith("admission.")
-    ]
-    narrow = max((8, *(len(name) + 2 for name in functions)))
-    print(f"{'admission by':{wide}}" + "".join(f"{name:>{narrow}}" for name in functions))
-    for policy in compared.policies:
-        shares = (intervals[f"admission.{name}.{policy}"].mean for name in functions)
-        print(f"{policy:{wide}}" + "".join(_percent(share, narrow, 1) for share in shares))
-
-
-def _percent(share: float, width: int, digits: int) -> str:
-    return f"{'-':>{width}}" if math.isnan(share) else f"{100 * share:{width}.{digits}f}"
-
-
-def _advantage(claimed: JudgedClaim, undefined: int, seeds: int) -> str:
-    """The paired difference in points with its interval; why there is none, if it is undefined."""
-    advantage = claimed.advantage
-    if math.isnan(advantage.mean):
-        return f"undefined, {why_undefined(claimed.claim.metric, undefined, seeds)}"
-    bounds = f"{100 * advantage.low:+.2f}, {100 * advantage.high:+.2f}" if seeds > 1 else "one seed"
-    return f"{100 * advantage.mean:+.2f} [{bounds}]"
 
 
 def _write_trainings(
@@ -517,7 +448,7 @@ def _compare_trainings(options: argparse.Namespace, argv: Sequence[str]) -> None
     by_policy = trainings.values(plan, options.workers, Progress("seeds", "jobs"))
     compared = trainings.intervals(plan, by_policy)
     if not options.json:
-        trainings.show(plan, compared)
+        trainings.show(plan, by_policy, compared)
     if options.out is not None:
         page = _write_trainings(options.out, plan, by_policy, compared, _command(argv))
         if not options.json:
@@ -526,7 +457,7 @@ def _compare_trainings(options: argparse.Namespace, argv: Sequence[str]) -> None
             _open(page)
     if sys.stdout.isatty() and not options.json:
         return  # all of it was shown
-    document = trainings.document(plan, compared)
+    document = trainings.document(plan, by_policy, compared)
     _last(argv, document | {"revision": report.revision(), "seconds": time.monotonic() - began})
 
 

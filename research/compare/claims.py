@@ -25,6 +25,11 @@ TITLES: Final[Mapping[str, str]] = {
 }
 #: Smaller differences are rounding errors.
 TIE: Final = 1e-9
+#: How verdicts are reached, for whoever reads them.
+RULE: Final = (
+    f"“No worse” holds if the deficit is at most {100 * TOLERANCE:g} point with 95 % confidence, “lower” if the whole"
+    " interval is on that side. Either did not hold if the whole interval is on the other side; else it cannot be said."
+)
 
 
 class ClaimVerdict(StrEnum):
@@ -85,6 +90,11 @@ class JudgedClaim:
     verdict: ClaimVerdict
     worlds: float
     calm: float
+
+    @property
+    def equal(self) -> bool:
+        """Whether the two policies have the same figure in every one of several seeds."""
+        return self.advantage.low == self.advantage.high == 0.0
 
     @property
     def holds(self) -> float:

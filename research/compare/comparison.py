@@ -25,6 +25,7 @@ import numpy as np
 from research.compare import claims
 from research.compare.bound import small, upper_bound
 from research.compare.claims import JudgedClaim
+from research.compare.measures import interval_of
 from scheduler.simulation import metrics, policies, traces
 from scheduler.simulation.metrics import FIGURE_14, Interval
 from scheduler.simulation.predictor import Belief, table
@@ -37,6 +38,11 @@ from smore.traces import public
 SPREAD: Final = (0.7, 1.3)
 #: The world without interference.
 CALM: Final = -1
+#: What seeds are where the trace is a file.
+ONE_TRACE: Final = (
+    "Its arrivals are the same in every seed. Seeds change run times, reports, the predictor's errors, the policies' own"
+    " chance and the deadlines that the file does not give: intervals cover these, and not what other arrivals would do."
+)
 #: Name of the upper bound in the results of small cases (bound.py); it is not a policy.
 BOUND: Final = "upper-bound"
 
@@ -81,6 +87,22 @@ class Plan:
         names = varied(next(iter(load(self.preset, interference_model=self.truth).worlds.values())))
         factors = np.random.default_rng([world, 6]).uniform(*SPREAD, len(names))
         return {name: float(factor) * self.factors.get(name, 1.0) for name, factor in zip(names, factors, strict=True)}
+
+    def trace_in_words(self) -> str:
+        """What is run in place of the preset's own trace, and what its seeds are then; '' where that is run."""
+        if not self.trace:
+            return ""
+        preset = self.load()
+        world, document = next(iter(preset.worlds.values())), traces.changed(preset.trace, self.trace)
+        trace = traces.of(document, world, self.seeds[0], data=self.data)
+        counts = np.bincount(trace.function, minlength=len(trace.functions))
+        by_function = ", ".join(
+            f"{name} {count:,}" for name, count in zip(trace.functions, counts, strict=True) if count
+        )
+        words = f"{trace.name}, {len(trace):,} invocations in {trace.duration_s:g} s ({by_function})"
+        if document.get("kind") in traces.WHOLE:
+            return f"The trace that was run: {words}. {ONE_TRACE}"
+        return f"The trace that was run, in seed {self.seeds[0]}: {words}."
 
     def cells(self) -> list["Cell"]:
         configurations = list(self.load().worlds)
@@ -195,12 +217,12 @@ class Comparison:
         one, paired by seed.
         """
         intervals = {
-            f"{metric}.{policy}": metrics.interval(list(values))
+            f"{metric}.{policy}": interval_of(metric, values)
             for policy, by in self.values.items()
             for metric, values in by.items()
         }
         if self.bound:
-            intervals[f"dsr.{BOUND}"] = metrics.interval(self.bound)
+            intervals[f"dsr.{BOUND}"] = interval_of("dsr", self.bound)
         for claim in claims.claims(self.policies):
             ours, theirs = (self.values[policy][claim.metric] for policy in (claim.first, claim.other))
             intervals[f"advantage.{claim.name}"] = metrics.advantage(claim.metric, ours, theirs)
@@ -219,6 +241,10 @@ class Comparison:
                 [one - other for one, other in zip(ours, theirs, strict=True)]
             )
         return counts
+
+    def same(self) -> list[list[str]]:
+        """Policies that have the same figures in every seed and configuration, to the last digit; groups of several."""
+        return alike({policy: [by[policy] for by in self.configurations.values()] for policy in self.policies})
 
     def judged(self) -> list[JudgedClaim]:
         """Every claim of figure 14."""
@@ -265,6 +291,21 @@ def comparison(plan: Plan, by_cell: Mapping[Cell, Row]) -> Comparison:
         worlds=[advantages(world) for world in range(1, plan.worlds + 1)],
         calm=advantages(CALM) if plan.worlds else {},
     )
+
+
+def alike(by_policy: Mapping[str, object]) -> list[list[str]]:
+    """The policies whose figures are equal, a list for each group of several."""
+    groups: dict[str, list[str]] = {}
+    for policy, figures in by_policy.items():
+        # As text, in which an undefined figure is equal to another one.
+        groups.setdefault(repr(figures), []).append(policy)
+    return [policies for policies in groups.values() if len(policies) > 1]
+
+
+def alike_in_words(groups: Sequence[Sequence[str]]) -> str:
+    """A sentence, '' where all policies differ."""
+    named = "; ".join(", ".join(policies) for policies in groups)
+    return f"The same decisions in every seed (all figures are equal to the last digit): {named}." if named else ""
 
 
 def count_undefined(values: Sequence[float]) -> int:

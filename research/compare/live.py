@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 
 from research.compare.agreement import Agreement, agreement
 from research.compare.comparison import quiet
+from research.compare.measures import interval_of
 from scheduler.policy.degradation import Table
 from scheduler.simulation import metrics, policies, traces
 from scheduler.simulation.archive import archive
 from scheduler.simulation.interference import InterferenceModel, Use
-from scheduler.simulation.metrics import Interval, interval
+from scheduler.simulation.metrics import Interval
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import GPU_COLUMNS, SUCCEEDED, Result
 from scheduler.simulation.simulator import simulate
@@ -198,8 +199,12 @@ class LiveComparison:
     loads: Mapping[str, Sequence[float]]
 
     def intervals(self, side: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Interval]:
-        """``<metric>.<policy>``: Student intervals over repeats."""
-        return {f"{metric}.{policy}": interval(values) for policy, by in side.items() for metric, values in by.items()}
+        """``<metric>.<policy>``: Student intervals over repeats, cut off at what the figure can be."""
+        return {
+            f"{metric}.{policy}": interval_of(metric, values)
+            for policy, by in side.items()
+            for metric, values in by.items()
+        }
 
     def agreements(self) -> list[Agreement]:
         def of(side: Mapping[str, Mapping[str, Sequence[float]]], metric: str) -> dict[str, Sequence[float]]:

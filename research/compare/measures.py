@@ -1,8 +1,11 @@
 """The measures of a comparison: how a table calls each, what it is, and where it has no value."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from scheduler.simulation.metrics import Interval, interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,26 @@ MEASURES: Final[Mapping[str, Measure]] = {
         undefined="there is no GPU instance",
     ),
 }
+
+
+#: Figures that are shares; gui is a difference of two.
+_SHARES: Final = frozenset(
+    {"dsr", "dsr_admitted", "dsr_accepted", "admission", "expired", "rejected", "failed", "refused"}
+    | {"train_loss", "cold", "waste", "utilisation", "function_utilisation"}
+)
+#: The least value of figures that can be negative: a degradation of -1 is a run that takes no time.
+_LEAST: Final[Mapping[str, float]] = {"gui": -1.0, "gui_relative": -1.0, "sld": -1.0, "sld_p99": -1.0}
+
+
+def interval_of(metric: str, values: Sequence[float]) -> Interval:
+    """The mean of a figure over seeds, with its 95 % interval (Student), cut off at what the figure can be."""
+    name = metric.partition(".")[0]
+    most = 1.0 if name in _SHARES or name == "gui" else math.inf
+    return interval(values).within(_LEAST.get(name, 0.0), most)
+
+
+#: What is said of intervals wherever they stand.
+CUT_OFF: Final = "Intervals are Student's over seeds, cut off at what a figure can be (0 to 100 % of a share)."
 
 
 def why_undefined(metric: str, count: int, seeds: int) -> str:

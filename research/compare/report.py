@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from research import page
-from research.compare.claims import ClaimVerdict, JudgedClaim
-from research.compare.measures import MEASURES, Measure, undefined_policies, why_undefined
+from research.compare.claims import RULE, ClaimVerdict, JudgedClaim
+from research.compare.comparison import alike_in_words
+from research.compare.measures import CUT_OFF, MEASURES, Measure, undefined_policies, why_undefined
 from research.compare.section import Measured, Section, seeds_in_words
 from research.page import Column
 from scheduler.simulation.metrics import Interval
@@ -121,8 +122,8 @@ def _measures() -> str:
         for measure in MEASURES.values()
     ]
     note = (
-        "A figure is undefined (–) if in one of the seeds there is nothing to divide by. “±” is half a 95 % interval"
-        " over seeds (Student)."
+        "A figure is undefined (–) if in one of the seeds there is nothing to divide by. Below a mean stands its 95 %"
+        f" interval. {CUT_OFF} Differences in points are means of the differences of each seed, and are not cut off."
     )
     return (
         f'<section id="measures"><h2>Measures</h2>{page.table("", columns, rows)}<p class="soft">{note}</p></section>'
@@ -137,7 +138,7 @@ def _section(section: Section, pictures: "Sequence[Picture]", tables: Sequence[s
             f'<section id="{escape(section.preset)}"><h2>{escape(section.preset)}<span class="kind'
             ' simulated">simulated</span></h2>'
         ),
-        f"<p>{escape(document['about'])}</p><p class='soft'>{escape(section.caption())}</p>",
+        f"{_about(section)}<p class='soft'>{escape(section.caption())}</p>",
         f"<p class='soft'>As CSV: {files}</p>" if files else "",
         _claims(section) if section.judged else "",
         _table(section),
@@ -150,6 +151,17 @@ def _section(section: Section, pictures: "Sequence[Picture]", tables: Sequence[s
     return "".join(parts)
 
 
+def _about(section: Section) -> str:
+    """What was run: the preset's description, or the trace that took the place of its own."""
+    about = escape(section.document["about"])
+    if not section.trace_run:
+        return f"<p>{about}</p>"
+    return (
+        f"<p>{escape(section.trace_run)}</p><p class='soft'>The preset's description, of its own trace, which was not"
+        f" run: {about}</p>"
+    )
+
+
 def _claims(section: Section) -> str:
     worlds = int(section.document["worlds"])
     columns = [
@@ -158,10 +170,7 @@ def _claims(section: Section) -> str:
         Column(heading="verdict", number=False),
         Column(heading="points better"),
     ]
-    note = (
-        "Judged on differences paired by seed. “No worse” holds if the deficit is at most one point with 95 %"
-        " confidence, “lower” if the whole interval is on that side. If the interval allows either, it cannot be said."
-    )
+    note = f"Judged on differences paired by seed. {RULE}"
     if worlds:
         columns += [Column(heading=f"sign holds in {worlds} worlds"), Column(heading="without interference")]
         note += (
@@ -191,6 +200,8 @@ def _advantage(section: Section, judged: JudgedClaim) -> str:
     if math.isnan(advantage.mean):
         count = section.undefined(f"advantage.{judged.claim.name}")
         return f"undefined<small>{why_undefined(judged.claim.metric, count, seeds)}</small>"
+    if judged.equal:
+        return "0<small>equal in every seed</small>"
     if math.isnan(advantage.low):
         return f"{100 * advantage.mean:+.2f}<small>one seed</small>"
     return f"{100 * advantage.mean:+.2f}<small>{100 * advantage.low:+.2f} to {100 * advantage.high:+.2f}</small>"
@@ -201,11 +212,11 @@ def _number(share: float, form: str, unit: str = "") -> str:
 
 
 def cell(value: Interval) -> str:
-    """Per cent, with half its interval; – if it is undefined."""
+    """Per cent, with its interval; – if it is undefined."""
     if math.isnan(value.mean):
         return "–"
-    half = f"<small>± {100 * (value.high - value.low) / 2:.2f}</small>" if math.isfinite(value.low) else ""
-    return f"{100 * value.mean:.2f}{half}"
+    between = f"<small>{100 * value.low:.2f} to {100 * value.high:.2f}</small>" if math.isfinite(value.low) else ""
+    return f"{100 * value.mean:.2f}{between}"
 
 
 def _table(section: Section) -> str:
@@ -217,7 +228,13 @@ def _table(section: Section) -> str:
         rest = ["–"] * (len(MEASURES) - 1)
         bound = [["offline upper bound", cell(section.interval("dsr.upper-bound")), *rest]]
     table_ = table(heading, section.policies, columns(MEASURES), section.interval, bound)
-    return table_ + _undefined(section, MEASURES) + "<p class='soft'><a href='#measures'>What each measure is</a></p>"
+    same = f"<p>{escape(words)}</p>" if (words := alike_in_words(section.same)) else ""
+    return (
+        table_
+        + same
+        + _undefined(section, MEASURES)
+        + "<p class='soft'><a href='#measures'>What each measure is</a></p>"
+    )
 
 
 def _undefined(section: Section, metrics: Iterable[str]) -> str:

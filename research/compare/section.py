@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from research.compare.claims import Claim, ClaimVerdict, JudgedClaim
 from research.compare.comparison import Cell, Comparison, Plan, Row, count_undefined, raw_name, write_rows
+from research.compare.measures import interval_of
 from scheduler.simulation import traces
-from scheduler.simulation.metrics import Interval, interval
+from scheduler.simulation.metrics import Interval
 from scheduler.simulation.result import Result
 from scheduler.simulation.world import PRESETS, Preset, World, load
 from smore.domain.errors import InvalidSpec
@@ -52,7 +53,7 @@ def write(
     undefined = {"": comparison.undefined()}
     for name, by in comparison.configurations.items() if len(comparison.configurations) > 1 else ():
         intervals[name] = {
-            f"{metric}.{policy}": interval(list(values))
+            f"{metric}.{policy}": interval_of(metric, values)
             for policy, metrics in by.items()
             for metric, values in metrics.items()
         }
@@ -75,6 +76,8 @@ def write(
         "sharing_mode": world.interference_model.sharing_mode,
         "truth": world.interference_model.name,
         "trace": traces.changed(preset.trace, plan.trace),
+        "trace_run": plan.trace_in_words(),
+        "same": comparison.same(),
         "predictor": dict(preset.predictor) | dict(plan.predictor),
         "factors": dict(plan.factors),
         "interference": plan.interference,
@@ -164,6 +167,16 @@ class Section:
             )
             for entry in self.document["claims"]
         ]
+
+    @property
+    def trace_run(self) -> str:
+        """What was run in place of the preset's own trace, '' = that was run."""
+        return str(self.document.get("trace_run", ""))
+
+    @property
+    def same(self) -> list[list[str]]:
+        """Groups of policies that do not differ in any figure of any seed."""
+        return list(self.document.get("same", []))
 
     @property
     def bound(self) -> float | None:

@@ -9,6 +9,7 @@ and ``worst_ratio.<a>.<b>`` the largest of these. Each stands in the figures wit
 """
 
 import csv
+import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from research.compare.claims import TIE, ClaimVerdict
+from research.compare.comparison import alike, alike_in_words
 from scheduler.policy.jobs.knobs import job_setting
 from scheduler.policy.setting import parse
-from scheduler.simulation.jobs.metrics import MEANINGS, MORE, figures
+from scheduler.simulation.jobs.metrics import MEANINGS, MORE, SHARES, figures
 from scheduler.simulation.jobs.simulator import simulate_jobs
 from scheduler.simulation.jobs.traces import jobs
 from scheduler.simulation.jobs.world import load_job_preset
@@ -31,6 +33,17 @@ from scheduler.simulation.world import bad
 REDUCED: Final = ("jct", "wait")
 #: Columns of the table.
 SHOWN: Final = ("jct", "jct_median", "jct_p99", "wait", "makespan", "slowdown_max", "gpu_share", "preemptions")
+#: How verdicts are reached, and why hours and per cent may seem to disagree, for whoever reads them.
+RULE: Final = (
+    f"“{ClaimVerdict.HELD}”: the whole 95 % interval of the paired difference is above 0; “{ClaimVerdict.FAILED}”: all of it"
+    f" is below; else “{ClaimVerdict.UNKNOWN}”."
+)
+PER_CENT: Final = (
+    "Per cent are the mean over seeds of each seed's own reduction; the hours divided by a mean completion give another"
+    " number, in which seeds with long completions count more, and which can have the other sign."
+)
+#: Width of a column in the terminal.
+_CELL: Final = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +51,7 @@ class JobPlan:
     """
     ``lengths``: deviation of the logarithm of what owners say; ``noise``: of what is predicted of pairs; ``truths``: the
     interference models, under each of which all runs are made; ``trace``: fields of the preset's trace that are changed.
+    ``shared``: whether owners allow others beside their jobs.
     """
 
     preset: str
@@ -48,6 +62,7 @@ class JobPlan:
     noise: float
     trace: Mapping[str, object]
     among: tuple[Path, ...]
+    shared: bool
 
 
 #: Setting → metric → one value for each truth and seed, the seeds of the first truth first.
@@ -88,6 +103,7 @@ def plan(
         noise=noise,
         trace=trace,
         among=tuple(among),
+        shared=loaded.world.share > 0,
     )
 
 
@@ -129,14 +145,19 @@ def _each(plan: JobPlan, workers: int) -> Iterator[tuple[int, dict[str, dict[str
 def intervals(plan: JobPlan, by: Values) -> dict[str, Interval]:
     """
     Means by setting, advantages of the first over the others, and reductions between every two. A seed counts once: what
-    it gives under several truths is averaged first, because these runs share their jobs.
+    it gives under several truths is averaged first, because these runs share their jobs. Intervals are cut off at what a
+    figure can be.
     """
 
     def over_seeds(series: Sequence[float]) -> Interval:
         truths = len(plan.truths)
         return interval([sum(series[seed :: plan.seeds]) / truths for seed in range(plan.seeds)])
 
-    found = {f"{name}.{policy}": over_seeds(series) for policy, of in by.items() for name, series in of.items()}
+    found = {
+        f"{name}.{policy}": over_seeds(series).within(0.0, 1.0 if name in SHARES else math.inf)
+        for policy, of in by.items()
+        for name, series in of.items()
+    }
     first, *others = plan.policies
     for other in others:
         for name, series in by[other].items():
@@ -151,7 +172,7 @@ def intervals(plan: JobPlan, by: Values) -> dict[str, Interval]:
                         1.0 - mine / other if other > 0 else 0.0
                         for mine, other in zip(by[ours][name], by[theirs][name], strict=True)
                     ]
-                    found[f"reduction.{name}.{ours}.{theirs}"] = over_seeds(parts)
+                    found[f"reduction.{name}.{ours}.{theirs}"] = over_seeds(parts).within(-math.inf, 1.0)
     return found | _ratios(plan, by)
 
 
@@ -173,7 +194,8 @@ def _ratios(plan: JobPlan, by: Values) -> dict[str, Interval]:
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     """Of two means, with the interval of its linear form: deviations of a seed are of both together."""
     ratio, mean = sum(ours) / sum(theirs), sum(theirs) / len(theirs)
-    return interval([ratio + (mine - ratio * other) / mean for mine, other in zip(ours, theirs, strict=True)])
+    linear = [ratio + (mine - ratio * other) / mean for mine, other in zip(ours, theirs, strict=True)]
+    return interval(linear).within(0.0, math.inf)
 
 
 def judged(plan: JobPlan, found: Mapping[str, Interval]) -> dict[str, tuple[str, ClaimVerdict]]:
@@ -191,7 +213,18 @@ def judged(plan: JobPlan, found: Mapping[str, Interval]) -> dict[str, tuple[str,
     return claims
 
 
-def document(plan: JobPlan, found: Mapping[str, Interval]) -> dict[str, Any]:
+def same_in_words(plan: JobPlan, by: Values) -> str:
+    """Which settings do not differ in any figure of any seed, and where nobody shares that this is so; '' = neither."""
+    parts = [alike_in_words(alike(by))]
+    if not plan.shared:
+        parts.append(
+            "Nobody shares in this preset: no owner allows another job beside his own (share 0), so what settings do about"
+            " sharing changes nothing. jobs-small-shared is the smallest preset in which jobs share."
+        )
+    return " ".join(filter(None, parts))
+
+
+def document(plan: JobPlan, by: Values, found: Mapping[str, Interval]) -> dict[str, Any]:
     """What the JSON line says."""
     named: dict[str, float] = {}
     for name, one in found.items():
@@ -205,30 +238,41 @@ def document(plan: JobPlan, found: Mapping[str, Interval]) -> dict[str, Any]:
         "figures": named,
         "intervals": {name: {"low": one.low, "high": one.high} for name, one in found.items()},
         "claims": {name: f"{words}: {verdict}" for name, (words, verdict) in claims.items()},
+        "same": alike(by),
         "seeds": plan.seeds,
         "truths": list(plan.truths),
         "device": "simulated",
     }
 
 
-def show(plan: JobPlan, found: Mapping[str, Interval]) -> None:
+def show(plan: JobPlan, by: Values, found: Mapping[str, Interval]) -> None:
     """The table and the claims, for people."""
-    print(f"{plan.preset} ({', '.join(plan.truths)}): {plan.seeds} seeds, +- half a 95 % interval over seeds")
+    print(
+        f"{plan.preset} ({', '.join(plan.truths)}): {plan.seeds} seeds; mean [95 % interval over seeds, cut off at 0]"
+    )
     for name in SHOWN:
         print(f"  {name:13} {MEANINGS[name]}")
     wide = max(14, *(len(policy) + 2 for policy in plan.policies))
-    print(f"{'':{wide}}" + "".join(f"{name:>17}" for name in SHOWN))
+    print(f"{'':{wide}}" + "".join(f"{name:>{_CELL}}" for name in SHOWN))
     for policy in plan.policies:
         print(f"{policy:{wide}}" + "".join(_cell(found[f"{name}.{policy}"]) for name in SHOWN))
+    if words := same_in_words(plan, by):
+        print(f"  {words}")
     if len(plan.policies) > 1:
         print(f"{plan.policies[0]} against the others, hours of mean completion, paired by seed:")
     for name, (words, verdict) in judged(plan, found).items():
         one = found[f"advantage.{name}"]
+        if one.low == one.high == 0.0:
+            print(f"  {verdict:15} {words}: equal in every seed")
+            continue
         part = found[f"reduction.jct.{plan.policies[0]}.{name.removeprefix('jct.')}"]
         print(
             f"  {verdict:15} {words}: {one.mean:+.2f} [{one.low:+.2f}, {one.high:+.2f}], {100 * part.mean:.0f} %"
             f" [{100 * part.low:.0f}, {100 * part.high:.0f}]"
         )
+    if len(plan.policies) > 1:
+        print(f"  {RULE}")
+        print(f"  {PER_CENT}")
     if len(plan.truths) > 1:
         _show_ratios(plan, found)
 
@@ -244,8 +288,8 @@ def _show_ratios(plan: JobPlan, found: Mapping[str, Interval]) -> None:
 
 
 def _cell(one: Interval) -> str:
-    half = (one.high - one.low) / 2
-    return f"{one.mean:10.2f}" + (f" ±{half:5.2f}" if half == half else " " * 7)
+    bounds = f" [{one.low:.2f}, {one.high:.2f}]" if math.isfinite(one.low) else ""
+    return f"{f'{one.mean:.2f}{bounds}':>{_CELL}}"
 
 
 def write_rows(plan: JobPlan, by: Values, folder: Path) -> Path:

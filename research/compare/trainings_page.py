@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from research import page
 from research.compare import trainings
-from research.compare.claims import ClaimVerdict
 from research.compare.report import BADGE, PAGE, figure, save
 from research.compare.trainings import JobPlan, Values
 from research.page import Column
@@ -60,6 +59,7 @@ def write(
         f'<section id="{escape(plan.preset)}"><h2>{escape(plan.preset)}</h2><p>{escape(about)}</p>',
         f"<ul class='soft'>{''.join(f'<li>{name}: {value}</li>' for name, value in facts)}</ul>",
         _claims(plan, compared),
+        f"<p>{escape(words)}</p>" if (words := trainings.same_in_words(plan, by)) else "",
         _figures("Times, hours", TIMES, plan, compared),
         _figures("Other figures", [name for name in MEANINGS if name not in TIMES], plan, compared),
         "<p class='soft'><a href='#measures'>What each measure is</a></p>",
@@ -91,18 +91,19 @@ def _claims(plan: JobPlan, compared: Mapping[str, Interval]) -> str:
     for name, (claim, verdict) in trainings.judged(plan, compared).items():
         part = compared[f"reduction.jct.{first}.{name.removeprefix('jct.')}"]
         badge = f"<span class='badge {BADGE[verdict]}'>{verdict.value}</span>"
-        rows.append([escape(claim), badge, _between(compared[f"advantage.{name}"]), _between(part, 100.0)])
-    note = (
-        f"“{ClaimVerdict.HELD}”: the whole 95 % interval of the paired difference is above 0; “{ClaimVerdict.FAILED}”: all"
-        f" of it is below; else “{ClaimVerdict.UNKNOWN}”."
-    )
+        less = compared[f"advantage.{name}"]
+        if less.low == less.high == 0.0:
+            rows.append([escape(claim), badge, "0<small>equal in every seed</small>", "0"])
+        else:
+            rows.append([escape(claim), badge, _between(less), _between(part, 100.0)])
+    note = f"{trainings.RULE} {trainings.PER_CENT}"
     return page.table("Claims", columns, rows) + f"<p class='soft'>{note}</p>" if rows else ""
 
 
 def _figures(heading: str, names: Sequence[str], plan: JobPlan, compared: Mapping[str, Interval]) -> str:
     columns = [Column(heading="setting", number=False)]
     columns += [Column(heading=HEADINGS[name], meaning=MEANINGS[name]) for name in names]
-    rows = [[escape(policy), *(_half(compared[f"{name}.{policy}"]) for name in names)] for policy in plan.policies]
+    rows = [[escape(policy), *(_cell(compared[f"{name}.{policy}"]) for name in names)] for policy in plan.policies]
     return page.table(heading, columns, rows)
 
 
@@ -115,7 +116,7 @@ def _reductions(plan: JobPlan, compared: Mapping[str, Interval]) -> str:
     for ours in plan.policies:
         named = (f"reduction.jct.{ours}.{theirs}" for theirs in plan.policies)
         rows.append([escape(ours), *(_between(compared[name], 100.0) if name in compared else "–" for name in named)])
-    return page.table("Mean completion: per cent by which it is lower", columns, rows)
+    return page.table("Mean completion: per cent by which it is lower, mean of the seeds", columns, rows)
 
 
 def _ratios(plan: JobPlan, compared: Mapping[str, Interval]) -> str:
@@ -137,15 +138,15 @@ def _measures() -> str:
         [escape(heading), escape(MEANINGS[name]), "more" if name in MORE else "less"]
         for name, heading in HEADINGS.items()
     ]
-    note = "“±” is half a 95 % interval over seeds (Student); one seed has none."
+    note = "Below a mean stands its 95 % interval over seeds (Student), cut off at 0, of shares at 1 too; one seed has none."
     return (
         f'<section id="measures"><h2>Measures</h2>{page.table("", columns, rows)}<p class="soft">{note}</p></section>'
     )
 
 
-def _half(value: Interval) -> str:
-    half = (value.high - value.low) / 2
-    return f"{value.mean:,.2f}" + (f"<small>± {half:,.2f}</small>" if math.isfinite(half) else "")
+def _cell(value: Interval) -> str:
+    between = f"<small>{value.low:,.2f} to {value.high:,.2f}</small>" if math.isfinite(value.low) else ""
+    return f"{value.mean:,.2f}{between}"
 
 
 def _between(value: Interval, factor: float = 1.0) -> str:

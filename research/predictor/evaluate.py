@@ -12,7 +12,8 @@ figure (set and direction follow)
 rmsle, mae, skill . recipe      Eq. 2; mean absolute error of fractions; 1 - MSLE / MSLE of the training part's mean in log space
 rmsle_ratio, skill, coverage    ours over the paper's forest; ours; share of held-out samples under the 90 % bound. ``gate.`` where a bar
                                 was set for it. ``gavel`` is the mean over its GPUs
-floor, floor_ratio              deviation of repeated measurements, which no predictor beats; the paper's forest over it
+floor, floor_ratio              deviation of repeated measurements: the RMSLE to be expected of whoever knows every pair, estimated from
+                                the pairs that were repeated, with its interval over these; the paper's forest over it
 ours_floor_ratio                ours over the floor
 curve . recipe . fraction       RMSLE when that fraction of the pairs is measured
 skill_unseen . side             ours, when no pair with a model on that side was measured; ``coverage_unseen``; ``paper_unseen``: the
@@ -38,7 +39,7 @@ from numpy.typing import NDArray
 from ml.measure import rows
 from ml.predict import outside
 from ml.predict.pairwise import RECIPES
-from ml.predict.samples import DIRECTIONS, Floats, Samples, noise_rmsle, place_name, samples
+from ml.predict.samples import DIRECTIONS, Floats, Samples, noise_rmsle, place_name, repeats, samples
 
 ROOT = Path(__file__).parents[2]
 TRAIN_FRACTION: Final = 0.2
@@ -49,6 +50,8 @@ CALIBRATION_PAIRS: Final = 3
 QUICK_SPLITS: Final = 5
 #: Part of the work after which the time left is estimated: the first forests wait for processes to start.
 ESTIMATED_FROM: Final = 0.1
+#: Draws of repeated pairs for the interval of the noise floor.
+BOOTSTRAPS: Final = 2000
 #: Ratio to the noise floor up to which nothing can be gained.
 NEAR_FLOOR: Final = 1.2
 #: Sets with a target.
@@ -188,7 +191,13 @@ def at_twenty_percent(report: EvaluationReport, measured: Samples, *, count: int
 
 def floor(report: EvaluationReport, measured: Samples) -> None:
     key = f"{measured.name}.{measured.direction}"
-    report.put(f"floor.{key}", noise_rmsle(measured))
+    if np.isfinite(value := noise_rmsle(measured)):
+        parts = repeats(measured)
+        # Bootstrap by pairs: repeats of one pair deviate alike.
+        drawn = np.random.default_rng(0).integers(len(parts), size=(BOOTSTRAPS, len(parts)))
+        squares, freedom = parts[drawn].sum(axis=1).T
+        low, high = np.percentile(np.sqrt(squares / freedom), [2.5, 97.5])
+        report.figures[f"floor.{key}"] = Figure(value=value, low=float(low), high=float(high))
     report.put(f"floor_ratio.{key}", _ratio(report.value(f"rmsle.{key}.paper"), noise_rmsle(measured)))
     report.put(f"ours_floor_ratio.{key}", _ratio(report.value(f"rmsle.{key}.ours"), noise_rmsle(measured)))
 
@@ -283,7 +292,7 @@ def tables(report: EvaluationReport) -> Iterator[str]:
         + " | ours/paper | skill | MAE paper | MAE ours | coverage"
     )
     for key in keys:
-        cells = [f"{report.sizes[key]['samples']}", f"{report.sizes[key]['pairs']}", _cell(report, f"floor.{key}")]
+        cells = [f"{report.sizes[key]['samples']}", f"{report.sizes[key]['pairs']}", _interval(report, f"floor.{key}")]
         cells += [_interval(report, f"rmsle.{key}.{name}") for name in RECIPES]
         cells += [
             _cell(report, name)
@@ -329,7 +338,9 @@ def _cell(report: EvaluationReport, name: str) -> str:
 
 
 def _interval(report: EvaluationReport, name: str) -> str:
-    figure = report.figures[name]
+    figure = report.figures.get(name)
+    if figure is None:
+        return "-"
     return f"{figure.value:.3f} ({figure.low:.3f}..{figure.high:.3f})"
 
 

@@ -214,6 +214,22 @@ def _heads(history: ReplayInput, policy: str, gpus: int) -> dict[str, str]:
     }
 
 
+#: Part of the median that happened by which the simulated one may differ before the replay is doubted.
+_DOUBTED: Final = 0.5
+
+
+def doubt(columns: Mapping[str, Mapping[str, float]]) -> str:
+    """What is said where the simulation is far from what happened; '' where it is not, or nothing can be compared."""
+    happened, force = columns["happened"]["p50_s"], columns["force"]["p50_s"]
+    # An undefined median is never far.
+    if not abs(force - happened) > _DOUBTED * happened:
+        return ""
+    return (
+        f"The third column is doubtful here: with the policy in force the simulated median is {1e3 * force:.1f} ms, and"
+        f" {1e3 * happened:.1f} ms happened, which differs by more than half."
+    )
+
+
 def show(history: ReplayInput, columns: Mapping[str, Mapping[str, float]], policy: str, gpus: int) -> None:
     served = history.span.served
     heads = _heads(history, policy, gpus).values()
@@ -229,6 +245,8 @@ def show(history: ReplayInput, columns: Mapping[str, Mapping[str, float]], polic
         "The first column was measured, the others were not. The second is how far the simulation is from what"
         " happened."
     )
+    if words := doubt(columns):
+        print(words)
     print("What this cannot know:")
     for note in (*history.notes, *UNKNOWN):
         print(f"- {note}")
@@ -291,6 +309,7 @@ def main(arguments: Sequence[str]) -> int:
         "gpus": options.gpus,
         "seed": options.seed,
         "notes": list(history.notes),
+        "doubt": doubt(columns),
     }
     count = {"invocations": len(history.span.served)}
     print(json.dumps({"command": "smore replay " + " ".join(arguments), "figures": figures | count, **extra}))

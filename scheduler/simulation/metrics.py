@@ -107,6 +107,12 @@ class Interval:
     low: float
     high: float
 
+    def within(self, least: float, most: float) -> "Interval":
+        """Cut off at what the value can be at all, so that it covers it as often as before; the mean stays in it."""
+        return Interval(
+            mean=self.mean, low=max(self.low, min(least, self.mean)), high=min(self.high, max(most, self.mean))
+        )
+
 
 def interval(values: Sequence[float]) -> Interval:
     """Of the mean of independent values (Student). Values that are not numbers make a mean that is none."""

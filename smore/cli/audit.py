@@ -29,9 +29,9 @@ def audit(
         page = client.carry(admin.audit(filters, limit=limit, cursor=cursor))
     columns: list[Column[AuditEntry]] = [
         ("at", lambda e: moment(e.at)),
-        ("key", lambda e: e.key_id),
+        ("key", lambda e: f"{e.key_name} ({e.key_id})" if e.key_name else e.key_id),
         ("route", lambda e: e.route),
-        ("target", lambda e: e.target),
+        ("target", lambda e: f"job/{e.target_name}" if e.target_name else e.target),
         ("before", lambda e: _short(e.before)),
         ("after", lambda e: _short(e.after)),
         ("project", lambda e: e.project),

@@ -256,7 +256,8 @@ def _show_explanation(explanation: "Explanation") -> None:
 def _show_attempt(attempt: "Attempt") -> None:
     start = "cold start" if attempt.cold else "warm" if attempt.cold is not None else "has not ended"
     batch = f", batch of {attempt.batch}" if attempt.batch else ""
-    beside = f", beside {' '.join([*attempt.co_runners, *attempt.jobs])}" if attempt.co_runners or attempt.jobs else ""
+    others = [*attempt.co_runners, *(attempt.job_names.get(job, job) for job in attempt.jobs)]
+    beside = f", beside {' '.join(others)}" if others else ""
     say(
         f"\nAttempt {attempt.attempt} on {attempt.gpu}: {attempt.state} ({attempt.cause or '-'}),"
         f" {start}{batch}{beside}"

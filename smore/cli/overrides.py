@@ -7,7 +7,7 @@ import typer
 
 from smore.cli.gpus import drain_gpu, print_gpu
 from smore.cli.names import functions, gpus
-from smore.cli.queues import print_in_force
+from smore.cli.queues import DRAINED, RESUMED, print_everything, print_in_force
 from smore.cli.terminal import (
     EndOption,
     ForOption,
@@ -52,7 +52,10 @@ def drain(
             print_gpu(client, gpu, output)
         else:
             client.carry((admin.resume if end else admin.drain)(function, project=project))
-            print_in_force(client, function, output, project)
+            if everything:
+                print_everything(client, RESUMED if end else DRAINED, output)
+            else:
+                print_in_force(client, function, output, project)
 
 
 def boost(

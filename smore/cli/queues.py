@@ -1,6 +1,6 @@
 """``smore queues``: what waits, by function."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -74,6 +74,21 @@ def print_in_force(client: "Client", function: str | None, output: Output, proje
         say(in_force(queue))
 
 
+#: What is in force over everything once it was paused, drained or resumed.
+PAUSED: Final = ("paused: nothing is dispatched", "none starts; those that run go on")
+DRAINED: Final = ("draining: nothing new is taken", "no new one is taken; those that wait start, those that run go on")
+RESUMED: Final = ("no pause or drain", "new ones are taken and started")
+
+
+def print_everything(client: "Client", set_now: tuple[str, str], output: Output) -> None:
+    """Print ``set_now``, a line for the platform and one for trainings, then what is set of each function."""
+    if output is Output.TABLE:
+        platform, trainings = set_now
+        say(f"platform: {platform}")
+        say(f"trainings: {trainings}")
+    print_in_force(client, None, output)
+
+
 @app.command("pause")
 def pause(
     function: Annotated[str | None, typer.Argument(metavar="FUNCTION", autocompletion=functions)] = None,
@@ -88,8 +103,12 @@ def pause(
     if everything:
         confirm("Stop dispatching everything, in all projects?", yes)
     with connected() as client:
-        client.carry(admin.pause_all()) if function is None else client.pause(function)
-        print_in_force(client, function, output)
+        if function is None:
+            client.carry(admin.pause_all())
+            print_everything(client, PAUSED, output)
+        else:
+            client.pause(function)
+            print_in_force(client, function, output)
 
 
 @app.command("resume")
@@ -103,8 +122,12 @@ def resume(
 
     _one_or_all(function, everything)
     with connected() as client:
-        client.carry(admin.resume(None)) if function is None else client.resume(function)
-        print_in_force(client, function, output)
+        if function is None:
+            client.carry(admin.resume(None))
+            print_everything(client, RESUMED, output)
+        else:
+            client.resume(function)
+            print_in_force(client, function, output)
 
 
 def _one_or_all(function: str | None, everything: bool) -> None:

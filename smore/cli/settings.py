@@ -52,6 +52,8 @@ def settings(
     there = local.running_settings(config.home) if running else None
     if running and there is None:
         fail(searched())
+    if there is not None:
+        there = {"SMORE_HOME": str(config.home), **there}
 
     def row(one: Described) -> Shown:
         if there is None:

@@ -10,7 +10,8 @@ from typing import Any
 class AuditEntry:
     """
     One change. ``route``: method and path template; ``target``: what was changed; ``before`` and ``after``: the part
-    that changed, null = it did not exist.
+    that changed, null = it did not exist. ``key_name``, and of a job ``target_name``: their names now, null = no such
+    name, or another project's.
     """
 
     id: int
@@ -22,3 +23,5 @@ class AuditEntry:
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
     request_id: str
+    key_name: str | None = None
+    target_name: str | None = None

@@ -23,7 +23,7 @@ import redis
 from smore.local.findings import Finding, Site, Verdict, broken, ok, unknown, warning
 from smore.local.gpu_checks import nvml
 from smore.messages.reports import Report
-from smore.process.environment import PREFIX, warnings
+from smore.process.environment import described, warnings
 from smore.process.settings import PostgresSettings, Settings
 from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
@@ -183,7 +183,8 @@ def _visibility_timeout(place: Site, client: "redis.Redis") -> Iterator[Finding]
             f"give {slowest} a shorter timeout",
         )
     else:
-        yield ok("visibility timeout", f"{VISIBILITY_TIMEOUT_S} s; the longest run allowed is {longest:g} s")
+        runs = f"the longest run allowed is {longest:g} s, of {slowest}" if slowest else "no function is registered"
+        yield ok("visibility timeout", f"{VISIBILITY_TIMEOUT_S} s; {runs}")
 
 
 def _clocks(place: Site, client: "redis.Redis") -> Iterator[Finding]:
@@ -563,7 +564,10 @@ def _settings(place: Site) -> Iterator[Finding]:
     if strange:
         yield warning("settings", "; ".join(strange), "`smore settings` lists the names")
     else:
-        yield ok("settings", f"{len([name for name in os.environ if name.startswith(PREFIX)])} from the environment")
+        given = [one.variable for one in described() if one.variable in os.environ]
+        yield ok(
+            "settings", f"{', '.join(given) or 'none'} from this shell's environment, the others as they are shipped"
+        )
 
 
 _OF_PLACE: Final = (

@@ -491,15 +491,13 @@ def _postgres_answers(url: str) -> bool:
 
     plain = url.replace("postgresql+psycopg://", "postgresql://", 1)
     try:
-        with psycopg.connect(plain, connect_timeout=5) as connection:
-            connection.execute("SELECT 1")
+        # A connection to a database that is missing would be a FATAL line in Postgres' log.
+        with psycopg.connect(plain, dbname="postgres", autocommit=True, connect_timeout=5) as connection:
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [embedded.DATABASE]).fetchone():
+                connection.execute(f"CREATE DATABASE {embedded.DATABASE}")
         return True
-    except psycopg.OperationalError as error:
-        if f'database "{embedded.DATABASE}" does not exist' not in str(error):
-            return False
-    with psycopg.connect(plain, dbname="postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {embedded.DATABASE}")
-    return True
+    except psycopg.OperationalError:
+        return False
 
 
 def _migrate(layout: Layout, migration: Sequence[str]) -> None:

@@ -9,16 +9,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
 from smore.domain.audit import AuditEntry
-from smore.postgres.rows import AuditRow
+from smore.postgres.rows import ApiKeyRow, AuditRow, JobRow
 from smore.process import observability
 
 log = observability.logger(__name__)
+
+#: What begins the target of a job.
+_JOB: Final = "job/"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,11 +105,20 @@ class Audit:
         if cursor is not None:
             query = query.where(AuditRow.id < cursor)
         with Session(self._engine) as session:
-            entries = [_entry(row) for row in session.scalars(query)]
+            rows = list(session.scalars(query))
+            of_keys = select(ApiKeyRow.id, ApiKeyRow.name).where(ApiKeyRow.id.in_({row.key_id for row in rows}))
+            if wanted.project is not None:
+                of_keys = of_keys.where(ApiKeyRow.project == wanted.project)
+            of_jobs = select(JobRow.id, JobRow.name).where(
+                JobRow.id.in_({row.target.removeprefix(_JOB) for row in rows if row.target.startswith(_JOB)})
+            )
+            keys = {row.id: row.name for row in session.execute(of_keys)}
+            jobs = {f"{_JOB}{row.id}": row.name for row in session.execute(of_jobs)}
+            entries = [_entry(row, keys.get(row.key_id), jobs.get(row.target)) for row in rows]
         return entries[:limit], entries[limit - 1].id if len(entries) > limit else None
 
 
-def _entry(row: AuditRow) -> AuditEntry:
+def _entry(row: AuditRow, key_name: str | None, target_name: str | None) -> AuditEntry:
     return AuditEntry(
         id=row.id,
         at=row.at.astimezone(UTC),
@@ -117,4 +129,6 @@ def _entry(row: AuditRow) -> AuditEntry:
         before=row.before,
         after=row.after,
         request_id=row.request_id,
+        key_name=key_name,
+        target_name=target_name,
     )

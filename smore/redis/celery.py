@@ -9,6 +9,7 @@ import base64
 import os
 import socket
 import uuid
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self, cast
 
@@ -68,6 +69,8 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
     """
     if config.redis.url is None:
         raise ValueError("SMORE_REDIS__URL is not set")
+    # Celery warns where it runs as root, because a pickled message is code. Here only JSON is accepted.
+    warnings.filterwarnings("ignore", message=r"\s*You're running the worker with superuser privileges")
     app = Celery(name, broker=celery_url(config.redis.url), set_as_current=False)
     app.amqp.Connection = _Connection
     transport = {

@@ -59,7 +59,9 @@ class Outlook:
                 # Where lengths are longer the order may be another one, and this job earlier.
                 start_at = expected_at - set_back, max(expected_at, late_at) - set_back
                 end_at = start_at[0] + length.expected_s, start_at[1] + length.most_s
-            cause, message = why(self._fleet, self._projects, self._kept, job, at, counted, in_order=in_order)
+            cause, message = why(
+                self._fleet, self._projects, self._kept, job, self._jobs, at, counted, in_order=in_order
+            )
             doubt = self._places.doubt(job, at, self._wait_s) if job.phase is Phase.WAITING else None
             if doubt is not None:
                 message += " " + beside_nobody(self._knobs, self._fleet, job, doubt)

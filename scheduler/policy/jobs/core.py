@@ -462,7 +462,7 @@ class JobPolicy:
     def _answer(self, at: float, question: Question) -> Decision:
         if isinstance(question, PlacesAsked):
             waits = self.jobs[question.id] if question.id in self.queue else None
-            where = places(self.fleet, self.places.kept, waits) if waits is not None else ()
+            where = places(self.fleet, self.places.kept, waits, self.jobs) if waits is not None else ()
             return PlacesAnswered(id=question.id, places=where)
         self._begin(at)
         outlook = self._outlook()

@@ -31,10 +31,19 @@ Refused = dict[tuple[Needs, bool], Counter[JobRefusal]]
 
 
 def why(
-    fleet: Fleet, projects: Projects, kept: Reservation | None, job: Job, at: float, counted: Refused, *, in_order: bool
+    fleet: Fleet,
+    projects: Projects,
+    kept: Reservation | None,
+    job: Job,
+    jobs: Mapping[str, Job],
+    at: float,
+    counted: Refused,
+    *,
+    in_order: bool,
 ) -> tuple[Wait, str]:
     """
-    The first reason that stands against a job, and a sentence for its owner. Times in words are from ``at`` on.
+    The first reason that stands against a job, and a sentence for its owner; ``jobs``: all, by id. Times in words are from
+    ``at`` on.
     ``counted`` saves counting twice; it is good for one moment. ``in_order``: nobody passes whoever is first.
     """
     needs = job.needs
@@ -54,7 +63,7 @@ def why(
         refused = counted[needs, bool(others)] = fleet.refused(needs, others)
     counts = _counted(refused)
     if needs.pins:
-        return Wait.PINNED, f"It is pinned to {', '.join(needs.pins)}: {_pins(fleet, job, others)}."
+        return Wait.PINNED, f"It is pinned to {', '.join(needs.pins)}: {_pins(fleet, job, jobs, others)}."
     free = len(fleet.gpus) - sum(refused.values())
     able = free + refused[JobRefusal.BUSY] + refused[JobRefusal.KEPT]
     if needs.home and able < needs.size:
@@ -65,12 +74,12 @@ def why(
             f"It needs {_size(job)}, and there are not so many that take jobs: {counts or 'none reports'}.",
         )
     if in_order and kept is not None and kept.id != job.spec.id:
-        return Wait.ORDER, f"It waits behind {kept.id}, and in this setting nobody passes."
+        return Wait.ORDER, f"It waits behind {_name(job, jobs, kept.id)}, and in this setting nobody passes."
     if kept is not None and refused[JobRefusal.KEPT] and free + refused[JobRefusal.KEPT] >= needs.size > free:
         until = max(0.0, kept.at - at)
         return Wait.KEPT, (
-            f"{refused[JobRefusal.KEPT]} GPU instances are kept for {kept.id}, which is first and expected to start in"
-            f" {until:.0f} s; this job may take longer than that ({job.length.most_s:.0f} s in one case of ten)."
+            f"{refused[JobRefusal.KEPT]} GPU instances are kept for {_name(job, jobs, kept.id)}, which is first and expected"
+            f" to start in {until:.0f} s; this job may take longer than that ({job.length.most_s:.0f} s in one case of ten)."
         )
     if free < needs.size:
         return Wait.BUSY, f"It needs {_size(job)}: {_count(free)} free; {counts}."
@@ -93,33 +102,33 @@ def _counted(refused: Mapping[JobRefusal, int]) -> str:
     return ", ".join(f"{count} {_WORDS[code]}" for code, count in sorted(refused.items()) if count)
 
 
-def _pins(fleet: Fleet, job: Job, kept: frozenset[str]) -> str:
+def _pins(fleet: Fleet, job: Job, jobs: Mapping[str, Job], kept: frozenset[str]) -> str:
     """What stands against each GPU instance that a job is pinned to."""
     parts = []
     for name in job.needs.pins:
         gpu = fleet.gpus.get(name) or Gpu(name)
         code = fleet.refusal(gpu, job.needs, kept)
         if code is not None:
-            parts.append(f"{name} {_stands(gpu, job.needs, code)}")
+            parts.append(f"{name} {_stands(gpu, job, jobs, code)}")
     return "; ".join(parts) or "all of them are free, and it is next"
 
 
-def places(fleet: Fleet, kept: Reservation | None, job: Job) -> tuple[JobPlace, ...]:
-    """What stands against a job that waits on each GPU instance."""
+def places(fleet: Fleet, kept: Reservation | None, job: Job, jobs: Mapping[str, Job]) -> tuple[JobPlace, ...]:
+    """What stands against a job that waits on each GPU instance; ``jobs``: all, by id."""
     others = kept.gpus if kept is not None and kept.id != job.spec.id else frozenset[str]()
     answers = []
     for name, gpu in sorted(fleet.gpus.items()):
         code = fleet.refusal(gpu, job.needs, others)
-        message = _stands(gpu, job.needs, code) if code is not None else "is free"
+        message = _stands(gpu, job, jobs, code) if code is not None else "is free"
         if code is JobRefusal.KEPT and kept is not None:
-            message += f", {kept.id}"
+            message += f", {_name(job, jobs, kept.id)}"
         answers.append(JobPlace(gpu=name, refused=code, message=message))
     return tuple(answers)
 
 
-def _stands(gpu: Gpu, needs: Needs, code: JobRefusal) -> str:
+def _stands(gpu: Gpu, job: Job, jobs: Mapping[str, Job], code: JobRefusal) -> str:
     """Why a GPU instance does not take a job, to be read behind its name."""
-    seen = gpu.seen
+    seen, needs = gpu.seen, job.needs
     if seen is None:
         return "is silent"
     match code:
@@ -128,7 +137,7 @@ def _stands(gpu: Gpu, needs: Needs, code: JobRefusal) -> str:
         case JobRefusal.ATTACHED:
             return "has a training that was started elsewhere"
         case JobRefusal.BUSY:
-            return f"trains {', '.join(gpu.jobs)}"
+            return f"trains {', '.join(_name(job, jobs, id_) for id_ in gpu.jobs)}"
         case JobRefusal.MEMORY:
             return f"has {seen.memory_mib:.0f} MiB"
         case JobRefusal.KEPT:
@@ -146,21 +155,30 @@ def _stands(gpu: Gpu, needs: Needs, code: JobRefusal) -> str:
     assert_never(code)
 
 
-#: What stands against jobs that run as hosts.
-DOUBTS: Final[Mapping[PairRefusal, str]] = {
-    PairRefusal.STOPPING: "end just now",
-    PairRefusal.FULL: "have no room for another one",
-    PairRefusal.FEW: "have too few GPU instances for it",
-    PairRefusal.KEPT: "are on GPU instances that are kept",
-    PairRefusal.UNWILLING: "admit nobody beside them",
-    PairRefusal.UNPROFILED: "were never profiled beside it",
-    PairRefusal.WORSE: "were much worse beside its kind than predicted",
-    PairRefusal.SHARE: "could slow it by more than its owner allows",
-    PairRefusal.ITS_SHARE: "could be slowed by more than their owners allow",
-    PairRefusal.MEMORY_UNKNOWN: "do not say how much memory they need",
-    PairRefusal.MEMORY: "leave too little memory",
-    PairRefusal.LITTLE: "would do too little together with it",
-    PairRefusal.WAITING: "would end with it later on average than if it waited",
+#: What stands against one job that runs as a host, and against several.
+DOUBTS: Final[Mapping[PairRefusal, tuple[str, str]]] = {
+    PairRefusal.STOPPING: ("is about to end", "are about to end"),
+    PairRefusal.FULL: ("has no room for another one", "have no room for another one"),
+    PairRefusal.FEW: ("has too few GPU instances for it", "have too few GPU instances for it"),
+    PairRefusal.KEPT: ("is on GPU instances that are kept", "are on GPU instances that are kept"),
+    PairRefusal.UNWILLING: ("admits nobody beside it", "admit nobody beside them"),
+    PairRefusal.UNPROFILED: ("was never profiled beside it", "were never profiled beside it"),
+    PairRefusal.WORSE: (
+        "was much worse beside its kind than predicted",
+        "were much worse beside its kind than predicted",
+    ),
+    PairRefusal.SHARE: ("could slow it by more than its owner allows", "could slow it by more than its owner allows"),
+    PairRefusal.ITS_SHARE: (
+        "could be slowed by more than its owner allows",
+        "could be slowed by more than their owners allow",
+    ),
+    PairRefusal.MEMORY_UNKNOWN: ("does not say how much memory it needs", "do not say how much memory they need"),
+    PairRefusal.MEMORY: ("leaves too little memory", "leave too little memory"),
+    PairRefusal.LITTLE: ("would do too little together with it", "would do too little together with it"),
+    PairRefusal.WAITING: (
+        "would end with it later on average than if it waited",
+        "would end with it later on average than if it waited",
+    ),
 }
 
 
@@ -168,6 +186,11 @@ def called(job: Job, other: Job) -> str:
     """What the owner of ``job`` calls another one: those of other projects have no name."""
     same = other.spec.project == job.spec.project and other.spec.name
     return other.spec.name if same else other.spec.id
+
+
+def _name(job: Job, jobs: Mapping[str, Job], id_: str) -> str:
+    """What the owner of ``job`` calls the one of this id."""
+    return called(job, jobs[id_]) if id_ in jobs else id_
 
 
 def runs(job: Job, others: Sequence[Job]) -> str:
@@ -192,7 +215,7 @@ def beside_nobody(knobs: JobKnobs, fleet: Fleet, job: Job, doubt: Doubt) -> str:
     if not doubt.refused:
         words = ""
     else:
-        counts = ", ".join(f"{count} {DOUBTS[code]}" for code, count in sorted(doubt.refused.items()))
+        counts = ", ".join(f"{count} {DOUBTS[code][count > 1]}" for code, count in sorted(doubt.refused.items()))
         words = f" Of the {'other ' if doubt.best is not None else ''}jobs that run, {counts}."
     best = doubt.best
     if best is None or doubt.why is None:

@@ -43,6 +43,8 @@ HEADINGS: Final[Mapping[str, str]] = {
 }
 #: Of these more is better, of all others less.
 MORE: Final = ("gpu_share",)
+#: These are at most 1.
+SHARES: Final = ("gpu_share", "failed")
 
 
 def figures(result: JobResult) -> dict[str, float]:

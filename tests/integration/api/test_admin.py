@@ -326,6 +326,9 @@ def test_every_change_leaves_its_trail(http: httpx.Client, other: httpx.Client, 
         assert http.get("/v1/audit", params={"since": none}).status_code == 422, none
     assert {one["project"] for one in ok(other.get("/v1/audit"))["entries"]} == {"other"}
     problem(other.get("/v1/audit", params={"project": "default"}), 403, "forbidden")
+    named = ok(http.post("/v1/keys", json={"name": "ops", "scopes": ["admin"]}))
+    ok(http.post("/v1/queues/echo/resume", headers={"Authorization": f"Bearer {named['key']}"}))
+    assert ok(http.get("/v1/audit"))["entries"][0]["key_name"] == "ops"
 
 
 def catalog_keys(catalog: Catalog) -> list[str]:

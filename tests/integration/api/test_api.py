@@ -1089,6 +1089,8 @@ def test_jobs(http: httpx.Client, store: Store, redis_client: "redis.Redis", pla
     assert redis_client.xlen(f"smore:cmd:{GPU}") == 0, "the job scheduler starts it"
     assert redis_client.llen("smore:job:bell") == 1
     assert http.get(f"/v1/jobs/{job['id']}").json()["id"] == job["id"]
+    made_entry = http.get("/v1/audit").json()["entries"][0]
+    assert (made_entry["target"], made_entry["target_name"]) == (f"job/{job['id']}", "train")
     assert [one["id"] for one in http.get("/v1/jobs").json()["jobs"]] == [job["id"]]
     assert http.post(f"/v1/jobs/{job['id']}/stop").json()["state"] == "ended"
     problem(

@@ -79,6 +79,13 @@ def test_migrations_make_the_tables_of_the_code(migrated: Engine) -> None:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 
 
+def test_the_version_of_an_empty_database_is_asked_for_without_an_error(bare: Settings) -> None:
+    assert bare.postgres.url is not None
+    with psycopg.connect(bare.postgres.url.replace("+psycopg", "")) as connection:
+        assert __main__._version(connection) is None
+        assert connection.info.transaction_status is not psycopg.pq.TransactionStatus.INERROR
+
+
 def test_head_is_alembics_head() -> None:
     assert head() == ScriptDirectory(str(FOLDER)).get_current_head()
 

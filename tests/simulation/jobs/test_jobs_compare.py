@@ -78,6 +78,8 @@ def test_without_json_a_table_is_shown(capsys: pytest.CaptureFixture[str]) -> No
     assert main([*COMPARE, "--policies", "smore-jobs,fifo", "--seeds", "1", "--lengths", "0.5"]) == 0
     shown = capsys.readouterr().out
     assert "mean completion of smore-jobs lower than fifo's" in shown
+    assert "above 0" in shown and "mean over seeds of each seed's own reduction" in shown
+    assert "±" not in shown
     assert ClaimVerdict.UNKNOWN in shown
 
 
@@ -109,6 +111,30 @@ def test_what_cannot_be_used_is_one_line_and_exit_2(
     assert printed.out == ""
     assert message in printed.err
     assert len(printed.err.splitlines()) == 1
+
+
+def test_settings_that_coincide_are_named_and_where_nobody_shares() -> None:
+    """Nobody shares in the first preset, so sharing brings nothing."""
+    alone = trainings.plan("jobs-small", "sjf-bsbf,sjf,fifo", 1, "", 0.0, 0.0, ())
+    by = {policy: {"jct": [2.0], "guests": [0.0]} for policy in alone.policies} | {
+        "fifo": {"jct": [3.0], "guests": [0.0]}
+    }
+    words = trainings.same_in_words(alone, by)
+    assert "The same decisions in every seed" in words and ": sjf-bsbf, sjf." in words
+    assert "Nobody shares in this preset" in words and "jobs-small-shared" in words
+    shared = trainings.plan("jobs-small-shared", "sjf-bsbf,fifo", 1, "", 0.0, 0.0, ())
+    assert trainings.same_in_words(shared, {"sjf-bsbf": by["sjf"], "fifo": by["fifo"]}) == ""
+
+
+def test_intervals_stay_within_what_a_figure_can_be() -> None:
+    plan = trainings.plan("jobs-small", "sjf,fifo", 2, "", 0.0, 0.0, ())
+    by = {policy: {"jct": [0.1, 4.0], "wait": [0.0, 3.0], "gpu_share": [0.5, 0.99]} for policy in plan.policies} | {
+        "fifo": {"jct": [5.0, 4.1], "wait": [5.0, 3.0], "gpu_share": [0.5, 0.99]}
+    }
+    found = trainings.intervals(plan, by)
+    assert found["jct.sjf"].low == found["wait.sjf"].low == found["gpu_share.sjf"].low == 0.0
+    assert found["gpu_share.sjf"].high == found["reduction.jct.sjf.fifo"].high == 1.0
+    assert found["advantage.jct.fifo"].low < 0
 
 
 def test_the_number_of_processes_changes_nothing() -> None:

@@ -71,9 +71,14 @@ def ills(place: Site) -> dict[str, Finding]:
     }
 
 
-def test_where_all_is_well_nothing_is_said(place: Site) -> None:
+def test_where_all_is_well_nothing_is_said(place: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMORE_LOG_LEVEL", "info")
+    monkeypatch.setenv("SMORE_URL", "http://there")
     assert ills(place) == {}
-    assert all(one.found and not one.fix for one in doctor.examine(place) if one.verdict is Verdict.OK)
+    found = {one.name: one.found for one in doctor.examine(place) if one.verdict is Verdict.OK and not one.fix}
+    assert all(found.values())
+    assert "no function is registered" in found["visibility timeout"]
+    assert "SMORE_LOG_LEVEL" in found["settings"] and "SMORE_URL" not in found["settings"], "the client reads that one"
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,8 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 def test_servers_answer_in_private(home: Path, config: Settings) -> None:
     with servers(home, config=config) as urls:
+        log = "".join(path.read_text() for path in (home / "logs").glob("postgres*"))
+        assert log and "does not exist" not in log, "nobody asks for a database that is not there"
         with redis.Redis.from_url(urls.redis_url) as client:
             assert client.ping()
             kept = client.config_get("*")

@@ -1,6 +1,7 @@
 """Comparisons and the command line: what is paired, what comes out, how it fails."""
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import yaml
 
 from research.compare import comparison
 from research.compare.__main__ import main
-from research.compare.comparison import CALM, Cell, Plan
+from research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
+from research.compare.measures import interval_of
 from scheduler.simulation import traces
 from scheduler.simulation.result import Result
 
@@ -288,12 +290,46 @@ def test_help_has_the_name_by_which_it_was_called(
 def test_a_trace_of_ones_own_is_compared(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("function,arrival_s,deadline_s\n" + "".join(f"bert,{at / 10},2\n" for at in range(20)))
-    words = ["--policies", "smore,random", "--seeds", "1", "--workers", "1", "--json"]
+    words = [
+        "--policies",
+        "smore,random,smore:sm_cap=1",
+        "--seeds",
+        "2",
+        "--workers",
+        "1",
+        "--out",
+        str(tmp_path / "o"),
+    ]
     assert main(["compare", "--preset", preset, "--trace", f"kind=csv,path={path}", *words]) == 0
-    assert json.loads(capsys.readouterr().out)["figures"]["dsr.smore"] > 0
+    shown = capsys.readouterr().out
+    document = json.loads(shown.splitlines()[-1])
+    assert document["figures"]["dsr.smore"] > 0 and document["same"] == [["smore", "smore:sm_cap=1"]]
+    page = (tmp_path / "o" / "index.html").read_text()
+    for text in (shown, page):
+        assert "The trace that was run: csv mine.csv, 20 invocations in 2.9 s (bert 20)." in text
+        assert "Its arrivals are the same in every seed." in text
+        assert "The same decisions in every seed" in text and ": smore, smore:sm_cap=1." in text
+        assert "equal in every seed" in text and "if the deficit is at most 1 point" in text
+    assert "of its own trace, which was not run: " in page
     path.write_text(path.read_text() + "bert,3,never\n")
     assert main(["compare", "--preset", preset, "--trace", f"kind=csv,path={path}", *words]) == 2
     assert "mine.csv:22: deadline_s: a number is expected, not 'never'" in capsys.readouterr().err
+
+
+def test_an_interval_of_a_share_stays_within_what_a_share_can_be() -> None:
+    share, difference = (interval_of(metric, [0.98, 1.0, 0.9]) for metric in ("dsr", "harvest"))
+    assert share.high == 1.0 < difference.high and share.low == difference.low
+    assert interval_of("admission.bert", [0.0, 0.2]).low == 0.0
+    assert interval_of("gui", [-0.3, 0.2]).low == pytest.approx(-1.0)
+    # What was measured may be negative itself.
+    assert interval_of("sfd", [-0.2, -0.1]).low == pytest.approx(-0.15)
+    assert math.isnan(interval_of("dsr", [1.0]).low)
+
+
+def test_policies_whose_figures_are_equal_are_named() -> None:
+    figures = {"a": [1.0, math.nan], "b": [1.0, 2.0], "c": [1.0, math.nan], "d": [3.0, 2.0]}
+    assert alike(figures) == [["a", "c"]]
+    assert alike_in_words([]) == ""
 
 
 def test_fit_is_refused_without_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

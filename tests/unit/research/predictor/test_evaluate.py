@@ -322,6 +322,9 @@ def test_the_floor_is_the_deviation_of_repeats() -> None:
 
     assert report.value("floor.cpu.training") == pytest.approx(math.sqrt(0.05))
     assert report.value("floor_ratio.cpu.training") == pytest.approx(0.5 / math.sqrt(0.05))
+    # It is known no better than two pairs can tell it.
+    interval = report.figures["floor.cpu.training"]
+    assert (interval.low, interval.high) == pytest.approx((math.sqrt(0.02), math.sqrt(0.08)))
 
 
 def test_without_repeats_there_is_no_floor() -> None:

@@ -201,7 +201,8 @@ EXPLAINED = {
             "cause": "ok",
             "cold": True,
             "batch": 3,
-            "jobs": ["j1"],
+            "jobs": ["j1", "j2"],
+            "job_names": {"j1": "night"},
             "phases_ms": {"queue": 1, "schedule": 0.5, "dispatch": 1, "load": 20, "run": 11},
             "predicted": {
                 "run_s": 0.011,
@@ -225,7 +226,7 @@ class TestExplain:
             "the history is not complete yet",
             "It succeeded on cpu0.",
             "Admission predicted at least 12.5 ms; the deadline allowed 500.0 ms.",
-            "Attempt 1 on cpu0: succeeded (ok), cold start, batch of 3, beside j1",
+            "Attempt 1 on cpu0: succeeded (ok), cold start, batch of 3, beside night j2",
             "load 20.0, run 11.0",
             "11.5 ms",
             "8.0 %",

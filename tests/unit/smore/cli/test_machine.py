@@ -162,8 +162,8 @@ class TestMachine:
         said = capsys.readouterr().err
         assert "other settings: SMORE_LOG_LEVEL is DEBUG there and ERROR here. `smore down`, then `smore up`" in said
         assert smore("settings", "--running", "--changed", "-o", "json") == 0
-        (changed,) = json.loads(capsys.readouterr().out)
-        assert (changed["name"], changed["value"]) == ("SMORE_LOG_LEVEL", "DEBUG")
+        changed = {one["name"]: one["value"] for one in json.loads(capsys.readouterr().out)}
+        assert changed == {"SMORE_LOG_LEVEL": "DEBUG", "SMORE_HOME": str(home)}
 
         def refuse(home: Path, progress: object) -> local.Endpoints:
             raise InvalidSetting("SMORE_JOBS__POLICY: no")

@@ -100,6 +100,33 @@ def test_a_change_prints_what_is_in_force_now(serve: Serve, capsys: pytest.Captu
     assert capsys.readouterr().out == "g: paused: nothing new is placed; 2 of 8 slots run\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "path", "platform_said", "trainings_said"),
+    [
+        (("drain", "--all"), "drain", "draining: nothing new is taken", "no new one is taken; those that wait start"),
+        (("drain", "--all", "--end"), "resume", "no pause or drain", "new ones are taken"),
+        (("queues", "pause", "--all"), "pause", "paused: nothing is dispatched", "none starts; those that run go on"),
+        (("queues", "resume", "--all"), "resume", "no pause or drain", "new ones are taken"),
+    ],
+)
+def test_what_concerns_everything_names_the_platform_and_trainings(
+    serve: Serve,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    path: str,
+    platform_said: str,
+    trainings_said: str,
+) -> None:
+    platform = serve()
+    platform.answers[f"POST {Q}/{path}"] = (200, {})
+    platform.answers[f"GET {Q}"] = (200, {"queues": [{"function": "f"}]})
+    assert smore(*arguments) == 0
+    said = capsys.readouterr().out
+    assert f"platform: {platform_said}" in said
+    assert f"trainings: {trainings_said}" in said
+    assert "f: " in said
+
+
 @pytest.mark.parametrize("arguments", [("drain", "--all"), ("queues", "pause", "--all"), ("purge", "f")])
 def test_what_concerns_everything_asks_in_a_terminal(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
@@ -176,9 +203,11 @@ def test_the_trail_is_shown_with_how_to_go_on(serve: Serve, capsys: pytest.Captu
         "after": None,
         "request_id": "r",
     }
-    platform.answers["GET /v1/audit"] = (200, {"entries": [entry], "next_cursor": 5})
+    of_job = entry | {"id": 4, "key_name": "ci", "target": "job/01a2", "target_name": "night"}
+    platform.answers["GET /v1/audit"] = (200, {"entries": [entry, of_job], "next_cursor": 5})
     assert smore("audit", "--route", "slo", "--limit", "1") == 0
     said = capsys.readouterr().out
+    assert "ci (abc)" in said and "job/night" in said
     assert "function/f" in said
     assert "revision=1" in said
     assert "--cursor 5" in said

@@ -121,6 +121,17 @@ def test_a_pin_waits_for_just_those() -> None:
     assert jobs.running["pinned"] == (1, ("n0g1", "n0g2"))
 
 
+def test_other_trainings_of_the_project_are_named_and_those_of_others_are_not() -> None:
+    jobs = DrivenJobs(fleet=gpus(2))
+    jobs.submit("j1", name="day", gpus=("n0g0",))
+    jobs.submit("j2", name="theirs", project="q", gpus=("n0g1",))
+    jobs.submit("j3", name="night", gpus=("n0g0", "n0g1"))
+    assert "n0g0 trains day; n0g1 trains j2" in jobs.entry("j3").message
+    [answer] = jobs.tell(PlacesAsked(id="j3"))
+    assert isinstance(answer, PlacesAnswered)
+    assert [place.message for place in answer.places] == ["trains day", "trains j2"]
+
+
 def test_a_lost_gpu_instance_ends_the_whole_gang() -> None:
     jobs = DrivenJobs(fleet=gpus(2, 2))
     jobs.submit("gang", count=4, restarts=1)

@@ -90,7 +90,7 @@ def test_free_gpu_instances_come_before_shared_ones() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"workload": "x"}, "1 were never profiled beside it"),
+        ({"workload": "x"}, "1 was never profiled beside it"),
         ({"share": 0.2}, "it could take up to 1.25 times as long, more than its owner allows"),
         ({"memory_mib": 70_000.0}, "70000 MiB and 8000 MiB do not fit into 80000 MiB with 5 % to spare"),
     ],
@@ -325,7 +325,7 @@ def test_one_that_is_being_ended_takes_no_guest() -> None:
     driven.share("host", hours=1)
     driven.tell(JobWithdrawn(id="host"))
     assert started(driven.share("guest", hours=1)) == []
-    assert "1 end just now" in driven.message("guest")
+    assert "Of the jobs that run, 1 is about to end." in driven.message("guest")
 
 
 def test_time_lost_is_kept_over_restarts() -> None:
