@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import numpy as np
 import pytest
@@ -114,7 +115,10 @@ def test_an_uploaded_function_is_fetched_through_the_gateway(stage: Bench, gatew
     (folder / "weights.bin").write_bytes(os.urandom(2 << 20))
     packed = pack(folder, tmp_path)
     assert packed is not None
-    with Client(gateway.url, add_key(stage.catalog, Scope.DEPLOY, project="p")) as client:
+    key = add_key(stage.catalog, Scope.DEPLOY, project="p")
+    headers = {"Authorization": f"Bearer {key}"}
+    eventually(lambda: httpx.get(f"{gateway.url}/v1/functions", headers=headers).status_code != 401, what="the key")
+    with Client(gateway.url, key) as client:
         client.carry(upload.send(packed))
     function = stage.function("handler:Own", artifact=Artifact(code=packed.code, files=packed.files))
     record, result = stage.call(function, 7)
