@@ -1,5 +1,6 @@
 """Functions: deploy (a first run decides), rollback, deadline, scaling, loading and unloading."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -17,11 +18,12 @@ from api.server.bodies import BoundedRoute, read_json
 from api.server.function_description import describe_function
 from smore.blobs import archive
 from smore.definition.document import read_document
+from smore.definition.outputs import misfit
 from smore.domain.artifact import Artifact
 from smore.domain.errors import InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
-from smore.domain.function import FunctionSpec
+from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.ids import new_id
-from smore.domain.invocation import Encoding, State
+from smore.domain.invocation import Cause, Encoding, State
 from smore.messages.commands import Fetch, Respecify
 from smore.messages.results import decode_result
 from smore.process.observability import logger
@@ -195,7 +197,16 @@ async def _canary(
         traceback = {TRACEBACK: result.traceback} if result.traceback else {}
         raise CanaryFailed(result.message or None, cause=reply.cause, revision=revision, **traceback)
     measured: dict[str, Any] = orjson.loads(result.body)
+    if spec.outputs is not None and "outputs" in measured:
+        given = measured["outputs"]
+        words = misfit(spec.outputs, None if given is None else [_tensor(tensor) for tensor in given])
+        if words:
+            raise CanaryFailed(words, cause=Cause.BAD_OUTPUT, revision=revision)
     return measured
+
+
+def _tensor(described: Mapping[str, Any]) -> TensorSpec:
+    return TensorSpec(name=described["name"], datatype=described["datatype"], shape=tuple(described["shape"]))
 
 
 # ---- reading, from the mirror in Redis, so that it works while Postgres is away --------------------------------------------

@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 
 from smore.definition.document import read_document
 from smore.definition.inputs import Payload, from_json
+from smore.definition.outputs import misfit
 from smore.domain.errors import CallerError
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause, Encoding
@@ -165,6 +166,9 @@ def _load(name: str, spec: FunctionSpec, request: LocalRun) -> _Loaded:
     made = _Loaded(spec=spec, resident=resident, phases_ms=loaded.phases)
     _, [described], _ = made.run([Item(encoding=Encoding.CANARY, accept=Encoding.JSON, rows=1, length=0)], b"")
     description = answers.describe(described)
+    words = misfit(spec.outputs, description.outputs) if spec.outputs is not None else ""
+    if words:
+        raise _Refused(Cause.BAD_OUTPUT, words)
     inputs = spec.inputs if spec.inputs is not None else description.inputs
     return replace(made, spec=replace(spec, inputs=None if inputs is None else tuple(inputs)))
 
