@@ -40,7 +40,8 @@ def reserve(
 ) -> Reservation | None:
     """
     The GPU instances that a job could have the earliest, and when; None = it could not start even when all others have
-    ended. ``allowed_at``: when its project's limit lets it, inf = never.
+    ended. ``allowed_at``: when its project's limit lets it, inf = never. Where it must wait for that, it is to have those
+    that are ready last by then, so that none stands idle for it meanwhile.
     """
     best: tuple[float, list[Gpu]] | None = None
     for key in keys if not job.needs.pins else [None]:
@@ -50,7 +51,12 @@ def reserve(
         ready = [ready_at(gpu) for gpu in gpus]
         at = sorted(ready)[job.needs.size - 1]
         if best is None or at < best[0]:
-            best = at, [gpu for gpu, ready_s in zip(gpus, ready, strict=True) if ready_s <= at]
+            if allowed_at > at:
+                in_time = [(ready_s, gpu) for ready_s, gpu in zip(ready, gpus, strict=True) if ready_s <= allowed_at]
+                last = sorted(in_time, key=lambda each: each[0])[-job.needs.size :]
+                best = at, [gpu for _, gpu in last]
+            else:
+                best = at, [gpu for gpu, ready_s in zip(gpus, ready, strict=True) if ready_s <= at]
     if best is None or allowed_at == inf:
         return None
     at, gpus = best

@@ -10,6 +10,7 @@ from scheduler.policy.jobs.events import (
     Ended,
     GpuLost,
     GpuSeen,
+    JobMoved,
     LimitsChanged,
     PlacesAsked,
     ProjectLimit,
@@ -217,6 +218,20 @@ def test_what_could_never_start_is_refused_with_the_field(asked: dict[str, objec
 
     assert misfit is not None
     assert (misfit.field, misfit.largest) == (field, largest)
+
+
+def test_no_gpu_instance_stands_idle_for_whoever_waits_for_its_project_s_limit() -> None:
+    jobs = DrivenJobs(fleet=gpus(2))
+    jobs.tell(LimitsChanged(limits={"q": ProjectLimit(gpus=1)}))
+    jobs.submit("first", project="q", hours=2)
+    jobs.submit("other", hours=1)
+    jobs.submit("second", project="q", hours=1)
+    jobs.tell(JobMoved(id="second"))
+    assert started(jobs.submit("long", hours=9)) == []
+    assert started(jobs.end("other")) == ["long"]
+    # What its project gives back is kept for it.
+    jobs.submit("short", hours=0.5)
+    assert started(jobs.end("first")) == ["second"]
 
 
 def test_what_stands_against_a_job_is_said_of_every_gpu_instance() -> None:
