@@ -29,7 +29,8 @@ table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
 th, td { padding: 7px 11px; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
 tbody tr:last-child td { border-bottom: 0; }
 th { font-weight: 600; color: var(--soft); white-space: nowrap; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } td.n { white-space: nowrap; }
+th.n { white-space: normal; }
 td.n small { color: var(--soft); display: block; }
 tr.ours td { font-weight: 600; }
 .badge { display: inline-block; border-radius: 99px; padding: 1px 10px; font-size: 12.5px; font-weight: 600; white-space: nowrap; }
