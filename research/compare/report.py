@@ -122,7 +122,7 @@ def _measures() -> str:
     """What each measure is."""
     columns = [
         Column(heading="measure", number=False),
-        Column(heading="what it is", number=False),
+        Column(heading="what it is", number=False, prose=True),
         Column(heading="better", number=False),
         Column(heading="undefined where", number=False),
     ]
@@ -174,7 +174,7 @@ def _about(section: Section) -> str:
 
 def _policies(section: Section) -> str:
     """What each policy does."""
-    columns = [Column(heading="policy", number=False), Column(heading="what it does", number=False)]
+    columns = [Column(heading="policy", number=False), Column(heading="what it does", number=False, prose=True)]
     note = "All check memory and slots, and have the same instances at the start, trace, deadlines and predictions."
     rows = [[escape(policy), escape(in_words(policy))] for policy in section.policies]
     return page.table("Policies", columns, rows) + f"<p class='soft'>{note}</p>"

@@ -112,7 +112,7 @@ def _claims(plan: JobPlan, compared: Mapping[str, Interval]) -> str:
 
 def _settings(plan: JobPlan, world: JobWorld) -> str:
     """What each setting is, and what it costs to stop a job."""
-    columns = [Column(heading="setting", number=False), Column(heading="what it does", number=False)]
+    columns = [Column(heading="setting", number=False), Column(heading="what it does", number=False, prose=True)]
     return page.table("Settings", columns, [[escape(name), escape(in_words(name, world))] for name in plan.policies])
 
 

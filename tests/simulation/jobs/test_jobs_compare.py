@@ -39,6 +39,7 @@ def test_the_last_line_has_figures_intervals_and_claims(tmp_path: Path, capsys: 
 
     page = (out / "index.html").read_text()
     assert "mean completion of sjf lower than fifo-backfill&#x27;s" in page
+    assert '<td class=prose data-label="what it does">' in page
     assert "A job that was stopped goes on 62 s after it is started again." in page and "4 seeds are few" in page
     assert 'data-label="worst slowdown"' in page and "@media (max-width: 640px)" in page
     assert "prefers-color-scheme: dark" in page and "<script" not in page
