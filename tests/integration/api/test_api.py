@@ -932,7 +932,9 @@ def test_not_ready_without_a_leader_or_gpu_instances(
         }
 
 
-def test_queues_and_pauses(http: httpx.Client, platform: FakePlatform, redis_client: "redis.Redis") -> None:
+def test_queues_and_pauses(
+    http: httpx.Client, platform: FakePlatform, redis_client: "redis.Redis", gateway: Served
+) -> None:
     platform.held.add(ECHO)
     submit(http)
     (queue,) = (queue for queue in http.get("/v1/queues").json()["queues"] if queue["function"] == "echo")
@@ -943,6 +945,13 @@ def test_queues_and_pauses(http: httpx.Client, platform: FakePlatform, redis_cli
     assert http.post(f"/v1/gpus/{GPU}/pause").status_code == 204
     assert redis_client.smembers("smore:paused") == {b"f:default/echo", f"g:{GPU}".encode()}
     assert next(gpu["paused"] for gpu in http.get("/v1/gpus").json()["gpus"])
+    with httpx.Client(base_url=gateway.url, timeout=30) as anyone:
+        public = " ".join(anyone.get("/readyz").json()["warnings"])
+    assert f"GPU instances paused: {GPU} since" in public and "Functions paused: 1." in public
+    assert "echo" not in public and " key " not in public, "whoever has no key learns no names"
+    known = " ".join(http.get("/readyz").json()["warnings"])
+    key = http.headers["Authorization"].split("_")[1]
+    assert re.search(rf"Functions paused: default/echo since \S+ \S+ UTC by key {key}\.", known)
     assert http.post("/v1/queues/echo/resume").status_code == 204
     assert http.post(f"/v1/gpus/{GPU}/resume").status_code == 204
     assert http.post("/v1/queues/pause").status_code == 204
