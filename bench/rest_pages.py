@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from api.server.description import EXAMPLE
-from bench.markdown import NONE, prose, table
+from bench.markdown import NONE, Incomplete, prose, table
 
 _SCHEMA: Final = "#/components/schemas/"
 #: Where a parameter stands, in words.
@@ -139,6 +139,8 @@ def _fields(schema: Mapping[str, Any]) -> str:
     rows = []
     for name, shape in schema.get("properties", {}).items():
         default = "" if name in required else _default(shape)
+        if not _meaning(shape):
+            raise Incomplete(f"{name}: say what it means in the docstring of its class, or in api/server/meanings.py")
         rows.append((f"`{name}`", _type(shape), default or NONE, _meaning(shape)))
     return table(("field", "type", "default", "meaning"), rows) if rows else "An object of any members."
 

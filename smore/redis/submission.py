@@ -59,9 +59,9 @@ class Admission:
     """
     The admission gate's answer to a submission.
 
-    ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with
-    the same Idempotency-Key, ``known_parts`` are its ``request_parts``), ``full`` (``limit`` names the bound, ``bound`` is
-    its value), ``limited`` (``limit`` names the limit of its
+    ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``; ``earliest_us``, the earliest feasible finish by which it
+    was admitted), ``replay`` or ``mismatch`` (``known_id`` came with the same Idempotency-Key, ``known_parts`` are its
+    ``request_parts``), ``full`` (``limit`` names the bound, ``bound`` is its value), ``limited`` (``limit`` names the limit of its
     project, ``bound`` is its value, ``after_us`` says when to try again), ``infeasible`` (``earliest_us``, the earliest
     deadline that would be met, and ``now_us``; ``floor_us``: what it takes on an idle platform, ``cold_us``: what it takes
     with the load that it needs first, 0 = an instance stands ready), ``late``, ``no_leader``.
