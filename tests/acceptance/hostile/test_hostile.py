@@ -31,6 +31,7 @@ SPEC: dict[str, object] = {
     "profile": {"run_ms": {1: 1}, "load_ms": 10, "usage_gain": 0.01, "degradation": 0.01},
 }
 ENVIRONMENT = BOUNDED
+LEARNS = False
 PROCESSES = int(BOUNDED["SMORE_WORKER__PROCESSES"])
 
 
