@@ -29,7 +29,7 @@ def set_pauses(
     with trail.change(caller, what, before, project=project) as change:
         for name, member in names.items():
             if after[name] and not before[name]:
-                fleet.pause(member)
+                fleet.pause(member, caller.id)
             elif before[name] and not after[name]:
                 fleet.resume(member)
         change.after = after

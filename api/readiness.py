@@ -7,6 +7,8 @@ import redis
 from pydantic import BaseModel
 
 from api.deps import Gateway
+from smore.messages.overrides import pauses
+from smore.messages.wording import paused
 from smore.redis.job_queue import no_leader
 
 #: Seconds after which a check counts as failed.
@@ -20,15 +22,32 @@ class Check(BaseModel):
     detail: str = ""
 
 
-async def warnings(gateway: Gateway) -> list[str]:
-    """What keeps no invocation from being served: that nobody leads the queue of trainings."""
+class Beside(BaseModel):
+    """What keeps no invocation from being served, or what people have decided."""
+
+    #: The process that leads the queue of trainings, "" = none.
+    job_leader: str = ""
+    warnings: list[str] = []
+
+
+async def beside(gateway: Gateway, *, named: bool) -> Beside:
+    """
+    Who leads the queue of trainings, and what is paused or drained. ``named``: whether functions and keys may be named.
+    """
     prefix = gateway.settings.redis.prefix
     try:
-        states: list[Any] = await gateway.redis.mget([f"{prefix}job:leader", f"{prefix}job:refused"])
+        pipe = gateway.redis.pipeline(transaction=False)
+        pipe.mget([f"{prefix}job:leader", f"{prefix}job:refused"])
+        pipe.smembers(f"{prefix}paused")
+        pipe.hgetall(f"{prefix}paused:by")
+        (leader, refused), members, by = await pipe.execute()
     except (redis.RedisError, OSError):
-        return []
-    leader, refused = states
-    return [no_leader(refused.decode() if refused is not None else "")] if leader is None else []
+        return Beside()
+    unled = [no_leader(refused.decode() if refused is not None else "")] if leader is None else []
+    return Beside(
+        job_leader=leader.decode() if leader is not None else "",
+        warnings=[*unled, *paused(pauses(members, by), named=named)],
+    )
 
 
 async def checks(gateway: Gateway) -> dict[str, Check]:

@@ -79,7 +79,7 @@ def stated(
         ],
         beside=beside,
         summary=f"{harvest.seconds:.1f} function-seconds harvested; {_lost(worst, budget, verdict)}"
-        f"{_words(verdict, over=not going_on, to_go=to_go, to_go_s=to_go_s)}"
+        f"{_words(verdict, worst, over=not going_on, to_go=to_go, to_go_s=to_go_s)}"
         f"{''.join(f'; {job_pairs.cost(each)}' for each in beside)}",
     )
 
@@ -95,7 +95,7 @@ def _lost(worst: Loss | None, budget: float, verdict: Verdict) -> str:
     return f"training lost <= {bound:.1f} % with 95 % confidence (budget {budget * 100:.3g} %): "
 
 
-def _words(verdict: Verdict, *, over: bool, to_go: int | None, to_go_s: float | None) -> str:
+def _words(verdict: Verdict, worst: Loss | None, *, over: bool, to_go: int | None, to_go_s: float | None) -> str:
     """The verdict, and what is missing to one."""
     match verdict:
         case Verdict.KEPT:
@@ -111,7 +111,10 @@ def _words(verdict: Verdict, *, over: bool, to_go: int | None, to_go_s: float | 
     if to_go is None:
         return "not proven: the loss is too close to the budget to tell them apart"
     soon = f", about {_about(to_go_s)}" if to_go_s is not None else ""
-    return f"not proven: {to_go} closed window{'s' if to_go != 1 else ''} to go{soon}"
+    if worst is None:
+        return f"not proven: {to_go} closed window{'s' if to_go != 1 else ''} to go{soon}"
+    # The mean moves while there are few windows, and with it what is still missing, by twice and more.
+    return f"not proven: some {to_go} more closed windows if it goes on losing {worst.mean * 100:.1f} %{soon}"
 
 
 def _about(seconds: float) -> str:

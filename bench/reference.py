@@ -121,6 +121,19 @@ METRIC_PROCESSES: Final[Mapping[str, str]] = {
     "control": "control",
 }
 
+#: From when on there is a series of a family with labels, where that is before its first use.
+METRIC_FROM: Final[Mapping[str, str]] = {
+    "smore_build_info": "start",
+    "smore_process_info": "start",
+    "smore_paused": "lead (platform)",
+    "smore_drained": "lead (platform)",
+    "smore_queue_depth": "function",
+    "smore_deadline_missed_total": "function",
+    "smore_gpu_healthy": "start",
+    "smore_job_restarts_total": "lead",
+    "smore_job_placements_total": "lead",
+}
+
 #: Fields with the same meaning in several events of the stream. A comment ``#:`` above a field replaces it.
 EVENT_FIELDS: Final[Mapping[str, str]] = {
     "version": "of the entry's format",
@@ -403,12 +416,13 @@ def rest() -> str:
 
 def metrics() -> str:
     kinds = (Counter, Gauge, Histogram)
-    families: dict[Counter | Gauge | Histogram, str] = {observability.BUILD: "every process"}
+    of_all = (observability.BUILD, observability.PROCESS)
+    families: dict[Counter | Gauge | Histogram, str] = dict.fromkeys(of_all, "every process")
     families |= {
         metric: METRIC_PROCESSES[name]
         for name, served in observability.FAMILIES.items()
         for metric in vars(observability).values()
-        if isinstance(metric, kinds) and metric is not observability.BUILD and metric in _members(served)
+        if isinstance(metric, kinds) and metric not in of_all and metric in _members(served)
     }
     _missing(
         "processes with metrics",
@@ -420,14 +434,17 @@ def metrics() -> str:
         described = next(iter(metric.describe()))
         name = f"{described.name}_total" if described.type == "counter" else described.name
         labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-        rows.append((f"`{name}`", described.type, labels or NONE, process, described.documentation))
+        since = METRIC_FROM.get(name, "use") if labels else "start"
+        rows.append((f"`{name}`", described.type, labels or NONE, process, since, described.documentation))
     return page(
         "Metrics",
         "`smore metrics scrape-config` prints what Prometheus needs to read them; "
         "[administration](../guides/administration.md#metrics) says who may. Every process also serves `python_*` and "
-        "`process_*` of the Prometheus client. A family with labels is left out until something was counted; a histogram has "
-        "the series `_bucket`, `_sum` and `_count`. `function` is `project/name`.",
-        table(("metric", "type", "labels", "served by", "meaning"), rows),
+        "`process_*` of the Prometheus client. A histogram has the series `_bucket`, `_sum` and `_count`. `function` is "
+        "`project/name`. *From*: `start` = the series is there from the start of its process; `lead` = from when its process leads; "
+        "`function` = for each function that the leader knows; `use` = once something was counted or measured, so an alert "
+        "treats its absence as 0 (`or vector(0)`).",
+        table(("metric", "type", "labels", "served by", "from", "meaning"), rows),
     )
 
 

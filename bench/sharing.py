@@ -238,11 +238,12 @@ def turn(setting: str, seconds: float, rows: Rows, *, functions: bool = False) -
         engine.dispose()
     shared = len({frozenset((pair.job, pair.other)) for pair in made.pairs})
     progress(f"{setting}{' with functions' if functions else ''}: mean {made.completion_s:.1f} s, {shared} pairs")
+    for job in made.jobs:
+        progress(f"  {job.workload}: waited {job.waited_s:.1f} s, on a GPU instance for {job.ran_s:.1f} s")
     for pair in made.pairs:
-        measured = f"{pair.measured:.2f}" if pair.measured is not None else "not measured"
-        progress(
-            f"  {workload_of(made, pair.job)} beside {workload_of(made, pair.other)}: {pair.predicted:.2f}, {measured}"
-        )
+        measured = f"{pair.measured:.2f}" if pair.measured is not None else "nothing"
+        names = f"{workload_of(made, pair.job)} beside {workload_of(made, pair.other)}"
+        progress(f"  {names}: predicted {pair.predicted:.2f}, measured {measured}, held back for {pair.held_s:.1f} s")
     return made
 
 

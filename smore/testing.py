@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, End, State
-from smore.domain.placement_rule import Offer, PlacementRule, WaitingBatch, failure
+from smore.domain.placement_rule import Offer, PlacementRule, WaitingBatch, failure, lacking
 from smore.handler import Handler
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
@@ -599,26 +599,51 @@ def check_placement_rule(make: Callable[[], PlacementRule], *, rounds: int = 200
     number, every choice one of the offers or None, nothing raises, and two instances that are asked the same answer the
     same.
 
-    ``make`` makes a rule; ``seed`` decides what the rounds hold. Raises AssertionError, which names the call.
+    ``make`` makes a rule; ``seed`` decides what the rounds hold. Raises AssertionError, which says what is wrong and then
+    names the call.
     """
     random, now = Random(seed), 1_700_000_000.0
-    first, second = make(), make()
+    first, second = _rule(make), _rule(make)
+    kind = type(first).__qualname__
     for _ in range(rounds):
         now += random.expovariate(10.0)
         for batch in [_made_up_batch(random, now) for _ in range(random.randint(1, 4))]:
             orders = [_answer(rule.order, now, batch) for rule in (first, second)]
-            assert all(isinstance(order, int | float) and isfinite(order) for order in orders), (
-                f"order({now}, {batch}) is {orders[0]!r}, a finite number is expected"
-            )
+            for order in orders:
+                finite = isinstance(order, int | float) and isfinite(order)
+                assert finite, (
+                    f"{kind}.order returned {order!r}, a finite number is expected; the call was order({now}, {batch})"
+                )
             assert orders[0] == orders[1], (
-                f"order({now}, {batch}) is {orders[0]} in one instance, {orders[1]} in another"
+                f"{kind}.order returned {orders[0]} in one instance, {orders[1]} in another, the same is expected; the call"
+                f" was order({now}, {batch})"
             )
             offers = _made_up_offers(random, now, batch)
             chosen = [_answer(rule.choose, now, batch, list(offers)) for rule in (first, second)]
-            assert chosen[0] is None or chosen[0] in offers, (
-                f"choose({now}, {batch}, {offers}) is {chosen[0]!r}, one of the offers or None is expected"
+            for choice in chosen:
+                assert choice is None or choice in offers, (
+                    f"{kind}.choose returned {choice!r}, one of the offers or None is expected; the call was"
+                    f" choose({now}, {batch}, {offers})"
+                )
+            assert chosen[0] == chosen[1], (
+                f"{kind}.choose returned {chosen[0]} in one instance, {chosen[1]} in another, the same is expected; the call"
+                f" was choose({now}, {batch}, {offers})"
             )
-            assert chosen[0] == chosen[1], f"choose({now}, {batch}, {offers}) differs between two instances: {chosen}"
+
+
+def _rule(make: Callable[[], PlacementRule]) -> PlacementRule:
+    """A rule with both methods. Raises AssertionError where none can be made, or it lacks one."""
+    assert callable(make), (
+        f"an instance of {type(make).__qualname__} was given; its class is expected, or a function that makes a rule"
+    )
+    try:
+        rule = make()
+    except Exception as error:
+        name = getattr(make, "__qualname__", repr(make))
+        raise AssertionError(f"{name}() raised {failure(error)}; a rule is made without arguments") from error
+    words = lacking(rule)
+    assert not words, words
+    return rule
 
 
 def _answer(method: Callable[..., Any], *arguments: Any) -> Any:
@@ -626,7 +651,8 @@ def _answer(method: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return method(*arguments)
     except Exception as error:
-        raise AssertionError(f"{method.__qualname__} raised {failure(error)}") from error
+        name = getattr(method, "__qualname__", repr(method))
+        raise AssertionError(f"{name} raised {failure(error)}") from error
 
 
 def _made_up_batch(random: Random, now: float) -> WaitingBatch:

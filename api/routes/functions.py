@@ -18,7 +18,7 @@ from api.server.bodies import BoundedRoute, read_json
 from api.server.function_description import describe_function
 from smore.blobs import archive
 from smore.definition.document import read_document
-from smore.definition.outputs import misfit
+from smore.definition.outputs import changes, misfit
 from smore.domain.artifact import Artifact
 from smore.domain.errors import InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
 from smore.domain.function import FunctionSpec, TensorSpec
@@ -86,13 +86,15 @@ async def deploy(
     store = await run_in_threadpool(gateway.store)
     revision, created = await run_in_threadpool(store.register, caller.project, function, spec)
     measured: dict[str, Any] | None = None
+    changed: list[str] = []
     if created:
         try:
             measured = await _canary(gateway, caller.project, caller.id, function, revision, spec)
         except SmoreError as error:
             await run_in_threadpool(store.fail_revision, caller.project, function, revision, str(error))
             raise
-        await run_in_threadpool(_activate, store, trail, caller, function, revision, measured)
+        before = await run_in_threadpool(_activate, store, trail, caller, function, revision, measured)
+        changed = changes(before, measured)
         if spec.artifact is not None:
             await run_in_threadpool(_spread, gateway, f"{caller.project}/{function}", revision)
         response.status_code = 201
@@ -101,16 +103,19 @@ async def deploy(
     shown = _shown(
         FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec
     )
-    return schemas.Deployed(**shown.model_dump(), created=created, measured=measured)
+    return schemas.Deployed(**shown.model_dump(), created=created, measured=measured, changed=changed)
 
 
 def _activate(
     store: "Store", trail: Trail, caller: KeyEntry, function: str, revision: int, measured: dict[str, Any]
-) -> None:
+) -> Mapping[str, Any]:
+    """What the first run of the revision that had the traffic before has measured, {} = there was none."""
     before = store.get_function(caller.project, function).revision
     with trail.change(caller, f"function/{function}", {"revision": before}) as change:
         store.activate(caller.project, function, revision, measured)
         change.after = {"revision": revision}
+    earlier = store.revisions(caller.project, function)
+    return next((each.measured or {} for each in earlier if each.number == before), {})
 
 
 def _check_artifact(gateway: Gateway, project: str, artifact: Artifact) -> None:

@@ -6,13 +6,16 @@ metrics.
 import os
 from typing import Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from api import readiness
-from api.deps import Scraper, TheGateway
+from api.auth import is_operator
+from api.deps import Gateway, Scraper, TheGateway
 from api.server.bodies import BoundedRoute
+from smore.domain.access import Scope
+from smore.domain.errors import Forbidden, Unauthorised
 from smore.process.observability import GATEWAY
 
 router = APIRouter(tags=["health"], route_class=BoundedRoute)
@@ -35,6 +38,8 @@ class Readiness(BaseModel):
     #: The GPU instances that report.
     gpus: list[str] = []
     checks: dict[str, readiness.Check]
+    #: The process that leads the queue of trainings; "" = none does. Functions run without it.
+    job_leader: str = ""
     #: Problems that keep nothing from being served.
     warnings: list[str] = []
 
@@ -46,24 +51,36 @@ async def healthz(gateway: TheGateway) -> Alive:
 
 
 @router.get("/readyz", responses={503: {"model": Readiness}})
-async def readyz(gateway: TheGateway, response: Response) -> Readiness:
+async def readyz(gateway: TheGateway, request: Request, response: Response) -> Readiness:
     """
     Say whether the platform can run an invocation: Redis answers and takes writes, a leader holds the lease, and a GPU
-    instance has reported.
+    instance has reported. `warnings` say what is paused or drained; to an operator's key also which functions, and by
+    whom.
     """
     checks = await readiness.checks(gateway)
     ready = all(check.ok for check in checks.values())
     if not ready:
         response.status_code = 503
         response.headers["Retry-After"] = "1"
-    gpus = checks["gpus"]
+    gpus, beside = checks["gpus"], await readiness.beside(gateway, named=_operates(gateway, request))
     return Readiness(
         ready=ready,
         instance=gateway.instance,
         gpus=gpus.detail.split(", ") if gpus.ok else [],
         checks=checks,
-        warnings=[*_warnings(), *await readiness.warnings(gateway)],
+        job_leader=beside.job_leader,
+        warnings=[*_warnings(), *beside.warnings],
     )
+
+
+def _operates(gateway: Gateway, request: Request) -> bool:
+    """Whether the request, which needs no key, has an operator's."""
+    headers = dict(request.scope["headers"])
+    try:
+        caller = gateway.access.caller(headers.get(b"authorization"), headers.get(b"x-api-key"), Scope.ADMIN)
+    except (Unauthorised, Forbidden):
+        return False
+    return is_operator(caller)
 
 
 def _warnings() -> list[str]:

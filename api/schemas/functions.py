@@ -83,11 +83,12 @@ class Function(BaseModel):
 class Deployed(Function):
     """
     The function after a deploy. ``created`` false: the same revision was there already; ``measured``: what its canary
-    measured, null = nothing.
+    measured, null = nothing; ``changed``: how its inputs and outputs differ from those of the revision before, in words.
     """
 
     created: bool
     measured: dict[str, Any] | None = None
+    changed: list[str] = []
 
 
 class Revision(BaseModel):

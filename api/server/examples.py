@@ -221,7 +221,7 @@ ANSWERS: Final[Mapping[str, Any]] = {
         "attempts": [],
         "complete": True,
     },
-    "Deployed": {**_FUNCTION, "created": True, "measured": _MEASURED},
+    "Deployed": {**_FUNCTION, "created": True, "measured": _MEASURED, "changed": []},
     "Function": _FUNCTION,
     "Functions": {"functions": [_FUNCTION]},
     "Revisions": {

@@ -185,11 +185,13 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 class Deployed(Function, frozen=True, kw_only=True):
     """
     The function after a deploy. ``created`` False: the same revision was there already; ``measured``: what its canary
-    measured, None = nothing.
+    measured, None = nothing; ``changed``: how its inputs and outputs differ from those of the revision before, in
+    words.
     """
 
     created: bool = False
     measured: dict[str, Any] | None = None
+    changed: list[str] = []
 
 
 class Degradation(msgspec.Struct, frozen=True, kw_only=True):

@@ -128,6 +128,11 @@ class Lead:
             for run in self._ledger.runs()
         ]
         self._next = [RunsKnown(runs=runs)] if runs else []
+        # From 0 on: what first appears as 1 is no increase, and no alert sees it.
+        for kind in ("alone", "guest"):
+            metrics.JOB_PLACEMENTS.labels(kind)
+        for ended in (Ended.FAILED, Ended.LOST, Ended.OUTGROWN):
+            metrics.JOB_RESTARTS.labels(ended.value)
         log.info("leading the queue of trainings", token=token, setting=self._setting)
 
     def round(self, now: float, at: float) -> float:

@@ -30,7 +30,9 @@ from scheduler.policy.events import (
     TrafficMoved,
     WarmLimits,
 )
+from smore.domain.invocation import TERMINAL
 from smore.domain.loss import JobLoss, Sample
+from smore.domain.override import Pause
 from smore.messages import stream
 from smore.messages.degradation import BadTable
 from smore.messages.forecasts import BadForecast
@@ -90,11 +92,14 @@ class Inbound:
         self._reported_at: dict[str, float] = {}
         #: Questions of gateways that are not answered yet.
         self._asked: list[stream.Asked] = []
+        #: Of the pauses and drains that the gauges show: whether it is a drain, scope, name.
+        self._shown: set[tuple[bool, str, str]] = set()
 
     # ---- a new leader ------------------------------------------------------------------------------------------------
 
     def begin(self, snapshot: Snapshot) -> list[Event]:
         """All that a new policy must be given first."""
+        self._shown = set()
         self._registered.clear()
         self._reported_at.clear()
         self.active.clear()
@@ -102,7 +107,7 @@ class Inbound:
         events: list[Event] = [*self._overrides(), *self.new_table()]
         for function, entry in self._catalog.functions().items():
             if entry.revision:
-                self.active[function] = entry.revision
+                self._serves(function, entry.revision)
                 self._register(function, entry.revision, events)
                 events.append(TrafficMoved(function=function, revision=entry.revision))
         events += self._counts()
@@ -140,7 +145,19 @@ class Inbound:
             for name, limits in self._catalog.limits().items()
             if limits.warm_memory_mib is not None
         }
+        self._show(self._fleet.pauses())
         return [PausesChanged(paused=self._fleet.paused()), OverridesChanged(overrides=overrides), WarmLimits(mib=mib)]
+
+    def _show(self, pauses: Iterable[Pause]) -> None:
+        """Gauges of what is paused and drained: of the platform 0 or 1, of what has a name 1 while it lasts."""
+        now = {(pause.drains, pause.scope, pause.name) for pause in pauses}
+        for drains, gauge in ((False, metrics.PAUSED), (True, metrics.DRAINED)):
+            gauge.labels("platform", "").set((drains, "platform", "") in now)
+            for _, scope, name in (entry for entry in now if entry[0] == drains):
+                gauge.labels(scope, name).set(1)
+            for _, scope, name in (entry for entry in self._shown - now if entry[0] == drains and entry[2]):
+                gauge.remove(scope, name)
+        self._shown = now
 
     def new_forecasts(self) -> list[Event]:
         """Other forecasts, if some were published. What cannot be used leaves the last ones, which grow stale."""
@@ -182,6 +199,12 @@ class Inbound:
                 deadline_at=waiting.deadline_us / 1e6,
             )
         )
+
+    def _serves(self, function: str, revision: int) -> None:
+        self.active[function] = revision
+        # From 0 on: what first appears as 1 is no increase, and no alert sees it.
+        for state in TERMINAL:
+            metrics.DEADLINES_MISSED.labels(function, state.value)
 
     def _register(self, function: str, revision: int, events: list[Event]) -> None:
         """Give the policy a revision before the first event that names it."""
@@ -265,7 +288,7 @@ class Inbound:
         entry = self._catalog.functions().get(function)
         if entry is not None:
             if entry.revision:
-                self.active[function] = entry.revision
+                self._serves(function, entry.revision)
             self._register(function, entry.revision, events)
             if entry.revision:
                 events.append(TrafficMoved(function=function, revision=entry.revision))

@@ -124,6 +124,9 @@ class Leader:
                 return
             finally:
                 metrics.LEADER.set(0)
+                # Changes reach the next leader alone.
+                metrics.PAUSED.clear()
+                metrics.DRAINED.clear()
 
     def _refusal(self) -> str:
         """Why this policy cannot decide over the GPU instances that report, '' = it can."""

@@ -4,9 +4,10 @@ The policy's decisions performed: claims and ends on the queue, commands to work
 Every claim and every end carries the fencing token; what a former leader still sends is refused (:class:`Fenced`).
 """
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, assert_never
 
 import redis
@@ -182,6 +183,7 @@ class Outbound:
             raise Fenced
         for ending in endings:
             metrics.DECISIONS.labels(ending.action, ending.cause.value).inc()
+            log.debug("ended by the policy", id=ending.id, action=ending.action, cause=ending.cause.value)
 
     def _dispatch(self, dispatches: Sequence[Dispatch], began: float) -> list[Event]:
         schedule_us = int((time.perf_counter() - began) * 1e6)
@@ -205,6 +207,8 @@ class Outbound:
             if claimed is None:
                 raise Fenced
             metrics.DECISIONS.labels("dispatch", "cold" if dispatch.cold else "warm").inc()
+            if log.is_enabled_for(logging.DEBUG):
+                _log(dispatch, claimed)
             if dispatch.reasons.unforeseen:
                 metrics.UNFORESEEN.labels(dispatch.function, dispatch.reasons.unforeseen).inc()
             if len(claimed) != len(dispatch.attempts):
@@ -219,6 +223,31 @@ class Outbound:
             return self._queue.claim(self._token, lease_s, claims)
         claimed, self.cursor = self._queue.claim_one(self._token, lease_s, claims[0], self.cursor)
         return [claimed]
+
+
+def _log(dispatch: Dispatch, claimed: Collection[str]) -> None:
+    """A placed batch: the GPU instances that were weighed, the chosen one first, and why others were refused."""
+    reasons = dispatch.reasons
+    log.debug(
+        "dispatch",
+        function=dispatch.function,
+        revision=dispatch.revision,
+        gpu=dispatch.gpu,
+        ids=sorted(claimed),
+        cold=dispatch.cold,
+        candidates=[
+            {
+                "gpu": candidate.gpu,
+                "warm": candidate.warm,
+                "delay_s": round(candidate.start_delay_s, 4),
+                "run_s": round(candidate.run_s, 5),
+                "impact": round(candidate.impact, 4),
+                "refusal": candidate.refusal,
+            }
+            for candidate in reasons.candidates
+        ],
+        refused={code.value: count for code, count in reasons.refused.items()},
+    )
 
 
 def _answer_json(now: float, found: Answer | None, bounds: FinishBounds | None) -> bytes:

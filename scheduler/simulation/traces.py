@@ -455,6 +455,9 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 #: The columns of a trace of one's own that must be there; deadline_s and rows may be.
 OWN: Final = ("function", "arrival_s")
+#: The longest trace, and the longest run of one invocation, seconds: beyond them a simulation hardly ends.
+LONGEST_S: Final = 1e7
+LONGEST_RUN_S: Final = 600.0
 
 
 def own(path: Path, world: World, seed: int) -> Trace:
@@ -479,7 +482,16 @@ def own(path: Path, world: World, seed: int) -> Trace:
         amount = read_number(path, line, "rows", rows, 1) if rows else 0.0
         if amount != int(amount):
             raise refuse(path, line, "rows", f"a whole number is expected, not {rows!r}")
+        run_s = world.p99_s(world.functions[names.index(row["function"])], int(amount)) if rows else 0.0
+        if run_s > LONGEST_RUN_S:
+            words = f"{int(amount)} rows would run for {run_s:.0f} s alone, more than {LONGEST_RUN_S:.0f} s"
+            raise refuse(path, line, "rows", words)
         arrival_s = read_number(path, line, "arrival_s", row["arrival_s"])
+        if arrival_s > LONGEST_S:
+            words = (
+                f"seconds from the beginning of the trace are expected, at most {LONGEST_S:.0f}, not {arrival_s:.0f}"
+            )
+            raise refuse(path, line, "arrival_s", words)
         invocations.append((arrival_s, names.index(row["function"]), int(amount), deadline_s))
     if not invocations:
         raise refuse(path, 0, "file", "no row")
@@ -533,7 +545,7 @@ def of(document: Mapping[str, Any], world: World, seed: int, *, data: Sequence[P
                 case _:
                     return read(path)
         rate = reader.number("rate_per_min", 12_000, 0.001, 1e9) / 60.0
-        seconds = reader.number("seconds", 60, 0.001, 1e7)
+        seconds = reader.number("seconds", 60, 0.001, LONGEST_S)
         if kind == "azure":
             if seconds != int(seconds):
                 raise bad("trace.seconds", "whole seconds are expected: each is a minute of the trace")

@@ -149,6 +149,8 @@ class _Steps:
         if deployed.deadline_ms is not None and run_ms > deployed.deadline_ms:
             unmet = f"A run took {run_ms:.0f} ms and the deadline is {deployed.deadline_ms:g} ms: none can meet it."
             print(unmet, file=sys.stderr, flush=True)
+        for words in deployed.changed:
+            print(f"callers may notice: {words}", file=sys.stderr, flush=True)
 
     def _end(self, step: str, took_s: float, size: str = "") -> None:
         print(f"{step:<12}{took_s:7.2f} s{f'  {size}' if size else ''}", file=sys.stderr, flush=True)

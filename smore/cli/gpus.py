@@ -1,8 +1,10 @@
 """``smore gpus``: GPU instances."""
 
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,10 +17,12 @@ from smore.cli.terminal import (
     asks,
     confirm,
     connected,
+    fail,
     list_alone,
     percent,
     say,
     show,
+    span_s,
     tell,
 )
 
@@ -29,8 +33,20 @@ if TYPE_CHECKING:
 app = typer.Typer(help="GPU instances; alone: list them.", invoke_without_command=True)
 
 
+#: Seconds between two looks at a GPU instance that is waited for.
+ASK_S: Final = 0.5
+WaitOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Wait until the GPU instance is empty, so long at most: 90s, 10m, 2h."),
+]
+
 #: Columns that a narrow screen does without, the first of them first.
 OPTIONAL: Final = ("sharing", "kind", "device", "strangers", "draining", "paused", "by functions")
+
+
+def wait_s(wait: str | None) -> float | None:
+    """The seconds of :data:`WaitOption`. Raises typer.BadParameter."""
+    return span_s(wait) if wait is not None else None
 
 
 def unmeasured(gpus: "Sequence[Gpu]", places: "Sequence[PredictorPlace]") -> str:
@@ -121,12 +137,48 @@ def confirm_last(client: "Client", name: str, yes: bool) -> None:
         confirm(f"No GPU instance but {name} takes anything new: after this nothing is placed any more. Go on?", yes)
 
 
-def drain_gpu(client: "Client", name: str, yes: bool) -> None:
-    """What ``smore gpus drain`` and ``smore drain --gpu`` do."""
+def drain_gpu(client: "Client", name: str, yes: bool, wait_s: float | None, output: Output) -> None:
+    """
+    What ``smore gpus drain`` and ``smore drain --gpu`` do. ``wait_s``: for how long to wait until nothing is left there,
+    None = not at all. The command ends with exit code 1 where something still is.
+    """
     from smore_client import admin
 
     confirm_last(client, name, yes)
     client.carry(admin.drain_gpu(name))
+    until, said = time.monotonic() + (wait_s or 0.0), ""
+    while wait_s is not None and (left := _left(client, name)):
+        if left != said:
+            print(f"waiting: {left}", file=sys.stderr, flush=True)
+            said = left
+        if time.monotonic() > until:
+            print_gpu(client, name, output)
+            fail(f"{name} is not empty after {wait_s:g} s: {left}; it stays drained")
+        time.sleep(ASK_S)
+    print_gpu(client, name, output)
+
+
+def _left(client: "Client", name: str) -> str:
+    """What is still on a GPU instance that is drained, in words; "" = nothing."""
+    from smore_client import ApiError
+
+    gpu = next((each for each in client.gpus() if each.id == name), None)
+    if gpu is None:
+        return "it does not report"
+    if gpu.drained:
+        return ""
+    if not gpu.draining:
+        return "somebody has ended its drain"
+    names: Mapping[str, str] = {}
+    with suppress(ApiError):  # Postgres may be away
+        names = _names(client, [gpu])
+    trainings = _trainings(gpu, names)
+    words = [
+        *([f"{gpu.running} runs"] if gpu.running else []),
+        *([f"trainings: {', '.join(trainings)}"] if trainings else []),
+        *([f"loaded: {', '.join(one.function for one in gpu.warm)}"] if gpu.warm else []),
+    ]
+    return "; ".join(words) or "its next report"
 
 
 @app.command("pause")
@@ -139,13 +191,13 @@ def pause(gpu: GpuName, yes: YesOption = False, output: OutputOption = Output.TA
 
 
 @app.command("drain")
-def drain(gpu: GpuName, yes: YesOption = False, output: OutputOption = Output.TABLE) -> None:
+def drain(gpu: GpuName, wait: WaitOption = None, yes: YesOption = False, output: OutputOption = Output.TABLE) -> None:
     """
     Place nothing new on a GPU instance, and unload what idles there; `smore gpus` says "drained" when nothing is left.
+    Trainings there run to their end.
     """
     with connected() as client:
-        drain_gpu(client, gpu, yes)
-        print_gpu(client, gpu, output)
+        drain_gpu(client, gpu, yes, wait_s(wait), output)
 
 
 @app.command("undrain")

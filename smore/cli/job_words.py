@@ -27,23 +27,27 @@ def span(seconds: float | None) -> str | None:
 
 
 def length(job: Any) -> str | None:
-    """What is left, and by how much it may be longer in one case of ten."""
+    """What is left, from the expected time to that which one case of ten exceeds; ``60m?`` where that is ten times as long."""
     if job is None or not job.length_s:
         return None
-    more = job.length_90_s / job.length_s - 1
-    return f"{span(job.length_s)} +{more * 100:.0f}%" if more < 10 else f"{span(job.length_s)}?"
+    expected, most = span(job.length_s), span(job.length_90_s)
+    if job.length_90_s > 10 * job.length_s:
+        return f"{expected}?"
+    return f"{expected}" if expected == most else f"{expected}..{most}"
 
 
 def length_legend(lengths: Sequence[str]) -> list[str]:
-    """A line for each mark among these lengths that says what it means."""
+    """What the first length of each kind among these means, a line for each kind."""
+    between = next((length for length in lengths if ".." in length), None)
+    unknown = next((length for length in lengths if length.endswith("?")), None)
     return [
-        line
-        for mark, line in (
-            ("%", "length 10m +120%: in one case of ten more than 120 % longer than 10 m"),
-            ("?", "length 60m?: hardly known, in one case of ten more than ten times as long"),
-        )
-        if any(length.endswith(mark) for length in lengths)
+        *([_between(*between.split(".."))] if between else []),
+        *([f"length {unknown}: hardly known, in one case of ten more than ten times as long"] if unknown else []),
     ]
+
+
+def _between(expected: str, most: str) -> str:
+    return f"length {expected}..{most}: {expected} are left, in one case of ten more than {most}"
 
 
 def guess(job: Any) -> str:

@@ -85,14 +85,14 @@ def list_jobs(
         ("id", lambda j: j.id),
         ("command", lambda j: j.argv),
     ]
-    show(
+    shown = show(
         jobs,
         columns,
         output,
         optional=("command", "source", "id", "alone", "shared", "degradation", "budget", "loss", "gpus"),
     )
-    if output is Output.TABLE:
-        for line in job_words.loss_legend(jobs):
+    for line in job_words.loss_legend(jobs):
+        if line.partition(":")[0] in shown:
             say(line)
     if elsewhere:
         say(elsewhere)
@@ -118,7 +118,7 @@ def queue(output: OutputOption = Output.TABLE) -> None:
     """
     What runs, then what waits, in its order: when it starts and ends, and what it waits for.
 
-    Column "length": what is left of it; "10m +120%" = in one case of ten more than 120 % longer than 10 minutes, "60m?" =
+    Column "length": what is left of it; "10m..22m" = 10 minutes are expected, in one case of ten more than 22; "60m?" =
     hardly known, in one case of ten more than ten times as long.
     """
     with connected() as client:
@@ -140,14 +140,15 @@ def queue(output: OutputOption = Output.TABLE) -> None:
     ]
     if answer.jobs:
         several = len({job.project for job in answer.jobs}) > 1
-        show(
+        shown = show(
             answer.jobs,
             columns if several else [column for column in columns if column[0] != "project"],
             output,
             optional=("why", "length", "gpus", "project"),
         )
-        for line in job_words.length_legend([job_words.length(job) or "" for job in answer.jobs]):
-            print(line)
+        if "length" in shown:
+            for line in job_words.length_legend([job_words.length(job) or "" for job in answer.jobs]):
+                say(line)
     else:
         print("No job runs or waits.")
     if answer.kept and answer.kept_for:

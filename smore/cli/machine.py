@@ -54,13 +54,23 @@ def up(
     try:
         if foreground:
             start = partial(local.up, progress=_progress)
-            local.run_foreground(home, start=start, started=lambda ends: print(greeting(ends, home), flush=True))
+            local.run_foreground(home, start=start, started=lambda ends: _greet(ends, home))
         else:
-            print(greeting(local.up(home, progress=_progress), home))
+            _greet(local.up(home, progress=_progress), home)
     except InvalidSetting as error:
         fail(str(error), EXIT_USAGE)
     except (local.ServerMissing, local.StartFailed) as error:
         fail(str(error))
+
+
+def _greet(endpoints: "Endpoints", home: Path) -> None:
+    """Say what there is, once what no request needs works too: the queue of trainings, the metrics."""
+    from smore import local
+
+    local.await_rest(endpoints, _progress)
+    print(greeting(endpoints, home), flush=True)
+    for line in _silent(local.without_metrics(endpoints)):
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def differing(changed: Mapping[str, tuple[str, str]]) -> str:
@@ -98,6 +108,8 @@ def _devices(endpoints: "Endpoints", key: str, home: Path) -> str:
     lines = [f"Leader:      {_leader(ready, home)}"]
     for number, gpu in enumerate(gpus):
         lines.append(f"{'Devices:' if not number else '':<12} {gpu.id}  {gpu.device}")
+    for warning in ready.get("warnings", ()):
+        lines.append(f"Warning:     {warning}")
     return "\n".join([*lines, *filter(None, [unmeasured(gpus, places)])])
 
 
@@ -121,6 +133,7 @@ def greeting(endpoints: "Endpoints", home: Path) -> str:
     return f"""\
 SMore is up: {endpoints.gateway_url}   (API document: {endpoints.gateway_url}/docs)
 API key:     {key}   (in {file})
+Folder:      {home.resolve()}   (logs in {home.resolve() / "logs"})
 {_devices(endpoints, key, home)}
 
 Deploy a function:
@@ -198,28 +211,47 @@ def health(output: OutputOption = Output.TABLE) -> None:
     from smore import local
 
     home = platform_home()
-    processes, ends = local.status(home), local.ends(home)
+    processes, ends, own = local.status(home), local.ends(home), local.endpoints(home)
+    silent = local.without_metrics(own) if own is not None else {}
     if output is Output.TABLE:
+        if own is not None:
+            print(f"{'folder':<24} {home.resolve()}, logs in {home.resolve() / 'logs'}")
         for process in processes:
             end = ends.get(process.name)
-            print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}{_unasked(end) if end else ''}")
+            port = "" if own is None or process.name in silent else _metrics(own.metrics_ports.get(process.name))
+            print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}{port}{_unasked(end) if end else ''}")
+        for line in _silent(silent):
+            print(f"warning: {line}", file=sys.stderr)
     if (abandoned := local.abandoned(platform_home())) is not None:
         print(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", file=sys.stderr)
     with connected() as client:
         client.healthy()
         ready = client.ready()
         url = client.url
-    own = local.endpoints(home)
     of = f"of {home.resolve()}" if own is not None and own.instance == ready.get("instance") else "of another folder"
     if output is not Output.TABLE:
         counted = {name: asdict(end) for name, end in ends.items()}
-        show_value({"url": url, "answers": of, "processes": processes, "ends": counted, **ready}, output)
+        metrics = dict(own.metrics_ports) if own is not None else {}
+        here = {"folder": str(home.resolve()), "logs": str(home.resolve() / "logs")} if own is not None else {}
+        shown = {**here, "processes": processes, "ends": counted, "metrics_ports": metrics, "no_metrics": silent}
+        show_value({"url": url, "answers": of, **shown, **ready}, output)
         return
     print(f"{'platform':<24} {'answers':<10} {url} {of}")
     for name, check in ready.get("checks", {}).items():
         print(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
+    if leader := ready.get("job_leader"):
+        print(f"{'leader of trainings':<24} {'ok':<10} {leader}")
     for warning in ready.get("warnings", ()):
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _metrics(port: int | None) -> str:
+    return f"  metrics on port {port}" if port is not None else ""
+
+
+def _silent(silent: Mapping[str, str]) -> list[str]:
+    """A line for each process that does not serve its metrics, with the reason; ``silent``: both."""
+    return [f"{name} serves no metrics: {why}" for name, why in silent.items()]
 
 
 def _unasked(end: "End") -> str:

@@ -48,7 +48,7 @@ def scrape_config(
         key_file = str(home.resolve() / "prometheus-key")
         jobs = [
             scrape.gateway_job(address, key_file),
-            scrape.processes_job(dict(scrape.of_processes(local.status(home)))),
+            scrape.processes_job(scrape.of_processes(endpoints.metrics_host, endpoints.metrics_ports)),
         ]
     else:
         fail(f"no platform runs in {home}: start it with `smore up`, name a gateway in SMORE_URL, or use --compose")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from smore.cli.gpus import drain_gpu, print_gpu
+from smore.cli.gpus import WaitOption, drain_gpu, print_gpu, wait_s
 from smore.cli.names import functions, gpus
 from smore.cli.queues import DRAINED, RESUMED, print_everything, print_in_force
 from smore.cli.terminal import (
@@ -35,6 +35,7 @@ def drain(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Take nothing new at all.")] = False,
     end: EndOption = False,
+    wait: WaitOption = None,
     project: ProjectOption = None,
     yes: YesOption = False,
     output: OutputOption = Output.TABLE,
@@ -44,11 +45,15 @@ def drain(
 
     if (function is not None) + (gpu is not None) + everything != 1:
         raise typer.BadParameter("one of FUNCTION, --gpu and --all is expected")
+    if wait is not None and (gpu is None or end):
+        raise typer.BadParameter("--wait is for --gpu without --end")
     if everything and not end:
         confirm("Take nothing new any more, in all projects?", yes)
     with connected() as client:
-        if gpu is not None:
-            client.resume_gpu(gpu) if end else drain_gpu(client, gpu, yes)
+        if gpu is not None and not end:
+            drain_gpu(client, gpu, yes, wait_s(wait), output)
+        elif gpu is not None:
+            client.resume_gpu(gpu)
             print_gpu(client, gpu, output)
         else:
             client.carry((admin.resume if end else admin.drain)(function, project=project))

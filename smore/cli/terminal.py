@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -172,16 +172,18 @@ def list_alone(app: typer.Typer, help_: str) -> Callable[[Callable[[Output], Non
     return register
 
 
-def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output, *, optional: Sequence[str] = ()) -> None:
+def show(
+    rows: Sequence[T], columns: Sequence[Column[T]], output: Output, *, optional: Sequence[str] = ()
+) -> Collection[str]:
     """
     Print ``rows`` as a table, or whole as JSON or YAML. A screen that is too narrow does without columns that are empty
     in all rows, then without those of the headers in ``optional``, the first of them first.
 
-    A screen that is too narrow for the rest gets one paragraph a row.
+    A screen that is too narrow for the rest gets one paragraph a row. Returns the headers of the table that are shown.
     """
     if output is not Output.TABLE:
         show_value(list(rows), output)
-        return
+        return ()
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -207,9 +209,10 @@ def show(rows: Sequence[T], columns: Sequence[Column[T]], output: Output, *, opt
         made = table(kept)
         if fits(made):
             console.print(made)
-            return
+            return [header for header, _ in kept]
     cells = [[cell(get(row)) for _, get in columns] for row in rows]
     print("\n\n".join(_paragraphs([header for header, _ in columns], cells, console.width)))
+    return [header for header, _ in columns]
 
 
 def _styled(header: str, text: str) -> str:

@@ -21,6 +21,7 @@ of the ratio to first order.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -203,10 +204,11 @@ def judge(loss: Loss | None, budget: float) -> Verdict:
 
 def to_go(loss: Loss | None, windows: int, budget: float) -> int | None:
     """
-    How many more windows a verdict needs, 0 = it is there. None: more than :data:`MOST_TO_GO`, the loss is too close to
-    the budget.
+    How many more windows a verdict needs if the mean and the scatter stay as they are, 0 = it is there. None: more than
+    :data:`MOST_TO_GO`, the loss is too close to the budget.
 
-    The interval narrows with the root of the number of windows, on the logarithmic scale on which it is symmetric.
+    On the logarithmic scale, on which it is symmetric, the interval narrows with the root of the number of windows, and
+    with Student's quantile for it.
     """
     if loss is None:
         return missing(windows)
@@ -214,9 +216,15 @@ def to_go(loss: Loss | None, windows: int, budget: float) -> int | None:
         return 0
     reach = math.log((1 + loss.high) / (1 + loss.mean))
     margin = abs(math.log((1 + budget) / (1 + loss.mean)))
-    if loss.windows * (reach**2 - margin**2) > MOST_TO_GO * margin**2:
+    scatter = reach * math.sqrt(loss.windows) / student((1 + CONFIDENCE) / 2, loss.windows - 1)
+
+    def tells(more: int) -> bool:
+        count = loss.windows + more
+        return student((1 + CONFIDENCE) / 2, count - 1) * scatter <= margin * math.sqrt(count)
+
+    if not tells(MOST_TO_GO):
         return None
-    return max(1, math.ceil(loss.windows * ((reach / margin) ** 2 - 1)))
+    return max(1, bisect_left(range(MOST_TO_GO), True, key=tells))
 
 
 def reference(windows: Iterable[Window]) -> Sample | None:

@@ -1,4 +1,4 @@
-"""Overrides of the policy by people: a boost or a pin of a function, for a time."""
+"""Overrides of the policy by people: a boost or a pin of a function for a time, a pause, a drain."""
 
 from dataclasses import dataclass
 
@@ -27,3 +27,17 @@ class Override:
             gpus=self.gpus if pinned else (),
             pin_until=self.pin_until if pinned else None,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """
+    A pause or a drain. ``scope``: "platform", "function" or "gpu"; ``name``: the function's as project/name, the GPU
+    instance's, "" = the platform. ``since``: epoch seconds, None = not known; ``by``: id of the API key, "" = not known.
+    """
+
+    scope: str
+    name: str
+    drains: bool
+    since: float | None = None
+    by: str = ""

@@ -3,8 +3,9 @@ The platform on one machine: its own Redis and Postgres, the platform's processe
 
 ``up`` starts all of it and ``down`` stops it; ``servers`` starts Redis and Postgres alone, for tests. ``layout.py``
 lists the processes, ``embedded.py`` finds and configures the two servers, ``supervision.py`` is the supervisor's client,
-``daemon.py`` is the supervisor's process, ``machine.py`` starts and stops everything, ``trainings.py``
-finds the trainings that outlived it, ``doctor.py`` examines what runs.
+``daemon.py`` is the supervisor's process, ``machine.py`` starts and stops everything, ``started_settings.py`` keeps
+what it was started with, ``scrape.py`` finds its metrics, ``trainings.py`` finds the trainings that outlived it,
+``doctor.py`` examines what runs.
 """
 
 from smore.local.embedded import ServerMissing, StartFailed
@@ -23,20 +24,21 @@ from smore.local.machine import (
     ServerUrls,
     abandoned,
     answering_instance,
-    changed_settings,
+    await_rest,
     down,
     endpoints,
     ends,
     pid,
     restart,
     run_foreground,
-    running_settings,
     servers,
     start,
     status,
     stop,
     up,
+    without_metrics,
 )
+from smore.local.started_settings import changed_settings, running_settings
 from smore.local.supervision import End, ProcessStatus
 from smore.local.trainings import Training, left_running
 
@@ -53,6 +55,7 @@ __all__ = [
     "Training",
     "abandoned",
     "answering_instance",
+    "await_rest",
     "changed_settings",
     "down",
     "endpoints",
@@ -72,4 +75,5 @@ __all__ = [
     "status",
     "stop",
     "up",
+    "without_metrics",
 ]

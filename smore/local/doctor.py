@@ -2,11 +2,10 @@
 Checks of a running installation for known problems: a verdict for each and, where it is not ok, a remedy.
 
 The doctor only reads. What it cannot examine from this machine gets the verdict ``unknown``, which is no failure: a
-managed Redis hides its configuration, and another host's kernel is examined on that host. The checks of GPUs are in
-gpu_checks.py.
+managed Redis hides its configuration, and another host's kernel is examined on that host. Other checks are in
+gpu_checks.py and platform_checks.py.
 """
 
-import os
 import re
 import resource
 import shutil
@@ -20,10 +19,11 @@ from typing import TYPE_CHECKING, Final, cast
 import psutil
 import redis
 
+from smore.local import platform_checks
 from smore.local.findings import Finding, Site, Verdict, broken, ok, unknown, warning
 from smore.local.gpu_checks import nvml
 from smore.messages.reports import Report
-from smore.process.environment import described, warnings
+from smore.messages.wording import paused
 from smore.process.settings import PostgresSettings, Settings
 from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
@@ -49,6 +49,8 @@ def site(config: Settings | None = None) -> Site:
         ends=local.ends(config.home) if endpoints is not None else {},
         gateway_url=endpoints.gateway_url if endpoints is not None else None,
         instance=endpoints.instance if endpoints is not None else "",
+        metrics_host=endpoints.metrics_host if endpoints is not None else "",
+        metrics_ports=endpoints.metrics_ports if endpoints is not None else {},
     )
 
 
@@ -262,6 +264,12 @@ def _job_leader(place: Site, client: "redis.Redis") -> Iterator[Finding]:
         )
 
 
+def _pauses(place: Site, client: "redis.Redis") -> Iterator[Finding]:
+    for line in paused(Fleet(client, place.config.redis.prefix).pauses()):
+        found, _, end = line.rpartition(". ")
+        yield warning("paused or drained", found, end)
+
+
 def _gpu_instances(place: Site, client: "redis.Redis") -> Iterator[Finding]:
     reports = _reports(place, client)
     if not reports:
@@ -313,6 +321,7 @@ _OF_REDIS: Final = (
     _beats,
     _leader,
     _job_leader,
+    _pauses,
     _gpu_instances,
 )
 
@@ -424,46 +433,6 @@ def outlook(size: "Size", kept: PostgresSettings, free: float | None) -> Finding
     return ok("history size", f"{text}; retention ends its growth in {when:.1f} days at {level / gib:.2f} GiB ({what})")
 
 
-def _gateway(place: Site) -> Iterator[Finding]:
-    if place.gateway_url is None:
-        return
-    from smore import local
-
-    where = f"{place.gateway_url}, of the platform in {place.config.home.resolve()}"
-    match local.answering_instance(place.gateway_url):
-        case None:
-            yield broken("gateway", f"no answer from {where}", "`smore logs gateway` says why it does not serve")
-        case place.instance:
-            yield ok("gateway", where)
-        case _:
-            yield broken(
-                "gateway",
-                f"another platform answers at {where}",
-                "end that platform, or `smore down`, then `smore up` with another SMORE_API__PORT",
-            )
-
-
-def _supervisor(place: Site) -> Iterator[Finding]:
-    if place.killed is not None:
-        text = f"process {place.killed} was killed: its processes go on, and none that ends is restarted"
-        yield broken(
-            "supervisor",
-            text,
-            "`smore up`: it starts the platform again; training goes on and nothing that waits is lost",
-        )
-    elif place.processes:
-        yield ok("supervisor", f"watches {len(place.processes)} processes")
-
-
-def _ends(place: Site) -> Iterator[Finding]:
-    for name, end in place.ends.items():
-        yield warning(
-            f"ends of {name}",
-            f"{end.count} since the start, last at {end.at} ({end.how})",
-            f"it was started again each time; `smore logs {name}` may say why it ended, `dmesg` who killed it",
-        )
-
-
 def _versions(_place: Site) -> Iterator[Finding]:
     old = [
         f"{name} {metadata.version(name)} < {least}"
@@ -551,30 +520,13 @@ def _key(place: Site) -> Iterator[Finding]:
             yield ok("key file", f"mode {mode:o}")
 
 
-def _settings(place: Site) -> Iterator[Finding]:
-    from smore import local
-
-    for name, (there, here) in local.changed_settings(place.config.home, place.config).items():
-        yield warning(
-            f"setting {name}",
-            f"the platform was started with {there}, this shell says {here}",
-            "`smore down`, then `smore up` start it with this shell's; `smore settings --running` shows those in force",
-        )
-    strange = warnings(os.environ)
-    if strange:
-        yield warning("settings", "; ".join(strange), "`smore settings` lists the names")
-    else:
-        given = [one.variable for one in described() if one.variable in os.environ]
-        yield ok(
-            "settings", f"{', '.join(given) or 'none'} from this shell's environment, the others as they are shipped"
-        )
-
-
 _OF_PLACE: Final = (
-    _gateway,
-    _supervisor,
-    _ends,
-    _settings,
+    platform_checks.folders,
+    platform_checks.gateway,
+    platform_checks.metrics,
+    platform_checks.supervisor,
+    platform_checks.ends,
+    platform_checks.settings,
     _postgres,
     _versions,
     _descriptors,

@@ -37,7 +37,8 @@ class Site:
     ``redis_url`` and ``postgres_url``: None = the platform does not run here and no setting names them. ``processes``:
     pids of the platform's processes on this machine, by name. ``killed``: the pid of a supervisor that was killed.
     ``ends``: of processes that ended unasked, by name. ``gateway_url`` and ``instance``: the platform of the folder
-    ``config.home``, where it runs; its gateway answers with this id.
+    ``config.home``, where it runs; its gateway answers with this id. ``metrics_host`` and ``metrics_ports``: where its
+    other processes serve their metrics, by name.
     ``root``: the folder of the kernel's files.
     """
 
@@ -50,6 +51,8 @@ class Site:
     root: Path = Path("/")
     gateway_url: str | None = None
     instance: str = ""
+    metrics_host: str = "127.0.0.1"
+    metrics_ports: Mapping[str, int] = field(default_factory=dict)
 
     def has(self, path: str) -> bool:
         return (self.root / path).exists()

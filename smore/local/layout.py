@@ -262,6 +262,12 @@ def environment(layout: Layout) -> dict[str, str]:
     }
 
 
+def metrics_ports(table: Sequence[Process]) -> dict[str, int]:
+    """Where processes serve their metrics, by name; those that serve none are not there."""
+    ports = {process.name: int(dict(process.env).get("SMORE_METRICS_PORT", "0")) for process in table}
+    return {name: port for name, port in ports.items() if port}
+
+
 #: Processes of :func:`processes` that serve metrics on a port of their own, beside the workers.
 METRICS_PORTS: Final = 4
 

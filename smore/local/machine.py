@@ -12,14 +12,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from smore.local import embedded, ports, supervision
+from smore.local import embedded, ports, scrape, started_settings, supervision
 from smore.local.layout import (
     METRICS_PORTS,
     Layout,
@@ -28,12 +28,13 @@ from smore.local.layout import (
     environment,
     import_path,
     machine_partitions,
+    metrics_ports,
     plan_partitions,
 )
 from smore.local.layout import processes as platform_processes
 from smore.local.supervision import End, ProcessStatus, Supervisor
 from smore.process.device_name import refused
-from smore.process.environment import InvalidSetting, described, shown, value_of
+from smore.process.environment import InvalidSetting
 from smore.process.instance import instance_id
 from smore.process.settings import JobsSettings, PolicySettings, PrewarmSettings, Settings
 
@@ -45,6 +46,8 @@ SERVERS_START_S = 60.0
 PLATFORM_START_S = 30.0
 #: Seconds until the platform is ready: the first start of an installation compiles what the leader decides with.
 READY_S = 300.0
+#: Seconds for what no request needs: a leader of the queue of trainings, the metrics of all processes.
+REST_S = 20.0
 #: Seconds for which a process may fail to start before the platform's start fails.
 _FAILING_S = 20.0
 #: Starts of one process while the platform is waited for; with more it does not stay up.
@@ -54,8 +57,6 @@ _ASK_S = 0.1
 #: Seconds for the supervisor's end: more than the longest stops of both groups together.
 STOP_S = 90.0
 _POLL_S = 0.01
-#: The file of the settings that the platform was started with, in its run folder.
-_SETTINGS = "settings.json"
 #: Seconds after its start at which a server that is down counts as failed.
 _STILLBORN_S = 5.0
 
@@ -89,6 +90,9 @@ class Endpoints:
     supervisor_pid: int
     #: The id that this platform's gateway answers with.
     instance: str = ""
+    #: The address and the ports at which the other processes serve their metrics, by name.
+    metrics_host: str = "127.0.0.1"
+    metrics_ports: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +120,13 @@ def up(
 
     Raises InvalidSetting, a line for each setting that a process would refuse; ServerMissing where a server is not
     installed; StartFailed, with the end of the log, where a process does not start, where another program answers on
-    the gateway's port, where the platform does not become ready, or where the settings name a sharing mode in which no
-    worker starts; ValueError for a home whose path the supervisor's configuration cannot hold. Nothing is left running
-    then.
+    the gateway's port, where no port for metrics is free, where the platform does not become ready, or where the
+    settings name a sharing mode in which no worker starts; ValueError for a home whose path the supervisor's
+    configuration cannot hold. Nothing is left running then.
     """
     home, config = home.resolve(), config or Settings()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(home):
+    with _locked(home), ExitStack() as claims:
         run = embedded.run_folder(home)
         if supervision.running(run) is not None:
             if (endpoints := _recorded(run)) is not None:
@@ -130,40 +134,37 @@ def up(
             _stop(home, run)  # an earlier `up` was interrupted before it had finished
         supervision.end_leftovers(home, run)
         try:
-            return _start(home, run, config, partitions, processes, migration, progress)
+            return _start(home, run, config, partitions, processes, migration, progress, claims)
         except BaseException:
             _stop(home, run)
             raise
 
 
-def running_settings(home: Path) -> dict[str, str] | None:
+def await_rest(endpoints: Endpoints, progress: Callable[[str], None]) -> None:
     """
-    The settings that the running platform was started with, by variable, as :func:`smore.process.environment.shown`
-    shows them; None where it does not run.
+    Wait, at most :data:`REST_S`, until what no request needs works too: somebody leads the queue of trainings, and each
+    process serves its metrics. ``progress`` is called as by :func:`up`.
     """
-    run = _existing_run_folder(home)
-    if run is None or supervision.running(run) is None:
-        return None
-    try:
-        return dict(json.loads((run / _SETTINGS).read_text()))
-    except FileNotFoundError:
-        return None
+    deadline, said = time.monotonic() + REST_S, ""
+    while missing := _missing_rest(endpoints):
+        if missing != said:
+            progress(missing)
+            said = missing
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_ASK_S)
 
 
-def note_settings(run: Path, config: Settings) -> None:
-    """Write down what the platform of this run folder is started with."""
-    embedded.write_private(run / _SETTINGS, json.dumps(_shown(config)))
+def _missing_rest(endpoints: Endpoints) -> str:
+    parts = urlsplit(endpoints.gateway_url)
+    answer = _asked(parts.hostname or "", parts.port or 80, "/readyz") or {}
+    unled = [] if answer.get("job_leader") else ["nobody leads the queue of trainings yet"]
+    return "; ".join([*unled, *(f"no metrics of {name} yet" for name in without_metrics(endpoints))])
 
 
-def changed_settings(home: Path, config: Settings) -> dict[str, tuple[str, str]]:
-    """Settings in which ``config`` differs from the running platform: (what that was started with, what it is here)."""
-    here, there = _shown(config), running_settings(home) or {}
-    return {name: (value, here[name]) for name, value in there.items() if here.get(name, value) != value}
-
-
-def _shown(config: Settings) -> dict[str, str]:
-    # The home says which platform is meant, and is no setting of it.
-    return {one.variable: shown(value_of(config, one)) for one in described() if one.path != ("home",)}
+def without_metrics(endpoints: Endpoints) -> dict[str, str]:
+    """Processes of the platform that do not serve their metrics, and why, by name (:func:`smore.local.scrape.silent`)."""
+    return scrape.silent(endpoints.metrics_host, endpoints.metrics_ports, endpoints.instance)
 
 
 def down(home: Path) -> None:
@@ -323,13 +324,15 @@ def _start(
     processes: Callable[[Layout], tuple[Process, ...]],
     migration: Sequence[str] | None,
     progress: Callable[[str], None],
+    claims: ExitStack,
 ) -> Endpoints:
     (run / "endpoints.json").unlink(missing_ok=True)  # left by a supervisor that was killed
     _require_usable(config)
     logs = embedded.private_folder(home / "logs")
     redis_url, postgres_url, own = _servers(home, run, config, durable=True)
-    layout = _layout(home, config, partitions, redis_url, postgres_url)
+    layout = _layout(home, config, partitions, redis_url, postgres_url, claims)
     table = processes(layout)
+    instance = instance_id(home)  # before the processes, which read it
     for process in table:
         if process.listens is not None:
             _require_free(process.name, process.listens)
@@ -374,8 +377,9 @@ def _start(
             supervisor.start(process.name)
     _await_servers(redis_url, postgres_url, lambda name: _alive(supervisor, name), logs)
     _migrate(layout, migration_command(home) if migration is None else migration)
+    if migration is None:
+        started_settings.audit_settings(home, config, postgres_url)
     _await_listening(table, supervisor, logs)
-    instance = instance_id(home)
     for process in table:
         if process.ready:
             _await_ready(process, instance, {part.gpu for part in layout.partitions}, supervisor, logs, progress)
@@ -389,8 +393,10 @@ def _start(
         postgres_url=postgres_url,
         supervisor_pid=supervisor.pid(),
         instance=instance,
+        metrics_host=config.metrics_host,
+        metrics_ports=metrics_ports(table),
     )
-    note_settings(run, config)
+    started_settings.note_settings(home, config)
     # Written last: the file means that all of the above is done.
     embedded.write_private(run / "endpoints.json", json.dumps(asdict(endpoints)))
     return endpoints
@@ -424,8 +430,14 @@ def _servers(home: Path, run: Path, config: Settings, *, durable: bool) -> tuple
 
 
 def _layout(
-    home: Path, config: Settings, partitions: int | Sequence[Partition] | None, redis_url: str, postgres_url: str
+    home: Path,
+    config: Settings,
+    partitions: int | Sequence[Partition] | None,
+    redis_url: str,
+    postgres_url: str,
+    claims: ExitStack,
 ) -> Layout:
+    """``claims`` keeps the ports of the metrics for this start (:func:`smore.local.ports.claimed_block`)."""
     cores = sorted(os.sched_getaffinity(0))
     if reason := refused(config.worker.sharing_mode):
         raise embedded.StartFailed(reason)
@@ -439,7 +451,15 @@ def _layout(
     gpus = partitions is None and parts[0].kind != "cpu"
     first = config.node.metrics_port
     if first:
-        first = ports.free_block(config.metrics_host, first, len(parts) + METRICS_PORTS, {config.api.port})
+        count = len(parts) + METRICS_PORTS
+        block = ports.claimed_block(config.metrics_host, first, count, {config.api.port})
+        try:
+            first = claims.enter_context(block)
+        except OSError as error:
+            raise embedded.StartFailed(
+                f"no port for metrics on {config.metrics_host} from {first} on: {error}. SMORE_NODE__METRICS_PORT names"
+                " another first port, 0 = none"
+            ) from error
     return Layout(
         home=home,
         root=ROOT,

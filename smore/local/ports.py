@@ -1,7 +1,8 @@
 """TCP ports of this machine: whether they are free, and who has one."""
 
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import psutil
@@ -24,11 +25,43 @@ def free_block(host: str, first: int, count: int, but: Collection[int]) -> int:
     The first of ``count`` free ports in a row, none of them in ``but``: ``first``, or a multiple of ``count`` behind it.
     ``first`` where no block is free.
     """
+    for ports in _blocks(first, count, but):
+        if all(refusal(host, port) is None for port in ports):
+            return ports[0]
+    return first
+
+
+@contextmanager
+def claimed_block(host: str, first: int, count: int, but: Collection[int]) -> Iterator[int]:
+    """
+    As :func:`free_block`. While the context lasts, nobody else on this machine is given one of the ports: a platform that
+    starts listens on them only seconds after it has chosen them.
+
+    Raises OSError where no block is free.
+    """
+    for ports in _blocks(first, count, but):
+        with ExitStack() as claims:
+            if all(_claim(port, claims) and refusal(host, port) is None for port in ports):
+                yield ports[0]
+                return
+    raise refusal(host, first) or OSError(f"no {count} ports in a row are free from {first} on")
+
+
+def _blocks(first: int, count: int, but: Collection[int]) -> Iterator[range]:
     for begin in range(first, min(first + _BLOCKS * count, 65_536 - count), count):
         ports = range(begin, begin + count)
-        if not any(port in but for port in ports) and all(refusal(host, port) is None for port in ports):
-            return begin
-    return first
+        if not any(port in but for port in ports):
+            yield ports
+
+
+def _claim(port: int, claims: ExitStack) -> bool:
+    """Whether the port is claimed for this process now; a name in the kernel, which ends with the socket that has it."""
+    claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    try:
+        claim.bind(f"\0smore-port-{port}")
+    except OSError:
+        return False
+    return True
 
 
 def owner(port: int) -> str:

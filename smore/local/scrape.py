@@ -1,17 +1,20 @@
-"""Where the platform's processes serve their metrics, as ``scrape_configs`` of Prometheus."""
+"""
+Where the platform's processes serve their metrics, as ``scrape_configs`` of Prometheus, and which of them serve none.
+"""
 
+import http.client
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
-import psutil
-
-from smore.local.supervision import ProcessStatus
+from smore.local import ports
 
 #: Ports of docker-compose.yml: SMORE_METRICS_PORT of its services, and of the first GPU worker of a node.
 _COMPOSE_PORT = 9464
 _NODE_PORT = 8410
 _COMPOSE_SERVICES = ("beat", "scheduler-0", "scheduler-1", "control", "learn")
+#: Seconds that a process of this machine may take for its metrics.
+_PATIENCE_S: Final = 2.0
 
 
 def gateway_job(address: str, key_file: str, *, scheme: str = "http") -> dict[str, Any]:
@@ -29,17 +32,37 @@ def processes_job(targets: Mapping[str, str]) -> dict[str, Any]:
     return {"job_name": "smore", "static_configs": [_target(name, address) for name, address in targets.items()]}
 
 
-def of_processes(processes: tuple[ProcessStatus, ...]) -> Iterator[tuple[str, str]]:
-    """Name and address of each process of this machine that serves metrics on a port of its own."""
-    for process in processes:
-        try:
-            environment = psutil.Process(process.pid).environ() if process.pid is not None else {}
-        except psutil.Error:
-            continue  # it has ended, or belongs to another user
-        port = environment.get("SMORE_METRICS_PORT", "0")
-        if port != "0" and process.name != "gateway":
-            host = environment.get("SMORE_METRICS_HOST", "127.0.0.1")
-            yield process.name, f"{_reachable(host)}:{port}"
+def of_processes(host: str, of_process: Mapping[str, int]) -> dict[str, str]:
+    """The addresses of the processes that have a port of this machine for their metrics, by name."""
+    return {name: f"{_reachable(host)}:{port}" for name, port in of_process.items()}
+
+
+def silent(host: str, of_process: Mapping[str, int], instance: str) -> dict[str, str]:
+    """
+    Processes of the platform ``instance`` that do not serve their metrics on their ports, and who answers there instead, in
+    words, by name.
+    """
+    without: dict[str, str] = {}
+    for name, port in of_process.items():
+        text = _served(host, port)
+        if text is None:
+            without[name] = f"nobody answers on port {port} of {host}"
+        elif f'smore_process_info{{installation="{instance}",name="{name}"}}' not in text:
+            without[name] = f"{ports.owner(port)} has port {port} of {host}"
+    return without
+
+
+def _served(host: str, port: int) -> str | None:
+    """What is answered there; None = nothing."""
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - an address to replace
+    connection = http.client.HTTPConnection(local, port, timeout=_PATIENCE_S)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
 
 
 def of_compose(workers: int) -> Iterator[tuple[str, str]]:

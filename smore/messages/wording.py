@@ -1,8 +1,12 @@
-"""Reasons, causes and phases of an invocation in words, for the API's answers and for people's tools."""
+"""
+Reasons, causes and phases of an invocation, and what is paused, in words: for the API's answers and for people's tools.
+"""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from smore.domain.invocation import Cause, State
+from smore.domain.override import Pause
 from smore.messages.reasons import Reasons
 
 #: What stands against a GPU instance, as the rest of a sentence about one and about several.
@@ -180,3 +184,40 @@ def beside(windows: Sequence[tuple[float, int, float, int]], least: int = 20) ->
         ),
         default=None,
     )
+
+
+def paused(pauses: Sequence[Pause], *, named: bool = True) -> list[str]:
+    """
+    What people have paused and drained, a sentence for the platform and for each kind of target. ``named``: False = for
+    somebody who may know neither functions nor keys.
+    """
+    lines = []
+    for pause in pauses:
+        if pause.scope == "platform":
+            what, means, end = (
+                ("drained", "new requests are answered with 503 draining", "drain --all --end")
+                if pause.drains
+                else ("paused", "requests wait, and nothing is dispatched", "queues resume --all")
+            )
+            lines.append(f"The platform is {what}{_since(pause, named)}: {means}. `smore {end}` ends it.")
+    for scope, what, end in (
+        ("gpu", "GPU instances", "gpus resume GPU"),
+        ("function", "Functions", "queues resume FUNCTION"),
+    ):
+        for drains in (False, True):
+            some = [pause for pause in pauses if pause.scope == scope and pause.drains == drains]
+            if some:
+                shown = (
+                    ", ".join(f"{pause.name}{_since(pause, named)}" for pause in some)
+                    if named or scope == "gpu"
+                    else str(len(some))
+                )
+                lines.append(f"{what} {'drained' if drains else 'paused'}: {shown}. `smore {end}` ends it.")
+    return lines
+
+
+def _since(pause: Pause, named: bool) -> str:
+    if pause.since is None:
+        return ""
+    by = f" by key {pause.by}" if named and pause.by else ""
+    return f" since {datetime.fromtimestamp(pause.since, UTC):%Y-%m-%d %H:%M:%S} UTC{by}"

@@ -25,6 +25,7 @@ from prometheus_client import (
 )
 from prometheus_client.metrics_core import Metric
 
+from smore.process.instance import instance_id
 from smore.process.plain_log import structlog
 from smore.process.settings import Settings
 
@@ -39,6 +40,14 @@ BUILD = Gauge(
     "smore_build_info", "1, with the version of the platform and of Python", ["version", "python"], registry=None
 )
 
+#: Who serves a port: another platform of the same machine may have it.
+PROCESS = Gauge(
+    "smore_process_info",
+    "1, with the id of the installation (`instance` in `/healthz`) and the name of the process",
+    ["installation", "name"],
+    registry=None,
+)
+
 
 class Families(CollectorRegistry):
     """The metric families that one kind of process serves. A family without a sample is left out."""
@@ -46,6 +55,7 @@ class Families(CollectorRegistry):
     def __init__(self) -> None:
         super().__init__()
         self.register(BUILD)
+        self.register(PROCESS)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self)
 
@@ -69,7 +79,10 @@ FAMILIES: Final[Mapping[str, Families]] = {
 
 # Gateway
 INVOCATIONS = Counter(
-    "smore_invocations", "Invocations that ended, as their gateway heard it", ["function", "outcome"], registry=GATEWAY
+    "smore_invocations",
+    "Invocations that ended while their caller waited, by outcome; `smore_invocations_ended_total` has all",
+    ["function", "outcome"],
+    registry=GATEWAY,
 )
 REFUSALS = Counter(
     "smore_refusals", "Requests refused before anything was queued", ["function", "code"], registry=GATEWAY
@@ -81,6 +94,15 @@ E2E_SECONDS = Histogram(
 # Leader and standby
 LEADER = Gauge("smore_leader", "1 where this process holds the leader's lease", registry=SCHEDULER)
 QUEUE_DEPTH = Gauge("smore_queue_depth", "Invocations waiting", ["function"], registry=SCHEDULER)
+PAUSED = Gauge(
+    "smore_paused",
+    "1 while it is paused: `scope` is platform, gpu or function; `name` that of the GPU instance or function",
+    ["scope", "name"],
+    registry=SCHEDULER,
+)
+DRAINED = Gauge(
+    "smore_drained", "1 while it is drained, with labels as of `smore_paused`", ["scope", "name"], registry=SCHEDULER
+)
 DEADLINES_MISSED = Counter(
     "smore_deadline_missed",
     "Invocations that ended after their deadline, by how they ended",
@@ -167,6 +189,12 @@ RUNNER_DEATHS = Counter(
 
 # History
 RECORDED = Counter("smore_recorded_events", "Stream entries written to Postgres", registry=CONTROL)
+INVOCATIONS_ENDED = Counter(
+    "smore_invocations_ended",
+    "Invocations that ended, synchronous and asynchronous ones, each once, by outcome; counted as the history is written",
+    ["function", "outcome"],
+    registry=CONTROL,
+)
 RECORD_SKIPPED = Counter(
     "smore_record_skipped_events",
     "Stream entries that could not be read or written, and were passed over",
@@ -286,6 +314,7 @@ def configure(config: Settings, process: str) -> None:
     logging.getLogger("celery.app.trace").setLevel(logging.WARNING)
     structlog.contextvars.bind_contextvars(process=process)
     BUILD.labels(version(), platform.python_version()).set(1)
+    PROCESS.labels(instance_id(config.home), process).set(1)
     if config.metrics_port:
         families = FAMILIES.get(process.partition("-")[0], OTHERS)
         try:

@@ -10,10 +10,10 @@ from typing import Any, Literal, cast
 import msgspec
 import redis
 
-from smore.domain.override import Override
+from smore.domain.override import Override, Pause
 from smore.messages import stream
 from smore.messages.commands import AnyCommand, AttachJob, Throttle, decode_command, encode_command
-from smore.messages.overrides import decode_override, encode_override
+from smore.messages.overrides import Paused, decode_override, encode_override, encode_paused, pauses
 from smore.messages.reports import Report, StepChunk, UnregisteredProcess, decode_report
 
 #: Chunks of steps of one attached training that wait for its worker, and for how many seconds.
@@ -89,20 +89,34 @@ class Fleet:
         answer = self._redis.xread({f"{self._prefix}cmd:{gpu}": after}, count=100, block=max(1, int(wait_s * 1000)))
         return [(entry, decode_command(fields[b"c"])) for entry, fields in stream_entries(answer)]
 
-    def pause(self, target: str) -> None:
+    def pause(self, target: str, by: str = "") -> None:
         """
         Pause ``*`` (all), ``f:<project>/<function>`` or ``g:<gpu>``: dispatch stops, invocations are still accepted, and
         their deadlines run.
 
         A ``-`` before the target drains it. ``-*`` and ``-f:…`` accept no new invocations and serve those that wait;
-        ``-g:…`` gets no more dispatches and unloads idle instances.
+        ``-g:…`` gets no more dispatches and unloads idle instances. ``by``: id of the API key.
         """
-        self._redis.sadd(f"{self._prefix}paused", target)
+        seconds, micros = self._redis.time()
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.sadd(f"{self._prefix}paused", target)
+        pipe.hset(f"{self._prefix}paused:by", target, encode_paused(Paused(at=seconds + micros / 1e6, by=by)))
+        pipe.execute()
         self._announce_pause()
 
     def resume(self, target: str) -> None:
-        self._redis.srem(f"{self._prefix}paused", target)
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.srem(f"{self._prefix}paused", target)
+        pipe.hdel(f"{self._prefix}paused:by", target)
+        pipe.execute()
         self._announce_pause()
+
+    def pauses(self) -> list[Pause]:
+        """What is paused and drained, since when and by whom: the platform first."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.smembers(f"{self._prefix}paused")
+        pipe.hgetall(f"{self._prefix}paused:by")
+        return pauses(*pipe.execute())
 
     def paused(self) -> frozenset[str]:
         return frozenset(

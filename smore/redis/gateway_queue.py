@@ -3,6 +3,7 @@ The queue for gateways: submit, ask, cancel, read how an invocation ended. Leade
 """
 
 import asyncio
+import logging
 import math
 import socket
 import time
@@ -15,11 +16,14 @@ import redis.asyncio
 
 from smore.domain.limits import NO_LIMITS, Limits
 from smore.messages.results import error_result
+from smore.process.observability import logger
 from smore.process.settings import QueueSettings
 from smore.redis.payloads import Payloads
 from smore.redis.records import RECORD_FIELDS, InvocationRecord, Keys, Reply, invocation_record, project_of, reply_of
 from smore.redis.scripts import CHECK, Arg, Call, Scripts, missing, packed
 from smore.redis.submission import Admission, Submission, admission, enqueue_call, gate_arguments
+
+log = logger(__name__)
 
 #: Bytes that a gateway's connection may hold unsent.
 _SEND: Final = 1 << 20
@@ -106,6 +110,21 @@ def _check(raw: Sequence[bytes]) -> AdmissionCheck:
         limited=values["limited"],
         bound=float(values["bound"]),
         after_us=int(values["after_us"]),
+    )
+
+
+def _log(submission: Submission, admitted: Admission) -> None:
+    """The gate's verdict, with what it went by: milliseconds from the arrival to the earliest finish and to the deadline."""
+    now_us = admitted.arrival_us or admitted.now_us
+    slo_us = submission.slo_us or submission.deadline_us - now_us
+    log.debug(
+        "admission",
+        id=submission.id,
+        function=submission.function,
+        verdict=admitted.status,
+        deadline_ms=slo_us / 1e3 if now_us or submission.slo_us else None,
+        earliest_ms=(admitted.earliest_us - now_us) / 1e3 if admitted.earliest_us else None,
+        limit=admitted.limit,
     )
 
 
@@ -247,6 +266,8 @@ class GatewayQueue:
                     if isinstance(admitted, Exception):
                         future.set_exception(admitted)
                     else:
+                        if log.is_enabled_for(logging.DEBUG):
+                            _log(submission, admitted)
                         future.set_result(admitted)
         finally:
             self._flushing = False

@@ -55,7 +55,8 @@ class Admission:
     """
     The admission gate's answer to a submission.
 
-    ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``), ``replay`` or ``mismatch`` (``known_id`` came with
+    ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``; ``earliest_us``, the earliest feasible finish by which it
+    was admitted), ``replay`` or ``mismatch`` (``known_id`` came with
     the same Idempotency-Key), ``full`` (``limit`` names the bound), ``limited`` (``limit`` names the limit of its
     project, ``bound`` is its value, ``after_us`` says when to try again), ``infeasible`` (``earliest_us``, the earliest
     deadline that would be met, and ``now_us``), ``late``, ``no_leader``.

@@ -343,6 +343,8 @@ def test_a_csv_of_ones_own_is_a_trace(tmp_path: Path) -> None:
         (OWN.replace("0.25", "0"), "mine.csv:2: deadline_s: more than 0 seconds after the arrival are expected, not 0"),
         (OWN.replace("0.25,4", "0.25,1.5"), "mine.csv:2: rows: a whole number is expected, not '1.5'"),
         (OWN.replace("0.25,4", "0.25,0"), "mine.csv:2: rows: a number of at least 1 is expected, not '0'"),
+        (OWN.replace("0.5,,", "1700000000,,"), "mine.csv:3: arrival_s: seconds from the beginning of the trace are"),
+        (OWN.replace("0.25,4", "0.25,100000000"), "mine.csv:2: rows: 100000000 rows would run for"),
         ("function,arrival_s\n", "mine.csv: file: no row"),
     ],
 )
@@ -354,7 +356,7 @@ def test_bad_rows_of_a_csv_are_refused_by_line(tmp_path: Path, text: str, where:
         return
     with pytest.raises(BadTrace) as refused:
         traces.own(path, WORLD, 0)
-    assert str(refused.value) == where
+    assert str(refused.value).startswith(where)
 
 
 def test_another_kind_of_trace_drops_the_rate_of_the_preset() -> None:

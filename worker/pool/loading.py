@@ -102,6 +102,7 @@ class Loader:
         Unload the victims and load the instance, out of host memory where its revision is parked. ``then``: BUSY = the
         caller holds it, IDLE = nobody does. Raises LoadFailed, Unservable; then the instance is gone.
         """
+        log.debug("load begins", function=instance.label, evicts=[victim.label for victim in victims])
         try:
             self.unload(victims, Ending.EVICTED)
             runner, loaded = self._restore(instance) or self._load_anew(instance)
@@ -191,6 +192,14 @@ class Loader:
             residents.upkeep.notify()
         for phase, ms in instance.phases.items():
             observability.LOAD_SECONDS.labels(instance.function, phase).observe(ms / 1e3)
+        log.debug(
+            "loaded",
+            function=instance.label,
+            ms={phase: round(ms, 1) for phase, ms in instance.phases.items()},
+            memory_mib=round(instance.memory_mib, 1),
+            prewarmed=instance.lifecycle.prewarmed,
+            from_host=instance.lifecycle.host,
+        )
         if instance.leaving and then is WarmState.IDLE:
             # Dead, or offloaded while it was loading.
             if not died:
@@ -277,6 +286,8 @@ class Loader:
             removed = residents.remove(instance, ending) or residents.parked.remove(instance)
             residents.announce()
             residents.upkeep.notify()
+        if removed:
+            log.debug("unloaded", function=instance.label, why=ending.value, memory_mib=round(instance.memory_mib, 1))
         if removed and instance.runtime is not None:
             instance.runtime.close()
 

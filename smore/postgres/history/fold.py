@@ -1,5 +1,6 @@
 """Turns a batch of stream entries into rows for the history, in memory."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -76,6 +77,8 @@ class Fold:
         self.minutes: dict[int, StagedMinute] = {}
         self.instances: dict[str, StagedInstance] = {}
         self.boots: dict[str, StagedBoot] = {}
+        #: Invocations that ended, by function (``project/name``) and state.
+        self.ended: Counter[tuple[str, str]] = Counter()
 
     def add(self, entry: str, raw: bytes) -> None:
         """Raises ValueError where the entry cannot be read."""
@@ -223,6 +226,7 @@ class Fold:
         run.state, run.cause, run.finished = "queued", event.cause, event.at_us
 
     def _settled(self, event: stream.Settled) -> None:
+        self.ended[event.function, event.state] += 1
         project, _, name = event.function.partition("/")
         # The record keeps the start of an earlier attempt until the next one starts.
         started = event.started_us if event.started_us >= event.claimed_us else 0

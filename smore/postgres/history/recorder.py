@@ -6,6 +6,7 @@ cursor changes in the same transaction. Then it trims the stream, but never entr
 Postgres is away the stream keeps its entries.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final, cast
 
@@ -17,7 +18,7 @@ from smore.messages import stream
 from smore.postgres.driver import Connection, driver
 from smore.postgres.history.fold import Fold, stream_number
 from smore.postgres.history.staging import CREATE, EMPTY, Stage, StagedRow
-from smore.process.observability import RECORD_LAG, RECORD_SKIPPED, RECORDED, logger
+from smore.process.observability import INVOCATIONS_ENDED, RECORD_LAG, RECORD_SKIPPED, RECORDED, logger
 from smore.redis import fleet
 
 log = logger(__name__)
@@ -51,11 +52,17 @@ class Recorder:
 
         Returns how many were written. Fewer than ``limit``: the stream has no more entries, or another recorder works.
         """
-        with driver(self._engine) as connection:
-            count = self._drain(connection, limit)
-        self._trim()
-        RECORDED.inc(count)
-        RECORD_LAG.set(self.lag_s())
+        ended: Counter[tuple[str, str]] = Counter()
+        try:
+            with driver(self._engine) as connection:
+                count = self._drain(connection, limit, ended)
+            RECORDED.inc(count)
+            for (function, outcome), number in ended.items():
+                INVOCATIONS_ENDED.labels(function, outcome).inc(number)
+            self._trim()
+        finally:
+            # While Postgres is away too.
+            RECORD_LAG.set(self.lag_s())
         return count
 
     def lag_s(self) -> float:
@@ -66,7 +73,8 @@ class Recorder:
         seconds, micros = self._redis.time()
         return max(0.0, seconds + micros / 1e6 - int(oldest[0][0].partition(b"-")[0]) / 1000)
 
-    def _drain(self, connection: Connection, limit: int) -> int:
+    def _drain(self, connection: Connection, limit: int, ended: Counter[tuple[str, str]]) -> int:
+        """As :meth:`drain`, in a transaction; ``ended``: filled with what ended, by function and state."""
         with connection.transaction():
             connection.execute(
                 "INSERT INTO stream_cursor (name, last_id, version) VALUES (%s, '0-0', %s) ON CONFLICT DO NOTHING",
@@ -87,7 +95,7 @@ class Recorder:
                 entries = self._read(cursor, limit)
             if entries:
                 connection.execute(CREATE)
-                self._write(connection, entries)
+                self._write(connection, entries, ended)
                 cursor = entries[-1][0]
             if cursor != row[0]:
                 connection.execute(
@@ -115,7 +123,9 @@ class Recorder:
             return "0-0"
         return cast("dict[str, bytes]", self._redis.xinfo_stream(self._stream))["last-generated-id"].decode()
 
-    def _write(self, connection: Connection, entries: Sequence[tuple[str, bytes]]) -> None:
+    def _write(
+        self, connection: Connection, entries: Sequence[tuple[str, bytes]], ended: Counter[tuple[str, str]]
+    ) -> None:
         """
         Write rows. An entry that Postgres refuses (a value that it cannot hold) is found by bisection and skipped, so that
         it does not block the others.
@@ -131,6 +141,7 @@ class Recorder:
                 for stage, rows in fold.stages():
                     if rows:
                         _merge(connection, stage, rows)
+            ended.update(fold.ended)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             if len(entries) == 1:
                 _skipped(entries[0][0], error)
@@ -139,7 +150,7 @@ class Recorder:
             for half in (entries[:middle], entries[middle:]):
                 # Without the rows of the other half, which would be merged again.
                 connection.execute(EMPTY)
-                self._write(connection, half)
+                self._write(connection, half, ended)
 
     def _trim(self) -> None:
         """Trim the entries before the cursor, but none that the leader has not read."""

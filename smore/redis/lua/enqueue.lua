@@ -6,9 +6,12 @@ local id, fk = arg.id, arg.fk
 local t = us()
 local key = record_key(fk, id)
 -- The gateway sends a call again when its connection to Redis broke before the answer came: the record is there then.
-local earlier = read(key, 'arrival_us', 'deadline_us')
+local earlier = read(key, 'arrival_us', 'deadline_us', 'gate_us')
 if earlier.arrival_us then
-  return list.admission({ status = 'ok', arrival_us = earlier.arrival_us, deadline_us = earlier.deadline_us })
+  return list.admission({
+    status = 'ok', arrival_us = earlier.arrival_us, deadline_us = earlier.deadline_us,
+    earliest_us = int(earlier.arrival_us + earlier.gate_us),
+  })
 end
 local idem
 if arg.idempotency_key ~= '' then
@@ -58,4 +61,6 @@ emit(list.Arrived({
   fk = fk, revision = tonumber(arg.revision), id = id, arrival_us = t, deadline_us = deadline, rows = tonumber(arg.rows),
   shape = arg.shape, key_id = arg.key_id, trace = arg.trace, gate_us = need,
 }))
-return list.admission({ status = 'ok', arrival_us = int(t), deadline_us = int(deadline) })
+return list.admission({
+  status = 'ok', arrival_us = int(t), deadline_us = int(deadline), earliest_us = int(t + int(need)),
+})

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import orjson
 import pytest
 import redis
 from sqlalchemy.orm import Session
@@ -931,7 +932,9 @@ def test_not_ready_without_a_leader_or_gpu_instances(
         }
 
 
-def test_queues_and_pauses(http: httpx.Client, platform: FakePlatform, redis_client: "redis.Redis") -> None:
+def test_queues_and_pauses(
+    http: httpx.Client, platform: FakePlatform, redis_client: "redis.Redis", gateway: Served
+) -> None:
     platform.held.add(ECHO)
     submit(http)
     (queue,) = (queue for queue in http.get("/v1/queues").json()["queues"] if queue["function"] == "echo")
@@ -942,6 +945,13 @@ def test_queues_and_pauses(http: httpx.Client, platform: FakePlatform, redis_cli
     assert http.post(f"/v1/gpus/{GPU}/pause").status_code == 204
     assert redis_client.smembers("smore:paused") == {b"f:default/echo", f"g:{GPU}".encode()}
     assert next(gpu["paused"] for gpu in http.get("/v1/gpus").json()["gpus"])
+    with httpx.Client(base_url=gateway.url, timeout=30) as anyone:
+        public = " ".join(anyone.get("/readyz").json()["warnings"])
+    assert f"GPU instances paused: {GPU} since" in public and "Functions paused: 1." in public
+    assert "echo" not in public and " key " not in public, "whoever has no key learns no names"
+    known = " ".join(http.get("/readyz").json()["warnings"])
+    key = http.headers["Authorization"].split("_")[1]
+    assert re.search(rf"Functions paused: default/echo since \S+ \S+ UTC by key {key}\.", known)
     assert http.post("/v1/queues/echo/resume").status_code == 204
     assert http.post(f"/v1/gpus/{GPU}/resume").status_code == 204
     assert http.post("/v1/queues/pause").status_code == 204
@@ -987,6 +997,7 @@ def test_deploy_canary_activate_rollback_delete(http: httpx.Client, store: Store
     second = http.put("/v1/functions/fresh", content=text, headers={"Content-Type": "application/yaml"})
     assert (second.status_code, second.json()["revision"], second.json()["deadline_ms"]) == (201, 2, 2000.0)
 
+    assert second.json()["changed"] == []
     platform.handlers["default/fresh"] = lambda begun: Failure(
         cause=Cause.LOAD_FAILED, message="ImportError: no module"
     )
@@ -1009,6 +1020,26 @@ def test_deploy_canary_activate_rollback_delete(http: httpx.Client, store: Store
     assert http.delete("/v1/functions/fresh").status_code == 204
     assert http.get("/v1/functions/fresh").status_code == 404
     problem(http.post("/v1/functions/fresh/invocations", json={"input": 1}), 404, "function_not_found")
+
+
+def test_outputs_of_a_first_run_are_held_against_what_is_declared_and_what_was(
+    http: httpx.Client, platform: FakePlatform
+) -> None:
+    assert http.put("/v1/functions/fresh", json=function_yaml("fresh")).status_code == 201
+    scores = {"name": "score", "datatype": "FP32", "shape": [-1, 3]}
+    platform.handlers["default/fresh"] = lambda begun: Result(
+        form="json", body=orjson.dumps({"inputs": None, "outputs": [scores], "run_ms": 1.0, "memory_mib": 50.0})
+    )
+    declared = [scores | {"shape": [-1, 5]}]
+    failed = problem(
+        http.put("/v1/functions/fresh", json=function_yaml("fresh", outputs=declared)), 422, "canary_failed"
+    )
+    assert (failed["cause"], failed["detail"]) == (
+        "bad_output",
+        "outputs.score: the shape [-1, 5] is declared, and the handler gives [-1, 3]",
+    )
+    made = http.put("/v1/functions/fresh", json=function_yaml("fresh", outputs=[scores]))
+    assert (made.status_code, made.json()["changed"]) == (201, ["outputs: tensors, before: JSON values"])
 
 
 def test_a_first_revision_that_fails_leaves_a_function_that_is_not_ready(

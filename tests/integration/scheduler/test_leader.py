@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from structlog.testing import capture_logs
 
 from scheduler.leader.leader import Leader
 from scheduler.policy.engine import Engine
@@ -360,13 +361,30 @@ def test_pause_and_resume(redis_client: "redis.Redis", queue: Queue, lead: Calla
     lead()
     fleet = Fleet(redis_client, PREFIX)
     fleet.pause("f:default/echo")
-    id_ = submit(queue)
-    heartbeat(queue)
-    eventually(lambda: redis_client.zcard(f"{PREFIX}q:default/echo") == 1)
-    assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
+    with capture_logs() as lines:
+        id_ = submit(queue)
+        heartbeat(queue)
+        eventually(lambda: redis_client.zcard(f"{PREFIX}q:default/echo") == 1)
+        assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
+        fleet.resume("f:default/echo")
+        assert [[id_, 1]] == message(redis_client, queue)
+        line = eventually(lambda: next((one for one in lines if one["event"] == "dispatch"), None), what="its line")
+    assert (line["log_level"], line["ids"], line["gpu"]) == ("debug", [id_], "cpu0")
+    assert [(one["gpu"], one["refusal"]) for one in line["candidates"]] == [("cpu0", None)]
+    fleet.pause("f:default/echo")
+    fleet.pause("-*")
 
+    def gauge(name: str, scope: str, target: str) -> float | None:
+        return metrics.SCHEDULER.get_sample_value(name, {"scope": scope, "name": target})
+
+    eventually(lambda: gauge("smore_drained", "platform", "") == 1, what="the gauge of the drain")
+    assert (gauge("smore_paused", "function", "default/echo"), gauge("smore_paused", "platform", "")) == (1, 0)
+    missed = {"function": "default/echo", "outcome": "expired"}
+    assert metrics.SCHEDULER.get_sample_value("smore_deadline_missed_total", missed) is not None, "before the first"
+    fleet.resume("-*")
     fleet.resume("f:default/echo")
-    assert [[id_, 1]] == message(redis_client, queue)
+    eventually(lambda: gauge("smore_paused", "function", "default/echo") is None, what="the gauge of the end")
+    assert gauge("smore_drained", "platform", "") == 0
 
 
 def ask(config: Settings, question: Question) -> tuple[AdmissionCheck, DryRunAnswer | None]:

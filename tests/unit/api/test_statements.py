@@ -115,3 +115,5 @@ def test_what_is_not_proven_has_its_interim_estimate() -> None:
     assert (
         f"{(statement.loss_high or 0) * 100:.1f} % with 95 % confidence (budget 10 %): not proven" in statement.summary
     )
+    more = f"some {statement.windows_to_go} more closed windows if it goes on losing 6.0 %, about "
+    assert more in statement.summary, "what the forecast depends on is said: it moves with the estimate"

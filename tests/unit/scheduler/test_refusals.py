@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler import refusals
-from smore.local import machine
+from smore.local import machine, started_settings
 from smore.process.environment import InvalidSetting
 from smore.process.settings import JobsSettings, PolicySettings, PrewarmSettings, Settings
 
@@ -67,8 +67,8 @@ def test_up_refuses_before_anything_is_started(tmp_path: Path, monkeypatch: pyte
 def test_what_the_running_platform_was_started_with_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     (home / "run").mkdir(parents=True)
-    assert machine.changed_settings(home, Settings()) == {}
+    assert started_settings.changed_settings(home, Settings()) == {}
     monkeypatch.setattr("smore.local.supervision.running", lambda _run: object())
-    assert machine.running_settings(home) is None, "started by an older version"
-    machine.note_settings(home / "run", Settings(jobs=JobsSettings(policy="fifo"), home=home))
-    assert machine.changed_settings(home, Settings()) == {"SMORE_JOBS__POLICY": ("fifo", "smore-jobs")}
+    assert started_settings.running_settings(home) is None, "started by an older version"
+    started_settings.note_settings(home, Settings(jobs=JobsSettings(policy="fifo"), home=home))
+    assert started_settings.changed_settings(home, Settings()) == {"SMORE_JOBS__POLICY": ("fifo", "smore-jobs")}

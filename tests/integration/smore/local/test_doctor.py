@@ -1,5 +1,6 @@
 """The doctor at a real Redis and Postgres, whole and with one thing wrong at a time."""
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,9 +13,11 @@ from sqlalchemy import Engine, text
 
 from smore.local import doctor
 from smore.local.findings import Finding, Site, Verdict
+from smore.local.started_settings import audit_settings, note_settings
 from smore.local.supervision import End
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, encode_report
-from smore.process.settings import Settings
+from smore.postgres.audit import Audit, Wanted
+from smore.process.settings import RedisSettings, Settings
 from smore.redis import fleet
 from smore.redis.job_queue import JobQueue
 from smore.redis.queue import Queue
@@ -111,6 +114,23 @@ def test_two_beats_and_none(place: Site, config: Settings, redis_client: "redis.
         if client["name"].startswith("smore-beat"):
             redis_client.client_kill_filter(_id=client["id"])
     assert ills(place)["beat"].verdict is Verdict.WARNING
+
+
+def test_what_is_paused_and_drained(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+    there = fleet.Fleet(redis_client, config.redis.prefix)
+    for target in ("-*", f"g:{GPU}", "-f:default/echo"):
+        there.pause(target, "key1")
+    said = [one for one in doctor.examine(place) if one.name == "paused or drained"]
+    assert [one.found.partition(" since ")[0] for one in said] == [
+        "The platform is drained",
+        f"GPU instances paused: {GPU}",
+        "Functions drained: default/echo",
+    ]
+    assert all(one.verdict is Verdict.WARNING and "by key key1" in one.found for one in said)
+    assert [one.fix for one in said][:2] == ["`smore drain --all --end` ends it.", "`smore gpus resume GPU` ends it."]
+    # As set before it was written down since when and by whom.
+    redis_client.delete(f"{config.redis.prefix}paused:by")
+    assert f"GPU instances paused: {GPU}" in [one.found for one in doctor.examine(place)]
 
 
 def test_no_leader_and_no_gpu_instance(place: Site, redis_client: "redis.Redis") -> None:
@@ -214,3 +234,23 @@ def test_a_check_that_cannot_be_made_is_said(place: Site, monkeypatch: pytest.Mo
     monkeypatch.setattr(doctor, "_OF_PLACE", (breaks,))
     (found,) = ills(place).values()
     assert (found.name, found.verdict, found.found) == ("breaks", Verdict.UNKNOWN, "no such thing")
+
+
+def test_settings_that_are_not_those_of_the_last_start_are_in_the_audit(
+    config: Settings, engine: Engine, tmp_path: Path
+) -> None:
+    url = config.postgres.url
+    assert url is not None
+    hidden = RedisSettings(url="redis://:secret@there:6379/0")
+    starts = (
+        Settings(log_level="INFO"),
+        Settings(log_level="DEBUG", redis=hidden),
+        Settings(log_level="DEBUG", redis=hidden),
+    )
+    for start in starts:
+        audit_settings(tmp_path, start, url)
+        note_settings(tmp_path, start)
+    ((entry,), _) = Audit(engine).read(Wanted(target="settings"))
+    assert entry.route == "smore up" and entry.key_id == f"uid {os.getuid()}"
+    assert (entry.before or {})["SMORE_LOG_LEVEL"] == "INFO"
+    assert (entry.after or {}) == {"SMORE_LOG_LEVEL": "DEBUG", "SMORE_REDIS__URL": "redis://:***@there:6379/0"}

@@ -33,7 +33,7 @@ from smore.postgres.history.retention import measure, retain
 from smore.postgres.history.values import Harvest
 from smore.postgres.job_ledger import Decided, JobLedger
 from smore.postgres.predictors import Profiles
-from smore.process.observability import RECORD_SKIPPED, RETIRED
+from smore.process.observability import CONTROL, RECORD_LAG, RECORD_SKIPPED, RETIRED
 from smore.process.settings import QueueSettings
 from smore.redis.queue import Claim, Queue, RunOutcome
 from smore.redis.submission import Submission
@@ -367,8 +367,11 @@ def test_what_is_written_in_halves_is_counted_once(
     """The halves are parts of one transaction, and an invocation may begin in one and end in the other."""
     refused = dispatched("p", decision='{"candidates": [], "why": "\\u0000"}')
     emit(redis_client, arrived("a"), arrived("b"), settled("b"), refused, settled("a"), arrived("c"))
+    labels = {"function": FUNCTION, "outcome": "succeeded"}
+    before = CONTROL.get_sample_value("smore_invocations_ended_total", labels) or 0
 
     assert recorder.drain() == 6
+    assert CONTROL.get_sample_value("smore_invocations_ended_total", labels) == before + 2
     assert [n for _, n in arrivals(engine)] == [3]
     with engine.connect() as connection:
         assert connection.execute(text("SELECT sum(succeeded) FROM function_totals")).scalar_one() == 2
@@ -636,9 +639,11 @@ def test_postgres_away_loses_nothing(
 ) -> None:
     emit(redis_client, arrived("a"))
     away = make_engine("postgresql://smore@/smore?host=/nowhere", "tests")
+    RECORD_LAG.set(-1)
     with pytest.raises(OperationalError):
         Recorder(away, redis_client, PREFIX).drain()
     away.dispose()
+    assert RECORD_LAG._value.get() >= 0, "the lag is told when it matters"
     recorder.drain()
     emit(redis_client, arrived("b"))
     with engine.begin() as connection:  # what a restart does to the pooled connections

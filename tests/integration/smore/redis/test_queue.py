@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import redis
 import redis.asyncio
+from structlog.testing import capture_logs
 
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, Encoding, End
@@ -176,7 +177,11 @@ def test_payloads_beside_redis(server: RedisServer, client: "redis.Redis", tmp_p
     def lying() -> set[str]:
         return {path.name.rpartition(".")[2] for path in tmp_path.iterdir() if not path.name.startswith(".")}
 
-    assert asyncio.run(enqueue()) == ["ok", "ok", "ok", "late"]
+    with capture_logs() as lines:
+        assert asyncio.run(enqueue()) == ["ok", "ok", "ok", "late"]
+    said = [line for line in lines if line["event"] == "admission"]
+    assert [(line["log_level"], line["verdict"]) for line in said] == [("debug", "ok")] * 3 + [("debug", "late")]
+    assert [line["earliest_ms"] is not None for line in said] == [True, True, True, False]
     assert lying() == {taken.id, lost.id}, "what was refused leaves nothing"
     assert [client.strlen(f"{P}p:default:{one.id}") for one in (taken, lost, small)] == [0, 0, 2]
     assert client.hget(f"{P}bytes", "payload") == b"200002"

@@ -53,6 +53,13 @@ def test_a_deadline_that_no_run_can_meet_is_said(serve: Serve, file: Path, capsy
     assert "A run took 3 ms and the deadline is 2.5 ms" in capsys.readouterr().err
 
 
+def test_what_callers_may_notice_is_said(serve: Serve, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers["PUT /v1/functions/own"] = (201, {**DEPLOYED, "changed": ["outputs.score: gone"]})
+    assert smore("deploy", str(file)) == 0
+    assert "callers may notice: outputs.score: gone\n" in capsys.readouterr().err
+
+
 def test_an_upload_is_a_step(
     serve: Serve, file: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

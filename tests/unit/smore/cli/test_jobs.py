@@ -146,8 +146,12 @@ def test_the_queue_fits_a_screen(
     assert max(map(len, lines)) <= 80
     assert [word in out for word in ("needs 2 of H100", "gpu0", "kept for sweep-8")] == [True] * 3
     assert err == ""
-    # What the marks of a length mean stands below them.
-    assert ("in one case of ten" in out) == any(mark in out for mark in ("m?", "h?", "%"))
+    # What the marks of a length mean stands below them, where the column has room.
+    headers = next(line.split() for line in lines if "job" in line.split())
+    assert ("in one case of ten" in out) == ("length" in headers)
+    monkeypatch.setattr("smore.cli.terminal.PIPE_WIDTH", 200)
+    assert smore("jobs", "queue") == 0
+    assert "length 2h00..2h40: 2h00 are left" in capsys.readouterr().out
     platform.answers["GET /v1/jobs/queue"] = (200, {"leading": False, "refused": "SMORE_JOBS__POLICY: no", "jobs": []})
     assert smore("jobs", "queue") == 0
     out, err = capsys.readouterr()
@@ -156,9 +160,9 @@ def test_the_queue_fits_a_screen(
 
 
 def test_the_marks_of_a_length_are_explained() -> None:
-    (longer,) = job_words.length_legend(["2h00 +33%", ""])
-    assert longer == "length 10m +120%: in one case of ten more than 120 % longer than 10 m"
-    assert len(job_words.length_legend(["10m +122%", "60m?"])) == 2
+    (longer,) = job_words.length_legend(["2h00..2h40", ""])
+    assert longer == "length 2h00..2h40: 2h00 are left, in one case of ten more than 2h40"
+    assert len(job_words.length_legend(["10m..22m", "60m?"])) == 2
     assert job_words.length_legend(["10m", ""]) == []
 
 

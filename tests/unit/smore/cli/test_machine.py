@@ -12,7 +12,7 @@ from smore.cli import logs, machine
 from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
 from smore.local import doctor
 from smore.local.findings import Finding, Site, Verdict
-from smore.local.machine import note_settings
+from smore.local.started_settings import note_settings
 from smore.local.trainings import left_running
 from smore.process.environment import InvalidSetting
 from smore.process.settings import Settings
@@ -36,17 +36,26 @@ class TestMachine:
             home=str(home), gateway_url="http://127.0.0.1:8400", redis_url="r", postgres_url="p", supervisor_pid=1
         )
         monkeypatch.setattr(local, "up", lambda home, progress: progress("no report of cpu0 yet") or reached)
+        monkeypatch.setattr(local, "await_rest", lambda endpoints, progress: progress("nobody leads trainings yet"))
+        monkeypatch.setattr(local, "without_metrics", lambda endpoints: {"learn": "process 5 has port 8415"})
         leader = local.ProcessStatus(name="scheduler-0", state="RUNNING", pid=17, uptime_s=1.0)
         monkeypatch.setattr(local, "status", lambda home: (leader,))
         platform = serve()
-        platform.answers["GET /readyz"] = (200, {"checks": {"leader": {"ok": True, "detail": "host:17"}}})
+        ready = {"checks": {"leader": {"ok": True, "detail": "host:17"}}, "warnings": ["The platform is drained."]}
+        platform.answers["GET /readyz"] = (200, ready)
         platform.answers["GET /v1/gpus"] = (200, {"gpus": [{"id": "cpu0", "device": "CPU partition: 1 core"}]})
         platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": []})
         (home / "key").write_text("sk_1_s\n")
         assert smore("up") == 0
         said, progress = capsys.readouterr()
-        assert progress == "waiting: no report of cpu0 yet\n"
+        assert progress.splitlines() == [
+            "waiting: no report of cpu0 yet",
+            "waiting: nobody leads trainings yet",
+            "warning: learn serves no metrics: process 5 has port 8415",
+        ]
         assert "sk_1_s" in said
+        assert f"Folder:      {home}   (logs in {home / 'logs'})" in said
+        assert "Warning:     The platform is drained." in said
         assert "scheduler-0 (process 17)" in said
         assert "cpu0  CPU partition: 1 core" in said
         assert "No measured rows: cpu0." in said
@@ -117,9 +126,16 @@ class TestMachine:
         self, serve: Serve, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         reached = local.Endpoints(
-            home=str(home), gateway_url="g", redis_url="r", postgres_url="p", supervisor_pid=1, instance="one"
+            home=str(home),
+            gateway_url="g",
+            redis_url="r",
+            postgres_url="p",
+            supervisor_pid=1,
+            instance="one",
+            metrics_ports={"beat": 8413, "control": 8414},
         )
         monkeypatch.setattr(local, "endpoints", lambda home: reached)
+        monkeypatch.setattr(local, "without_metrics", lambda endpoints: {"control": "process 5 has port 8414"})
         processes = [
             local.ProcessStatus(name=name, state="RUNNING", pid=17, uptime_s=1.0) for name in ("beat", "control")
         ]
@@ -134,23 +150,28 @@ class TestMachine:
         )
         platform = serve()
         platform.answers["GET /healthz"] = (200, {"status": "ok"})
-        platform.answers["GET /readyz"] = (200, {"instance": "one", "checks": {}, "warnings": ["nobody leads"]})
+        ready = {"instance": "one", "checks": {}, "job_leader": "host:1:a", "warnings": ["nobody leads"]}
+        platform.answers["GET /readyz"] = (200, ready)
         assert smore("health") == 0
         out, err = capsys.readouterr()
-        beat, control, answered = out.splitlines()
-        assert beat.split() == ["beat", "RUNNING", "17"]
+        folder, beat, control, answered, trainings = out.splitlines()
+        assert folder.split(maxsplit=1) == ["folder", f"{home}, logs in {home / 'logs'}"]
+        assert beat.split() == ["beat", "RUNNING", "17", "metrics", "on", "port", "8413"]
+        assert "warning: control serves no metrics: process 5 has port 8414" in err
+        assert trainings.split() == ["leader", "of", "trainings", "ok", "host:1:a"]
         assert control.endswith("ended unasked 2 times, last at 2026-01-31 11:00:03 (exit status 0)")
         assert answered.endswith(f"http://test of {home}") and "nobody leads" in err
         platform.answers["GET /readyz"] = (200, {"instance": "two", "checks": {}})
         assert smore("health", "-o", "json") == 0
         told = json.loads(capsys.readouterr().out)
         assert (told["answers"], told["ends"]["control"]["count"]) == ("of another folder", 2)
+        assert (told["logs"], told["metrics_ports"]["beat"]) == (str(home / "logs"), 8413)
 
     def test_up_says_which_settings_are_not_those_of_the_running_platform(
         self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (home / "run").mkdir()
-        note_settings(home / "run", Settings(log_level="DEBUG"))
+        note_settings(home, Settings(log_level="DEBUG"))
         monkeypatch.setattr("smore.local.supervision.running", lambda _run: object())
         monkeypatch.setenv("SMORE_LOG_LEVEL", "ERROR")
 

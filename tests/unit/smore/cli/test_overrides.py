@@ -100,6 +100,37 @@ def test_a_change_prints_what_is_in_force_now(serve: Serve, capsys: pytest.Captu
     assert capsys.readouterr().out == "g: paused: nothing new is placed; 2 of 8 slots run\n"
 
 
+@pytest.mark.parametrize("command", [("gpus", "drain", "g"), ("drain", "--gpu", "g")])
+def test_a_drain_may_wait_until_the_gpu_instance_is_empty(
+    serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    platform = serve()
+    platform.answers["POST /v1/gpus/g/drain"] = (202, {})
+    busy = {"id": "g", "slots": 8, "running": 2, "draining": True, "trainings": 1, "jobs": []}
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": [busy]})
+
+    def look(_seconds: float) -> None:
+        platform.answers["GET /v1/gpus"] = (200, {"gpus": [busy | {"running": 0, "trainings": 0, "drained": True}]})
+
+    monkeypatch.setattr("smore.cli.gpus.time.sleep", look)
+    assert smore(*command, "--wait", "1m") == 0
+    out, err = capsys.readouterr()
+    assert err == "waiting: 2 runs; trainings: 1 of another project\n"
+    assert out == "g: drained; 0 of 8 slots run\n"
+
+    platform.answers["GET /v1/gpus"] = (200, {"gpus": [busy]})
+    assert smore(*command, "--wait", "0s") == EXIT_FAILED
+    assert (
+        "g is not empty after 0 s: 2 runs; trainings: 1 of another project; it stays drained" in capsys.readouterr().err
+    )
+
+
+def test_a_wait_is_for_a_gpu_instance_alone(serve: Serve) -> None:
+    platform = serve()
+    assert smore("drain", "f", "--wait", "1m") == EXIT_USAGE
+    assert platform.asked == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "path", "platform_said", "trainings_said"),
     [

@@ -1,8 +1,10 @@
-"""Outputs of a run against those that a function.yaml declares."""
+"""Outputs of a run against those that a function.yaml declares, and against those of another revision."""
+
+from typing import Any
 
 import pytest
 
-from smore.definition.outputs import misfit
+from smore.definition.outputs import changes, misfit
 from smore.domain.function import TensorSpec
 
 
@@ -42,3 +44,38 @@ def test_a_free_axis_takes_any_size() -> None:
 )
 def test_what_does_not_fit_is_named(given: list[TensorSpec] | None, words: str) -> None:
     assert misfit(DECLARED, given) == words
+
+
+def described(outputs: list[dict[str, Any]] | None, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"inputs": None, "outputs": outputs, "input_schema": None, "output_schema": schema, "load_ms": 1.0}
+
+
+SCORE = {"name": "score", "datatype": "FP32", "shape": [-1, 3]}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        (described([SCORE]), described([SCORE]) | {"load_ms": 2.0}, []),
+        ({"load_ms": 1.0}, described([SCORE]), []),
+        (described(None, {"type": "object"}), described(None, {"type": "object"}), []),
+        (
+            described([SCORE]),
+            described([SCORE | {"shape": [-1, 5]}]),
+            ["outputs.score: FP32 [-1, 5], before: FP32 [-1, 3]"],
+        ),
+        (
+            described([SCORE]),
+            described([SCORE | {"name": "scores"}]),
+            ["outputs.score: gone, before: FP32 [-1, 3]", "outputs.scores: FP32 [-1, 3], before: not there"],
+        ),
+        (described([SCORE]), described(None), ["outputs: JSON values, before: tensors"]),
+        (
+            described(None, {"type": "object"}),
+            described(None, {"type": "array"}),
+            ["outputs: the types that the handler declares have changed"],
+        ),
+    ],
+)
+def test_what_another_revision_changes_is_named(before: dict[str, Any], now: dict[str, Any], words: list[str]) -> None:
+    assert changes(before, now) == words

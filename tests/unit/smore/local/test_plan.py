@@ -2,6 +2,7 @@
 
 import shlex
 from configparser import RawConfigParser
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from smore.local import (
     processes,
     supervision,
 )
-from smore.local.layout import METRICS_PORTS, node_partitions
+from smore.local.layout import METRICS_PORTS, metrics_ports, node_partitions
 from smore.local.machine import _layout
 from smore.process.settings import NodeSettings, Settings, WorkerSettings
 from smore.redis.url import celery_url, unix_url
@@ -124,14 +125,17 @@ def test_only_what_was_given(
 
 
 def test_a_number_of_partitions_means_cpu_partitions(machine: Machine, tmp_path: Path) -> None:
-    kinds = [{part.kind for part in _layout(tmp_path, Settings(), wanted, "r", "p").partitions} for wanted in (2, None)]
+    kinds = []
+    for wanted in (2, None):
+        with ExitStack() as claims:
+            kinds.append({part.kind for part in _layout(tmp_path, Settings(), wanted, "r", "p", claims).partitions})
     assert kinds == [{"cpu"}, {"cuda", "mig"}]
 
 
 def test_a_sharing_mode_that_does_not_work_is_refused_before_anything_starts(machine: Machine, tmp_path: Path) -> None:
     config = Settings(worker=WorkerSettings(sharing_mode="mps"))
-    with pytest.raises(StartFailed, match="mps is not supported"):
-        _layout(tmp_path, config, None, "r", "p")
+    with pytest.raises(StartFailed, match="mps is not supported"), ExitStack() as claims:
+        _layout(tmp_path, config, None, "r", "p", claims)
 
 
 LAYOUT = Layout(
@@ -170,6 +174,7 @@ def test_table_of_processes() -> None:
     assert sorted(ports.values()) == list(range(8410, 8410 + 2 + METRICS_PORTS)), (
         "one setting says where all of them are"
     )
+    assert metrics_ports(list(table.values())) == ports
     assert dict(table["nursery"].env) == {"OMP_NUM_THREADS": "1"}
     assert table["gateway"].listens == ("127.0.0.1", 8400)
     assert table["scheduler-1"].command[1:] == ("-m", "scheduler.worker", "scheduler", "scheduler-1")

@@ -1,23 +1,28 @@
 """``up`` waits until its own gateway is ready, and knows it from a stranger."""
 
 import json
+import os
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import start_http_server
 
-from smore.local import doctor, ports
+from smore.local import doctor, ports, scrape
 from smore.local.embedded import StartFailed
 from smore.local.findings import Finding, Site, Verdict
 from smore.local.layout import Process
-from smore.local.machine import _await_ready
+from smore.local.machine import Endpoints, _await_ready, _layout, await_rest
 from smore.local.supervision import ProcessStatus
+from smore.process import observability
 from smore.process.instance import instance_id
-from smore.process.settings import Settings
+from smore.process.settings import NodeSettings, Settings
 
 
 class Supervised:
@@ -128,6 +133,84 @@ def test_a_block_of_ports_that_is_taken_is_passed_over(gateway: Answers) -> None
     first = ports.free_block("127.0.0.1", taken - 1, 3, ())
     assert first > taken and (first - taken + 1) % 3 == 0
     assert ports.free_block("127.0.0.1", first, 3, {first + 1}) > first + 1, "the gateway's own port stays free"
+
+
+def test_ports_that_a_platform_has_chosen_are_given_to_no_other(gateway: Answers) -> None:
+    """Two platforms that start together both find the ports free, for neither listens yet."""
+    first = ports.free_block("127.0.0.1", 20_000, 3, ())
+    with ports.claimed_block("127.0.0.1", first, 3, ()) as mine:
+        assert mine == first
+        with ports.claimed_block("127.0.0.1", first + 1, 2, ()) as other:
+            assert other >= first + 3
+    with ports.claimed_block("127.0.0.1", first, 3, ()) as again:
+        assert again == first, "the claim ends with the start"
+    with pytest.raises(OSError, match="no 6 ports in a row are free from 65530 on"):
+        ports.claimed_block("127.0.0.1", 65_530, 6, ()).__enter__()
+
+
+def test_a_start_without_ports_for_metrics_is_refused(tmp_path: Path) -> None:
+    config = Settings(node=NodeSettings(metrics_port=65_000), metrics_host="192.0.2.1")
+    with ExitStack() as claims, pytest.raises(StartFailed, match=r"no port for metrics on 192\.0\.2\.1 from 65000 on"):
+        _layout(tmp_path, config, 1, "r", "p", claims)
+
+
+@pytest.fixture
+def scraped() -> Iterator[int]:
+    """The port of a process of the platform ``own`` that serves its metrics as ``beat``."""
+    server, thread = start_http_server(0, addr="127.0.0.1", registry=observability.OTHERS)
+    observability.PROCESS.labels("own", "beat").set(1)
+    yield server.server_port
+    observability.PROCESS.clear()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_process_whose_port_another_one_has_is_named(scraped: int, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = free.getsockname()[1]
+    where = {"beat": scraped, "control": scraped, "learn": nobody}
+    silent = scrape.silent("127.0.0.1", where, "own")
+    assert silent.keys() == {"control", "learn"}
+    assert f"has port {scraped}" in silent["control"] and str(os.getpid()) in silent["control"]
+    assert silent["learn"] == f"nobody answers on port {nobody} of 127.0.0.1"
+    assert "beat" in scrape.silent("127.0.0.1", where, "another platform")
+
+    place = Site(
+        config=Settings(home=tmp_path),
+        redis_url=None,
+        postgres_url=None,
+        processes={"control": 17},
+        instance="own",
+        metrics_ports=where,
+    )
+    findings = {each.name: each for each in doctor.examine(place)}
+    assert findings["metrics"].found == f"beat {scraped} of 127.0.0.1"
+    assert findings["metrics of control"].verdict is Verdict.WARNING and "kill 17" in findings["metrics of control"].fix
+    assert findings["folder"].found == f"{tmp_path}, logs in {tmp_path / 'logs'}"
+
+
+def test_it_waits_for_the_leader_of_trainings_and_for_the_metrics(
+    gateway: Answers, scraped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(**metrics_ports: int) -> Endpoints:
+        return Endpoints(
+            home="h",
+            gateway_url=f"http://127.0.0.1:{gateway.server_port}",
+            redis_url="r",
+            postgres_url="p",
+            supervisor_pid=1,
+            instance="own",
+            metrics_ports=metrics_ports,
+        )
+
+    said: list[str] = []
+    gateway.left = [(200, {"job_leader": ""}), (200, {"job_leader": "host:1:a"})]
+    await_rest(ends(beat=scraped), said.append)
+    assert said == ["nobody leads the queue of trainings yet"]
+    monkeypatch.setattr("smore.local.machine.REST_S", 0.0)
+    await_rest(ends(control=scraped), said.append)
+    assert said[1:] == ["no metrics of control yet"], "the wait is bounded"
 
 
 def test_the_doctor_names_the_folder_and_the_url_of_the_platform_that_answers(gateway: Answers, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from smore.domain.artifact import Artifact
 from smore.domain.function import FunctionSpec
@@ -88,9 +89,16 @@ def test_the_least_recently_used_idle_instance_goes() -> None:
     stage = Stage()
     for name in "abca":
         stage.run(name)
-    stage.run("d")
+    with capture_logs() as lines:
+        stage.run("d")
     assert stage.warm() == ["a", "c", "d"]
     assert stage.made[1].ended.is_set()
+    assert [(line["log_level"], line["event"], line["function"]) for line in lines] == [
+        ("debug", "load begins", "p/d@1"),
+        ("debug", "unloaded", "p/b@1"),
+        ("debug", "loaded", "p/d@1"),
+    ]
+    assert (lines[0]["evicts"], lines[1]["why"]) == (["p/b@1"], "evicted")
 
 
 def test_busy_instances_are_not_evicted() -> None:
