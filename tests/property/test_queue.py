@@ -610,6 +610,6 @@ def test_queue_behaves_as_its_model(client: "redis.Redis") -> None:
         run_state_machine_as_test(
             lambda: QueueMachine(client, subscriber),  # type: ignore[arg-type]  # any factory will do
             settings=settings(
-                max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+                max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
             ),
         )
