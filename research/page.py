@@ -29,7 +29,8 @@ table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
 th, td { padding: 7px 11px; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
 tbody tr:last-child td { border-bottom: 0; }
 th { font-weight: 600; color: var(--soft); white-space: nowrap; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } td.n { white-space: nowrap; }
+th.n { white-space: normal; }
 td.n small { color: var(--soft); display: block; }
 tr.ours td { font-weight: 600; }
 .badge { display: inline-block; border-radius: 99px; padding: 1px 10px; font-size: 12.5px; font-weight: 600; white-space: nowrap; }
@@ -54,6 +55,7 @@ ul { margin: 6px 0 12px; padding-left: 20px; }
   td, tbody tr:last-child td { border-bottom: 0; padding: 3px 12px; }
   td:first-child { font-weight: 600; }
   td[data-label] { display: flex; justify-content: space-between; gap: 16px; text-align: right; white-space: normal; }
+  td.prose[data-label] { display: block; text-align: left; } td.prose[data-label]::before { content: none; }
   td[data-label]::before { content: attr(data-label); color: var(--soft); text-align: left; flex: none; max-width: 45%; }
 }
 @media print { body { background: #fff; } figure, .scroll { break-inside: avoid; } }
@@ -62,11 +64,15 @@ ul { margin: 6px 0 12px; padding-left: 20px; }
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table: its heading, what it means (shown where the pointer rests), and whether it has numbers."""
+    """
+    A column of a table: its heading, what it means (shown where the pointer rests), and whether it has numbers, or
+    sentences, which need no heading on a narrow screen.
+    """
 
     heading: str
     meaning: str = ""
     number: bool = True
+    prose: bool = False
 
 
 def document(title: str, heading: str, about: str, links: str, body: str) -> str:
@@ -106,4 +112,5 @@ def _title(column: Column) -> str:
 
 def _cell(column: Column, value: str, *, first: bool) -> str:
     label = "" if first else f' data-label="{escape(column.heading)}"'
-    return f"<td{' class=n' if column.number else ''}{label}><div>{value}</div></td>"
+    kind = " class=prose" if column.prose else " class=n" if column.number else ""
+    return f"<td{kind}{label}><div>{value}</div></td>"

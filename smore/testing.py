@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, End, State
-from smore.domain.placement_rule import Offer, PlacementRule, WaitingBatch, failure
+from smore.domain.placement_rule import Offer, PlacementRule, WaitingBatch, failure, lacking
 from smore.handler import Handler
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
@@ -97,6 +97,8 @@ class _Invocation:
     lease_end_us: int = 0
     cause: str = ""
     result: bytes = b""
+    lost_gpu: str = ""
+    lost_us: int = 0
 
     @property
     def waiting(self) -> QueuedInvocation:
@@ -133,10 +135,11 @@ class InMemoryQueue:
         self._clock = clock
         self._bounds = bounds or QueueSettings()
         self._invocations: dict[tuple[str, str], _Invocation] = {}
-        self._idempotent: dict[tuple[str, str], tuple[str, str]] = {}
+        self._idempotent: dict[tuple[str, str], tuple[str, str, str]] = {}
         self._tokens = 0
         self._token, self._token_until_us = "", 0
-        self._reports: dict[str, tuple[int, bytes]] = {}
+        #: GPU instance → (when its worker reported last, until when that holds, the report).
+        self._reports: dict[str, tuple[int, int, bytes]] = {}
         #: (Celery list, message) of every claim that was carried out, the oldest first.
         self.sent: list[tuple[str, bytes]] = []
         self.gateway = InMemoryGatewayQueue(self)
@@ -179,10 +182,10 @@ class InMemoryQueue:
         invocation.claimed_us = invocation.started_us = invocation.schedule_us = 0
         return 1
 
-    def _give_back_lost(self, invocation: _Invocation) -> None:
-        """Its worker or its message is lost."""
-        running = invocation.state is State.RUNNING
-        self._give_back(invocation, Cause.WORKER_LOST if running else Cause.DISPATCH_LOST, _LIMIT)
+    def _mark_lost(self, invocation: _Invocation) -> None:
+        """The worker that held it was lost."""
+        seen_us, _, _ = self._reports.get(invocation.gpu, (0, 0, b""))
+        invocation.lost_gpu, invocation.lost_us = invocation.gpu, seen_us
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
@@ -194,8 +197,9 @@ class InMemoryQueue:
             return Admission(status="ok", arrival_us=accepted.arrival_us, deadline_us=accepted.deadline_us)
         key = (project, request.idempotency_key)
         if request.idempotency_key and key in self._idempotent:
-            known_id, known_hash = self._idempotent[key]
-            return Admission(status="replay" if known_hash == request.request_hash else "mismatch", known_id=known_id)
+            known_id, known_hash, known_parts = self._idempotent[key]
+            status: Literal["replay", "mismatch"] = "replay" if known_hash == request.request_hash else "mismatch"
+            return Admission(status=status, known_id=known_id, known_parts=known_parts)
         if request.led and not self._led():
             return Admission(status="no_leader")
         deadline_us = now_us + request.slo_us if request.slo_us else request.deadline_us
@@ -203,12 +207,12 @@ class InMemoryQueue:
             return Admission(status="late", now_us=now_us)
         waiting = [invocation.request.function for invocation in self._all(State.QUEUED)]
         if waiting.count(request.function) >= request.max_pending:
-            return Admission(status="full", limit="function")
+            return Admission(status="full", limit="function", bound=request.max_pending)
         if len(waiting) >= self._bounds.max_pending:
-            return Admission(status="full", limit="pending")
+            return Admission(status="full", limit="pending", bound=self._bounds.max_pending)
         self._invocations[project, request.id] = _Invocation(request, now_us, deadline_us)
         if request.idempotency_key:
-            self._idempotent[key] = (request.id, request.request_hash)
+            self._idempotent[key] = (request.id, request.request_hash, request.request_parts)
         return Admission(status="ok", arrival_us=now_us, deadline_us=deadline_us)
 
     # ---- the leader --------------------------------------------------------------------------------------------------
@@ -278,7 +282,11 @@ class InMemoryQueue:
         held = self._all(State.DISPATCHED, State.RUNNING)
         late = sorted((one for one in held if one.lease_end_us <= now_us), key=lambda one: one.lease_end_us)[:at_most]
         for invocation in late:
-            self._give_back_lost(invocation)
+            _, until_us, _ = self._reports.get(invocation.gpu, (0, 0, b""))
+            if until_us <= now_us:
+                self._mark_lost(invocation)
+            running = invocation.state is State.RUNNING
+            self._give_back(invocation, Cause.WORKER_LOST if running else Cause.DISPATCH_LOST, _LIMIT)
         return len(late)
 
     def snapshot(self) -> Snapshot:
@@ -296,7 +304,7 @@ class InMemoryQueue:
                 LeasedInvocation(waiting=one.waiting, state=one.state, gpu=one.gpu, started_us=one.started_us)
                 for one in held
             ],
-            reports=[report for until_us, report in self._reports.values() if now_us < until_us],
+            reports=[report for _, until_us, report in self._reports.values() if now_us < until_us],
             paused=frozenset(),
         )
 
@@ -390,7 +398,8 @@ class InMemoryQueue:
         """Give back what a GPU worker's former self held. How many."""
         held = [invocation for invocation in self._all(State.DISPATCHED, State.RUNNING) if invocation.gpu == gpu]
         for invocation in held:
-            self._give_back_lost(invocation)
+            self._mark_lost(invocation)
+            self._give_back(invocation, Cause.WORKER_LOST, _LIMIT)
         return len(held)
 
     def report(
@@ -405,7 +414,7 @@ class InMemoryQueue:
     ) -> frozenset[str]:
         """Heartbeat. ``running`` are (function, id, attempt); returns the ids that are not this worker's any more."""
         now_us, lost = self._now_us(), set()
-        self._reports[gpu] = (now_us + int(ttl_s * 1e6), report)
+        self._reports[gpu] = (now_us, now_us + int(ttl_s * 1e6), report)
         for function, id_, attempt in running:
             invocation = self._find(function, id_)
             if invocation is not None and (invocation.state, invocation.attempt) == (State.RUNNING, attempt):
@@ -440,6 +449,8 @@ class InMemoryQueue:
             trace=request.trace,
             schedule_us=invocation.schedule_us,
             gate_us=0,
+            lost_gpu=invocation.lost_gpu,
+            lost_us=invocation.lost_us,
         )
 
     def result(self, project: str, id_: str) -> bytes | None:
@@ -599,26 +610,51 @@ def check_placement_rule(make: Callable[[], PlacementRule], *, rounds: int = 200
     number, every choice one of the offers or None, nothing raises, and two instances that are asked the same answer the
     same.
 
-    ``make`` makes a rule; ``seed`` decides what the rounds hold. Raises AssertionError, which names the call.
+    ``make`` makes a rule; ``seed`` decides what the rounds hold. Raises AssertionError, which says what is wrong and then
+    names the call.
     """
     random, now = Random(seed), 1_700_000_000.0
-    first, second = make(), make()
+    first, second = _rule(make), _rule(make)
+    kind = type(first).__qualname__
     for _ in range(rounds):
         now += random.expovariate(10.0)
         for batch in [_made_up_batch(random, now) for _ in range(random.randint(1, 4))]:
             orders = [_answer(rule.order, now, batch) for rule in (first, second)]
-            assert all(isinstance(order, int | float) and isfinite(order) for order in orders), (
-                f"order({now}, {batch}) is {orders[0]!r}, a finite number is expected"
-            )
+            for order in orders:
+                finite = isinstance(order, int | float) and isfinite(order)
+                assert finite, (
+                    f"{kind}.order returned {order!r}, a finite number is expected; the call was order({now}, {batch})"
+                )
             assert orders[0] == orders[1], (
-                f"order({now}, {batch}) is {orders[0]} in one instance, {orders[1]} in another"
+                f"{kind}.order returned {orders[0]} in one instance, {orders[1]} in another, the same is expected; the call"
+                f" was order({now}, {batch})"
             )
             offers = _made_up_offers(random, now, batch)
             chosen = [_answer(rule.choose, now, batch, list(offers)) for rule in (first, second)]
-            assert chosen[0] is None or chosen[0] in offers, (
-                f"choose({now}, {batch}, {offers}) is {chosen[0]!r}, one of the offers or None is expected"
+            for choice in chosen:
+                assert choice is None or choice in offers, (
+                    f"{kind}.choose returned {choice!r}, one of the offers or None is expected; the call was"
+                    f" choose({now}, {batch}, {offers})"
+                )
+            assert chosen[0] == chosen[1], (
+                f"{kind}.choose returned {chosen[0]} in one instance, {chosen[1]} in another, the same is expected; the call"
+                f" was choose({now}, {batch}, {offers})"
             )
-            assert chosen[0] == chosen[1], f"choose({now}, {batch}, {offers}) differs between two instances: {chosen}"
+
+
+def _rule(make: Callable[[], PlacementRule]) -> PlacementRule:
+    """A rule with both methods. Raises AssertionError where none can be made, or it lacks one."""
+    assert callable(make), (
+        f"an instance of {type(make).__qualname__} was given; its class is expected, or a function that makes a rule"
+    )
+    try:
+        rule = make()
+    except Exception as error:
+        name = getattr(make, "__qualname__", repr(make))
+        raise AssertionError(f"{name}() raised {failure(error)}; a rule is made without arguments") from error
+    words = lacking(rule)
+    assert not words, words
+    return rule
 
 
 def _answer(method: Callable[..., Any], *arguments: Any) -> Any:
@@ -626,7 +662,8 @@ def _answer(method: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return method(*arguments)
     except Exception as error:
-        raise AssertionError(f"{method.__qualname__} raised {failure(error)}") from error
+        name = getattr(method, "__qualname__", repr(method))
+        raise AssertionError(f"{name} raised {failure(error)}") from error
 
 
 def _made_up_batch(random: Random, now: float) -> WaitingBatch:

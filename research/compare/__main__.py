@@ -415,10 +415,10 @@ def _write_trainings(
 ) -> Path:
     from research.compare import trainings_pictures
 
-    about = load_job_preset(plan.preset, among=plan.among).about
+    preset = load_job_preset(plan.preset, among=plan.among)
     drawn = _pictures().styled(trainings_pictures.draw(plan, by_policy, compared))
     return trainings_page.write(
-        out, plan, about, by_policy, compared, drawn, command=command, revision=report.revision()
+        out, plan, preset, by_policy, compared, drawn, command=command, revision=report.revision()
     )
 
 

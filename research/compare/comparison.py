@@ -338,7 +338,7 @@ class Progress:
     for every tenth.
     """
 
-    def __init__(self, parts: str = "cells", simulated: str = "invocations") -> None:
+    def __init__(self, parts: str = "cells (configuration and seed)", simulated: str = "invocations") -> None:
         self._parts, self._simulated = parts, simulated
         self._began = time.monotonic()
         self._shown = -1

@@ -279,7 +279,7 @@ def _agreement(agreements: Sequence[Agreement]) -> str:
 
 def _measures() -> str:
     """What each measure is."""
-    columns = [Column(heading="measure", number=False), Column(heading="what it is", number=False)]
+    columns = [Column(heading="measure", number=False), Column(heading="what it is", number=False, prose=True)]
     rows = [[escape(column.heading), escape(column.meaning)] for column in (COLUMNS | MEASURED_ONLY).values()]
     return f'<section id="measures"><h2>Measures</h2>{page.table("", columns, rows)}</section>'
 

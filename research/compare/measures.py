@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.simulation.metrics import Interval, interval
+from scheduler.simulation.metrics import Interval, interval, quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +128,32 @@ def interval_of(metric: str, values: Sequence[float]) -> Interval:
 
 #: What is said of intervals wherever they stand.
 CUT_OFF: Final = "Intervals are Student's over seeds, cut off at what a figure can be (0 to 100 % of a share)."
+
+
+#: Seeds up to which readers are told that an interval says little, and how many to run instead.
+FEW: Final = 5
+ENOUGH: Final = 8
+
+
+def few_seeds(count: int) -> str:
+    """What is said where few seeds were run; '' where they are enough."""
+    if count > FEW:
+        return ""
+    if count == 1:
+        return f"One seed has no interval, and no claim can be made from it; run at least {ENOUGH}."
+    return (
+        f"{count} seeds are few: a 95 % interval then reaches {quantile(count):.1f} standard errors to each side (2.0 with"
+        f" many seeds), and the standard error is itself known from {count} values alone. What cannot be said may be decided"
+        f" by more seeds, and what held may not hold again; run at least {ENOUGH}."
+    )
+
+
+#: What on a page is counted, and what is an estimate.
+ESTIMATES: Final = (
+    "A row of rows.csv is one simulated run, and its figures are counted, not estimated. Means over seeds and differences"
+    " are estimates of what further seeds would give; the interval says how far off they may be. It covers seeds alone: not"
+    " another trace, cluster or interference model."
+)
 
 
 def why_undefined(metric: str, count: int, seeds: int) -> str:

@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Final
 from research import page
 from research.compare.claims import RULE, ClaimVerdict, JudgedClaim
 from research.compare.comparison import alike_in_words
-from research.compare.measures import CUT_OFF, MEASURES, Measure, undefined_policies, why_undefined
+from research.compare.measures import (
+    CUT_OFF,
+    ESTIMATES,
+    MEASURES,
+    Measure,
+    few_seeds,
+    undefined_policies,
+    why_undefined,
+)
+from research.compare.policy_words import in_words
 from research.compare.section import Measured, Section, seeds_in_words
 from research.page import Column
 from scheduler.simulation.metrics import Interval
@@ -113,7 +122,7 @@ def _measures() -> str:
     """What each measure is."""
     columns = [
         Column(heading="measure", number=False),
-        Column(heading="what it is", number=False),
+        Column(heading="what it is", number=False, prose=True),
         Column(heading="better", number=False),
         Column(heading="undefined where", number=False),
     ]
@@ -142,6 +151,7 @@ def _section(section: Section, pictures: "Sequence[Picture]", tables: Sequence[s
         f"<p class='soft'>As CSV: {files}</p>" if files else "",
         _claims(section) if section.judged else "",
         _table(section),
+        _policies(section),
         _by_configuration(section),
         _instances(section),
         _admission(section),
@@ -162,6 +172,14 @@ def _about(section: Section) -> str:
     )
 
 
+def _policies(section: Section) -> str:
+    """What each policy does."""
+    columns = [Column(heading="policy", number=False), Column(heading="what it does", number=False, prose=True)]
+    note = "All check memory and slots, and have the same instances at the start, trace, deadlines and predictions."
+    rows = [[escape(policy), escape(in_words(policy))] for policy in section.policies]
+    return page.table("Policies", columns, rows) + f"<p class='soft'>{note}</p>"
+
+
 def _claims(section: Section) -> str:
     worlds = int(section.document["worlds"])
     columns = [
@@ -170,7 +188,7 @@ def _claims(section: Section) -> str:
         Column(heading="verdict", number=False),
         Column(heading="points better"),
     ]
-    note = f"Judged on differences paired by seed. {RULE}"
+    note = f"Judged on differences paired by seed. {RULE} {few_seeds(len(section.seeds))}"
     if worlds:
         columns += [Column(heading=f"sign holds in {worlds} worlds"), Column(heading="without interference")]
         note += (
@@ -219,22 +237,27 @@ def cell(value: Interval) -> str:
     return f"{100 * value.mean:.2f}{between}"
 
 
+#: A link to what the measures are.
+TO_MEASURES: Final = "<a href='#measures'>What each measure is</a>"
+#: Measures that stand in one table; all others, of trainings and GPU instances, stand in another one.
+OF_FUNCTIONS: Final = ("dsr", "dsr_admitted", "admission", "sld", "sld_p99", "cold")
+
+
 def _table(section: Section) -> str:
+    """The measures in two tables, each narrow enough for a page."""
     several = len(section.configurations)
     over = f"mean of {several} configurations" if several > 1 else "one configuration"
-    heading = f"In per cent, {over}, {seeds_in_words(section.seeds)}"
+    notes = f"in per cent, {over}, {seeds_in_words(section.seeds)}"
     bound = []
     if section.bound is not None:
-        rest = ["–"] * (len(MEASURES) - 1)
+        rest = ["–"] * (len(OF_FUNCTIONS) - 1)
         bound = [["offline upper bound", cell(section.interval("dsr.upper-bound")), *rest]]
-    table_ = table(heading, section.policies, columns(MEASURES), section.interval, bound)
+    of_functions = {name: MEASURES[name] for name in OF_FUNCTIONS}
+    others = {name: measure for name, measure in MEASURES.items() if name not in of_functions}
+    tables = table(f"Functions, {notes}", section.policies, columns(of_functions), section.interval, bound)
+    tables += table(f"Trainings and GPU instances, {notes}", section.policies, columns(others), section.interval)
     same = f"<p>{escape(words)}</p>" if (words := alike_in_words(section.same)) else ""
-    return (
-        table_
-        + same
-        + _undefined(section, MEASURES)
-        + "<p class='soft'><a href='#measures'>What each measure is</a></p>"
-    )
+    return tables + same + _undefined(section, MEASURES) + f"<p class='soft'>{ESTIMATES} {TO_MEASURES}</p>"
 
 
 def _undefined(section: Section, metrics: Iterable[str]) -> str:

@@ -6,7 +6,14 @@ from typing import Final
 
 from research.compare.claims import RULE, JudgedClaim
 from research.compare.comparison import BOUND, Comparison, Plan, alike_in_words
-from research.compare.measures import CUT_OFF, MEASURES, interval_of, undefined_policies, why_undefined
+from research.compare.measures import (
+    CUT_OFF,
+    MEASURES,
+    few_seeds,
+    interval_of,
+    undefined_policies,
+    why_undefined,
+)
 from scheduler.simulation.metrics import Interval
 
 #: Metrics of each configuration in the table.
@@ -35,6 +42,8 @@ def show(plan: Plan, compared: Comparison, intervals: Mapping[str, Interval]) ->
             cells.append(f"{_percent(value.mean, 0, 2) + bounds:>{_CELL}}")
         print(f"{policy:{wide}}" + "".join(cells))
     print(f"  {CUT_OFF}")
+    if words := few_seeds(seeds):
+        print(f"  {words}")
     if words := alike_in_words(compared.same()):
         print(f"  {words}")
     for name, measure in MEASURES.items():

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from research.compare.claims import TIE, ClaimVerdict
 from research.compare.comparison import alike, alike_in_words
+from research.compare.measures import few_seeds
 from scheduler.policy.jobs.knobs import job_setting
 from scheduler.policy.setting import parse
 from scheduler.simulation.jobs.metrics import MEANINGS, MORE, SHARES, figures
@@ -256,7 +257,7 @@ def show(plan: JobPlan, by: Values, found: Mapping[str, Interval]) -> None:
     print(f"{'':{wide}}" + "".join(f"{name:>{_CELL}}" for name in SHOWN))
     for policy in plan.policies:
         print(f"{policy:{wide}}" + "".join(_cell(found[f"{name}.{policy}"]) for name in SHOWN))
-    if words := same_in_words(plan, by):
+    for words in filter(None, (same_in_words(plan, by), few_seeds(plan.seeds))):
         print(f"  {words}")
     if len(plan.policies) > 1:
         print(f"{plan.policies[0]} against the others, hours of mean completion, paired by seed:")

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from research import page
 from research.compare import trainings
-from research.compare.report import BADGE, PAGE, figure, save
+from research.compare.measures import ESTIMATES, few_seeds
+from research.compare.report import BADGE, PAGE, TO_MEASURES, figure, save
 from research.compare.trainings import JobPlan, Values
+from research.compare.trainings_settings import in_words
 from research.page import Column
 from scheduler.simulation.jobs.metrics import HEADINGS, MEANINGS, MORE
+from scheduler.simulation.jobs.world import JobPreset, JobWorld
 from scheduler.simulation.metrics import Interval
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ TIMES: Final = ("jct", "jct_median", "jct_p99", "wait", "wait_median", "wait_p99
 def write(
     folder: Path,
     plan: JobPlan,
-    about: str,
+    preset: JobPreset,
     by: Values,
     compared: Mapping[str, Interval],
     pictures: "Sequence[Picture]",
@@ -39,6 +42,7 @@ def write(
 ) -> Path:
     """Write page, pictures and tables into a folder, which is made if it is absent. Returns the page. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
+    world = preset.world
     rows = trainings.write_rows(plan, by, folder)
     _write_table(folder / TABLE, plan, compared)
     save(folder, pictures)
@@ -48,6 +52,11 @@ def write(
         ("what two on a GPU cost each other", escape(", ".join(plan.truths))),
         ("lengths", f"wrong by e to the power of N(0, {plan.lengths:g})" if plan.lengths else "known exactly"),
         ("slowdowns", f"predicted with an error of {plan.noise:g} in the logarithm" if plan.noise else "known exactly"),
+        ("cluster", f"{world.nodes} nodes of {world.gpus} GPU instances"),
+        (
+            "a resumption, after a failure or after a job was stopped",
+            f"{world.resume_s:g} s from the start of the attempt",
+        ),
         ("runs", f"{plan.seeds} seeds{' under each' if len(plan.truths) > 1 else ''}"),
         (
             "changed in the trace",
@@ -56,13 +65,14 @@ def write(
         ("tables", " ".join(f'<a href="{name}">{name}</a>' for name in (TABLE, rows.name))),
     ]
     body = [
-        f'<section id="{escape(plan.preset)}"><h2>{escape(plan.preset)}</h2><p>{escape(about)}</p>',
+        f'<section id="{escape(plan.preset)}"><h2>{escape(plan.preset)}</h2><p>{escape(preset.about)}</p>',
         f"<ul class='soft'>{''.join(f'<li>{name}: {value}</li>' for name, value in facts)}</ul>",
         _claims(plan, compared),
         f"<p>{escape(words)}</p>" if (words := trainings.same_in_words(plan, by)) else "",
+        _settings(plan, world),
         _figures("Times, hours", TIMES, plan, compared),
         _figures("Other figures", [name for name in MEANINGS if name not in TIMES], plan, compared),
-        "<p class='soft'><a href='#measures'>What each measure is</a></p>",
+        f"<p class='soft'>{ESTIMATES} {TO_MEASURES}</p>",
         *map(figure, pictures),
         _reductions(plan, compared),
         _ratios(plan, compared),
@@ -96,8 +106,14 @@ def _claims(plan: JobPlan, compared: Mapping[str, Interval]) -> str:
             rows.append([escape(claim), badge, "0<small>equal in every seed</small>", "0"])
         else:
             rows.append([escape(claim), badge, _between(less), _between(part, 100.0)])
-    note = f"{trainings.RULE} {trainings.PER_CENT}"
+    note = f"{trainings.RULE} {few_seeds(plan.seeds)} {trainings.PER_CENT}"
     return page.table("Claims", columns, rows) + f"<p class='soft'>{note}</p>" if rows else ""
+
+
+def _settings(plan: JobPlan, world: JobWorld) -> str:
+    """What each setting is, and what it costs to stop a job."""
+    columns = [Column(heading="setting", number=False), Column(heading="what it does", number=False, prose=True)]
+    return page.table("Settings", columns, [[escape(name), escape(in_words(name, world))] for name in plan.policies])
 
 
 def _figures(heading: str, names: Sequence[str], plan: JobPlan, compared: Mapping[str, Interval]) -> str:

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -71,6 +71,15 @@ class Observation:
     def held(self) -> bool | None:
         answers = {part.held for part in self.parts}
         return False if False in answers else None if None in answers else True
+
+
+def as_described(profile: Profile) -> Profile:
+    """Without trainings that waited for their input for another share than their model card says, and rows with one."""
+    return replace(
+        profile,
+        solo={workload: row for workload, row in profile.solo.items() if workload.wait is None},
+        colocations=[row for row in profile.colocations if all(one.workload.wait is None for one in row.members)],
+    )
 
 
 def partition(profile: Profile) -> bool:
@@ -202,8 +211,16 @@ def pooled(groups: Iterable[Sequence[float]]) -> Spread:
 
 
 def noise(measured: Mapping[tuple[Workload, Workload], Sequence[float]]) -> Spread:
-    """The noise floor: the deviation of repeats of one pair."""
-    return pooled(measured.values())
+    """
+    The noise floor: the deviation of repeats of one pair, as ``ml.predict.samples.noise_rmsle``. A workload beside itself
+    is left out: its value is the mean of two sides, which deviates less.
+    """
+    return pooled(values for (victim, aggressor), values in measured.items() if victim != aggressor)
+
+
+def repeated_pairs(measured: Mapping[tuple[Workload, Workload], Sequence[float]]) -> int:
+    """How many pairs were measured more than once; the two directions of a pair are one."""
+    return len({frozenset(pair) for pair, values in measured.items() if len(values) > 1})
 
 
 def observation_ii(profile: Profile) -> Observation:

@@ -25,6 +25,7 @@ from ml.measure.rows import BadRow, Profile, Row, profiles, read
 from ml.predict.pairwise import RECIPES
 from ml.predict.samples import DIRECTIONS, Direction, samples
 from research.predictor.held_out import SEED, Fit, JudgedPredictions, judge
+from research.predictor.observations import as_described
 from research.predictor.text import predictor_text, profile_text
 
 #: Folder of the checkout's measured rows.
@@ -37,24 +38,22 @@ DrawPredictor = Callable[[Profile, Mapping[Direction, JudgedPredictions | None],
 
 def by_preset(profile: Profile) -> Iterator[tuple[str, Profile]]:
     """
-    The rows of each preset: a small and a published model of one name are different models. Trainings with another wait
-    for input than their model card says are left out. Raises BadRow for a row of two presets.
+    The rows of each preset, those with another wait for input than the model card's among them: a small and a published
+    model of one name are different models. Raises BadRow for a row of two presets.
     """
-    by_card = [row for row in profile.colocations if not any(member.workload.wait for member in row.members)]
-    solo = {workload: row for workload, row in profile.solo.items() if not workload.wait}
-    profile = replace(profile, solo=solo, colocations=by_card)
-    presets = {workload.preset for workload in profile.solo}
-    presets |= {member.workload.preset for row in profile.colocations for member in row.members}
+    presets = {workload.size for workload in profile.solo}
     for row in profile.colocations:
-        if len({member.workload.preset for member in row.members}) > 1:
+        of_row = {member.workload.size for member in row.members}
+        if len(of_row) > 1:
             raise BadRow(f"a co-location of {row.at} mixes models of two presets")
+        presets |= of_row
     for preset in sorted(presets):
         yield (
             preset,
             replace(
                 profile,
-                solo={workload: solo for workload, solo in profile.solo.items() if workload.preset == preset},
-                colocations=[row for row in profile.colocations if row.members[0].workload.preset == preset],
+                solo={workload: solo for workload, solo in profile.solo.items() if workload.size == preset},
+                colocations=[row for row in profile.colocations if row.members[0].workload.size == preset],
             ),
         )
 
@@ -72,7 +71,7 @@ def report_profiles(measured: Iterable[Profile], out: Path, draw: DrawProfile) -
         for preset, part in by_preset(profile):
             folder = out / folder_name(profile, preset)
             folder.mkdir(parents=True, exist_ok=True)
-            yield from draw(part, folder)
+            yield from draw(as_described(part), folder)
             (folder / "report.md").write_text(profile_text(part, preset))
             yield folder / "report.md"
 

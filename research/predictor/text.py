@@ -12,7 +12,14 @@ from ml.measure.rows import Profile, Row
 from ml.predict.samples import DIRECTIONS, Direction
 from research.predictor.evaluate import mae
 from research.predictor.held_out import COVERAGE, FOLDS, LEAST_PAIRS, JudgedPredictions, pair_rows, wilson
-from research.predictor.observations import cells, cold_starts, noise, observations
+from research.predictor.observations import (
+    as_described,
+    cells,
+    cold_starts,
+    noise,
+    observations,
+    repeated_pairs,
+)
 from research.predictor.published import DIRECTION_TITLES, PHASES, PUBLISHED, counted, ordered, percent, title, when
 
 #: Pairs of the paper's space: training models x batches x function models x batches.
@@ -56,11 +63,15 @@ def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
 
 
 def profile_text(profile: Profile, preset: str) -> str:
-    """The Markdown beside the pictures of the command ``profiles``."""
+    """
+    The Markdown beside the pictures of the command ``profiles``. It counts all rows; observations are of models as their
+    cards describe them.
+    """
     rows: list[Row] = [*profile.solo.values(), *profile.colocations]
     kinds = Counter(row.kind for row in profile.colocations)
-    pairs = cells(profile, "training")
-    verdicts = observations(profile)
+    described = as_described(profile)
+    pairs = cells(described, "training")
+    verdicts = observations(described)
     lines = _heading(profile, preset, rows, "Profiles")
     lines += [
         (
@@ -70,6 +81,7 @@ def profile_text(profile: Profile, preset: str) -> str:
             f" (8 x 4 x 8 x 4) are measured: {percent(len(pairs) / SPACE)}."
         ),
         "",
+        *_other_waits(profile, described),
         "## Observations of the paper",
         "",
         *_table(["", "claim", "here"], [[o.number, o.claim, f"**{VERDICTS[o.held]}**"] for o in verdicts]),
@@ -85,7 +97,10 @@ def profile_text(profile: Profile, preset: str) -> str:
     lines += [
         "## Repeats",
         "",
-        "The noise floor: how far repeats of one pair deviate, pooled over the pairs measured more than once.",
+        (
+            "The noise floor: how far repeats of one pair deviate, pooled over the pairs measured more than once, but for a"
+            " workload beside itself, whose two sides are one measurement."
+        ),
         "",
     ]
     lines += _table(
@@ -113,7 +128,7 @@ def profile_text(profile: Profile, preset: str) -> str:
                 f"{cold.ratio:.0f}",
                 *_published(cold.workload.model),
             ]
-            for cold in cold_starts(profile)
+            for cold in cold_starts(described)
         ),
     )
     lines += [
@@ -124,6 +139,19 @@ def profile_text(profile: Profile, preset: str) -> str:
         *(f"![{alt}]({name}.svg)\n" for name, alt in PROFILE_PICTURES.items()),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _other_waits(profile: Profile, described: Profile) -> list[str]:
+    """What observations and pictures leave out, [] = nothing."""
+    workloads = len(profile.solo) - len(described.solo)
+    rows = len(profile.colocations) - len(described.colocations)
+    if not workloads and not rows:
+        return []
+    words = (
+        f"Of these, {counted(workloads, 'workload')} and {counted(rows, 'row')} name another wait for input than the model"
+        " card says. Observations and pictures leave them out; repeats count them."
+    )
+    return [words, ""]
 
 
 def _published(model: str) -> list[str]:
@@ -137,13 +165,12 @@ def _repeats(profile: Profile) -> Iterator[list[str]]:
     for direction in DIRECTIONS:
         measured = cells(profile, direction)
         floor = noise(measured)
-        repeated = sum(len(values) > 1 for values in measured.values())
         floor_words = (
             [f"{floor.deviation:.3f}", percent(math.expm1(floor.deviation))]
             if floor.freedom
             else ["unknown", "unknown"]
         )
-        yield [DIRECTION_TITLES[direction], str(repeated), *floor_words]
+        yield [DIRECTION_TITLES[direction], str(repeated_pairs(measured)), *floor_words]
 
 
 def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, JudgedPredictions | None]) -> str:

@@ -228,7 +228,7 @@ def preset(name: str, **changed: Any) -> Knobs:
     rule of that class (smore/domain/placement_rule.py). Raises UnknownPolicy, which names what there is.
     """
     setting, _, rest = name.partition(":")
-    if not rest:
+    if not rest and not name.endswith(".py"):
         return choose(PRESETS, name, changed)
     if setting in PRESETS:
         raise UnknownPolicy(f"{rest!r} is not of the form knob=value")

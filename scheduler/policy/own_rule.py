@@ -2,12 +2,13 @@
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
 
-from smore.domain.placement_rule import BadRule, Offer, PlacementRule, WaitingBatch, failure
+from smore.domain.placement_rule import BadRule, Offer, PlacementRule, WaitingBatch, failure, lacking
+from smore.domain.spelling import did_you_mean
 
 
 class OwnRule:
@@ -40,24 +41,64 @@ class OwnRule:
 
 
 def load_rule(name: str) -> PlacementRule:
-    """A new rule. Raises BadRule, which says why there is none."""
-    where, _, kind = name.rpartition(":")
+    """A new rule. Raises BadRule, which says why there is none, and what is spelt like it."""
+    where, _, kind = (name, "", "") if name.endswith(".py") else name.rpartition(":")
     try:
-        module = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-        rule: PlacementRule = getattr(module, kind)()
-    # Code of somebody else may raise anything.
-    except Exception as error:
-        raise BadRule(f"{name}: {type(error).__name__}: {error}") from error
-    for method in ("order", "choose"):
-        if not callable(getattr(rule, method, None)):
-            raise BadRule(f"{name} has no method {method!r}, as smore.domain.placement_rule.PlacementRule asks for")
+        module = _from_file(Path(where)) if where.endswith(".py") else _imported(where)
+        make = getattr(module, kind) if kind and hasattr(module, kind) else None
+        if make is None:
+            raise BadRule(_no_class(module, where, kind))
+        rule = _made(make, kind)
+    except BadRule as error:
+        raise BadRule(f"{name}: {error}") from error
     return rule
 
 
+def _made(make: Callable[[], PlacementRule], kind: str) -> PlacementRule:
+    try:
+        rule = make()
+    # Code of somebody else may raise anything, here and below.
+    except Exception as error:
+        raise BadRule(f"{kind}() raised {failure(error)}; a rule is made without arguments") from error
+    if words := lacking(rule):
+        raise BadRule(words)
+    return rule
+
+
+def _no_class(module: ModuleType, where: str, kind: str) -> str:
+    classes = [
+        name for name, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
+    ]
+    words = f"{where} has no class {kind!r}" if kind else f"the class is missing, as in {where}:Mine"
+    return words + (did_you_mean(kind, classes) or f"; its classes are {', '.join(classes) or 'none'}")
+
+
+def _imported(where: str) -> ModuleType:
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{where}.".startswith(f"{error.name}."):
+            raise BadRule(f"importing {where} raised {failure(error)}") from error
+        raise BadRule(
+            f"there is no module {error.name!r} on the Python path; a file is named with its ending, ./{where}.py:Mine"
+        ) from error
+    except Exception as error:
+        raise BadRule(f"importing {where} raised {failure(error)}") from error
+
+
 def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        beside = sorted(other.name for other in path.parent.glob("*.py"))
+        near = (
+            did_you_mean(path.name, beside) or f"; {path.parent.resolve()} has {', '.join(beside[:8]) or 'no .py file'}"
+        )
+        raise BadRule(f"there is no file {path}{near}")
     spec = importlib.util.spec_from_file_location(f"placement_rule_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadRule(f"reading {path} raised {failure(error)}") from error
     return module

@@ -99,6 +99,11 @@ _T975: Final = (
 )  # fmt: skip
 
 
+def quantile(n: int) -> float:
+    """Student's 97.5 % quantile for the mean of ``n`` values, at least two."""
+    return _T975[n - 2] if n - 2 < len(_T975) else 1.96 + 2.4 / (n - 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
     """A mean with its 95 % interval; the interval is NaN for fewer than two values."""
@@ -121,8 +126,7 @@ def interval(values: Sequence[float]) -> Interval:
     if n < 2:
         return Interval(mean=mean, low=math.nan, high=math.nan)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    t = _T975[n - 2] if n - 2 < len(_T975) else 1.96 + 2.4 / (n - 1)
-    half = t * deviation / math.sqrt(n)
+    half = quantile(n) * deviation / math.sqrt(n)
     return Interval(mean=mean, low=mean - half, high=mean + half)
 
 

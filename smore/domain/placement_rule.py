@@ -6,9 +6,16 @@ pauses and pins. It offers a rule only GPU instances on which the batch may run.
 :func:`smore.testing.check_placement_rule` tests a rule.
 """
 
+import importlib
+import sys
 from collections.abc import Sequence
 from traceback import extract_tb
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from smore.domain.spelling import did_you_mean
+
+#: Methods of a rule.
+METHODS: Final = ("order", "choose")
 
 
 class BadRule(ValueError):
@@ -82,15 +89,35 @@ class PlacementRule(Protocol):
         ...
 
 
+def lacking(rule: object) -> str:
+    """Which methods of :class:`PlacementRule` a rule lacks, with its class, file and methods; '' = none."""
+    missing = [method for method in METHODS if not callable(getattr(rule, method, None))]
+    if not missing:
+        return ""
+    kind = type(rule)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    public = [name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name, None))]
+    near = "".join(dict.fromkeys(did_you_mean(method, public) for method in missing))
+    where, without = f" of {file}" if file else "", " and ".join(f"no method {method!r}" for method in missing)
+    return f"the class {kind.__qualname__}{where} has {without}" + (
+        near or f"; its methods are {', '.join(public[:8]) or 'none'}"
+    )
+
+
 def failure(error: Exception) -> str:
     """
     What a rule raised and where, for whoever called it and caught the error: ``KeyError: 'a' (/home/ada/mine.py, line
     12)``, the last line of the rule's file that it came through.
     """
     words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    frames = extract_tb(error.__traceback__)[1:]
+    frames = [frame for frame in extract_tb(error.__traceback__)[1:] if not _imports(frame.filename)]
     if not frames:
         # The call itself failed: it takes other arguments.
         return words
     last = [frame for frame in frames if frame.filename == frames[0].filename][-1]
     return f"{words} ({last.filename}, line {last.lineno})"
+
+
+def _imports(filename: str) -> bool:
+    """Whether a frame is of Python's import, between whoever loads a rule and the rule's file."""
+    return filename == importlib.__file__ or filename.startswith("<frozen importlib")

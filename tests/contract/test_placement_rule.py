@@ -100,9 +100,9 @@ def test_the_guides_rule_keeps_the_contract(mine: str, tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("rule", "match"),
     [
-        (Unsteady, "in another"),
-        (Boundless, "finite number"),
-        (Foreign, "one of the offers"),
+        (Unsteady, "^Unsteady.order returned .* in one instance, .* in another"),
+        (Boundless, "^Boundless.order returned nan, a finite number is expected; the call was order"),
+        (Foreign, "^Foreign.choose returned Offer.*, one of the offers or None is expected; the call was choose"),
         (Failing, FAILING),
         (Careless, CARELESS),
     ],
@@ -111,6 +111,34 @@ def test_a_rule_that_breaks_the_contract_is_named(rule: type[LeastMemory], match
     check_placement_rule(LeastMemory)
     with pytest.raises(AssertionError, match=match):
         check_placement_rule(rule)
+
+
+class Misspelt(LeastMemory):
+    """Its parent's order is hidden, its choose is called chose."""
+
+    order = None  # type: ignore[assignment]
+
+    def chose(self, now: float, batch: WaitingBatch, offers: Sequence[Offer]) -> Offer | None:
+        return None
+
+
+class Needy(LeastMemory):
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (Misspelt, r"^the class Misspelt of .*test_placement_rule.py has no method 'order'; its methods are cho"),
+        (object, "^the class object has no method 'order' and no method 'choose'; its methods are none"),
+        (Needy, r"^Needy\(\) raised TypeError: .*'patience'.*; a rule is made without arguments"),
+        (LeastMemory(), "^an instance of LeastMemory was given; its class is expected"),
+    ],
+)
+def test_what_is_no_rule_is_named_before_it_is_asked(make: object, match: str) -> None:
+    with pytest.raises(AssertionError, match=match):
+        check_placement_rule(make)  # type: ignore[arg-type]
 
 
 def test_the_engine_asks_and_offers_what_the_contract_says() -> None:
@@ -181,12 +209,25 @@ def test_a_rule_is_named_by_file_or_module_with_knobs_behind_it(mine: str) -> No
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("./nowhere.py:Mine", "nowhere"),
-        ("tests.contract.test_placement_rule:Nobody", "Nobody"),
+        ("./nowhere.py:Mine", r"^\./nowhere.py:Mine: there is no file nowhere.py; .* has "),
+        ("FOLDER/mien.py:Mine", r"there is no file .*mien.py; did you mean mine.py"),
+        ("FOLDER/mine.py:Mein", r"mine.py has no class 'Mein'; did you mean Mine\?"),
+        ("FOLDER/mine.py:Other", "mine.py has no class 'Other'; its classes are Mine$"),
+        ("FOLDER/mine.py", "the class is missing, as in .*mine.py:Mine; its classes are Mine$"),
+        ("FOLDER/broken.py:Mine", r"reading .*broken.py raised ZeroDivisionError: .* \(.*broken.py, line 2\)$"),
+        ("FOLDER/unread.py:Mine", r"reading .*unread.py raised SyntaxError: .*\(unread.py, line 1\)$"),
+        ("nowhere.at_all:Mine", r"there is no module 'nowhere' on the Python path; a file is named .* \./nowhere"),
+        ("tests.contract.test_placement_rule:LeastMemry", r"no class 'LeastMemry'; did you mean LeastMemory\?"),
+        ("tests.contract.test_placement_rule:Misspelt", "Misspelt: the class Misspelt .* has no method 'order'; its"),
+        ("tests.contract.test_placement_rule:Needy", r"Needy: Needy\(\) raised TypeError: .*without arguments$"),
         ("collections:Counter", "has no method 'order'"),
         ("edf-util:fast", "form knob=value"),
     ],
 )
-def test_a_rule_that_cannot_be_loaded_is_named(name: str, match: str) -> None:
-    with pytest.raises(UnknownPolicy, match=match):
-        policies.factory(name)
+def test_a_rule_that_cannot_be_loaded_is_named(name: str, match: str, mine: str) -> None:
+    folder = Path(mine).parent
+    (folder / "broken.py").write_text("class Mine: ...\n1 / 0\n")
+    (folder / "unread.py").write_text("class Mine\n")
+    with pytest.raises(UnknownPolicy, match=match) as refused:
+        policies.factory(name.replace("FOLDER", str(folder)))
+    assert "\n" not in str(refused.value)

@@ -9,7 +9,11 @@ import pytest
 from research.compare import trainings
 from research.compare.__main__ import main
 from research.compare.claims import ClaimVerdict
+from research.compare.trainings_settings import REMARKS, in_words
+from scheduler.policy.jobs.knobs import SETTINGS
+from scheduler.simulation.jobs.world import load_job_preset
 from smore.traces.public import BUNDLED
+from tests.support.documented import undocumented
 
 COMPARE = ["compare", "--preset", "jobs-small", "--workers", "1"]
 
@@ -35,6 +39,8 @@ def test_the_last_line_has_figures_intervals_and_claims(tmp_path: Path, capsys: 
 
     page = (out / "index.html").read_text()
     assert "mean completion of sjf lower than fifo-backfill&#x27;s" in page
+    assert '<td class=prose data-label="what it does">' in page
+    assert "A job that was stopped goes on 62 s after it is started again." in page and "4 seeds are few" in page
     assert 'data-label="worst slowdown"' in page and "@media (max-width: 640px)" in page
     assert "prefers-color-scheme: dark" in page and "<script" not in page
     assert page.count("data:image/svg+xml;base64,") == 1 and "after figure" not in page
@@ -52,6 +58,7 @@ def test_a_preset_of_several_truths_says_the_worst_ratio(tmp_path: Path, capsys:
     figures = document["figures"]
 
     assert document["truths"] == ["constant=1.1", "constant=1.5"]
+    assert undocumented(figures, "research/trainings.md") == set()
     ratios = {name: value for name, value in figures.items() if name.startswith("ratio.smore_jobs.sjf.")}
     assert len(ratios) == 2 * 3
     worst = figures["worst_ratio.smore_jobs.sjf"]
@@ -59,6 +66,7 @@ def test_a_preset_of_several_truths_says_the_worst_ratio(tmp_path: Path, capsys:
     assert figures["worst_ratio.smore_jobs.sjf.low"] <= worst <= figures["worst_ratio.smore_jobs.sjf.high"]
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + 2 * 2 * 3
     page = (tmp_path / "index.html").read_text()
+    assert "2 seeds are few: a 95 % interval then reaches 12.7 standard errors" in page
     assert "Ratio of mean completions by slowdown" in page and page.count("data:image/svg+xml;base64,") == 2
     assert main([*command, "--seeds", "1"]) == 0
     assert "mean completion of smore-jobs over the others':" in capsys.readouterr().out
@@ -81,6 +89,7 @@ def test_without_json_a_table_is_shown(capsys: pytest.CaptureFixture[str]) -> No
     assert "above 0" in shown and "mean over seeds of each seed's own reduction" in shown
     assert "±" not in shown
     assert ClaimVerdict.UNKNOWN in shown
+    assert "One seed has no interval, and no claim can be made from it" in shown
 
 
 @pytest.mark.parametrize(
@@ -135,6 +144,21 @@ def test_intervals_stay_within_what_a_figure_can_be() -> None:
     assert found["jct.sjf"].low == found["wait.sjf"].low == found["gpu_share.sjf"].low == 0.0
     assert found["gpu_share.sjf"].high == found["reduction.jct.sjf.fifo"].high == 1.0
     assert found["advantage.jct.fifo"].low < 0
+
+
+def test_what_settings_are_and_cost_is_said_by_their_knobs() -> None:
+    world = load_job_preset("jobs-small").world
+    words = {name: in_words(name, world) for name in SETTINGS}
+    assert "In the style of Pollux, not Pollux itself" in words["pollux-style"]
+    assert (
+        "chosen anew every 60 s" in words["pollux-style"] and "costs 30 s, a resumption after" in words["pollux-style"]
+    )
+    assert "a failure 62 s" in words["pollux-style"] and "goes on 62 s after" in words["srsf"]
+    assert "Two queues, the second for jobs that have had 8 GPU hours" in words["tiresias"]
+    assert "is first" in words["smore-jobs"] and "is first" not in words["sjf"] and "62 s" not in words["sjf"]
+    assert "waited 2 h" in in_words("smore-jobs:patience_s=7200", world)
+    assert len(set(words.values())) == len(SETTINGS), "settings that differ are told apart"
+    assert REMARKS.keys() <= SETTINGS.keys()
 
 
 def test_the_number_of_processes_changes_nothing() -> None:

@@ -16,6 +16,7 @@ from research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
 from research.compare.measures import interval_of
 from scheduler.simulation import traces
 from scheduler.simulation.result import Result
+from tests.support.documented import undocumented
 
 PRESET = {
     "about": "two GPUs",
@@ -62,7 +63,9 @@ def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.Captu
         each = [figures[f"{metric}.edf_util.{configuration}"] for configuration in ("light", "heavy")]
         assert figures[f"{metric}.edf_util"] == pytest.approx(sum(each) / 2, abs=1e-5)
     assert figures["loaded_at_start.smore"] == figures["loaded_at_start.edf_util"] == 3
-    assert "4/4 cells" in printed.err and "s left" in printed.err
+    assert undocumented(figures, "research/simulation.md") == set()
+    assert "4/4 cells (configuration and seed)" in printed.err and "s left" in printed.err
+    assert "2 seeds are few: a 95 % interval then reaches 12.7 standard errors" in printed.out
     assert "smore compared with each other policy" in printed.out and "of smore no worse than edf-util's" in printed.out
 
 
@@ -102,6 +105,7 @@ def test_worlds_are_drawn_around_the_truth_and_counted(preset: str, capsys: pyte
         # One seed says nothing.
         assert figures[f"holds.{metric}.edf_util"] is None
         assert "cannot be said" in document["claims"][f"{metric}.edf_util"]
+    assert undocumented(figures, "research/simulation.md") == set()
     # Where nothing interferes no training is slowed down by anybody.
     assert figures["calm.sfd.edf_util"] == 0.0
     plan = Plan(preset=preset, policies=("smore",), seeds=(0,), worlds=2)

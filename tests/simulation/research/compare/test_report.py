@@ -5,6 +5,7 @@ import json
 import math
 import re
 import sys
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from research.compare import section
 from research.compare.__main__ import main
 from research.compare.measures import MEASURES, undefined_policies
 from research.compare.policy_style import scale
+from research.compare.policy_words import in_words
+from scheduler.policy.knobs import PRESETS
 from scheduler.simulation import timeline, traces
 from scheduler.simulation.policies import factory
 from scheduler.simulation.result import GPU_COLUMNS, Result
@@ -135,6 +138,10 @@ def test_the_page_explains_its_measures_and_stacks_its_tables(folders: dict[str,
     measures = page.partition('<section id="measures">')[2]
     for name, measure in MEASURES.items():
         assert measure.definition.partition("'")[0] in measures, name
+    # No table of them is wider than the page; what is an estimate, and how few the seeds are, stands there too.
+    assert max(len(re.findall("<th[ >]", row)) for row in re.findall("<thead>.*?</thead>", page)) <= 7
+    assert "counted, not estimated" in page and "2 seeds are few" in page
+    assert escape(in_words("edf-util")) in page
     # On a narrow screen each cell carries its column's heading.
     assert 'data-label="DSR admitted"' in page and "@media (max-width: 640px)" in page
     assert "prefers-color-scheme: dark" in page
@@ -145,6 +152,17 @@ def test_the_page_explains_its_measures_and_stacks_its_tables(folders: dict[str,
     for preset in ("sliced", "many"):
         assert f'<a href="{preset}-table.csv">' in together
         assert (tmp_path / f"{preset}-table.csv").read_bytes() == (folders[preset] / "table.csv").read_bytes()
+
+
+def test_what_a_policy_is_is_said_by_its_knobs() -> None:
+    words = {name: in_words(name) for name in PRESETS}
+    assert words.pop("smore-product-b10") == words["smore-product"]
+    assert len({*words.values()}) == len(words), "policies that differ are told apart"
+    assert words["elasticflow"].startswith("earliest deadline first, on the GPU instance of least predicted impact;")
+    assert "at most 20 %" in words["smore-product-b20"] and "late invocations are executed" in words["random-all"]
+    assert "own at most 95 %" in words["edf-util"] and "own at most 80 %" in in_words("edf-util:sm_cap=0.8")
+    assert in_words("./mine.py:Mine").startswith("order and GPU instance by a placement rule of one's own")
+    assert in_words("of-an-older-version") == ""
 
 
 def test_an_undefined_figure_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,8 +27,9 @@ from ml.measure.rows import (
     profiles,
     write,
 )
-from ml.predict.samples import Floats, Samples, samples
+from ml.predict.samples import DIRECTIONS, Floats, Samples, noise_rmsle, samples
 from research.predictor import held_out, observations, pictures, published, report
+from research.predictor.text import profile_text
 
 GPU = DeviceMode(device="NVIDIA H100", sharing_mode="time-slice", driver="570, torch 2.13", counter="nvml-utilization")
 CPU = DeviceMode(
@@ -290,6 +291,20 @@ def test_two_functions_of_one_kind_are_one_measurement_not_two_repeats() -> None
     assert observations.noise(found).freedom == 0
 
 
+def test_counts_and_noise_floors_of_the_checkout_are_those_of_the_evaluation_and_the_data_card() -> None:
+    (measured,) = profiles(report.gather([report.DATA]))
+    by_direction = {direction: observations.cells(measured, direction) for direction in DIRECTIONS}
+    repeated = {direction: observations.repeated_pairs(of) for direction, of in by_direction.items()}
+    assert repeated == {"training": 20, "function": 20, "functions": 10, "trainings": 20}
+    for direction, of in by_direction.items():
+        floor = noise_rmsle(samples(measured, direction, name="checkout"))
+        assert observations.noise(of).deviation == pytest.approx(floor), direction
+    ((preset, part),) = report.by_preset(measured)
+    words = profile_text(part, preset)
+    assert "68 workloads alone, 320 rows of a training with a function, 104 of two functions, 218 of two" in words
+    assert "Of these, 4 workloads and 18 rows name another wait for input" in words
+
+
 def test_a_repeated_pair_weighs_as_much_as_another() -> None:
     measured = {
         (workload("bert", "training", 1), workload("vgg16")): [0.1, 0.3],
@@ -372,6 +387,14 @@ def test_presets_are_not_mixed() -> None:
         ("cpu", 1, 1),
         ("paper", 1, 0),
     ]
+    waits = replace(small, preset="cpu-wait-0.6")
+    found = profile(
+        [solo(small), solo(waits), together((small, 0.1), (waits, 0.2)), together((small, 0.1), (small, 0))]
+    )
+    ((preset, part),) = report.by_preset(found)
+    described = observations.as_described(part)
+    assert (preset, len(part.solo), len(part.colocations)) == ("cpu", 2, 2)
+    assert ([*described.solo], len(described.colocations)) == ([small], 1)
     with pytest.raises(BadRow, match="two presets"):
         list(report.by_preset(profile([together((small, 0.1), (workload("bert"), 0.1))])))
 

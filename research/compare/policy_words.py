@@ -1,0 +1,64 @@
+"""What policies for functions are, in words for whoever reads a comparison: computed from their knobs."""
+
+from math import isfinite
+from typing import Final
+
+from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
+from scheduler.policy.setting import UnknownPolicy, choose, parse
+
+_ORDER: Final = {
+    Order.PRIORITY: "highest priority first (Eq. 5 of the paper)",
+    Order.SHARES: "least run time so far first, by weight",
+    Order.DEADLINE: "earliest deadline first",
+    Order.ARRIVAL: "by arrival",
+}
+_CHOICE: Final = {
+    Choice.LEAST_IMPACT: "on the GPU instance of least predicted impact",
+    Choice.LEAST_UTILISED: "on the least utilised GPU instance",
+    Choice.RANDOM: "on any GPU instance",
+}
+
+
+def in_words(policy: str) -> str:
+    """Of a policy with its changed knobs (``edf-util:sm_cap=0.9``); '' of one that this version does not have."""
+    name, changed = parse(policy)
+    own = ":" in name
+    try:
+        knobs = choose(PRESETS, "smore-product" if own else name, changed)
+    except UnknownPolicy:
+        return ""
+    order = (
+        "order and GPU instance by a placement rule of one's own" if own else f"{_ORDER[knobs.order]}, {_where(knobs)}"
+    )
+    return "; ".join((order, *_checks(knobs), _late(knobs))) + "."
+
+
+def _where(knobs: Knobs) -> str:
+    where = _CHOICE[knobs.choice]
+    return f"{where}; under high load the first of a sample that will do" if knobs.fast else where
+
+
+def _checks(knobs: Knobs) -> list[str]:
+    """What a GPU instance has to pass, beside memory and slots, which every policy checks."""
+    if not knobs.beside_training:
+        return ["never beside a training"]
+    checks = []
+    if knobs.sm_rule is not SmRule.NONE:
+        used = "the training's SMs" if knobs.sm_rule is SmRule.TRAINING else "all SMs in use"
+        checks.append(f"{used} and the function's own at most {100 * knobs.sm_cap:g} %")
+    lost = f"{100 * knobs.tau_training:g} %"
+    match knobs.budget_rule:
+        case BudgetRule.INSTANT:
+            checks.append(f"a training's predicted degradation at most {lost} at every moment")
+        case BudgetRule.BUCKET:
+            checks.append(f"what a training loses over time at most {lost}")
+        case BudgetRule.NONE:
+            checks.append("no bound on what trainings lose")
+    if isfinite(knobs.tau_function):
+        checks.append(f"a function's predicted degradation at most {100 * knobs.tau_function:g} %")
+    checks.append("predicted ends before deadlines" if knobs.accept else "predicted ends are not looked at")
+    return checks
+
+
+def _late(knobs: Knobs) -> str:
+    return "late invocations are executed" if knobs.late_s else "what cannot be in time any more is dropped"
