@@ -44,8 +44,8 @@ up: $(STAMP) ## The whole platform on this machine; stays
 down: $(STAMP) ## End what `make up` started
 	$(PY) -m smore.cli down
 
-# Most tests wait for processes, so more files at a time than two cores take less time. Files start in the order of their names, which
-# puts the long ones of acceptance first: by default those with few tests come last, and the longest are among them.
+# Most tests wait for processes, so more files at a time than two cores take less time. Files start in the order that tests/conftest.py
+# gives them, the longest first: by default those with few tests come last, and the longest are among them.
 # One thread for each process: threads of several processes that spin for the same two cores cost more than they give.
 test: $(DEV) $(KSERVE) ## Every test
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder

@@ -64,10 +64,10 @@ class FirstCalls:
 
 
 @contextlib.contextmanager
-def newcomer() -> Iterator[Newcomer]:
-    """A newcomer in a temporary folder, without a running platform."""
+def newcomer(*, compiled: bool = False) -> Iterator[Newcomer]:
+    """A newcomer in a temporary folder, without a running platform; ``compiled`` as of :class:`bench.walk.Newcomer`."""
     with tempfile.TemporaryDirectory(prefix="smore-first-hour-") as folder:
-        made = Newcomer(Path(folder))
+        made = Newcomer(Path(folder), compiled=compiled)
         try:
             yield made
         finally:

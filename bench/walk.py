@@ -155,13 +155,16 @@ class Walked:
 
 
 class Newcomer:
-    """A copy of the checkout in ``folder``, installed, with a platform of its own; close it."""
+    """
+    A copy of the checkout in ``folder``, installed, with a platform of its own; close it. ``compiled``: with the
+    bytecode of the checkout too, which a newcomer's first start has to make.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, compiled: bool = False) -> None:
         self.folder = folder / "smore"
         self.home = self.folder / ".smore"
         self.port = free_port()
-        _copy(self.folder)
+        _copy(self.folder, compiled)
         self._state = folder / "shell"
         self._state.mkdir()
         self._environment = _clean(os.environ) | {
@@ -269,10 +272,12 @@ def _clean(environment: "os._Environ[str]") -> dict[str, str]:
     return kept | {"PATH": os.pathsep.join(path)}
 
 
-def _copy(folder: Path) -> None:
+def _copy(folder: Path, compiled: bool = False) -> None:
     """
     The files of the checkout that git does not ignore, and its installation: a ``.venv`` that leads to this Python's.
     """
+    # What `make install` has compiled of a file; what running it has.
+    endings = ("nb?", "pyc") if compiled else ("nb?",)
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -286,10 +291,10 @@ def _copy(folder: Path) -> None:
             continue  # removed, and not committed yet
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target)
-        # What `make install` has compiled of it.
-        for compiled in source.parent.glob(f"__pycache__/{source.stem}.*.nb?"):
-            target.with_name("__pycache__").mkdir(exist_ok=True)
-            shutil.copy2(compiled, target.with_name("__pycache__"))
+        for ending in endings:
+            for made in source.parent.glob(f"__pycache__/{source.stem}.*.{ending}"):
+                target.with_name("__pycache__").mkdir(exist_ok=True)
+                shutil.copy2(made, target.with_name("__pycache__"))
     installed = folder / ".venv"
     installed.mkdir()
     for entry in Path(sys.prefix).iterdir():

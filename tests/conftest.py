@@ -50,6 +50,19 @@ TOGETHER = {
 }
 
 
+#: Files that take longest, beside those of tests/acceptance, which begin anyway because of their names. One that began last
+#: would run alone at the end.
+LONGEST = (
+    "tests/unit/zoo/test_zoo.py",
+    "tests/integration/ml/test_learning.py",
+    "tests/unit/research/predictor/test_report.py",
+    "tests/integration/ml/test_profile.py",
+    "tests/simulation/research/compare/test_comparison.py",
+    "tests/simulation/research/compare/test_report.py",
+    "tests/simulation/test_simulator.py",
+)
+
+
 class FilesTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """xdist's ``--dist loadfile``, with files in the place of one that share a platform."""
 
@@ -76,6 +89,17 @@ def pytest_collection(session: pytest.Session) -> None:
     for file in files[first:] + files[:first]:
         with suppress(Exception, pytest.skip.Exception):
             import_module(".".join(file.relative_to(TESTS.parent).with_suffix("").parts))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files of tests/acceptance, then :data:`LONGEST`, then the others, each in the order of their names."""
+    order = {file: number for number, file in enumerate(LONGEST)}
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        file = item.nodeid.partition("::")[0]
+        return not file.startswith("tests/acceptance/"), order.get(file, len(order))
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

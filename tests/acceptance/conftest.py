@@ -77,8 +77,11 @@ def platforms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platforms]:
 
 @pytest.fixture(scope="module")
 def platform(request: pytest.FixtureRequest, platforms: Platforms) -> Iterator[Platform]:
-    """With what the module asks for in its ``ENVIRONMENT``."""
+    """With what the module asks for in its ``ENVIRONMENT``; ``LEARNS = False``: nothing in it needs predictors."""
     made = platforms(getattr(request.module, "ENVIRONMENT", {}))
+    if not getattr(request.module, "LEARNS", True):
+        # A new platform fits one for many seconds of a processor.
+        local.stop(made.home, "learn")
     yield made
     # Training outlives the platform on purpose, so it is ended first.
     for job in made.client.jobs():

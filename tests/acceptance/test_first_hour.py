@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def newcomer() -> Iterator[Newcomer]:
-    with first_hour.newcomer() as made:
+    with first_hour.newcomer(compiled=True) as made:
         yield made
 
 

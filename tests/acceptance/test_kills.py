@@ -14,7 +14,7 @@ import pytest
 from smore import local
 from smore_client import Client
 from tests.support.eventually import eventually
-from tests.support.whole_platform import STRICT, Platform
+from tests.support.whole_platform import BYSTANDER, STRICT, Platform
 
 pytestmark = pytest.mark.acceptance
 
@@ -106,21 +106,8 @@ def nap(platform: Platform) -> Platform:
         limits={"max_pending": 10000},
         profile={"run_ms": {1: 20, 8: 20}, "load_ms": 100},
     )
-    argv = [
-        "zoo.train",
-        "--model",
-        "deepfm",
-        "--preset",
-        "cpu",
-        "--batch",
-        "16",
-        # It goes on through all tests of the module; nothing here depends on how much it computes.
-        "--input-wait",
-        "0.9",
-        "--seconds",
-        "3600",
-    ]
-    platform.client.start_job("bystander", argv)
+    # It goes on through all tests of the module; nothing here depends on what it computes.
+    platform.client.start_job("bystander", BYSTANDER)
     eventually(
         lambda: any(job.iterations > 3 for report in platform.reports() for job in report.jobs), 40, "iterations"
     )

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ BOUNDED = {
 #: Settings under which processes are killed. Where an fsync takes long, a Redis of standard durability answers up to two
 #: seconds before it writes.
 STRICT = {"SMORE_REDIS__DURABILITY": "strict"}
+#: A training that lets others have nearly all of its core.
+BYSTANDER = (sys.executable, "-m", "tests.support.light_training", "0.1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ import pytest
 from smore.tracking.ring import TrackReader
 from smore_client import ApiError
 from tests.support.eventually import eventually
-from tests.support.whole_platform import BOUNDED, ROOT, Platform
+from tests.support.whole_platform import BOUNDED, BYSTANDER, ROOT, Platform
 from worker import proc
 
 ENTRYPOINT = "tests.acceptance.hostile.functions:Hostile"
@@ -31,6 +31,7 @@ SPEC: dict[str, object] = {
     "profile": {"run_ms": {1: 1}, "load_ms": 10, "usage_gain": 0.01, "degradation": 0.01},
 }
 ENVIRONMENT = BOUNDED
+LEARNS = False
 PROCESSES = int(BOUNDED["SMORE_WORKER__PROCESSES"])
 
 
@@ -38,21 +39,8 @@ PROCESSES = int(BOUNDED["SMORE_WORKER__PROCESSES"])
 def stage(platform: Platform) -> Iterator[Platform]:
     """A training that nothing of all this may end, and a hostile function beside it."""
     platform.deploy("hostile", ENTRYPOINT, **SPEC)
-    argv = [
-        "zoo.train",
-        "--model",
-        "deepfm",
-        "--preset",
-        "cpu",
-        "--batch",
-        "16",
-        # It goes on through all tests of the module; nothing here depends on how much it computes.
-        "--input-wait",
-        "0.9",
-        "--seconds",
-        "3600",
-    ]
-    platform.client.start_job("bystander", argv)
+    # It goes on through all tests of the module; nothing here depends on what it computes.
+    platform.client.start_job("bystander", BYSTANDER)
     eventually(
         lambda: any(job.iterations > 3 for report in platform.reports() for job in report.jobs), 40, "iterations"
     )

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -616,10 +617,11 @@ def environment(config: Settings) -> dict[str, str]:
 
 @pytest.fixture
 def command(
-    config: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., tuple[int, dict[str, Any]]]:
-    """Runs the command in this process: its exit status and its last line."""
+    """Runs the command in this process: its exit status and its last line. Its checkout has no rows."""
     monkeypatch.setattr(learning, "settings", lambda: config)
+    monkeypatch.setattr(learning, "Learning", partial(Learning, data=tmp_path / "checkout"))
     # The process of the tests keeps its log and its priority.
     monkeypatch.setattr(observability, "configure", lambda *_: None)
     monkeypatch.setattr(learning, "yield_to_others", lambda _: None)

@@ -97,7 +97,7 @@ def test_every_mark_of_the_documents_is_one_and_the_readme_leads_to_a_function_o
 @pytest.fixture
 def newcomer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Newcomer:
     """In an empty folder in the place of a copy of the checkout."""
-    monkeypatch.setattr(walk, "_copy", lambda folder: folder.mkdir())
+    monkeypatch.setattr(walk, "_copy", lambda folder, compiled: folder.mkdir())
     monkeypatch.setattr(walk, "INSTALLED", "true")
     monkeypatch.setenv("SMORE_URL", "http://elsewhere")
     return Newcomer(tmp_path)

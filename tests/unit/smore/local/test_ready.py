@@ -15,10 +15,11 @@ import pytest
 from prometheus_client import start_http_server
 
 from smore.local import doctor, ports, scrape
+from smore.local.asking import Endpoints, await_rest
 from smore.local.embedded import StartFailed
 from smore.local.findings import Finding, Site, Verdict
 from smore.local.layout import Process
-from smore.local.machine import Endpoints, _await_ready, _layout, await_rest
+from smore.local.machine import _await_ready, _layout
 from smore.local.supervision import ProcessStatus
 from smore.process import observability
 from smore.process.instance import instance_id
@@ -208,7 +209,7 @@ def test_it_waits_for_the_leader_of_trainings_and_for_the_metrics(
     gateway.left = [(200, {"job_leader": ""}), (200, {"job_leader": "host:1:a"})]
     await_rest(ends(beat=scraped), said.append)
     assert said == ["nobody leads the queue of trainings yet"]
-    monkeypatch.setattr("smore.local.machine.REST_S", 0.0)
+    monkeypatch.setattr("smore.local.asking.REST_S", 0.0)
     await_rest(ends(control=scraped), said.append)
     assert said[1:] == ["no metrics of control yet"], "the wait is bounded"
 
