@@ -2,10 +2,10 @@
 What sharing GPU instances among trainings is worth: ``python -m bench.sharing --json``.
 
 Two CPU partitions of one core each. Four light trainings, which wait for input during 0.6 of an iteration (in seconds as
-profiled), then four heavy ones, which never do, each of about a minute alone, come at once; their owners say how many iterations they make, how much memory they need, and a share
-of 0.5. By turns, each on a platform of its own, the queue is led by ``sjf`` (nobody shares) and by ``smore-jobs``; at last by
-``smore-jobs`` with functions of the zoo beside them under a steady load. ``--quick``: trainings of a third of the length,
-one turn.
+profiled), then four heavy ones, which never wait, each of about a minute alone, come at once; their owners say how many
+iterations they make, how much memory they need, and a share of 0.5. By turns, each on a platform of its own, the queue is
+led by ``sjf`` (nobody shares) and by ``smore-jobs``; at last by ``smore-jobs`` with functions of the zoo beside them under
+a steady load. ``--quick``: trainings of a third of the length, one turn.
 
 What pairs cost is told by the degradation table, from the rows of this kind of machine in ``ml/data``. Where there are none
 of these trainings, ``ml.profile`` measures them first (nothing else should run meanwhile), and each platform fits a predictor
