@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import yaml
 from research.compare import comparison
 from research.compare.__main__ import main
 from research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
-from research.compare.measures import interval_of
+from research.compare.measures import MEASURES, interval_of
 from scheduler.simulation import traces
 from scheduler.simulation.result import Result
 from tests.support.documented import undocumented
@@ -43,7 +44,10 @@ def last(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_prints_figures_with_intervals(
+    preset: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     argv = ["compare", "--preset", preset, "--seeds", "2", "--workers", "1"]
     assert main(argv) == 0
 
@@ -65,6 +69,9 @@ def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.Captu
     assert figures["loaded_at_start.smore"] == figures["loaded_at_start.edf_util"] == 3
     assert undocumented(figures, "research/simulation.md") == set()
     assert "4/4 cells (configuration and seed)" in printed.err and "s left" in printed.err
+    rows = [line for line in printed.out.splitlines() if line.startswith(("smore  ", "edf-util  "))]
+    assert len(rows) > 2 * len(MEASURES) / 3 and max(map(len, rows)) <= shutil.get_terminal_size().columns
+    assert "small.yaml: 2 seeds, 2 configurations;" in printed.out
     assert "2 seeds are few: a 95 % interval then reaches 12.7 standard errors" in printed.out
     assert "smore compared with each other policy" in printed.out and "of smore no worse than edf-util's" in printed.out
 
