@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -126,7 +127,16 @@ def test_a_process_that_ends_after_each_start_ends_the_start(gateway: Answers, t
 
 
 def test_the_id_of_an_installation_stays(tmp_path: Path) -> None:
-    assert instance_id(tmp_path) == instance_id(tmp_path) != instance_id(tmp_path / "missing")
+    before = os.umask(0o077)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            ids = set(pool.map(instance_id, [tmp_path] * 16))
+    finally:
+        os.umask(before)
+    assert len(ids) == 1 and ids == {instance_id(tmp_path)}, "they start together"
+    assert instance_id(tmp_path / "missing") not in ids
+    assert [path.name for path in tmp_path.iterdir()] == ["instance"]
+    assert (tmp_path / "instance").stat().st_mode & 0o777 == 0o644, "services of one folder have users of their own"
 
 
 def test_a_block_of_ports_that_is_taken_is_passed_over(gateway: Answers) -> None:
