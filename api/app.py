@@ -21,11 +21,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.deps import Gateway
-from api.errors import explain, hybrid
+from api.errors import hybrid
 from api.openinference import routes
+from api.request_log import answered
 from api.routes import (
     attached,
     audit,
@@ -76,6 +78,8 @@ class Application(FastAPI):
 
     def __init__(self, cors_origins: Sequence[str] = (), **options: Any) -> None:
         super().__init__(**options)
+        #: The routes of the API, which its description is made of beside what FastAPI knows of them.
+        self.operations: list[BaseRoute] = []
         #: What answers a request; outermost, because an invocation goes past the middlewares of FastAPI.
         self._outermost: ASGIApp = self._answer
         if cors_origins:
@@ -102,17 +106,19 @@ class Application(FastAPI):
         if scope["method"] == "POST" and path.startswith(_PREFIX) and path.endswith(_SUFFIX):
             name = path[len(_PREFIX) : -len(_SUFFIX)]
             if name and "/" not in name:
+                scope["path_params"] = {"function": name}
                 try:
                     response = await invocations.invoke(Request(scope, receive), name)
                 except (Exception, CancelledError) as error:  # noqa: BLE001 - whatever it is, the caller gets an answer and the log the rest
-                    response = explain(error, request_id)
+                    response = answered(scope, error)
                 await response(scope, receive, send)
                 return
         elif scope["method"] == "POST" and (inference := _INFER.fullmatch(path)) is not None:
+            scope["path_params"] = {"model": inference[1]}
             try:
                 response = await routes.infer(Request(scope, receive), inference[1], inference[2])
             except (Exception, CancelledError) as error:  # noqa: BLE001 - as above
-                response = hybrid(explain(error, request_id))
+                response = hybrid(answered(scope, error))
             await response(scope, receive, send)
             return
         await self._ordinary(scope, receive, send, request_id)
@@ -120,7 +126,11 @@ class Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             self.openapi_schema = describe(
-                title=self.title, summary=self.summary or "", version=self.version, routes=self.routes
+                title=self.title,
+                summary=self.summary or "",
+                version=self.version,
+                routes=self.routes,
+                operations=self.operations,
             )
         return self.openapi_schema
 
@@ -143,12 +153,12 @@ class Application(FastAPI):
 
         try:
             await super().__call__(scope, receive, send_with_id)
-        except Exception as error:  # noqa: BLE001 - it has been answered and logged by _explained; Starlette raises it again for servers' logs
+        except Exception as error:  # noqa: BLE001 - it has been answered and recorded by _explained; Starlette raises it again for servers' logs
             log.debug("raised", error=type(error).__name__, request_id=request_id)
         except CancelledError as error:
             # Uvicorn would answer 500.
             if not begun:
-                await explain(error, request_id)(scope, receive, send)
+                await answered(scope, error)(scope, receive, send)
 
 
 def _bounded(scope: Scope, receive: Receive, most: int) -> Receive:
@@ -180,7 +190,7 @@ def _request_id(scope: Scope) -> str:
 
 
 async def _explained(request: Request, error: Exception) -> Response:
-    answer = explain(error, request.scope["request_id"])
+    answer = answered(request.scope, error)
     path: str = request.scope["path"]
     return hybrid(answer) if path == _OIP or path.startswith(_OIP + "/") else answer
 
@@ -210,6 +220,7 @@ def create_app(config: Settings) -> Application:
         responses=problems,
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
         exception_handlers={Exception: _explained},
     )
     for kind in (SmoreError, RequestValidationError, HTTPException):
@@ -236,6 +247,7 @@ def create_app(config: Settings) -> Application:
         traces,
     ):
         app.include_router(module.router)
+        app.operations += module.router.routes
     pages.add_to(app)
     return app
 

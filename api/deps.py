@@ -10,7 +10,7 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -252,25 +252,31 @@ _Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 _ApiKey = Annotated[str | None, Security(_header)]
 
 
-def _caller(scope: Scope, other: Scope | None = None) -> Callable[..., Awaitable[KeyEntry]]:
-    async def check(request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> KeyEntry:
+class Caller:
+    """The dependency that checks the key of a request: it has ``scope``, or ``other``."""
+
+    def __init__(self, scope: Scope, other: Scope | None = None) -> None:
+        self.scope, self.other = scope, other
+
+    async def __call__(self, request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> KeyEntry:
         headers = dict(request.scope["headers"])
         gateway: Gateway = request.app.state.gateway
-        return gateway.access.caller(headers.get(b"authorization"), headers.get(b"x-api-key"), scope, other)
-
-    return check
+        authorization, api_key = headers.get(b"authorization"), headers.get(b"x-api-key")
+        caller = request.scope["caller"] = gateway.access.caller(authorization, api_key, self.scope, self.other)
+        return caller
 
 
 async def _scraper(request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> None:
     """Refuse the metrics, which name the functions of all projects, to keys of other projects."""
     gateway: Gateway = request.app.state.gateway
     if gateway.settings.api.metrics == "key":
-        caller = await _caller(Scope.READ)(request, _credentials, _api_key)
+        caller = await Caller(Scope.READ)(request, _credentials, _api_key)
         if caller.project != OPERATORS:
             raise Forbidden(f"Only keys of the project {OPERATORS} read the metrics of all projects.")
 
 
-async def _operator(caller: "AdminKey") -> KeyEntry:
+async def operator(caller: "AdminKey") -> KeyEntry:
+    """The key of an operator. Raises Forbidden."""
     require_operator(caller)
     return caller
 
@@ -321,14 +327,14 @@ async def _trail(request: Request) -> AsyncIterator[Trail]:
 # Its context ends before the answer is sent.
 TheTrail = Annotated[Trail, Depends(_trail, scope="function")]
 TheGateway = Annotated[Gateway, Depends(_gateway)]
-InvokeKey = Annotated[KeyEntry, Depends(_caller(Scope.INVOKE))]
-ReadKey = Annotated[KeyEntry, Depends(_caller(Scope.READ))]
+InvokeKey = Annotated[KeyEntry, Depends(Caller(Scope.INVOKE))]
+ReadKey = Annotated[KeyEntry, Depends(Caller(Scope.READ))]
 #: What a caller must see to call a function.
-ReadOrInvokeKey = Annotated[KeyEntry, Depends(_caller(Scope.READ, Scope.INVOKE))]
-DeployKey = Annotated[KeyEntry, Depends(_caller(Scope.DEPLOY))]
-JobsKey = Annotated[KeyEntry, Depends(_caller(Scope.JOBS))]
-AdminKey = Annotated[KeyEntry, Depends(_caller(Scope.ADMIN))]
+ReadOrInvokeKey = Annotated[KeyEntry, Depends(Caller(Scope.READ, Scope.INVOKE))]
+DeployKey = Annotated[KeyEntry, Depends(Caller(Scope.DEPLOY))]
+JobsKey = Annotated[KeyEntry, Depends(Caller(Scope.JOBS))]
+AdminKey = Annotated[KeyEntry, Depends(Caller(Scope.ADMIN))]
 #: See :func:`api.auth.listed_projects`.
 AllProjects = Annotated[bool, Query(description="Of all projects; for operators")]
-OperatorKey = Annotated[KeyEntry, Depends(_operator)]
+OperatorKey = Annotated[KeyEntry, Depends(operator)]
 Scraper = Depends(_scraper)

@@ -3,7 +3,7 @@ Errors as the caller sees them: RFC 9457 problem documents with a stable ``code`
 status.
 
 A :class:`~smore.domain.errors.CallerError` is shown as it is. Of everything else the caller learns the code alone; the
-log has the rest, under the same ``request_id``.
+log has the rest, under the same ``request_id`` (api/request_log.py).
 """
 
 import errno
@@ -23,10 +23,7 @@ from starlette.responses import Response
 from smore.domain.errors import CallerError, InvalidInput, PlatformError, SmoreError, Unavailable, WritesRefused
 from smore.domain.invocation import Cause, State
 from smore.domain.quote import cut
-from smore.process.observability import logger
 from smore.redis.outage import refuses
-
-log = logger("api")
 
 
 class Malformed(CallerError):
@@ -78,7 +75,10 @@ class LetGo(CallerError):
 
 
 class Ended(CallerError):
-    """The invocation ended without a result. ``details`` carry its status, id, state and cause."""
+    """
+    The invocation ended without a result. ``details`` carry its status, id, state and cause, and ``replayed`` where an
+    earlier request with this Idempotency-Key made it.
+    """
 
     code = "ended"
 
@@ -235,24 +235,18 @@ def explain(error: Exception | CancelledError, request_id: str) -> Response:
         case HTTPException():
             return _http(error, request_id)
         case Unavailable():
-            # It says all there is: a leader or a server is away, and will be back.
-            log.warning("unavailable", reason=str(error), request_id=request_id)
             return _hidden(Unavailable, request_id)
         case PlatformError():
-            log.error("platform error", code=error.code, request_id=request_id, exc_info=error)
             return _hidden(type(error), request_id)
         case ClientDisconnect():
             return problem(
                 status=400, code="bad_request", detail="The connection ended before the body.", request_id=request_id
             )
         case _ if _cannot_store(error):
-            log.warning("writes are refused", error=str(error).partition("\n")[0], request_id=request_id)
             return _hidden(WritesRefused, request_id)
         case _ if is_away(error):
-            log.warning("a server is away", error=str(error).partition("\n")[0], request_id=request_id)
             return _hidden(Unavailable, request_id)
         case _ if _is_unstorable(error):
-            log.warning("cannot be stored", error=str(error).partition("\n")[0], request_id=request_id)
             return _of(
                 InvalidInput("A value in it cannot be stored: a NUL, or a number out of range."),
                 request_id,
@@ -261,7 +255,6 @@ def explain(error: Exception | CancelledError, request_id: str) -> Response:
                 {},
             )
         case _:
-            log.error("unhandled", request_id=request_id, exc_info=error)
             return _hidden(PlatformError, request_id)
 
 
@@ -307,7 +300,9 @@ def _of(error: CallerError, request_id: str, status: int, code: str, details: Ma
     if status == 413:
         # The rest of the body is not read.
         headers["Connection"] = "close"
-    shown = {key: value for key, value in details.items() if key != "retry_after_s"}
+    if details.get("replayed"):
+        headers["Idempotency-Replayed"] = "true"
+    shown = {key: value for key, value in details.items() if key not in ("retry_after_s", "replayed")}
     return problem(status=status, code=code, detail=str(error), request_id=request_id, details=shown, headers=headers)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from api.dates import moment
+from api.job_names import ANOTHER
 from api.schemas import jobs as schemas
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ def beside(pair: "JobPair", names: Mapping[str, str], workload: str) -> schemas.
     seconds = (pair.until_at if pair.until_at is not None else time.time()) - pair.from_at
     return schemas.Beside(
         id=pair.other,
-        name=names.get(pair.other, "a training of another project"),
+        name=names.get(pair.other, ANOTHER),
         guest=pair.guest,
         gpus=list(pair.gpus),
         since=moment(pair.from_at),

@@ -1,12 +1,14 @@
 """Jobs as the API shows them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from api import job_pairs
 from api.dates import moment
 from api.deps import Gateway
+from api.job_names import Say
 from api.schemas import jobs as schemas
 from smore.domain.job import OVER, JobPlace, exit_of, outcome_of, signal_of, state_of
 from smore.messages.job_queue import PublishedJob, PublishedQueue
@@ -25,8 +27,10 @@ def live(gateway: Gateway) -> dict[str, list[JobReport]]:
     return by_job
 
 
-def shown(job: "Job", reports: Sequence[JobReport], of_queue: PublishedJob | None = None) -> schemas.Job:
-    """``reports``: of its ranks now; ``of_queue``: what the job scheduler published of it last."""
+def shown(
+    job: "Job", reports: Sequence[JobReport], of_queue: PublishedJob | None = None, say: Say = str
+) -> schemas.Job:
+    """``reports``: of its ranks now; ``of_queue``: what the job scheduler published of it last, said by ``say``."""
     # A rank of an older attempt, on a host that was silent, says nothing of the job.
     reports = [report for report in reports if report.attempt == job.attempt]
     request = job.request
@@ -64,7 +68,7 @@ def shown(job: "Job", reports: Sequence[JobReport], of_queue: PublishedJob | Non
         share=request.share,
         micro_batches=list(request.micro_batches),
         attempt=job.attempt,
-        expected=expected(of_queue) if of_queue is not None and state not in OVER else None,
+        expected=expected(of_queue, say) if of_queue is not None and state not in OVER else None,
         solo_s=solo_s,
         shared_s=shared_s,
         degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
@@ -84,12 +88,12 @@ def shown(job: "Job", reports: Sequence[JobReport], of_queue: PublishedJob | Non
     )
 
 
-def expected(job: PublishedJob) -> schemas.Expected:
+def expected(job: PublishedJob, say: Say) -> schemas.Expected:
     """What the job scheduler published of a job."""
-    return schemas.Expected(**_expected(job))
+    return schemas.Expected(**_expected(job, say))
 
 
-def _expected(job: PublishedJob) -> dict[str, Any]:
+def _expected(job: PublishedJob, say: Say) -> dict[str, Any]:
     start_at, start_late_at = job.start_at or (None, None)
     end_at, end_late_at = job.end_at or (None, None)
     return {
@@ -104,33 +108,34 @@ def _expected(job: PublishedJob) -> dict[str, Any]:
         "source": job.source,
         "waited_s": job.waited_s,
         "why": job.why,
-        "message": job.message,
+        "message": say(job.message),
         "beside": list(job.beside),
         "guest": job.guest,
     }
 
 
 def queue(
-    published: PublishedQueue | None, leading: bool, refused: str, jobs: Sequence["Job"], project: str | None
+    published: PublishedQueue | None, leading: bool, refused: str, jobs: Sequence["Job"], project: str | None, say: Say
 ) -> schemas.JobQueue:
     """
     The queue as it was published, of one project or of all (None). ``jobs``: all that are not over; one that has come
-    since is no part of it yet.
+    since is no part of it yet. ``say``: the words in which jobs have names.
     """
     if published is None:
         return schemas.JobQueue(leading=leading, refused=refused or None, jobs=[])
     by_id = {job.id: job for job in jobs}
+    first = by_id.get(published.kept_for)
     return schemas.JobQueue(
         at=moment(published.at),
         leading=leading,
         refused=refused or None,
         setting=published.setting,
         kept=published.kept,
-        kept_for=published.kept_for or None,
+        kept_for=published.kept_for if first is not None and project in (None, first.project) else None,
         waiting=sum(job.place > 0 for job in published.jobs),
         jobs=[
             schemas.QueuedJob(
-                **_expected(entry),
+                **_expected(entry, say),
                 id=entry.id,
                 name=entry.name,
                 project=entry.project,
@@ -151,24 +156,28 @@ def explanation(
     places: Sequence[JobPlace],
     beside: Sequence[schemas.Beside],
     leading: bool,
+    say: Say = str,
 ) -> schemas.JobExplanation:
-    """Why a job is where it is. ``beside``: the other trainings that it shares GPU instances with now."""
+    """
+    Why a job is where it is. ``beside``: the other trainings that it shares GPU instances with now; ``say``: the words in
+    which jobs have names.
+    """
     costs = [job_pairs.cost(each) for each in beside]
     sentences = [_why(job, of_queue, decisions, leading), *(f"{words[0].upper()}{words[1:]}." for words in costs)]
     return schemas.JobExplanation(
         id=job.id,
         name=job.name,
         state=job.state.value,
-        summary=" ".join(sentences),
-        expected=expected(of_queue) if of_queue is not None and job.state not in OVER else None,
-        places=list(places),
+        summary=say(" ".join(sentences)),
+        expected=expected(of_queue, say) if of_queue is not None and job.state not in OVER else None,
+        places=[replace(place, message=say(place.message)) for place in places],
         decisions=[
             schemas.JobDecision(
                 at=moment(one.at),
                 attempt=one.attempt,
                 kind=one.kind,
                 gpus=list(one.gpus),
-                message=one.message,
+                message=say(one.message),
                 reasons=dict(one.reasons) if one.reasons is not None else None,
             )
             for one in decisions

@@ -10,7 +10,6 @@ the transition table of an invocation. Nothing is started. ``make fmt`` writes t
 import argparse
 import ast
 import inspect
-import re
 import sys
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,8 @@ from pydantic_core import PydanticUndefined
 from api import errors as api_errors
 from api.app import create_app
 from api.errors import FAILURE, STATUS, Ended
-from api.server.description import EXAMPLE
+from bench import rest_pages
+from bench.markdown import NONE, Incomplete, page, prose, table
 from bench.report import ROOT
 from smore.cli.app import app as cli
 from smore.domain import errors as domain_errors
@@ -40,9 +40,6 @@ from smore.process.environment import comments, described, nested, type_text
 from smore.process.settings import RedisSettings, Settings
 
 FOLDER: Final = Path("docs/reference")
-NOTE: Final = (
-    "<!-- Written by `make fmt` (python -m bench.reference) from the code. Change the code, not this page. -->"
-)
 
 #: What a field of function.yaml means. The fields themselves, their defaults and bounds are read from the parser.
 FUNCTION_YAML: Final[Mapping[str, str]] = {
@@ -77,9 +74,6 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.profile.degradation": "what it costs a training, and what a training costs it",
 }
 
-#: The text of an empty cell.
-NONE: Final = "none"
-
 #: Modules whose errors a caller may see.
 ERRORS: Final = tuple(module.__name__ for module in (api_errors, domain_errors, vault))
 
@@ -106,7 +100,7 @@ CAUSES: Final[Mapping[invocation.Cause, str]] = {
     invocation.Cause.INFEASIBLE: "it fits no GPU instance, even an idle one",
     invocation.Cause.CANCELLED: "somebody cancelled it",
     invocation.Cause.PAYLOAD_LOST: "its payload was in memory alone and is gone; the gateway queues it again",
-    invocation.Cause.WORKER_LOST: "the worker's lease ran out; it returned to the queue",
+    invocation.Cause.WORKER_LOST: "its worker ended, or the worker's lease of a run ran out; it returned to the queue",
     invocation.Cause.DISPATCH_LOST: "no worker started it in time; it returned to the queue",
     invocation.Cause.WORKER_BUSY: "the worker could not run it in time; it returned to the queue",
     invocation.Cause.DEVICE_FULL: "others took the device's memory; it returned to the queue",
@@ -155,35 +149,6 @@ EVENT_FIELDS: Final[Mapping[str, str]] = {
 }
 
 
-class Incomplete(Exception):
-    """The code has a name without a description here, or a description has no name in the code."""
-
-
-# ---- Markdown --------------------------------------------------------------------------------------------------------
-
-
-def page(title: str, *parts: str) -> str:
-    return "\n\n".join([f"# {title}", NOTE, *(part.strip() for part in parts if part.strip())]) + "\n"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in which no cell is empty. Raises :class:`Incomplete` otherwise."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    if empty := [line for line in lines if not all(cell.strip() for cell in line)]:
-        raise Incomplete(f"no help text, docstring or comment in the code for: {empty}")
-    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _prose(docstring: str | None) -> str:
-    """A docstring as Markdown: single backticks, and the last name of each cross-reference."""
-    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", inspect.cleandoc(docstring or ""))
-    return text.replace("``", "`")
-
-
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
@@ -213,7 +178,7 @@ def settings() -> str:
     for name, rows in groups.items():
         model = nested(Settings.model_fields[name])
         said = model.__doc__ if model is not None and model.__doc__ != BaseModel.__doc__ else ""
-        parts += [f"## {name}", _prose(said), table(heads, rows)]
+        parts += [f"## {name}", prose(said), table(heads, rows)]
     return page("Settings", *parts)
 
 
@@ -309,7 +274,7 @@ def errors() -> str:
     for error in _errors(SmoreError):
         fault = "caller" if issubclass(error, CallerError) else "platform"
         # A subclass that keeps its parent's code says the same.
-        seen.setdefault(error.code, (fault, _prose(error.__doc__)))
+        seen.setdefault(error.code, (fault, prose(error.__doc__)))
     rows = []
     for code in sorted({*seen, *STATUS} - {SmoreError.code}):
         fault, meaning = seen.get(
@@ -359,7 +324,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
     ]
     yield f"## {name}"
     yield f"`{' '.join([name, *arguments])}`" if arguments else ""
-    yield _prose(command.help)
+    yield prose(command.help)
     if options:
         yield table(("option", "meaning"), [(_option(option), option.help or "") for option in options])
     for inner, subcommand in sorted(getattr(command, "commands", {}).items()):
@@ -386,32 +351,7 @@ def _words(option: Any) -> str:
 
 
 def rest() -> str:
-    document = create_app(Settings(redis=RedisSettings(url="redis://nowhere"))).openapi()
-    groups: dict[str, list[tuple[str, str, str, str]]] = {}
-    for path, item in document["paths"].items():
-        for method, operation in item.items():
-            group = operation.get("tags", ["platform"])[0]
-            answers = ", ".join(sorted(code for code in operation["responses"] if code.isdecimal()))
-            query = ", ".join(
-                f"`{parameter['name']}`" for parameter in operation.get("parameters", []) if parameter["in"] == "query"
-            )
-            text = _prose(operation["description"].partition(EXAMPLE)[0])
-            groups.setdefault(group, []).append((f"`{method.upper()} {path}`", query or NONE, answers, text))
-    parts = [
-        "A running gateway documents every body and answer under `/docs` and `/openapi.json`; this page is the list. Any operation may "
-        "answer with a [problem document](errors.md).",
-        "A call without a client: `SMORE_URL` is the gateway, and the key is one of `smore keys create`.",
-        "```bash\n"
-        'curl -X POST "$SMORE_URL/v1/functions/echo/invocations" \\\n'
-        '  -H "Authorization: Bearer $SMORE_API_KEY" -H "Content-Type: application/json" \\\n'
-        '  -d \'{"input": {"x": [1, 2]}, "deadline_ms": 2000}\'\n'
-        "```",
-        'The answer is `{"id": …, "state": "succeeded", "late_ms": 0, "output": {"x": [1, 2]}, …}`. With '
-        '`-H "Prefer: respond-async"` it is 202 at once; `GET /v1/invocations/ID/result` has the output later.',
-    ]
-    for group, rows in groups.items():
-        parts += [f"## {group}", table(("operation", "query", "answers", "what it does"), rows)]
-    return page("REST", *parts)
+    return page("REST", *rest_pages.parts(create_app(Settings(redis=RedisSettings(url="redis://nowhere"))).openapi()))
 
 
 def metrics() -> str:
@@ -465,7 +405,7 @@ def events() -> str:
             said = meanings.get((event.__name__, field.name)) or EVENT_FIELDS.get(field.name, "")
             rows.append((f"`{field.name}`", type_text(field.type), _sentence(said).rstrip(".")))
         # A dataclass' or struct's own docstring, not one that is inherited.
-        said = _prose(event.__dict__.get("__doc__"))
+        said = prose(event.__dict__.get("__doc__"))
         if not said:
             raise Incomplete(f"smore/messages/stream.py: {event.__name__} has no docstring")
         parts += [f"## {event.__name__} (`{event.__struct_config__.tag}`)", said]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -97,6 +97,8 @@ class _Invocation:
     lease_end_us: int = 0
     cause: str = ""
     result: bytes = b""
+    lost_gpu: str = ""
+    lost_us: int = 0
 
     @property
     def waiting(self) -> QueuedInvocation:
@@ -133,10 +135,11 @@ class InMemoryQueue:
         self._clock = clock
         self._bounds = bounds or QueueSettings()
         self._invocations: dict[tuple[str, str], _Invocation] = {}
-        self._idempotent: dict[tuple[str, str], tuple[str, str]] = {}
+        self._idempotent: dict[tuple[str, str], tuple[str, str, str]] = {}
         self._tokens = 0
         self._token, self._token_until_us = "", 0
-        self._reports: dict[str, tuple[int, bytes]] = {}
+        #: GPU instance → (when its worker reported last, until when that holds, the report).
+        self._reports: dict[str, tuple[int, int, bytes]] = {}
         #: (Celery list, message) of every claim that was carried out, the oldest first.
         self.sent: list[tuple[str, bytes]] = []
         self.gateway = InMemoryGatewayQueue(self)
@@ -179,10 +182,10 @@ class InMemoryQueue:
         invocation.claimed_us = invocation.started_us = invocation.schedule_us = 0
         return 1
 
-    def _give_back_lost(self, invocation: _Invocation) -> None:
-        """Its worker or its message is lost."""
-        running = invocation.state is State.RUNNING
-        self._give_back(invocation, Cause.WORKER_LOST if running else Cause.DISPATCH_LOST, _LIMIT)
+    def _mark_lost(self, invocation: _Invocation) -> None:
+        """The worker that held it was lost."""
+        seen_us, _, _ = self._reports.get(invocation.gpu, (0, 0, b""))
+        invocation.lost_gpu, invocation.lost_us = invocation.gpu, seen_us
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
@@ -194,8 +197,9 @@ class InMemoryQueue:
             return Admission(status="ok", arrival_us=accepted.arrival_us, deadline_us=accepted.deadline_us)
         key = (project, request.idempotency_key)
         if request.idempotency_key and key in self._idempotent:
-            known_id, known_hash = self._idempotent[key]
-            return Admission(status="replay" if known_hash == request.request_hash else "mismatch", known_id=known_id)
+            known_id, known_hash, known_parts = self._idempotent[key]
+            status: Literal["replay", "mismatch"] = "replay" if known_hash == request.request_hash else "mismatch"
+            return Admission(status=status, known_id=known_id, known_parts=known_parts)
         if request.led and not self._led():
             return Admission(status="no_leader")
         deadline_us = now_us + request.slo_us if request.slo_us else request.deadline_us
@@ -203,12 +207,12 @@ class InMemoryQueue:
             return Admission(status="late", now_us=now_us)
         waiting = [invocation.request.function for invocation in self._all(State.QUEUED)]
         if waiting.count(request.function) >= request.max_pending:
-            return Admission(status="full", limit="function")
+            return Admission(status="full", limit="function", bound=request.max_pending)
         if len(waiting) >= self._bounds.max_pending:
-            return Admission(status="full", limit="pending")
+            return Admission(status="full", limit="pending", bound=self._bounds.max_pending)
         self._invocations[project, request.id] = _Invocation(request, now_us, deadline_us)
         if request.idempotency_key:
-            self._idempotent[key] = (request.id, request.request_hash)
+            self._idempotent[key] = (request.id, request.request_hash, request.request_parts)
         return Admission(status="ok", arrival_us=now_us, deadline_us=deadline_us)
 
     # ---- the leader --------------------------------------------------------------------------------------------------
@@ -278,7 +282,11 @@ class InMemoryQueue:
         held = self._all(State.DISPATCHED, State.RUNNING)
         late = sorted((one for one in held if one.lease_end_us <= now_us), key=lambda one: one.lease_end_us)[:at_most]
         for invocation in late:
-            self._give_back_lost(invocation)
+            _, until_us, _ = self._reports.get(invocation.gpu, (0, 0, b""))
+            if until_us <= now_us:
+                self._mark_lost(invocation)
+            running = invocation.state is State.RUNNING
+            self._give_back(invocation, Cause.WORKER_LOST if running else Cause.DISPATCH_LOST, _LIMIT)
         return len(late)
 
     def snapshot(self) -> Snapshot:
@@ -296,7 +304,7 @@ class InMemoryQueue:
                 LeasedInvocation(waiting=one.waiting, state=one.state, gpu=one.gpu, started_us=one.started_us)
                 for one in held
             ],
-            reports=[report for until_us, report in self._reports.values() if now_us < until_us],
+            reports=[report for _, until_us, report in self._reports.values() if now_us < until_us],
             paused=frozenset(),
         )
 
@@ -390,7 +398,8 @@ class InMemoryQueue:
         """Give back what a GPU worker's former self held. How many."""
         held = [invocation for invocation in self._all(State.DISPATCHED, State.RUNNING) if invocation.gpu == gpu]
         for invocation in held:
-            self._give_back_lost(invocation)
+            self._mark_lost(invocation)
+            self._give_back(invocation, Cause.WORKER_LOST, _LIMIT)
         return len(held)
 
     def report(
@@ -405,7 +414,7 @@ class InMemoryQueue:
     ) -> frozenset[str]:
         """Heartbeat. ``running`` are (function, id, attempt); returns the ids that are not this worker's any more."""
         now_us, lost = self._now_us(), set()
-        self._reports[gpu] = (now_us + int(ttl_s * 1e6), report)
+        self._reports[gpu] = (now_us, now_us + int(ttl_s * 1e6), report)
         for function, id_, attempt in running:
             invocation = self._find(function, id_)
             if invocation is not None and (invocation.state, invocation.attempt) == (State.RUNNING, attempt):
@@ -440,6 +449,8 @@ class InMemoryQueue:
             trace=request.trace,
             schedule_us=invocation.schedule_us,
             gate_us=0,
+            lost_gpu=invocation.lost_gpu,
+            lost_us=invocation.lost_us,
         )
 
     def result(self, project: str, id_: str) -> bytes | None:

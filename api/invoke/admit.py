@@ -7,9 +7,11 @@ errors.
 """
 
 import math
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, cast
 
 import redis
 from starlette.types import Scope as HttpScope
@@ -29,8 +31,9 @@ from smore.domain.errors import (
     SloInfeasible,
 )
 from smore.domain.function import FunctionSpec
-from smore.domain.invocation import State
+from smore.domain.invocation import Cause, State
 from smore.domain.limits import NO_LIMITS, Limits
+from smore.messages.wording import duration
 from smore.process.observability import REFUSALS
 from smore.redis.catalog import FunctionEntry, KeyEntry
 from smore.redis.gateway_queue import AdmissionCheck, Question
@@ -39,6 +42,19 @@ from smore.redis.submission import NEVER_S, Admission
 
 #: Seconds after which to ask again where a person has to act first.
 DRAINING_S: Final = 5
+#: Causes of a failure that lost workers can have brought about.
+_LOST: Final = (Cause.ATTEMPT_LIMIT, Cause.DISPATCH_LIMIT)
+#: Parts of a request in ``Submission.request_parts``, as :func:`request_parts` writes them.
+_PART: Final = " "
+#: What the gate calls a bound of the queue → what is full, with the bound in place of ``{}``.
+_FULL: Final[Mapping[str, str]] = {
+    "function": "{} invocations of the function wait, as many as its limits.max_pending allows",
+    "pending": "{} invocations wait on the whole platform, as many as SMORE_QUEUE__MAX_PENDING allows",
+    "payload_bytes": "the inputs that wait would take more than the {} bytes of SMORE_QUEUE__PAYLOAD_BYTES",
+    "result_bytes": "the results that are kept take more than the {} bytes of SMORE_QUEUE__RESULT_BYTES",
+    "events": "{} events have not been read, as many as SMORE_QUEUE__EVENTS allows: the leader or the history is behind",
+    "keys": "Redis holds {} keys, as many as SMORE_QUEUE__KEYS allows",
+}
 #: What the gate calls a limit → the field that sets it (smore/domain/limits.py).
 _LIMITS: Final = {"rate": "rate_per_s", "depth": "depth", "concurrency": "concurrency"}
 #: What is added to the bound by which the gate admits where an earliest deadline is named, a part of it and
@@ -50,14 +66,15 @@ _NEVER_US: Final = NEVER_S * 1e6
 
 
 def authenticate(gateway: Gateway, scope: HttpScope) -> KeyEntry:
-    """The key of a request that invokes. Raises Unauthenticated, Forbidden."""
+    """The key of a request that invokes, also as ``caller`` of its scope. Raises Unauthorised, Forbidden."""
     authorization = api_key = None
     for name, value in scope["headers"]:
         if name == b"authorization":
             authorization = value
         elif name == b"x-api-key":
             api_key = value
-    return gateway.access.caller(authorization, api_key, Scope.INVOKE)
+    caller = scope["caller"] = gateway.access.caller(authorization, api_key, Scope.INVOKE)
+    return caller
 
 
 @contextmanager
@@ -92,39 +109,100 @@ def admit(gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> Limits:
     return limits
 
 
-async def check_after_expiry(gateway: Gateway, function: str, reply: Reply) -> AdmissionCheck | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Afterwards:
     """
-    What the gate says now of a function whose invocation expired, so that its answer can name a deadline that would be
-    accepted; None for any other ending, and while Redis is away.
+    What is known of an invocation that did not succeed. ``check``: what the gate says now of its function, where its
+    deadline passed. ``lost_gpu``: the GPU instance whose worker was lost while it held an attempt, '' = none was;
+    ``lost_us``: when that worker had reported last.
     """
-    if reply.state != State.EXPIRED:
+
+    check: AdmissionCheck | None = None
+    lost_gpu: str = ""
+    lost_us: int = 0
+
+
+async def afterwards(gateway: Gateway, function: str, reply: Reply) -> Afterwards | None:
+    """
+    What the answer to a call says beyond its end; None where that is nothing, and while Redis is away. ``function``:
+    ``<project>/<name>``.
+    """
+    expired = reply.state == State.EXPIRED
+    if not expired and reply.cause not in _LOST:
         return None
     try:
-        return await gateway.queue.ask(Question(id="", function=function, slo_us=1))
+        check = await gateway.queue.ask(Question(id="", function=function, slo_us=1)) if expired else None
+        record = await gateway.queue.record(function.partition("/")[0], reply.id) if reply.attempt else None
     except (redis.ConnectionError, redis.TimeoutError):
         return None
+    if record is None:
+        return Afterwards(check=check)
+    return Afterwards(check=check, lost_gpu=record.lost_gpu, lost_us=record.lost_us)
 
 
-def refusal(admission: Admission, slo_us: int) -> CallerError:
-    """Why the gate did not take it."""
+def refusal(admission: Admission, slo_us: int, parts: str = "") -> CallerError:
+    """Why the gate did not take it. ``parts``: the request's own, as :func:`request_parts` writes them."""
     match admission.status:
         case "mismatch":
-            return IdempotencyMismatch(id=admission.known_id)
+            return _mismatch(admission, parts)
         case "full":
-            return QueueFull(
-                f"Too much is waiting already ({admission.limit}).", limit=admission.limit, retry_after_s=1
-            )
+            return QueueFull(full(admission.limit, admission.bound), limit=admission.limit, retry_after_s=1)
         case "limited":
             return limit_reached(admission.limit, admission.bound, admission.after_us)
         case "infeasible":
             needed_us = admission.earliest_us - admission.now_us
             # When so much of what waits now will have been worked off.
             later_us = needed_us - slo_us if needed_us < _NEVER_US else 0
-            return SloInfeasible(**earliest(admission.now_us, needed_us), retry_after_s=_after_s(later_us))
+            named = earliest(admission.now_us, needed_us)
+            detail = _infeasible(admission, slo_us, cast("int | None", named.get("earliest_deadline_ms")))
+            return SloInfeasible(detail, **named, retry_after_s=_after_s(later_us))
         case "no_leader":
             return NoLeader(retry_after_s=1)
         case _:
             return DeadlineExpired()
+
+
+def full(limit: str, bound: float) -> str:
+    """That the queue's bound that the gate calls ``limit`` is reached, in a sentence."""
+    return f"Too much is waiting already: {_FULL.get(limit, limit).format(f'{bound:.0f}')}."
+
+
+def _infeasible(admission: Admission, slo_us: int, named_ms: int | None) -> str:
+    """That a deadline is too early, which would do, and what takes the time."""
+    asked = f"The deadline, {duration(slo_us / 1e6)} after arrival, cannot be met"
+    if named_ms is None:
+        return f"{asked}: as things are, no GPU instance could load and run it."
+    needed_us = admission.earliest_us - admission.now_us
+    alone = f"a run takes {duration(admission.floor_us / 1e6)} at the least"
+    if admission.cold_us and admission.cold_us >= needed_us:
+        cold = duration(admission.cold_us / 1e6)
+        why = f"No instance of the function stands ready: to load one and run takes {cold}, and {alone}."
+    elif needed_us > admission.floor_us:
+        why = f"{alone.capitalize()}; the rest is the wait for what comes before it, or for the budget of a training."
+    else:
+        why = f"{alone.capitalize()}, on a GPU instance with nothing else to do."
+    return f"{asked}: the earliest that would be accepted is {named_ms} ms. {why}"
+
+
+def request_parts(parts: Mapping[str, bytes]) -> str:
+    """The names of the parts of a request, without spaces, with a hash of each: which differ, :func:`refusal` says."""
+    return _PART.join(f"{name}={zlib.crc32(value):08x}" for name, value in parts.items())
+
+
+def _mismatch(admission: Admission, parts: str) -> IdempotencyMismatch:
+    """
+    Which parts of the request differ from those of the first one with its Idempotency-Key. An older version kept none.
+    """
+    known, given = (
+        dict(part.split("=", 1) for part in text.split(_PART) if part) for text in (admission.known_parts, parts)
+    )
+    differs = [name for name in known | given if known.get(name) != given.get(name)] if known else []
+    what = "is another one" if not known else f"differs in: {', '.join(differs)}"
+    if known and not differs:
+        what = "has the same parts, written differently: a repetition has the same bytes"
+    return IdempotencyMismatch(
+        f"This Idempotency-Key was used with another request; this one {what}.", id=admission.known_id, differs=differs
+    )
 
 
 def limit_reached(limit: str, bound: float, after_us: int) -> LimitReached:

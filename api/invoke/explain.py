@@ -23,11 +23,11 @@ from api.schemas.invocations import Degradation
 from smore.domain.errors import CallerError, DeadlineExpired, LimitReached, QueueFull, SloInfeasible, Unavailable
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
-from smore.domain.invocation import TERMINAL, State
+from smore.domain.invocation import TERMINAL, Cause, State
 from smore.domain.limits import Limits
 from smore.messages.reasons import Candidate, DryRunAnswer, Reasons, decode_answer, reasons
 from smore.messages.results import Result, decode_result
-from smore.messages.wording import beside, duration, hopeless, in_words, obstacle, phases_ms, why_not_now
+from smore.messages.wording import beside, duration, hopeless, in_words, obstacle, phases_ms, why_not_now, worker_lost
 from smore.redis.catalog import FunctionEntry
 from smore.redis.gateway_queue import AdmissionCheck, Question
 from smore.redis.records import InvocationRecord
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 ANSWER_S = 2.0
 #: How long an explanation waits for the history to know what Redis knows already, and how often it looks.
 HISTORY_S, LOOK_S = 2.0, 0.1
+#: Causes of attempts that ended because their worker was lost, or may have been.
+_LOST = (Cause.WORKER_LOST, Cause.DISPATCH_LOST)
+#: Seconds without a report after which a worker counts as lost.
+SILENT_S = 2.0
 
 
 async def dry_run(
@@ -192,6 +196,8 @@ class _PastRuns:
     windows: dict[int, list["JobWindow"]]
     #: Of trainings of its project: id → name.
     names: dict[str, str]
+    #: Of attempts that were lost with their worker: when that had reported last, epoch seconds.
+    seen: dict[int, float]
 
 
 async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Explanation:
@@ -218,8 +224,22 @@ async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Ex
         revision=facts.revision,
         state=State(facts.state),
         cause=facts.cause,
-        summary=in_words(
-            facts.state, facts.cause, gpu=facts.gpu, attempt=facts.attempt, slack_s=slack_s, message=result.message
+        summary=" ".join(
+            [
+                in_words(
+                    facts.state,
+                    facts.cause,
+                    gpu=facts.gpu,
+                    attempt=facts.attempt,
+                    slack_s=slack_s,
+                    message=result.message,
+                ),
+                *(
+                    worker_lost(run.gpu, history.seen[run.attempt], run.attempt)
+                    for run in history.runs
+                    if run.attempt in history.seen
+                ),
+            ]
         ),
         traceback=result.traceback,
         rows=facts.rows,
@@ -253,8 +273,17 @@ def _past_runs(gateway: Gateway, project: str, id_: str, record: InvocationRecor
             if run.finished_at is not None
         }
         decisions = reader.decisions(project, id_)
+        seen = {
+            run.attempt: at
+            for run in runs
+            if run.cause in _LOST
+            and run.finished_at is not None
+            and (at := reader.last_report(run.gpu, run.finished_at)) is not None
+            # One that went on reporting was not lost: its message was.
+            and (run.cause == Cause.WORKER_LOST or run.finished_at - at > SILENT_S)
+        }
     names = gateway.store().jobs.names({job for run in runs for job in run.jobs or ()}, project)
-    return _PastRuns(past=past, runs=runs, decisions=decisions, windows=windows, names=names)
+    return _PastRuns(past=past, runs=runs, decisions=decisions, windows=windows, names=names, seen=seen)
 
 
 def _complete(record: InvocationRecord, history: _PastRuns) -> bool:
@@ -376,6 +405,8 @@ def _attempts(facts: _Facts, history: _PastRuns, record: InvocationRecord | None
                 co_runners=run.co_runners or [],
                 jobs=run.jobs or [],
                 job_names={job: history.names[job] for job in run.jobs or () if job in history.names},
+                finished_at=_at(run.finished_at),
+                worker_seen_at=_at(history.seen.get(run.attempt)),
                 phases_ms=schemas.Phases(
                     **phases, loading={name: seconds * 1e3 for name, seconds in (run.load_s or {}).items()}
                 ),

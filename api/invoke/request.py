@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from urllib.parse import parse_qsl
 
 import orjson
@@ -14,21 +15,20 @@ from starlette.types import Scope
 
 from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
-from api.invoke.admit import admit
+from api.invoke.admit import admit, request_parts
 from api.server.bodies import refuse_coding
+from api.server.invocation_description import MAX_WAIT_S
 from smore.definition.inputs import Payload, from_json, from_raw
 from smore.domain.errors import InvalidInput, InvocationNotFound, PayloadTooLarge
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding
 from smore.domain.limits import Limits
-from smore.process.settings import QueueSettings
+from smore.domain.quote import MOST_QUOTED, cut, quoted
 from smore.redis.catalog import FunctionEntry, KeyEntry
 from smore.redis.submission import Submission
 
 RAW = b"application/octet-stream"
-#: The longest wait that a caller may ask for.
-MAX_WAIT_S = 60.0
 #: A larger body is checked in a worker thread, so that the event loop does not stand still for tens of milliseconds.
 LARGE_BODY = 512 << 10
 #: The longest deadline, as for a function's own.
@@ -36,12 +36,8 @@ _MAX_DEADLINE_MS = 86_400_000.0
 #: The most rows that a dry run may name.
 _MAX_ROWS = 1 << 16
 
-#: What the API's description says of Idempotency-Key. It is made before the settings are known, so it names the default
-#: and the setting.
-IDEMPOTENCY = (
-    f"1 to 255 visible ASCII characters; remembered for {QueueSettings().idempotency_ttl_s / 60:g} minutes, or as"
-    " `SMORE_QUEUE__IDEMPOTENCY_TTL_S` says"
-)
+#: Unknown fields of a body that an error names.
+_MOST_NAMED = 5
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
@@ -56,7 +52,7 @@ class Call:
     What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202
     at once; ``slo_us``: microseconds from arrival to the deadline; ``limits``: of its project.
 
-    ``volatile``: see :class:`smore.redis.submission.Submission`.
+    ``request_parts``, ``volatile``: see :class:`smore.redis.submission.Submission`.
     """
 
     gateway: Gateway
@@ -73,6 +69,7 @@ class Call:
     request_hash: str
     request_id: str
     limits: Limits
+    request_parts: str = ""
     volatile: bool = False
 
     def submission(self, position: int) -> Submission:
@@ -96,6 +93,7 @@ class Call:
             key_id=self.key.id,
             idempotency_key=self.idempotency_key + suffix if self.idempotency_key else "",
             request_hash=self.request_hash,
+            request_parts=self.request_parts,
             max_pending=spec.max_pending,
             max_attempts=spec.max_attempts,
             limits=self.limits,
@@ -133,6 +131,18 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
     else:
         payloads, several, in_body = _parse(body, spec, most)
 
+    parts = ""
+    if key_given:
+        given = {
+            "function": entry.key.encode(),
+            "inputs" if several else "input": b"\0".join(each.body for each in payloads),
+        }
+        given |= {
+            "deadline_ms": repr(in_body).encode(),
+            "Smore-Shape": shape or b"",
+            "Content-Type": RAW if raw else b"",
+        }
+        parts = request_parts(given)
     wants_raw = spec.inputs is not None and not several and RAW in headers.get(b"accept", b"")
     return Call(
         gateway=gateway,
@@ -147,6 +157,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
         trace=trace_id(trace) if trace is not None else "",
         idempotency_key=key_given,
         request_hash=digest(entry.key, shape, body) if key_given else "",
+        request_parts=parts,
         request_id=scope["request_id"],
         limits=of_project,
     )
@@ -238,11 +249,18 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int) -> tuple[list[Paylo
             True,
         )
     else:
-        raise InvalidInput("input: missing", field="input")
+        unknown = f"; unknown: {', '.join(map(quoted, islice(document, _MOST_NAMED)))}" if document else ""
+        raise InvalidInput(f'input: missing{unknown}. What the function gets is the value of "input"', field="input")
     if document:
-        name = next(iter(document))
-        raise InvalidInput(f"{name}: unknown field", field=name)
+        raise _unknown(document)
     return payloads, several, in_body
+
+
+def _unknown(document: Mapping[str, object]) -> InvalidInput:
+    name = next(iter(document))
+    return InvalidInput(
+        f"{quoted(name)}: unknown field; a body has input or inputs, and deadline_ms", field=cut(name, MOST_QUOTED)
+    )
 
 
 def given_deadline(scope: Scope, headers: Mapping[bytes, bytes]) -> bytes | None:
@@ -342,6 +360,5 @@ def _parse_dry_run(body: bytes, spec: FunctionSpec) -> tuple[Payload, object]:
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= most:
         raise InvalidInput(f"rows: a whole number from 1 to {most} is expected", field="rows")
     if document:
-        name = next(iter(document))
-        raise InvalidInput(f"{name}: unknown field", field=name)
+        raise _unknown(document)
     return Payload(body=b"", encoding=Encoding.JSON, rows=rows), in_body

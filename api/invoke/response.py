@@ -3,6 +3,7 @@ What became of a call as an HTTP answer of the native API. Bytes are concatenate
 way.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -11,16 +12,17 @@ import orjson
 from starlette.responses import Response
 
 from api.dates import moment
-from api.errors import TRACEBACK, Ended, explain, outcome
-from api.invoke.admit import check_after_expiry, earliest
+from api.errors import TRACEBACK, Ended, outcome
+from api.invoke.admit import Afterwards, afterwards, earliest
 from api.invoke.request import Call
 from api.invoke.submit import Submitted
+from api.request_log import inputs_refused
 from smore.domain.errors import CallerError
 from smore.domain.invocation import State
 from smore.messages.results import Result, decode_result
+from smore.messages.wording import duration, worker_lost
 from smore.process.observability import REFUSALS
 from smore.redis.catalog import FunctionEntry
-from smore.redis.gateway_queue import AdmissionCheck
 from smore.redis.records import InvocationRecord, Reply
 
 JSON_TYPE = (b"content-type", b"application/json")
@@ -66,13 +68,12 @@ async def respond(call: Call, submitted: Submitted) -> Response:
         if call.wait_s is None and not submitted.replayed:
             response.headers["Preference-Applied"] = "respond-async"
     else:
-        check = await check_after_expiry(call.gateway, call.entry.key, submitted.reply)
+        after = await afterwards(call.gateway, call.entry.key, submitted.reply)
         try:
-            response = settled(submitted.reply, _run(call, submitted), call.request_id, check)
+            response = settled(submitted.reply, _run(call, submitted), call.request_id, after)
         except Ended as error:
-            if not submitted.replayed:
-                raise
-            response = explain(error, call.request_id)
+            error.details["replayed"] = submitted.replayed
+            raise
     if submitted.replayed:
         response.headers["Idempotency-Replayed"] = "true"
     return response
@@ -86,21 +87,37 @@ async def respond_several(call: Call, submissions: Sequence[Submitted | CallerEr
     refusals = [submitted for submitted in submissions if isinstance(submitted, CallerError)]
     if len(refusals) == len(submissions):
         raise refusals[0]
-    check: AdmissionCheck | None = None
     finished, replayed = True, False
     parts: list[bytes] = []
+    codes: Counter[str] = Counter()
+    expired: Afterwards | None = None
     for submitted in submissions:
         if isinstance(submitted, CallerError):
             REFUSALS.labels(call.entry.key, submitted.code).inc()
+            codes[submitted.code] += 1
             parts.append(_refused(submitted, call.entry))
             continue
         replayed = replayed or submitted.replayed
         if submitted.reply is not None:
-            check = check or await check_after_expiry(call.gateway, call.entry.key, submitted.reply)
-            parts.append(item(submitted.reply, _run(call, submitted), check))
+            reply = submitted.reply
+            # The gate's answer is the same for all inputs; only those that a worker was lost with have more to say.
+            after = expired if expired is not None and reply.attempt == 0 else None
+            after = after or await afterwards(call.gateway, call.entry.key, reply)
+            if reply.attempt == 0:
+                expired = after
+            if reply.state != State.SUCCEEDED:
+                codes[outcome(reply.state, reply.cause)[1]] += 1
+            parts.append(item(reply, _run(call, submitted), after))
         else:
             finished = False
             parts.append(b'{%b,"state":"%b","status":202}' % (_run(call, submitted).head(), submitted.state.encode()))
+    inputs_refused(
+        request_id=call.request_id,
+        project=call.key.project,
+        key_id=call.key.id,
+        function=call.entry.name,
+        codes=codes,
+    )
     headers = [JSON_TYPE, *([(b"idempotency-replayed", b"true")] if replayed else [])]
     body = b'{"invocations":[%b],"durability":"%b"}' % (b",".join(parts), call.gateway.durability.encode())
     return BytesResponse(200 if finished else 202, body, call.request_id, headers)
@@ -122,12 +139,9 @@ def _refused(error: CallerError, entry: FunctionEntry) -> bytes:
     return orjson.dumps(shown | details, default=str)
 
 
-def settled(reply: Reply, run: Run, request_id: str, check: AdmissionCheck | None = None) -> Response:
-    """
-    200 with the output. Raises :class:`Ended` for an ending without one; ``check``: what the gate says now, where the
-    invocation expired.
-    """
-    result = result_of(reply, check)
+def settled(reply: Reply, run: Run, request_id: str, after: Afterwards | None = None) -> Response:
+    """200 with the output. Raises :class:`Ended` for an ending without one, which says what ``after`` knows."""
+    result = result_of(reply, after)
     headers = [(b"server-timing", server_timing(reply, result)), *late_header(reply)]
     if result.form == "raw":
         headers = [
@@ -158,19 +172,23 @@ def late_header(reply: Reply) -> list[tuple[bytes, bytes]]:
     return [(b"smore-late-ms", late_ms(reply))] if reply.late_us else []
 
 
-def result_of(reply: Reply, check: AdmissionCheck | None = None) -> Result:
+def result_of(reply: Reply, after: Afterwards | None = None) -> Result:
     """The result of an invocation that succeeded. Raises as :func:`settled` does."""
     result = decode_result(reply.result)
     if reply.state != State.SUCCEEDED:
-        raise _ended(reply, result, check)
+        raise _ended(reply, result, after)
     return result
 
 
 def _when(reply: Reply, result: Result) -> bytes:
-    """Which attempt succeeded, where and when, and whether it was a cold start, as members of a JSON object."""
+    """
+    Which attempt succeeded (``cause`` is ``ok``), where and when, and whether it was a cold start, as members of a JSON
+    object.
+    """
     about = orjson.dumps(
         {
             "attempt": reply.attempt,
+            "cause": reply.cause,
             "gpu": reply.gpu,
             "cold": result.cold,
             "arrival_at": moment(reply.arrival_us / 1e6),
@@ -187,7 +205,7 @@ def accepted(run: Run, state: str, durability: str, request_id: str) -> Response
     return BytesResponse(202, body, request_id, [JSON_TYPE, (b"location", b"/v1/invocations/" + run.id.encode())])
 
 
-def _ended(reply: Reply, result: Result, check: AdmissionCheck | None) -> Ended:
+def _ended(reply: Reply, result: Result, after: Afterwards | None) -> Ended:
     status, code = outcome(reply.state, reply.cause)
     details: dict[str, object] = {
         "status": status,
@@ -202,18 +220,33 @@ def _ended(reply: Reply, result: Result, check: AdmissionCheck | None) -> Ended:
         details[TRACEBACK] = result.traceback
     if status in (429, 503):
         details["retry_after_s"] = 1
-    if check is not None and reply.state == State.EXPIRED:
-        details |= earliest(check.now_us, check.promised_us)
-    return Ended(result.message or None, **details)
+    if after is not None and after.check is not None and reply.state == State.EXPIRED:
+        details |= earliest(after.check.now_us, after.check.promised_us)
+    return Ended(_in_words(reply, result, after, details.get("earliest_deadline_ms")) or None, **details)
 
 
-def item(reply: Reply, run: Run, check: AdmissionCheck | None = None) -> bytes:
+def _in_words(reply: Reply, result: Result, after: Afterwards | None, named_ms: object) -> str:
+    """What the end said, and for an invocation that expired or lost its worker what is known beside it."""
+    sentences = [result.message] if result.message else []
+    if reply.state == State.EXPIRED and reply.deadline_us:
+        allowed, took = reply.deadline_us - reply.arrival_us, reply.finished_us - reply.arrival_us
+        sentences.append(
+            f"It was to end {duration(allowed / 1e6)} after its arrival and was given up after {duration(took / 1e6)}."
+        )
+    if after is not None and after.lost_gpu:
+        sentences.append(worker_lost(after.lost_gpu, after.lost_us / 1e6))
+    if named_ms is not None:
+        sentences.append(f"A deadline of {named_ms} ms would be accepted now.")
+    return " ".join(sentences)
+
+
+def item(reply: Reply, run: Run, after: Afterwards | None = None) -> bytes:
     """One input of several, as JSON; ``status`` is what a call of its own would have been answered with."""
     result = decode_result(reply.result)
     if reply.state == State.SUCCEEDED:
         parts = (run.head(), _when(reply, result), late_ms(reply), result.body)
         return b'{%b,"state":"succeeded",%b,"status":200,"late_ms":%b,"output":%b}' % parts
-    error = _ended(reply, result, check)
+    error = _ended(reply, result, after)
     details = {key: value for key, value in error.details.items() if key != "retry_after_s"}
     return orjson.dumps(details | {"function": run.function, "revision": run.revision, "detail": str(error)})
 

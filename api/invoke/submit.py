@@ -50,7 +50,7 @@ async def submit(call: Call) -> Submitted:
     if admission.status == "replay":
         return await _earlier(call, admission.known_id)
     if admission.status != "ok":
-        raise refusal(admission, submission.slo_us)
+        raise refusal(admission, submission.slo_us, call.request_parts)
     return _submitted(submission, None, State.QUEUED)
 
 
@@ -67,7 +67,7 @@ async def submit_and_wait(call: Call, wait_s: float, began: float) -> Submitted:
         if admission.status == "replay":
             return await _earlier(call, admission.known_id)
         if admission.status != "ok":
-            raise refusal(admission, submission.slo_us)
+            raise refusal(admission, submission.slo_us, call.request_parts)
         reply, state = _with_deadline(await waiter.future, admission.deadline_us), ""
     finally:
         gateway.waiters.forget(waiter)
@@ -111,7 +111,7 @@ async def _submit_together(call: Call, submissions: Sequence[Submission]) -> lis
             if admission.status == "replay":
                 submitted = await _earlier(call, admission.known_id)
             elif admission.status != "ok":
-                results.append(refusal(admission, submission.slo_us))
+                results.append(refusal(admission, submission.slo_us, call.request_parts))
                 continue
             elif submission.id not in waiters:
                 submitted = _submitted(submission, None, State.QUEUED)

@@ -7,10 +7,9 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
-from api.invoke.admit import admit
+from api.invoke.admit import admit, request_parts
 from api.invoke.request import (
     LARGE_BODY,
-    MAX_WAIT_S,
     Call,
     digest,
     given_deadline,
@@ -20,6 +19,7 @@ from api.invoke.request import (
 )
 from api.invoke.request import slo_us as request_slo_us
 from api.openinference import codec
+from api.server.invocation_description import MAX_WAIT_S
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Encoding
 from smore.domain.tensors import BYTES
@@ -67,6 +67,11 @@ async def read_inference(
         trace=trace_id(trace) if trace is not None else "",
         idempotency_key=key_given,
         request_hash=digest(f"{entry.key}@{entry.revision}", framing, body) if key_given else "",
+        request_parts=request_parts(
+            {"model": entry.key.encode(), "version": b"%d" % entry.revision, "inputs": inference.payload.body}
+        )
+        if key_given
+        else "",
         request_id=scope["request_id"],
         limits=of_project,
         # The caller never gets 202, and this process holds the payload while the caller waits.

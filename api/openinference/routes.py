@@ -24,14 +24,15 @@ from pydantic import BaseModel
 from api import placing, readiness
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
 from api.errors import NotReady, StillRunning, Unsupported
-from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
-from api.invoke.request import IDEMPOTENCY, Call, read_body
+from api.invoke.admit import afterwards, authenticate, refusals_counted
+from api.invoke.request import Call, read_body
 from api.invoke.response import JSON_TYPE, RAW_TYPE, BytesResponse, late_header, result_of, server_timing
 from api.invoke.submit import Submitted, submit_and_wait
 from api.openinference import codec
 from api.openinference.request import read_inference
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute, read_json
+from api.server.invocation_description import HEADERS, IDEMPOTENCY, header
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec
 from smore.domain.invocation import Cause
@@ -478,7 +479,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
             raise StillRunning(
                 f"The wait has ended; ask at /v1/invocations/{submitted.id}.", id=submitted.id, state=submitted.state
             )
-        result = result_of(submitted.reply, await check_after_expiry(gateway, entry.key, submitted.reply))
+        result = result_of(submitted.reply, await afterwards(gateway, entry.key, submitted.reply))
         coding = _coding(next((value for name, value in request.scope["headers"] if name == b"accept-encoding"), b""))
         if (coding or not inference.binary) and len(result.body) > _LARGE_ANSWER:
             body, size = await run_in_threadpool(_written, result, inference, entry, coding)
@@ -597,17 +598,13 @@ _BYTES_BODY = {
 }
 
 
-def _header(name: str, description: str, kind: str = "string") -> dict[str, object]:
-    return {"name": name, "in": "header", "required": False, "schema": {"type": kind}, "description": description}
-
-
 _DESCRIPTION: dict[str, Any] = {
     "parameters": [
-        _header("Inference-Header-Content-Length", "Bytes of the body that are JSON; default: all", "integer"),
-        _header("Content-Encoding", "`gzip` or `deflate`"),
-        _header("Accept-Encoding", "`gzip` or `deflate`, alone"),
-        _header("Idempotency-Key", IDEMPOTENCY),
-        _header("traceparent", "W3C trace context"),
+        header("Inference-Header-Content-Length", "Bytes of the body that are JSON; default: all", "integer"),
+        header("Content-Encoding", "`gzip` or `deflate`"),
+        header("Accept-Encoding", "`gzip` or `deflate`, alone"),
+        header("Idempotency-Key", IDEMPOTENCY),
+        header("traceparent", "W3C trace context"),
     ],
     "requestBody": {
         "required": True,
@@ -617,8 +614,13 @@ _DESCRIPTION: dict[str, Any] = {
         "200": {
             "description": "The outputs",
             "headers": {
-                "Server-Timing": {"schema": _TEXT, "description": "queue, schedule, dispatch, load, run"},
+                **HEADERS,
                 "Smore-Invocation": {"schema": _TEXT, "description": "The invocation's id"},
+                "Inference-Header-Content-Length": {
+                    "schema": {"type": "integer"},
+                    "description": "Bytes of the body that are JSON, where tensors follow as bytes; absent otherwise",
+                },
+                "Content-Encoding": {"schema": _TEXT, "description": "As `Accept-Encoding` asked; absent otherwise"},
             },
             "content": {"application/json": {"schema": _ANSWER}, "application/octet-stream": _BYTES_BODY},
         },

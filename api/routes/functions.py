@@ -16,6 +16,7 @@ from api.invoke.request import read_body
 from api.schemas import functions as schemas
 from api.server.bodies import BoundedRoute, read_json
 from api.server.function_description import describe_function
+from api.server.pages import base_url
 from smore.blobs import archive
 from smore.definition.document import read_document
 from smore.definition.outputs import changes, misfit
@@ -263,10 +264,11 @@ async def get_function(gateway: TheGateway, caller: ReadKey, function: str) -> s
 
 
 @router.get("/{function}/openapi.json", response_model=None)
-def get_openapi(gateway: TheGateway, caller: ReadOrInvokeKey, function: str) -> dict[str, Any]:
+def get_openapi(gateway: TheGateway, caller: ReadOrInvokeKey, request: Request, function: str) -> dict[str, Any]:
     """
     Describe one function as an OpenAPI document: its input and output, as far as its tensors or the types of its handler
-    say them. A key with the scope `read` or `invoke` will do. 409 where no revision of it takes traffic yet.
+    say them, with the address at which the caller reached the gateway. A key with the scope `read` or `invoke` will do.
+    409 where no revision of it takes traffic yet.
     """
     _entry(gateway, caller.project, function)
     now = gateway.store().get_function(caller.project, function)
@@ -274,7 +276,7 @@ def get_openapi(gateway: TheGateway, caller: ReadOrInvokeKey, function: str) -> 
         raise NotReady
     revisions = gateway.store().revisions(caller.project, function)
     measured = next((each.measured for each in revisions if each.number == now.revision), None)
-    return describe_function(function, now.revision, now.spec, measured or {})
+    return describe_function(function, now.revision, now.spec, measured or {}, base_url(request))
 
 
 @router.get("/{function}/revisions")

@@ -18,8 +18,8 @@ from api.auth import listed_projects
 from api.dates import moment
 from api.deps import AllProjects, Gateway, InvokeKey, ReadKey, TheGateway
 from api.errors import ResultDropped
-from api.invoke.admit import authenticate, check_after_expiry, refusals_counted
-from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, check_id, read, wait_s
+from api.invoke.admit import afterwards, authenticate, refusals_counted
+from api.invoke.request import check_id, read, wait_s
 from api.invoke.response import (
     JSON_TYPE,
     BytesResponse,
@@ -35,6 +35,16 @@ from api.invoke.submit import submit, submit_and_wait, submit_several
 from api.schemas import invocations as schemas
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
+from api.server.invocation_description import (
+    ACCEPTED,
+    ACCEPTED_HEADERS,
+    DEADLINE,
+    HEADERS,
+    MAX_WAIT_S,
+    PARAMETERS,
+    RAW_HEADERS,
+    RESULT,
+)
 from smore.domain.errors import Conflict
 from smore.domain.invocation import TERMINAL, State
 from smore.messages.results import decode_result
@@ -89,27 +99,24 @@ _INPUT_DOCUMENT = {
             "items": {},
             "description": "Several, in place of `input`; the answer is a list, in which each may be `rejected` by itself",
         },
-        "deadline_ms": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "description": "From arrival; default: the function's",
+        "deadline_ms": DEADLINE,
+    },
+}
+_ANSWER = {
+    "type": "object",
+    "properties": {
+        **RESULT,
+        "output": {"description": "What the function returned"},
+        "invocations": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "In place of all others, where `inputs` were sent: for each of them, in their order, what a call of"
+            " its own would have been answered with, and its `status`",
         },
     },
 }
-
-
-def _header(name: str, description: str, kind: str = "string") -> dict[str, object]:
-    return {"name": name, "in": "header", "required": False, "schema": {"type": kind}, "description": description}
-
-
 _DESCRIPTION: dict[str, object] = {
-    "parameters": [
-        _header("Prefer", f"`respond-async`, or `wait=<whole seconds>`, of which at most {MAX_WAIT_S:.0f} are waited"),
-        _header("Idempotency-Key", IDEMPOTENCY),
-        _header("Smore-Deadline-Ms", "Deadline in milliseconds from arrival", "number"),
-        _header("Smore-Shape", "Raw bodies: `name=d0,d1;…`; needed where axes other than the first are free"),
-        _header("traceparent", "W3C trace context"),
-    ],
+    "parameters": list(PARAMETERS),
     "requestBody": {
         "required": True,
         "content": {
@@ -126,50 +133,22 @@ _DESCRIPTION: dict[str, object] = {
     "responses": {
         "200": {
             "description": "The result; `invocations` where `inputs` were sent",
-            "headers": {
-                "Server-Timing": {"schema": {"type": "string"}, "description": "queue, schedule, dispatch, load, run"},
-                "Smore-Late-Ms": {
-                    "schema": {"type": "number"},
-                    "description": "Milliseconds after its deadline at which it ended; absent where it was in time",
-                },
-            },
+            "headers": {**HEADERS, **RAW_HEADERS},
             "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "properties": {
-                            "id": {"type": "string"},
-                            "state": {"type": "string"},
-                            "late_ms": {"type": "number"},
-                            "cold": {"type": "boolean"},
-                            "output": {},
-                            "invocations": {"type": "array", "items": {"type": "object"}},
-                        },
-                    }
-                },
+                "application/json": {"schema": _ANSWER},
                 "application/octet-stream": {
                     "schema": {
                         "type": "string",
                         "format": "binary",
-                        "description": "`Smore-Outputs`: `name:datatype:d0,d1;…`",
+                        "description": "The tensors of the output, as `Smore-Outputs` names them",
                     }
                 },
             },
         },
         "202": {
-            "description": "It goes on; ask at `Location`",
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "properties": {
-                            "id": {"type": "string"},
-                            "state": {"type": "string"},
-                            "durability": {"type": "string"},
-                        },
-                    }
-                }
-            },
+            "description": "It goes on; ask at `Location`. With `inputs`: `invocations`, as in 200",
+            "headers": ACCEPTED_HEADERS,
+            "content": {"application/json": {"schema": ACCEPTED}},
         },
     },
     "security": [{"HTTPBearer": []}, {"APIKeyHeader": []}],
@@ -258,7 +237,19 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
     return orjson.dumps(document)
 
 
-@router.get("/invocations/{invocation}/result", response_model=schemas.Invocation, responses={410: {"model": Problem}})
+@router.get(
+    "/invocations/{invocation}/result",
+    response_model=schemas.Invocation,
+    responses={
+        200: {"headers": {**HEADERS, **RAW_HEADERS}},
+        202: {
+            "description": "It has not ended",
+            "headers": ACCEPTED_HEADERS,
+            "content": {"application/json": {"schema": ACCEPTED}},
+        },
+        410: {"model": Problem, "description": "`result_dropped`: its result was kept for its time and then dropped"},
+    },
+)
 async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, invocation: str) -> Response:
     """
     Read the result as a synchronous call would have got it. The answer is 202 while there is none, and 410 where the
@@ -272,7 +263,7 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
     request_id: str = request.scope["request_id"]
     if reply is None:
         return accepted(Run.of(record), record.state, gateway.durability, request_id)
-    return settled(reply, Run.of(record), request_id, await check_after_expiry(gateway, record.function, reply))
+    return settled(reply, Run.of(record), request_id, await afterwards(gateway, record.function, reply))
 
 
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)

@@ -20,6 +20,7 @@ from api import job_pairs, job_views, trainings
 from api.auth import is_operator, listed_projects, project_of
 from api.budgets import check_budget
 from api.deps import AdminKey, AllProjects, Gateway, JobsKey, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
+from api.job_names import Say, saying
 from api.logs import FOLLOWED, LogRequest
 from api.schemas import jobs as schemas
 from api.schemas.jobs import SecretOf
@@ -77,7 +78,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
         # A variable may be a password: the audit log has none of them.
         change.target, change.after = f"job/{job.id}", {"name": body.name, **request.to_dict()}
     entry = _first_decision(gateway, job.id)
-    return job_views.shown(store.jobs.get(caller.project, job.id), [], entry)
+    return job_views.shown(store.jobs.get(caller.project, job.id), [], entry, _say(gateway, caller, entry))
 
 
 @router.post("/jobs:dryRun")
@@ -100,7 +101,7 @@ def dry_run(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> sche
     return schemas.JobTrial(
         gpus=list(answer.gpus),
         beside=[names.get(id_, id_) for id_ in answer.beside],
-        expected=job_views.expected(answer.expected),
+        expected=job_views.expected(answer.expected, _say(gateway, caller, answer.expected)),
     )
 
 
@@ -121,8 +122,9 @@ def list_jobs(
     jobs, next_cursor = gateway.store().jobs.page(of, limit=limit, cursor=cursor, states=state)
     reports, published = job_views.live(gateway), _doors(gateway).queue()
     entries = {entry.id: entry for entry in published.jobs} if published is not None else {}
+    say = _say(gateway, caller, *(entries.get(job.id) for job in jobs))
     return schemas.Jobs(
-        jobs=[job_views.shown(job, reports.get(job.id, []), entries.get(job.id)) for job in jobs],
+        jobs=[job_views.shown(job, reports.get(job.id, []), entries.get(job.id), say) for job in jobs],
         next_cursor=next_cursor,
     )
 
@@ -134,16 +136,17 @@ def get_queue(gateway: TheGateway, caller: ReadKey) -> schemas.JobQueue:
     project = None if is_operator(caller) else caller.project
     leading = bool(doors.leader())
     refused = "" if leading else doors.refused()
-    return job_views.queue(doors.queue(), leading, refused, gateway.store().jobs.unfinished(), project)
+    published = doors.queue()
+    say = _say(gateway, caller, *(published.jobs if published is not None else ()))
+    return job_views.queue(published, leading, refused, gateway.store().jobs.unfinished(), project, say)
 
 
 @router.get("/jobs/{job}")
 def get_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.Job:
     """Read one job: its state, its iteration times, what it has lost to functions lately, and what it waits for."""
     record = _job(gateway, caller, job, project)
-    return job_views.shown(
-        record, job_views.live(gateway).get(record.id, []), _entry(_doors(gateway).queue(), record.id)
-    )
+    entry = _entry(_doors(gateway).queue(), record.id)
+    return job_views.shown(record, job_views.live(gateway).get(record.id, []), entry, _say(gateway, caller, entry))
 
 
 @router.get("/jobs/{job}/explain")
@@ -162,7 +165,9 @@ def explain_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProje
     names = _names(gateway, caller, record, pairs)
     beside = [job_pairs.beside(pair, names, record.workload) for pair in pairs]
     entry, leading = _entry(doors.queue(), record.id), bool(doors.leader())
-    return job_views.explanation(record, entry, decisions, places, beside, leading)
+    messages = [*(decision.message for decision in decisions), *(place.message for place in places)]
+    say = saying(gateway, caller, [*messages, entry.message if entry is not None else ""])
+    return job_views.explanation(record, entry, decisions, places, beside, leading, say)
 
 
 @router.get("/jobs/{job}/attempts")
@@ -323,6 +328,11 @@ def _names(gateway: Gateway, caller: KeyEntry, job: "Job", pairs: Sequence["JobP
     """The names of the other jobs of pairs that the caller may read."""
     of_project = None if is_operator(caller) else job.project
     return gateway.store().jobs.names({pair.other for pair in pairs}, of_project)
+
+
+def _say(gateway: Gateway, caller: KeyEntry, *entries: PublishedJob | None) -> Say:
+    """The words in which these entries of the queue are told to the caller."""
+    return saying(gateway, caller, [entry.message for entry in entries if entry is not None])
 
 
 def _job(gateway: Gateway, caller: KeyEntry, reference: str, project: str | None) -> "Job":

@@ -88,7 +88,9 @@ class Side(BaseModel):
 class Attempt(BaseModel):
     """
     One attempt: its decision, where its time went, and what was predicted of it against what was measured. ``job_names``:
-    of those of its ``jobs`` that are of its project.
+    of those of its ``jobs`` that are of its project. ``finished_at``: when it ended, null = it has not; the state
+    ``queued`` says that the invocation waited again then. ``worker_seen_at``: its worker was lost (it died, or was cut
+    off), and had reported last in the second from then.
     """
 
     attempt: int
@@ -101,6 +103,8 @@ class Attempt(BaseModel):
     co_runners: list[str] = []
     jobs: list[str] = []
     job_names: dict[str, str] = {}
+    finished_at: datetime | None = None
+    worker_seen_at: datetime | None = None
     phases_ms: Phases
     predicted: Side | None = None
     measured: Side

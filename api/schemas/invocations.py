@@ -11,7 +11,8 @@ from smore.domain.invocation import State
 
 class Invocation(BaseModel):
     """
-    One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
+    One request to run a function. ``cause``: the code of why it ended as it did, ``ok`` = it succeeded, '' = it has not
+    ended; of one that waits again, why its last attempt ended. ``attempt``: how often it was started;
     ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
     deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
     frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the

@@ -318,7 +318,8 @@ class JobQueue(BaseModel):
 
     ``at``: when the job scheduler published it, null = never; ``leading``: whether one leads now; ``refused``: why none
     can, null = that is not known; ``setting``: the named setting by which it decides. ``kept`` GPU instances are free and
-    kept for the job ``kept_for``. ``waiting``: jobs of all projects that wait.
+    kept for the job ``kept_for``, null = for none, or for one of another project that the key may not read. ``waiting``:
+    jobs of all projects that wait.
     """
 
     at: datetime | None = None

@@ -3,12 +3,15 @@ The OpenAPI document of ``GET /openapi.json``: what FastAPI derives from the rou
 otherwise, with an introduction and examples (api/server/examples.py).
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
 from api.server.examples import ANSWERS, BODIES, PARAMETERS, command
+from api.server.meanings import describe_fields, describe_operation
+from api.server.statuses import refusals, routes_by_name
 
 INTRODUCTION: Final = """
 Call functions in the idle part of GPUs that train, and administer the platform that runs them.
@@ -19,52 +22,76 @@ Bearer smk_...`, or as `X-API-Key: smk_...`. `smore up` writes the first key to 
 `admin`. On this page, *Authorize* keeps a key for the operations that you try.
 
 **Examples** take the platform and the key from the environment: `export SMORE_URL=http://127.0.0.1:8400
-SMORE_API_KEY=$(cat .smore/key)`.
+SMORE_API_KEY=smk_...`.
 
 **Deadlines.** An invocation has a deadline: its function's own, or `deadline_ms`. The platform refuses at once (429
 `slo_infeasible`) what it cannot finish in time, and names the earliest deadline that it can.
 
-**Errors** are problem documents (RFC 9457, `application/problem+json`) with a stable `code`; `request_id` finds the
-request in the platform's log. 429 and 503 say in `Retry-After` when to try again. With an `Idempotency-Key` a repeated
-invocation runs once.
+**Errors** are problem documents (RFC 9457, `application/problem+json`) with a stable `code`. 429 and 503 say in
+`Retry-After` when to try again. With an `Idempotency-Key` a repeated invocation runs once.
+
+**Every answer** has `X-Request-Id`: the caller's own where the request has that header (1 to 128 visible ASCII
+characters), else a new one. An error repeats it as `request_id`, and the gateway's log has a line of every request that
+was refused or failed under it.
 """.strip()
+#: The gateway of the examples, in whose place :func:`at` puts another one.
+GATEWAY: Final = "http://127.0.0.1:8400"
 #: Begins the example at the end of an operation's description.
 EXAMPLE: Final = "```shell"
 _PROBLEM: Final = "#/components/schemas/Problem"
 #: Schemas of FastAPI's own answer to an invalid input; the gateway answers with a problem document like every error.
 _FOREIGN: Final = ("HTTPValidationError", "ValidationError")
+#: What FastAPI says of an answer of which nothing was said, and what is said in its place, by status.
+_UNSAID: Final = "Successful Response"
+_SAID: Final[Mapping[str, str]] = {"201": "Made", "202": "Accepted: it goes on", "204": "Done; there is no body"}
 _RETRY_AFTER: Final = {"Retry-After": {"required": True, "schema": {"type": "integer"}, "description": "Seconds"}}
 
 
-def describe(*, title: str, summary: str, version: str, routes: list[BaseRoute]) -> dict[str, Any]:
+def describe(
+    *, title: str, summary: str, version: str, routes: list[BaseRoute], operations: Sequence[BaseRoute]
+) -> dict[str, Any]:
     """
+    ``routes``: the application's, as FastAPI reads them; ``operations``: those of the API, one by one.
+
     The OpenAPI document. Errors are ``application/problem+json``; under /v2 they are ``application/json`` with the
-    additional member ``error``. Every operation may answer 503 with ``Retry-After`` while a part that it needs is away.
+    additional member ``error``. Each operation names the errors that it answers with (api/server/statuses.py); 429 and 503
+    have ``Retry-After``.
     """
     document = get_openapi(title=title, summary=summary, version=version, routes=routes)
     document["info"]["description"] = INTRODUCTION
+    named = routes_by_name(operations)
     for path, item in document["paths"].items():
         for method, operation in item.items():
             _illustrate(method.upper(), path, operation)
         standard = path == "/v2" or path.startswith("/v2/")
-        for operation in item.values():
+        for method, operation in item.items():
             answers: dict[str, Any] = operation["responses"]
             if _is_foreign(answers.get("422")):
                 del answers["422"]
-            if "503" not in answers:
-                answers["503"] = {
-                    **answers["default"],
-                    "description": "A part of the platform is away, or takes nothing new",
-                }
+            name = f"{method.upper()} {path}"
+            for status, text in refusals(name, operation, named.get(name)).items():
+                if status not in answers:
+                    answers[status] = {**answers["default"], "description": text}
+            operation["responses"] = answers = dict(sorted(answers.items()))
+            describe_operation(operation)
             for status, answer in answers.items():
+                if answer["description"] == _UNSAID:
+                    answer["description"] = _SAID.get(status, "Done")
                 if _is_problem(answer):
                     media_type = "application/json" if standard else "application/problem+json"
                     answer["content"] = {media_type: {"schema": _problem(standard)}}
-                if status == "503":
+                if status in ("429", "503"):
                     answer["headers"] = _RETRY_AFTER
     for name in _FOREIGN:
         document["components"]["schemas"].pop(name, None)
+    describe_fields(document["components"]["schemas"])
     return document
+
+
+def at(document: Mapping[str, Any], url: str) -> dict[str, Any]:
+    """The document as the gateway at ``url`` serves it."""
+    info = {**document["info"], "description": document["info"]["description"].replace(GATEWAY, url)}
+    return {**document, "info": info, "servers": [{"url": url}]}
 
 
 def _illustrate(method: str, path: str, operation: dict[str, Any]) -> None:

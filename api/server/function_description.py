@@ -3,6 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from api.schemas.problem import Problem
+from api.server.invocation_description import (
+    ACCEPTED,
+    ACCEPTED_HEADERS,
+    DEADLINE,
+    HEADERS,
+    PARAMETERS,
+    REFUSALS,
+    RESULT,
+)
 from smore.domain.function import FunctionSpec, TensorSpec
 
 #: JSON types of the elements of tensors.
@@ -14,12 +24,15 @@ _ELEMENTS: Final[Mapping[str, str]] = {
     "FP64": "number",
 }
 _DEFINITIONS: Final = "#/$defs/"
+_RETRY_AFTER: Final = {"headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds"}}}
 
 
-def describe_function(name: str, revision: int, spec: FunctionSpec, measured: Mapping[str, Any]) -> dict[str, Any]:
+def describe_function(
+    name: str, revision: int, spec: FunctionSpec, measured: Mapping[str, Any], url: str
+) -> dict[str, Any]:
     """
     The document of a function, with the spec of the revision that takes its traffic. ``measured``: what its canary
-    found, with ``input_schema`` and ``output_schema`` where the handler declares them.
+    found, with ``input_schema`` and ``output_schema`` where the handler declares them. ``url``: of the gateway.
     """
     schemas: dict[str, Any] = {}
     if spec.inputs is not None:
@@ -29,32 +42,42 @@ def describe_function(name: str, revision: int, spec: FunctionSpec, measured: Ma
         returned = _hoisted(measured.get("output_schema") or {}, "output", schemas)
     schemas |= {"input": given, "output": returned}
     refs = {each: {"$ref": f"#/components/schemas/{each}"} for each in ("input", "output")}
-    call = {
-        "type": "object",
-        "required": ["input"],
-        "properties": {"input": refs["input"], "deadline_ms": {"type": "number", "exclusiveMinimum": 0}},
-    }
+    call = {"type": "object", "required": ["input"], "properties": {"input": refs["input"], "deadline_ms": DEADLINE}}
     answer = {
         "type": "object",
         "required": ["id", "state", "output"],
-        "properties": {"id": {"type": "string"}, "state": {"const": "succeeded"}, "output": refs["output"]},
+        "properties": {**RESULT, "state": {"const": "succeeded"}, "output": refs["output"]},
     }
+    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/problem"}}}
     operation = {
         "operationId": name,
         "summary": f"Run {name}",
+        "parameters": [each for each in PARAMETERS if each["name"] != "Smore-Shape"],
         "requestBody": {"required": True, "content": {"application/json": {"schema": call}}},
         "responses": {
-            "200": {"description": "The result", "content": {"application/json": {"schema": answer}}},
-            "default": {
-                "description": "A problem document (RFC 9457)",
-                "content": {"application/problem+json": {"schema": {"type": "object"}}},
+            "200": {
+                "description": "The result",
+                "headers": HEADERS,
+                "content": {"application/json": {"schema": answer}},
             },
+            "202": {
+                "description": "It goes on; ask at `Location`",
+                "headers": ACCEPTED_HEADERS,
+                "content": {"application/json": {"schema": ACCEPTED}},
+            },
+            **{
+                status: {"description": text, "content": problem, **(_RETRY_AFTER if status in ("429", "503") else {})}
+                for status, text in REFUSALS.items()
+            },
+            "default": {"description": "What went wrong, under a stable `code`", "content": problem},
         },
         "security": [{"key": []}],
     }
+    schemas["problem"] = Problem.model_json_schema()
     return {
         "openapi": "3.1.0",
         "info": {"title": name, "version": str(revision)},
+        "servers": [{"url": url}],
         "paths": {f"/v1/functions/{name}/invocations": {"post": operation}},
         "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }

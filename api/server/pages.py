@@ -1,5 +1,6 @@
 """
-``/docs``: the API's description in Swagger UI.
+``/openapi.json``: the API's description, with the address at which the caller reached the gateway. ``/docs``: the same in
+Swagger UI.
 
 The gateway serves the script and the style itself (from the package fastapi-offline), because a browser may have no
 access to the internet.
@@ -7,22 +8,43 @@ access to the internet.
 
 from importlib.resources import files
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 
+from api.server.description import at
+
 PAGE = "/docs"
+DOCUMENT = "/openapi.json"
 _STATIC = f"{PAGE}/static"
 
 
+def base_url(request: Request) -> str:
+    """
+    Where the caller reached this gateway, without a slash at its end. A proxy in front that ends TLS says so in
+    ``X-Forwarded-Proto``.
+    """
+    url = request.base_url
+    if request.headers.get("x-forwarded-proto", "").partition(",")[0].strip() == "https":
+        url = url.replace(scheme="https")
+    return str(url).rstrip("/")
+
+
 def add_to(app: FastAPI) -> None:
-    """Add the page and the files that it loads to ``app``, which must be made with ``docs_url=None``."""
+    """
+    Add the description, the page and the files that it loads to ``app``, which must be made without ``docs_url`` and
+    ``openapi_url``.
+    """
+
+    @app.get(DOCUMENT, include_in_schema=False)
+    def document(request: Request) -> JSONResponse:
+        return JSONResponse(at(app.openapi(), base_url(request)))
 
     @app.get(PAGE, include_in_schema=False)
     def page() -> HTMLResponse:
         return get_swagger_ui_html(
-            openapi_url="/openapi.json",
+            openapi_url=DOCUMENT,
             title=f"{app.title}: API",
             swagger_js_url=f"{_STATIC}/swagger-ui-bundle.js",
             swagger_css_url=f"{_STATIC}/swagger-ui.css",

@@ -376,7 +376,9 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """
     One attempt: its decision, where its time went, and what was predicted of it against what was measured.
-    ``job_names``: of those of its ``jobs`` that are of its project.
+    ``job_names``: of those of its ``jobs`` that are of its project. ``finished_at``: when it ended, None = it has not;
+    the state ``queued`` says that the invocation waited again then. ``worker_seen_at``: its worker was lost (it died,
+    or was cut off), and had reported last in the second from then.
     """
 
     attempt: int
@@ -389,6 +391,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     co_runners: list[str] = []
     jobs: list[str] = []
     job_names: dict[str, str] = {}
+    finished_at: datetime | None = None
+    worker_seen_at: datetime | None = None
     phases_ms: Phases = msgspec.field(default_factory=Phases)
     predicted: Side | None = None
     measured: Side = msgspec.field(default_factory=Side)
@@ -490,11 +494,12 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
 
 class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One request to run a function. ``cause``: the code of why it did not succeed; ``attempt``: how often it was started;
-    ``output``: only where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its
-    deadline to its end, 0 = it was in time, or has not ended; ``traceback``: where its handler raised an error, the
-    frames of the handler's own code as Python prints them. ``cold``: whether its last attempt had to load the handler,
-    None = it has not run, or that is not known; ``project``: only in lists.
+    One request to run a function. ``cause``: the code of why it ended as it did, ``ok`` = it succeeded, '' = it has not
+    ended; of one that waits again, why its last attempt ended. ``attempt``: how often it was started; ``output``: only
+    where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its deadline to its end, 0
+    = it was in time, or has not ended; ``traceback``: where its handler raised an error, the frames of the handler's
+    own code as Python prints them. ``cold``: whether its last attempt had to load the handler, None = it has not run,
+    or that is not known; ``project``: only in lists.
     """
 
     id: str
@@ -736,7 +741,8 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True):
 
     ``at``: when the job scheduler published it, None = never; ``leading``: whether one leads now; ``refused``: why none
     can, None = that is not known; ``setting``: the named setting by which it decides. ``kept`` GPU instances are free
-    and kept for the job ``kept_for``. ``waiting``: jobs of all projects that wait.
+    and kept for the job ``kept_for``, None = for none, or for one of another project that the key may not read.
+    ``waiting``: jobs of all projects that wait.
     """
 
     at: datetime | None = None

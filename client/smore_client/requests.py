@@ -121,7 +121,7 @@ class Requests(JobRequests, GpuRequests):
         ``value`` is a JSON value, or ``{name: numpy array}`` for a tensor function, whose output is then arrays too;
         axis 0 is the rows. ``deadline_ms``: milliseconds from arrival, in place of the function's own deadline. Without
         ``wait_s`` it waits for the end however long that takes; with it for at most so many seconds, and the invocation
-        may not be ``done``. A second call with the same ``idempotency_key`` gets the first one's invocation.
+        may not be ``done``. A second call with the same ``idempotency_key`` gets the first one's invocation, ``replayed``.
 
         Raises ApiError where the invocation is refused, fails, expires or is cancelled.
 
@@ -142,7 +142,9 @@ class Requests(JobRequests, GpuRequests):
         finished = yield from _finished(invocation.id)
         result = yield from _result(invocation.id, raw=is_arrays(value))
         timings_ms = result.timings_ms or finished.timings_ms
-        return msgspec.structs.replace(finished, output=result.output, timings_ms=timings_ms)
+        return msgspec.structs.replace(
+            finished, output=result.output, timings_ms=timings_ms, replayed=invocation.replayed
+        )
 
     @operation
     def submit(
@@ -168,6 +170,11 @@ class Requests(JobRequests, GpuRequests):
         """
         Run a function on many JSON values and wait for all; the results are in the order of ``inputs``.
 
+        Each input is an invocation with a deadline of its own: ``deadline_ms``, else the function's, counts from the
+        arrival of the request that brings it. Inputs are sent 64 in a request, and the next request goes out when all
+        of the one before have ended; those of one request are admitted one after the other, so the later ones of them
+        wait for the earlier ones and are refused where their deadline has no room for that.
+
         Nothing is raised for an input that is refused or fails: its invocation says so in ``state`` and ``cause``.
 
         >>> [invocation.output for invocation in client.map("echo", [1, 2, 3])]
@@ -185,6 +192,9 @@ class Requests(JobRequests, GpuRequests):
     ) -> Flow[list[Invocation]]:
         """
         Enqueue an invocation of each of many JSON values and return them at once, in the order of ``inputs``.
+
+        The deadline of each counts from the arrival of the request that brings it (1000 inputs in a request), and so
+        does its wait for those before it: many inputs need a ``deadline_ms`` within which all of them can end.
 
         Nothing is raised for an input that is refused: its invocation has the ``id`` '' and the state ``rejected``, says
         why in ``cause`` and ``detail``, and names the ``earliest_deadline_ms`` where its deadline was too early.
@@ -723,6 +733,7 @@ class Requests(JobRequests, GpuRequests):
 def _invocation(answer: Answer, function: str = "") -> Invocation:
     """The invocation of an answer; ``function``: the one that was called, where that is known."""
     timings = parse_timings(answer.headers.get("server-timing", ""))
+    replayed = answer.headers.get("idempotency-replayed") == "true"
     if answer.headers.get("content-type", "").partition(";")[0].strip() == RAW:
         return Invocation(
             id=answer.headers.get("smore-invocation", ""),
@@ -731,11 +742,17 @@ def _invocation(answer: Answer, function: str = "") -> Invocation:
             state=State.SUCCEEDED,
             output=decode_raw(answer.body, answer.headers.get("smore-outputs", "")),
             late_ms=float(answer.headers.get("smore-late-ms", 0)),
+            cause="ok",
             cold=timings["load"] > 0 if "load" in timings else None,
+            replayed=replayed,
             timings_ms=timings,
         )
     invocation = with_function(read_answer(answer, Invocation), function)
-    return msgspec.structs.replace(invocation, timings_ms=timings) if timings else invocation
+    return (
+        msgspec.structs.replace(invocation, timings_ms=timings, replayed=replayed)
+        if timings or replayed
+        else invocation
+    )
 
 
 def _read_invocation(id_: str, wait_s: float | None) -> Flow[Invocation]:

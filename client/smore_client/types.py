@@ -31,6 +31,7 @@ class Invocation(generated.InvocationRecord, frozen=True, kw_only=True):
     ``earliest_deadline_ms``: the earliest deadline that it would have been accepted with, from its arrival, None = not
     known, or its deadline was not the reason. ``durability``: how the platform keeps an accepted invocation.
     ``timings_ms``: milliseconds of the phases queue, schedule, dispatch, load and run; ``load`` above 0 = a cold start.
+    ``replayed``: of ``invoke``, an earlier request with the same ``idempotency_key`` made this invocation.
 
     >>> invocation = client.invoke("echo", {"x": [1, 2]})
     >>> invocation.state, invocation.output, invocation.timings_ms["run"]
@@ -41,6 +42,7 @@ class Invocation(generated.InvocationRecord, frozen=True, kw_only=True):
     id: str = ""
     durability: str = ""
     earliest_deadline_ms: float | None = None
+    replayed: bool = False
     timings_ms: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property

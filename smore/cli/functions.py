@@ -1,6 +1,6 @@
 """``smore functions``: functions, their revisions, and how many of them stand ready."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from smore_client.types import Function
 
 GpuOption = Annotated[str | None, typer.Option(autocompletion=names.gpus, help="On this GPU instance only.")]
+
+#: State of a revision → what its first run came to.
+FIRST_RUN: Final = {"pending": "under way", "active": "passed", "failed": "failed"}
 
 app = typer.Typer(help="Functions and their revisions; alone: list them.", invoke_without_command=True)
 
@@ -53,13 +56,18 @@ def show_function(name: FunctionName, output: OutputOption = Output.YAML) -> Non
 
 @app.command("revisions")
 def revisions(name: FunctionName, output: OutputOption = Output.TABLE) -> None:
-    """A function's revisions."""
+    """
+    A function's revisions, the newest first.
+
+    Column "serves": the one that takes the traffic. Column "first run": what its first run came to. One that passed can take
+    the traffic: smore functions rollback NAME REVISION.
+    """
     with connected() as client:
         listed, serving = client.revisions(name), client.function(name).revision
     columns: list[Column[Any]] = [
         ("revision", lambda r: r.revision),
         ("serves", lambda r: "yes" if r.revision == serving else None),
-        ("state", lambda r: r.state),
+        ("first run", lambda r: FIRST_RUN.get(r.state, r.state)),
         ("entrypoint", lambda r: r.entrypoint),
         ("created", lambda r: moment(r.created_at)),
         # The first line alone: the rest is the log, which -o yaml shows.

@@ -56,8 +56,8 @@ def unmeasured(gpus: "Sequence[Gpu]", places: "Sequence[PredictorPlace]") -> str
     if not names:
         return ""
     return (
-        f"No measured rows: {', '.join(names)}. Predictions there are guesses until `smore profile --minutes 20` has"
-        " measured the device."
+        f"No measured rows: {', '.join(names)}. Predictions there are guesses until an operator has measured the device:"
+        " `smore profile --minutes 20` on its machine."
     )
 
 

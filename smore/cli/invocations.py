@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -141,7 +142,8 @@ def _invoke_all(
                 print(each.id or "-")
             refused = [each for each in submitted if not each.id]
             if refused:
-                print(f"{len(refused)} of {len(submitted)} were refused: {refused[0].detail}", file=sys.stderr)
+                print(f"The first that was refused: {refused[0].cause} {refused[0].detail}", file=sys.stderr)
+                print(_by_cause(submitted), file=sys.stderr)
                 raise typer.Exit(1)
             return
         ended = {position: each for position, each in enumerate(submitted) if not each.id}
@@ -158,11 +160,19 @@ def _invoke_all(
         first = failed[0]
         if first.traceback:
             print(first.traceback.rstrip(), file=sys.stderr)
-        print(f"{len(failed)} of {len(results)} failed, the first: {first.cause} {first.detail}", file=sys.stderr)
+        print(f"The first that did not succeed: {first.cause} {first.detail}", file=sys.stderr)
+    print(_by_cause(results), file=sys.stderr)
     if late:
         print(f"{len(late)} of {len(results)} ended after their deadlines.", file=sys.stderr)
     if failed or (strict and late):
         raise typer.Exit(1)
+
+
+def _by_cause(invocations: "Sequence[Invocation]") -> str:
+    """``188 succeeded, 12 slo_infeasible``: how many stand how, by cause where they did not succeed."""
+    goes_on = ("succeeded", "queued", "dispatched", "running")
+    counts = Counter(each.state if each.state in goes_on else each.cause or each.state for each in invocations)
+    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items(), key=lambda one: one[0] != "succeeded"))
 
 
 def _in_order(ended: "dict[int, Invocation]", output: Output, first: int = 0) -> "list[Invocation]":
@@ -254,14 +264,19 @@ def _show_explanation(explanation: "Explanation") -> None:
 
 
 def _show_attempt(attempt: "Attempt") -> None:
-    start = "cold start" if attempt.cold else "warm" if attempt.cold is not None else "has not ended"
+    if attempt.cold is not None:
+        start = "cold start" if attempt.cold else "warm"
+    else:
+        start = (
+            "has not ended" if attempt.finished_at is None else f"did not run to its end, {moment(attempt.finished_at)}"
+        )
     batch = f", batch of {attempt.batch}" if attempt.batch else ""
     others = [*attempt.co_runners, *(attempt.job_names.get(job, job) for job in attempt.jobs)]
     beside = f", beside {' '.join(others)}" if others else ""
-    say(
-        f"\nAttempt {attempt.attempt} on {attempt.gpu}: {attempt.state} ({attempt.cause or '-'}),"
-        f" {start}{batch}{beside}"
-    )
+    state = "returned to the queue" if attempt.state == "queued" else attempt.state
+    say(f"\nAttempt {attempt.attempt} on {attempt.gpu}: {state} ({attempt.cause or '-'}), {start}{batch}{beside}")
+    if attempt.worker_seen_at is not None:
+        say(f"The worker of {attempt.gpu} died or was cut off: it reported last at {moment(attempt.worker_seen_at)}.")
     phases = attempt.phases_ms
     phase_times = (
         ("queue", phases.queue),

@@ -56,7 +56,8 @@ def guess(job: Any) -> str:
         return "a guess: neither --duration nor --iterations was given, and no run before it is known"
     given = f"a guess: --iterations {job.iterations_wanted} was given, and nothing says how long an iteration takes"
     if job.workload:
-        return f"{given}: {job.workload} has no profile on these GPU instances; measure it with smore profile, or give --duration"
+        unprofiled = f"{given}: {job.workload} has no profile on these GPU instances"
+        return f"{unprofiled}; give --duration, or let an operator measure it (smore profile)"
     return f"{given}: give --workload too, or --duration"
 
 

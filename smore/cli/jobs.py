@@ -151,10 +151,11 @@ def queue(output: OutputOption = Output.TABLE) -> None:
                 say(line)
     else:
         print("No job runs or waits.")
-    if answer.kept and answer.kept_for:
+    if answer.kept:
         names = {job.id: job.name for job in answer.jobs}
         are = "GPU instance is" if answer.kept == 1 else "GPU instances are"
-        print(f"{answer.kept} free {are} kept for {names.get(answer.kept_for, answer.kept_for)}.")
+        whom = names.get(answer.kept_for, answer.kept_for) if answer.kept_for else "a training of another project"
+        print(f"{answer.kept} free {are} kept for {whom}.")
     if not answer.leading:
         why = f": {answer.refused}" if answer.refused else ""
         print(f"smore: no job scheduler leads{why}; what runs goes on, and nothing is started", file=sys.stderr)

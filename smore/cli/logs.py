@@ -63,6 +63,13 @@ def logs(
     function: Annotated[
         bool, typer.Option("--function", help="NAME is a function, though a process of this machine has that name.")
     ] = False,
+    request: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Of processes: every line with this request id (the request_id of an error), older files of the log included.",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """
@@ -71,6 +78,9 @@ def logs(
     NAME is a process where this machine's platform has a log of that name, and else a function. With -o json each line
     is an object.
     """
+    if request is not None:
+        _show_request(request, name, output)
+        return
     files = {file.stem: file for file in sorted((platform_home() / "logs").glob("*.log"))}
     if function or invocation is not None or since is not None or (name is not None and name not in files):
         if name is None:
@@ -118,6 +128,32 @@ def json_line(line: object) -> str:
     import msgspec
 
     return json.dumps(msgspec.to_builtins(line), ensure_ascii=False)
+
+
+def _show_request(id_: str, process: str | None, output: Output) -> None:
+    """The lines of this machine's processes, or of one, that name a request; exit code 1 where there is none."""
+    folder = platform_home() / "logs"
+    # gateway.log.2, gateway.log.1, gateway.log: a rotated file has a number.
+    files = sorted(
+        (file for file in folder.glob(f"{process or '*'}.log*")),
+        key=lambda file: (file.name.partition(".")[0], -int(file.suffix[1:]) if file.suffix[1:].isdigit() else 0),
+    )
+    lines = [
+        (file.name.partition(".")[0], line.rstrip("\n"))
+        for file in files
+        for line in file.read_text(errors="replace").splitlines()
+        if id_ in line
+    ]
+    if not lines:
+        fail(f"no line of {process or 'a process'} in {folder} names the request {id_}. {searched()}")
+    for name, text in lines:
+        match output:
+            case Output.TABLE:
+                print(text if process is not None else f"{name} | {text}")
+            case Output.JSON:
+                print(json_line({"process": name, "text": text}))
+            case Output.YAML:
+                show_value([{"process": name, "text": text}], output)
 
 
 def _show_processes(files: dict[str, Path], follow: bool, lines: int, output: Output) -> None:

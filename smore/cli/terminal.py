@@ -64,17 +64,21 @@ STYLES: Final = {
 }
 #: Code of the platform → what to do next. ``{function}``, ``{id}`` and ``{field}`` are those of the answer.
 _NEXT: Final[Mapping[str, str]] = {
-    "slo_infeasible": "give it more time with --deadline-ms, or for good with `smore slo function NAME DEADLINE`;"
-    " `smore invoke NAME --dry-run` with the same deadline says what stands against it",
-    "deadline_expired": "`smore explain {id}` says where its time went",
-    "handler_error": "`smore explain {id}` has its traceback, `smore logs {function}` what it printed",
-    "function_not_found": "`smore functions` lists those of this key's project; `smore deploy FILE` adds one",
+    "slo_infeasible": "give it more time with --deadline-ms; `smore invoke NAME --dry-run` with the same deadline says what"
+    " stands against it; a key with the scope admin gives it more for good: `smore slo function NAME DEADLINE`",
+    "deadline_expired": "`smore explain {id}` says where its time went, to a key with the scope read",
+    "handler_error": "`smore explain {id}` has its traceback, `smore logs {function}` what it printed, for keys with the scope"
+    " read",
+    "function_not_found": "`smore functions` lists those of this key's project; `smore deploy FILE` adds one, with the scope"
+    " deploy",
     "invocation_not_found": "`smore ps` lists those that are known",
-    "forbidden": "`smore keys create NAME --scope SCOPE` makes a key that may, with an operator's key",
-    "queue_full": "send fewer at a time, or try again; `smore queues` shows what waits",
+    "forbidden": "whoever has a key of the project with the scope admin makes one that may: `smore keys create NAME --scope"
+    " SCOPE`",
+    "queue_full": "send fewer at a time, or try again; `smore queues` shows what waits, to a key with the scope read",
     "limit_reached": "`smore projects` shows the limit {field} and what is used of it; an operator changes it with"
     " `smore projects limit`",
-    "draining": "`smore queues resume --all` ends a drain of the platform, `smore queues resume NAME` that of a function",
+    "draining": "try again; an operator ends a drain of the platform (`smore queues resume --all`), a key with the scope admin"
+    " that of a function (`smore queues resume NAME`)",
     "no_leader": "`smore health` says which process is missing",
     "storage_full": "free space on the platform's disk, or delete functions that nobody calls",
 }
@@ -111,7 +115,8 @@ def problem(error: "ClientError") -> str:
     # A first run that failed has its whole log in the detail.
     if error.traceback and error.traceback.strip() not in error.detail:
         lines.append(error.traceback.rstrip())
-    if (earliest_ms := error.body.get("earliest_deadline_ms")) is not None:
+    earliest_ms = error.body.get("earliest_deadline_ms")
+    if earliest_ms is not None and f"{earliest_ms} ms" not in error.detail:
         lines.append(f"the earliest deadline that would be met: {earliest_ms} ms")
     if step := _key_sent() if error.status == 401 else _next_step(error.code, error.body):
         later = f", or try again in {error.retry_after_s:g} s" if error.status == 429 and error.retry_after_s else ""

@@ -53,11 +53,22 @@ CAUSES: Mapping[str, str] = {
     Cause.INFEASIBLE: "no GPU instance could ever take it",
     Cause.CANCELLED: "it was cancelled",
     Cause.PAYLOAD_LOST: "its input was lost when Redis ended",
-    Cause.WORKER_LOST: "its worker was lost while it ran",
+    Cause.WORKER_LOST: "its worker was lost while it held it",
     Cause.DISPATCH_LOST: "no worker took it in time",
     Cause.WORKER_BUSY: "the worker had no room for it",
     Cause.DEVICE_FULL: "others had taken the memory of the GPU",
 }
+
+
+def worker_lost(gpu: str, seen_at: float, attempt: int = 0) -> str:
+    """
+    That the worker of a GPU instance was lost, in a sentence. ``seen_at``: when it had reported last, epoch seconds, 0 =
+    not known; ``attempt``: the number of the attempt that it held, 0 = not said.
+    """
+    when = f", which reported last at {datetime.fromtimestamp(seen_at, UTC):%Y-%m-%d %H:%M:%S} UTC" if seen_at else ""
+    which = f"Attempt {attempt}" if attempt else "An attempt"
+    return f"{which} was lost with the worker of {gpu}{when}: the worker died, or was cut off."
+
 
 PHASES = ("queue", "schedule", "dispatch", "load", "run")
 

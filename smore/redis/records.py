@@ -42,6 +42,8 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "key_id": "key",  # the API key
         "payload_bytes": "psz",
         "result_bytes": "rsz",
+        "lost_gpu": "lg",  # the GPU instance whose worker was lost while it held an attempt; the last one
+        "lost_us": "lu",  # when that worker had reported last
         "version": "v",
     }
 )
@@ -79,7 +81,8 @@ class Keys:
 class InvocationRecord:
     """
     An invocation as Redis has it now. ``gate_us``: the earliest feasible finish that the admission gate compared with the
-    deadline, from arrival; 0 = none was published.
+    deadline, from arrival; 0 = none was published. ``lost_gpu``: the GPU instance whose worker was lost while it held an
+    attempt, '' = none was, and ``lost_us``: when that worker had reported last, 0 = not known.
     """
 
     id: str
@@ -100,6 +103,8 @@ class InvocationRecord:
     trace: str
     schedule_us: int
     gate_us: int
+    lost_gpu: str = ""
+    lost_us: int = 0
 
 
 _RECORD: Final = tuple(field.name for field in fields(InvocationRecord) if field.name != "id")
@@ -136,6 +141,8 @@ def invocation_record(id_: str, raw: Sequence[bytes | None]) -> InvocationRecord
         trace=values["trace"],
         schedule_us=number("schedule_us"),
         gate_us=number("gate_us"),
+        lost_gpu=values["lost_gpu"],
+        lost_us=number("lost_us"),
     )
 
 

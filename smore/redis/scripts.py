@@ -65,8 +65,8 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
         "enqueue": Shape(
             (
                 *("id", "function", "revision", "slo_us", "deadline_us", "channel", "encoding", "accept", "rows"),
-                *("shape", "sync", "trace", "key_id", "idempotency_key", "request_hash", "idempotency_ttl_s"),
-                *("max_attempts", "payload", "volatile", "size", "led", *_BOUNDS, *_LIMITS),
+                *("shape", "sync", "trace", "key_id", "idempotency_key", "request_hash", "request_parts"),
+                *("idempotency_ttl_s", "max_attempts", "payload", "volatile", "size", "led", *_BOUNDS, *_LIMITS),
             )
         ),
         "ask": Shape(
@@ -100,6 +100,7 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
 #: Answers of ``enqueue``, ``ask`` and ``start`` (one for each invocation); what is missing is ''.
 ADMISSION: Final = (
     *("status", "arrival_us", "deadline_us", "known_id", "limit", "bound", "after_us", "earliest_us", "now_us"),
+    *("known_parts", "floor_us", "cold_us"),
 )
 CHECK: Final = (
     *("now_us", "deadline_us", "needed_us", "promised_us", "full", "paused", "leader", "limited", "bound", "after_us"),

@@ -24,6 +24,9 @@ class Submission:
     before a worker starts the invocation, it fails with ``payload_lost``. Such a payload may be stored beside Redis
     (smore/redis/payloads.py).
 
+    ``request_hash``: tells a repetition of the request from another one with the same Idempotency-Key; ``request_parts``:
+    hashes of its parts, which say what differs, in any form.
+
     ``led``: it is refused while nobody leads, where it would wait for nothing but its deadline.
     """
 
@@ -43,6 +46,7 @@ class Submission:
     key_id: str = ""
     idempotency_key: str = ""
     request_hash: str = ""
+    request_parts: str = ""
     max_pending: int = 1000
     max_attempts: int = 3
     limits: Limits = NO_LIMITS
@@ -56,10 +60,11 @@ class Admission:
     The admission gate's answer to a submission.
 
     ``status``: ``ok`` (times in ``arrival_us``, ``deadline_us``; ``earliest_us``, the earliest feasible finish by which it
-    was admitted), ``replay`` or ``mismatch`` (``known_id`` came with
-    the same Idempotency-Key), ``full`` (``limit`` names the bound), ``limited`` (``limit`` names the limit of its
+    was admitted), ``replay`` or ``mismatch`` (``known_id`` came with the same Idempotency-Key, ``known_parts`` are its
+    ``request_parts``), ``full`` (``limit`` names the bound, ``bound`` is its value), ``limited`` (``limit`` names the limit of its
     project, ``bound`` is its value, ``after_us`` says when to try again), ``infeasible`` (``earliest_us``, the earliest
-    deadline that would be met, and ``now_us``), ``late``, ``no_leader``.
+    deadline that would be met, and ``now_us``; ``floor_us``: what it takes on an idle platform, ``cold_us``: what it takes
+    with the load that it needs first, 0 = an instance stands ready), ``late``, ``no_leader``.
     """
 
     status: Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "late", "no_leader"]
@@ -71,6 +76,9 @@ class Admission:
     after_us: int = 0
     earliest_us: int = 0
     now_us: int = 0
+    known_parts: str = ""
+    floor_us: int = 0
+    cold_us: int = 0
 
 
 def gate_arguments(max_function_pending: int, bounds: QueueSettings, limits: Limits) -> dict[str, Arg]:
@@ -113,6 +121,7 @@ def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool 
             "key_id": submission.key_id,
             "idempotency_key": submission.idempotency_key,
             "request_hash": submission.request_hash,
+            "request_parts": submission.request_parts,
             "idempotency_ttl_s": int(bounds.idempotency_ttl_s),
             "max_attempts": submission.max_attempts,
             "payload": b"" if beside else submission.payload,
@@ -140,4 +149,7 @@ def admission(raw: Sequence[bytes]) -> Admission:
         after_us=int(values["after_us"] or 0),
         earliest_us=int(values["earliest_us"] or 0),
         now_us=int(values["now_us"] or 0),
+        known_parts=values["known_parts"],
+        floor_us=int(values["floor_us"] or 0),
+        cold_us=int(values["cold_us"] or 0),
     )

@@ -244,17 +244,17 @@ def test_requests_are_accepted_once_and_within_their_bounds(stage: Stage) -> Non
     assert queue.enqueue(replace(REQUEST, id="b", led=True)) == Admission(status="no_leader")
     token = queue.lead("", LEADER_S)
     assert queue.enqueue(replace(REQUEST, id="led", max_pending=1, led=True)) == Admission(
-        status="full", limit="function"
+        status="full", limit="function", bound=1
     )
     queue.resign(token)
     late = queue.enqueue(replace(REQUEST, id="b", slo_us=0, deadline_us=1))
     assert (late.status, late.now_us > 0) == ("late", True)
     stage.submit("b")
-    assert queue.enqueue(replace(REQUEST, id="c", max_pending=2)) == Admission(status="full", limit="function")
+    assert queue.enqueue(replace(REQUEST, id="c", max_pending=2)) == Admission(status="full", limit="function", bound=2)
     for id_ in ("c", "d"):
         stage.submit(id_, function="default/other")
     assert queue.enqueue(replace(REQUEST, id="e", function="default/third")) == Admission(
-        status="full", limit="pending"
+        status="full", limit="pending", bound=BOUNDS.max_pending
     )
 
 
@@ -360,6 +360,27 @@ def test_lost_dispatches_and_starts_are_limited(stage: Stage) -> None:
         assert queue.release(GPU) == 1
     assert stage.state("b")[:2] == ("failed", "attempt_limit")
     assert queue.release(GPU) == 0
+
+
+def test_what_was_lost_with_its_worker_names_it(stage: Stage) -> None:
+    """Whether the attempt ran or only waited there; a worker that still reports is not lost."""
+    queue = stage.queue
+    token = queue.lead("", LEADER_S)
+
+    def lost(id_: str) -> tuple[str, bool]:
+        record = queue.record("default", id_)
+        assert record is not None
+        return record.lost_gpu, record.lost_us > 0
+
+    queue.report(GPU, b"{}", ttl_s=3600.0, lease_s=LEASE_S, cursor="", running=[])
+    queue.claim(token, LEASE_S, [claim((stage.submit("message"), 0))])
+    stage.expire_leases()
+    assert queue.reap(token) == 1
+    assert lost("message") == ("", False)
+    stage.run(token, stage.submit("ran"))
+    queue.claim(token, LEASE_S, [claim((stage.submit("waited"), 0))])
+    assert queue.release(GPU) == 2
+    assert lost("ran") == lost("waited") == (GPU, True)
 
 
 def test_a_worker_gives_back_what_it_cannot_run(stage: Stage) -> None:

@@ -385,7 +385,7 @@ class QueueMachine(RuleBasedStateMachine):
         held = [one for one in self.all.values() if one.state in HELD and one.gpu == gpu]
         assert self.queue.release(gpu) == len(held)
         for one in held:
-            self.back(one, "worker_lost" if one.state == "running" else "dispatch_lost", TOO_OFTEN)
+            self.back(one, "worker_lost", TOO_OFTEN)
 
     @rule(mentions=MENTIONS, states=st.sampled_from((QUEUED, DISPATCHED, RUNNING, OVER)))
     def cancel(self, mentions: list[tuple[int, int]], states: frozenset[str]) -> None:

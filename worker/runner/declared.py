@@ -13,11 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
+from smore.domain.quote import quoted
 from smore.handler import Handler
 from worker import frames
 from worker.runner.arrays import InvalidInput
 
 _LISTS: Final = (list, Sequence, typing.Sequence)
+#: Unknown fields that an error names.
+_MOST_UNKNOWN: Final = 5
 
 
 class Declared:
@@ -35,11 +38,22 @@ class Declared:
             try:
                 return msgspec.convert(value, kind)
             except msgspec.ValidationError as error:
-                raise InvalidInput(str(error)) from error
+                raise InvalidInput(f"{error}{self._unknown(value)}") from error
         try:
             return kind.model_validate(value)
         except ValueError as error:
-            raise InvalidInput(_first(error)) from error
+            raise InvalidInput(f"{_first(error)}{self._unknown(value)}") from error
+
+    def _unknown(self, value: Any) -> str:
+        """``; unknown: colour``: the fields of an input that was refused that the record does not have, "" = none."""
+        schema = _schema(self._input) or {}
+        reference = str(schema.get("$ref", "")).rpartition("/")[2]
+        record = schema.get("$defs", {}).get(reference, {}) if reference else schema
+        fields = record.get("properties")
+        if not isinstance(value, dict) or fields is None:
+            return ""
+        unknown = [quoted(name) for name in value if name not in fields][:_MOST_UNKNOWN]
+        return f"; unknown: {', '.join(unknown)}" if unknown else ""
 
     def plain(self, output: Any) -> Any:
         """An output that is a record, as a JSON value; any other one as it is."""

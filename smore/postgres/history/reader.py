@@ -250,6 +250,14 @@ class Reader:
         which = (GpuSampleRow.gpu == gpu, GpuSampleRow.at >= datetime.fromtimestamp(since, UTC))
         return self._all(GpuSample, GpuSampleRow, lambda q: q.where(*which).order_by(GpuSampleRow.at))
 
+    def last_report(self, gpu: str, until: float) -> float | None:
+        """The second in which a worker last reported before ``until``, of those that were recorded; epoch seconds."""
+        row = GpuSampleRow
+        query = select(func.max(row.at)).where(row.gpu == gpu, row.at <= _moment(until))
+        with self._connect() as connection:
+            at: datetime | None = connection.execute(query).scalar()
+        return None if at is None else at.timestamp()
+
     # ---- for replays: all projects -----------------------------------------------------------------------------------
 
     def served(self, since: float, until: float, most: int) -> tuple[list[Served], int]:

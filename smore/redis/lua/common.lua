@@ -21,7 +21,9 @@
 --   P count              HASH   waiting: invocations queued over all functions
 --   P projects           HASH   <project>:waiting invocations queued, <project>:open accepted and not ended
 --   P rate               HASH   project -> when its next invocation would be due at its rate (us)
---   P idem:<project>:<k> HASH   id, hash: the invocation that came with an Idempotency-Key, and the hash of its request
+--   P idem:<project>:<k> HASH   id, hash, parts: the invocation that came with an Idempotency-Key, the hash of its request
+--                               and hashes of its parts, which say what differs in another one
+--   P seen               HASH   gpu -> when its worker reported last
 --   P ev                 STREAM events, one field e = msgpack array (smore/messages/stream.py)
 --   P bell               LIST   not empty: the leader is to read the stream before its next tick
 --   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>:<each us>:<counted>:<cold us>:<row us>", by the leader
@@ -106,10 +108,11 @@ end
 -- holds. The backlog is today's and holds for a second: with `counted` invocations waiting, and `each` later for every
 -- one more, and `row` later for each of its own rows but the first. With fewer waiting it is no sooner: what was placed
 -- meanwhile runs where the backlog counted on room.
--- The second value is what a refusal may promise: no less than a cold start, where no instance stood ready.
+-- The second value is what a refusal may promise: no less than a cold start, where no instance stood ready. The third is
+-- the floor, and the fourth the cold start, 0 = an instance stands ready.
 local function needed(fk, t, rows)
   local feasible = redis.call('HGET', P .. 'feasible', fk)
-  if not feasible then return 0, 0 end
+  if not feasible then return 0, 0, 0, 0 end
   local stamp, backlog, floor, each, counted, cold, row =
     string.match(feasible, '(%d+):(%d+):(%d+):(%d+):(%d+):?(%d*):?(%d*)')
   local need = tonumber(floor)
@@ -119,7 +122,8 @@ local function needed(fk, t, rows)
     need = math.max(need, tonumber(backlog) + tonumber(each) * more + wider)
   end
   local from_cold = tonumber(cold) or 0
-  return need, math.max(need, from_cold > 0 and from_cold + wider or 0)
+  if from_cold > 0 then from_cold = from_cold + wider end
+  return need, math.max(need, from_cold), tonumber(floor), from_cold
 end
 
 -- The bound that one more invocation with `size` bytes of payload would break, and its value; nil = none.
@@ -225,6 +229,11 @@ local function settle(fk, id, key, record, state, cause, t, blob, meta)
     rows = tonumber(record.rows), key_id = record.key_id, trace = record.trace,
     schedule_us = tonumber(record.schedule_us), meta = meta or '',
   }))
+end
+
+-- The worker that held an attempt was lost: what its caller is told of it. `gpu` is the worker's.
+local function mark_lost(key, gpu)
+  redis.call('HSET', key, F.lost_gpu, gpu, F.lost_us, redis.call('HGET', P .. 'seen', gpu) or 0)
 end
 
 -- Back to the queue (returns 1), or to `failed` when a limit is reached (returns 0). `refund`: the start does not count,

@@ -16,9 +16,10 @@ end
 local idem
 if arg.idempotency_key ~= '' then
   idem = P .. 'idem:' .. project(fk) .. ':' .. arg.idempotency_key
-  local made = redis.call('HMGET', idem, 'id', 'hash')
+  local made = redis.call('HMGET', idem, 'id', 'hash', 'parts')
   if made[1] then
-    return list.admission({ status = made[2] == arg.request_hash and 'replay' or 'mismatch', known_id = made[1] })
+    local status = made[2] == arg.request_hash and 'replay' or 'mismatch'
+    return list.admission({ status = status, known_id = made[1], known_parts = made[3] or '' })
   end
 end
 if arg.led == '1' and redis.call('EXISTS', P .. 'leader') == 0 then return list.admission({ status = 'no_leader' }) end
@@ -26,14 +27,16 @@ local deadline = tonumber(arg.deadline_us)
 if arg.slo_us ~= '0' then deadline = t + tonumber(arg.slo_us) end
 if deadline <= t then return list.admission({ status = 'late', now_us = int(t) }) end
 
-local need, promised = needed(fk, t, arg.rows)
+local need, promised, floor, cold = needed(fk, t, arg.rows)
 if t + need > deadline then
-  return list.admission({ status = 'infeasible', earliest_us = int(t + promised), now_us = int(t) })
+  return list.admission({
+    status = 'infeasible', earliest_us = int(t + promised), now_us = int(t), floor_us = int(floor), cold_us = int(cold),
+  })
 end
 
 local size = tonumber(arg.size) or #arg.payload
-local bound = full(fk, size, arg)
-if bound then return list.admission({ status = 'full', limit = bound }) end
+local filled, full_at = full(fk, size, arg)
+if filled then return list.admission({ status = 'full', limit = filled, bound = full_at }) end
 local field, most, after = limited(fk, t, arg)
 if field then
   return list.admission({ status = 'limited', limit = field, bound = most, after_us = int(after) })
@@ -51,7 +54,7 @@ redis.call('SET', P .. 'p:' .. project(fk) .. ':' .. id, arg.payload)
 if volatile then redis.set_repl(redis.REPL_ALL) end
 payload_bytes = size
 if idem then
-  redis.call('HSET', idem, 'id', id, 'hash', arg.request_hash)
+  redis.call('HSET', idem, 'id', id, 'hash', arg.request_hash, 'parts', arg.request_parts)
   redis.call('EXPIRE', idem, arg.idempotency_ttl_s)
 end
 attach(fk, id, int(deadline))

@@ -6,8 +6,11 @@ local members = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', int(t), 'LIMI
 for _, member in ipairs(members) do
   local fk, id = split(member)
   local key = record_key(fk, id)
-  local state = redis.call('HGET', key, F.state)
+  local record = read(key, 'state', 'gpu')
+  local state = record.state
   if state and FROM.requeue[state] then
+    -- One that still reports is not lost: a message was, or it does not come to its end.
+    if redis.call('EXISTS', P .. 'gpu:' .. record.gpu) == 0 then mark_lost(key, record.gpu) end
     back(fk, id, key, state == 'running' and 'worker_lost' or 'dispatch_lost', t, arg.result)
   else
     redis.call('ZREM', P .. 'leases', member)

@@ -7,7 +7,8 @@ for _, member in ipairs(members) do
   local key = record_key(fk, id)
   local state = redis.call('HGET', key, F.state)
   if state and FROM.requeue[state] then
-    back(fk, id, key, state == 'running' and 'worker_lost' or 'dispatch_lost', t, arg.result)
+    mark_lost(key, arg.gpu)
+    back(fk, id, key, 'worker_lost', t, arg.result)
   else
     redis.call('SREM', P .. 'held:' .. arg.gpu, member)
   end

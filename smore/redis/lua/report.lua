@@ -4,6 +4,7 @@ local gpu = arg.gpu
 local t = us()
 redis.call('SET', P .. 'gpu:' .. gpu, arg.report, 'PX', arg.ttl_ms)
 redis.call('SADD', P .. 'gpus', gpu)
+redis.call('HSET', P .. 'seen', gpu, int(t))
 if arg.cursor ~= '' then redis.call('HSET', P .. 'cmdpos', gpu, arg.cursor) end
 local lost = {}
 for _, item in ipairs(items) do

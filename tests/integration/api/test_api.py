@@ -22,6 +22,7 @@ import httpx
 import orjson
 import pytest
 import redis
+import structlog
 from sqlalchemy.orm import Session
 
 from api.app import Application, create_app
@@ -38,7 +39,7 @@ from smore.messages.job_queue import TrialAnswer
 from smore.messages.results import Result
 from smore.postgres.catalog import Store
 from smore.postgres.predictors import Profiles
-from smore.postgres.rows import ExecutionRow, JobAttemptRow, JobHarvestRow, JobWindowRow, LossWindowRow
+from smore.postgres.rows import ExecutionRow, GpuSampleRow, JobAttemptRow, JobHarvestRow, JobWindowRow, LossWindowRow
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.job_queue import JobQueue
@@ -145,7 +146,7 @@ def test_sync(http: httpx.Client) -> None:
     assert begun <= ended
     assert due - begun == timedelta(seconds=SPECS[ECHO].deadline_s)
     assert len(answer.pop("id")) == 32
-    about = {"function": "echo", "revision": 1, "attempt": 1, "gpu": GPU, "late_ms": 0, "cold": False}
+    about = {"function": "echo", "revision": 1, "attempt": 1, "gpu": GPU, "late_ms": 0, "cold": False, "cause": "ok"}
     assert answer == {"state": "succeeded", "output": value, **about}
     assert response.headers["x-request-id"] == "abc"
     phases = [entry.strip().partition(";dur=") for entry in response.headers["server-timing"].split(",")]
@@ -415,14 +416,13 @@ def test_a_replay_gets_the_known_result(http: httpx.Client, platform: FakePlatfo
     assert again.headers["idempotency-replayed"] == "true"
     assert "idempotency-replayed" not in first.headers
     assert runs == [b"1"]
-    problem(
-        http.post("/v1/functions/echo/invocations", json={"input": 2}, headers=headers), 422, "idempotency_mismatch"
-    )
-    problem(
-        http.post("/v1/functions/image/invocations", json={"input": {"x": [[1, 2, 3]]}}, headers=headers),
-        422,
-        "idempotency_mismatch",
-    )
+    other = http.post("/v1/functions/echo/invocations", json={"input": 2}, headers=headers)
+    assert problem(other, 422, "idempotency_mismatch")["differs"] == ["input"]
+    other = http.post("/v1/functions/image/invocations", json={"input": {"x": [[1, 2, 3]]}}, headers=headers)
+    assert problem(other, 422, "idempotency_mismatch")["differs"] == ["function", "input"]
+    later_deadline = {"input": 1, "deadline_ms": 900}
+    other = http.post("/v1/functions/echo/invocations", json=later_deadline, headers=headers)
+    assert "differs in: deadline_ms." in problem(other, 422, "idempotency_mismatch")["detail"]
 
 
 def test_a_replay_in_flight_waits_for_the_same_invocation(
@@ -572,10 +572,26 @@ def test_a_full_queue_is_429(http: httpx.Client, platform: FakePlatform) -> None
     platform.held.add(ECHO)
     for _ in range(5):
         submit(http)
-    response = http.post("/v1/functions/echo/invocations", json={"input": 1})
+    with structlog.testing.capture_logs() as logged:
+        response = http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"X-Request-Id": "full-1"})
 
-    assert problem(response, 429, "queue_full")["limit"] == "function"
+    body = problem(response, 429, "queue_full")
+    assert (body["limit"], body["request_id"]) == ("function", "full-1")
+    assert "5 invocations of the function wait" in body["detail"]
     assert response.headers["retry-after"] == "1"
+    (line,) = [each for each in logged if each.get("request_id") == "full-1"]
+    about = {name: line[name] for name in ("project", "function", "status", "code", "detail")}
+    assert about == {
+        "project": "default",
+        "function": "echo",
+        "status": 429,
+        "code": "queue_full",
+        "detail": body["detail"],
+    }
+    with structlog.testing.capture_logs() as logged:
+        http.get("/v1/jobs/no-such-job", headers={"X-Request-Id": "absent-1"})
+    (line,) = [each for each in logged if each.get("request_id") == "absent-1"]
+    assert (line["project"], line["request"], line["status"]) == ("default", "GET /v1/jobs/{job}", 404)
 
 
 def test_an_infeasible_deadline_is_429_and_names_one_that_would_do(
@@ -586,6 +602,7 @@ def test_an_infeasible_deadline_is_429_and_names_one_that_would_do(
 
     body = problem(response, 429, "slo_infeasible")
     assert body["earliest_deadline_ms"] == 2760
+    assert "the earliest that would be accepted is 2760 ms. A run takes 2.5 s" in body["detail"]
     assert body["earliest_deadline_at"].endswith("+00:00")
     assert response.headers["retry-after"] == "3"
     redis_client.hset("smore:feasible", ECHO, "0:0:1000:0:0")
@@ -906,7 +923,10 @@ def test_health_ready_metrics_and_documents(
         loaded = re.findall(r'(?:src|href)="([^"]+)"', anyone.get("/docs").text)
         assert len(loaded) == 3
         assert all(path.startswith("/docs/static/") and anyone.get(path).status_code == 200 for path in loaded)
-        invoke = anyone.get("/openapi.json").json()["paths"]["/v1/functions/{function}/invocations"]["post"]
+        document = anyone.get("/openapi.json", headers={"Host": "gpus.example", "X-Forwarded-Proto": "https"}).json()
+        assert document["servers"] == [{"url": "https://gpus.example"}]
+        assert "SMORE_URL=https://gpus.example\n" in document["info"]["description"]
+        invoke = document["paths"]["/v1/functions/{function}/invocations"]["post"]
         assert set(invoke["requestBody"]["content"]) == {"application/json", "application/octet-stream"}
         assert {"200", "202"} <= set(invoke["responses"])
 
@@ -1604,6 +1624,54 @@ def test_measured_training_stands_beside_the_predicted(http: httpx.Client, platf
     assert attempt["measured"]["training_degradation"] == pytest.approx(0.1)
     assert (attempt["phases_ms"]["load"], attempt["phases_ms"]["loading"]) == (500, {"import": 250, "weights": 250})
     assert "predicted" not in attempt
+
+
+def test_an_attempt_that_was_lost_says_when_its_worker_was_heard_of_last(
+    http: httpx.Client, platform: FakePlatform, engine: Any
+) -> None:
+    platform.held.add(ECHO)
+    platform.answer = b"{}"
+    id_ = submit(http)
+    at = datetime(2026, 1, 31, 12, 0, 9, tzinfo=UTC)
+    with Session(engine) as session, session.begin():
+        session.add(lost_attempt(id_, at))
+        for second in (5, 8, 30):
+            session.add(gpu_sample(at.replace(second=second)))
+    found = http.get(f"/v1/invocations/{id_}/explain").json()
+    (attempt,) = found["attempts"]
+    assert (attempt["worker_seen_at"], attempt["finished_at"]) == ("2026-01-31T12:00:08Z", "2026-01-31T12:00:09Z")
+    assert (
+        f"Attempt 1 was lost with the worker of {GPU}, which reported last at 2026-01-31 12:00:08" in found["summary"]
+    )
+
+
+def lost_attempt(id_: str, at: datetime) -> ExecutionRow:
+    return ExecutionRow(
+        invocation=id_,
+        attempt=1,
+        project="default",
+        function="echo",
+        gpu=GPU,
+        state=State.QUEUED,
+        cause="worker_lost",
+        claimed_at=at,
+        finished_at=at,
+    )
+
+
+def gpu_sample(at: datetime) -> GpuSampleRow:
+    return GpuSampleRow(
+        gpu=GPU,
+        at=at,
+        utilisation=0.0,
+        function_utilisation=0.0,
+        memory_used_mib=0.0,
+        memory_total_mib=0.0,
+        running=0,
+        counter="cpu",
+        device="d",
+        sharing_mode="s",
+    )
 
 
 def test_explain_what_waits(http: httpx.Client, platform: FakePlatform, recording: None) -> None:

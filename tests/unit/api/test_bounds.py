@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from api import routes
 from api.app import create_app
 from api.errors import Malformed, UnsupportedMediaType, explain
-from api.invoke.request import IDEMPOTENCY, MAX_WAIT_S, wait_s
+from api.invoke.request import wait_s
 from api.schemas.functions import FunctionChanges
 from api.schemas.jobs import AttachBody, BudgetBody, JobBody, StepsBody
 from api.schemas.keys import KeyBody
@@ -31,6 +31,7 @@ from api.schemas.queues import PinBody
 from api.schemas.secrets import SecretBody
 from api.server import bodies
 from api.server.bodies import BoundedRoute, read_json, refuse_coding
+from api.server.invocation_description import IDEMPOTENCY, MAX_WAIT_S
 from smore.definition import plain_yaml
 from smore.definition.plain_yaml import MOST_NODES, read_yaml
 from smore.domain.artifact import parse_requirements

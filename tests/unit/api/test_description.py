@@ -6,7 +6,9 @@ import jsonschema_rs
 import pytest
 
 from api.app import create_app
-from api.server.description import EXAMPLE
+from api.server.description import EXAMPLE, GATEWAY, at
+from api.server.meanings import OF, explained
+from api.server.statuses import ALSO
 from smore.process.settings import RedisSettings, Settings
 
 
@@ -33,13 +35,64 @@ def test_errors_have_the_media_type_of_their_protocol(document: dict[str, Any]) 
 def test_who_is_told_to_come_back_is_told_when(document: dict[str, Any]) -> None:
     for path, operation in operations(document):
         if path != "/readyz":
-            assert operation["responses"]["503"]["headers"]["Retry-After"]["required"], path
+            for status in {"429", "503"} & set(operation["responses"]):
+                assert operation["responses"][status]["headers"]["Retry-After"]["required"], path
             assert "headers" not in operation["responses"]["default"], path
 
 
 def test_frameworks_own_errors_are_not_ours(document: dict[str, Any]) -> None:
     assert "ValidationError" not in str(document)
-    assert all("422" not in operation["responses"] for _, operation in operations(document))
+
+
+def test_an_operation_names_the_errors_that_it_answers_with(document: dict[str, Any]) -> None:
+    paths = document["paths"]
+    for path, operation in operations(document):
+        answers = operation["responses"]
+        assert all(answer["description"] for answer in answers.values()), path
+        assert ({"401", "403"} <= set(answers)) == ("security" in operation), path
+        assert "requestBody" not in operation or {"400", "413", "422"} <= set(answers), path
+    invoked = paths["/v1/functions/{function}/invocations"]["post"]
+    assert {"404", "409", "415", "429", "502", "504"} <= set(invoked["responses"])
+    assert "`slo_infeasible`" in invoked["responses"]["429"]["description"]
+    assert {"Server-Timing", "Idempotency-Replayed", "Smore-Outputs"} <= set(invoked["responses"]["200"]["headers"])
+    assert "the scope `invoke`" in invoked["responses"]["403"]["description"]
+    assert "the scope `read`" in paths["/v1/jobs"]["get"]["responses"]["403"]["description"]
+    assert "is no operator's" in paths["/v1/queues/pause"]["post"]["responses"]["403"]["description"]
+    assert set(ALSO) <= {f"{method.upper()} {path}" for path, item in paths.items() for method in item}
+
+
+def test_every_field_has_a_meaning(document: dict[str, Any]) -> None:
+    unsaid = [
+        f"{name}.{field}"
+        for name, schema in document["components"]["schemas"].items()
+        for field, shape in schema.get("properties", {}).items()
+        if not shape.get("description")
+    ]
+    assert unsaid == []
+    of = {name: schema.get("properties", {}) for name, schema in document["components"]["schemas"].items()}
+    assert [name for name in OF if name.partition(".")[2] not in of.get(name.partition(".")[0], {})] == []
+
+
+def test_a_docstring_explains_its_fields() -> None:
+    docstring = """
+    A thing of ``project``. ``gate``: what it compared, e.g. a time; ``a`` and ``b``: two numbers (``x`` is none). Others
+    follow. ``last`` (the end) is there; ``none``, null = never.
+    """
+    fields = dict.fromkeys(("project", "gate", "a", "b", "last", "none"))
+    assert explained(docstring, fields) == {
+        "gate": "what it compared, e.g. a time",
+        "a": "two numbers (``x`` is none)",
+        "b": "two numbers (``x`` is none)",
+        "last": "the end",
+        "none": "null = never",
+    }
+
+
+def test_a_gateway_is_described_under_the_address_that_it_was_reached_at(document: dict[str, Any]) -> None:
+    served = at(document, "https://gpus.example")
+    assert served["servers"] == [{"url": "https://gpus.example"}]
+    assert "SMORE_URL=https://gpus.example\n" in served["info"]["description"]
+    assert GATEWAY not in str(served["info"])
 
 
 def test_every_operation_has_a_sentence_and_an_example(document: dict[str, Any]) -> None:

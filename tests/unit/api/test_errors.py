@@ -2,13 +2,13 @@
 
 import errno
 import math
+from dataclasses import replace
 from datetime import datetime
 
 import orjson
 import psycopg
 import pytest
 import redis
-import structlog
 from fastapi.exceptions import RequestValidationError
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from api.dates import moment
 from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
-from api.invoke.admit import earliest, refusal
+from api.invoke.admit import Afterwards, earliest, refusal, request_parts
 from api.invoke.response import Run, server_timing, settled
 from api.schemas.jobs import JobBody
 from smore.domain import errors
@@ -29,10 +29,10 @@ from smore.domain.errors import (
     PlatformError,
     SmoreError,
     Unauthorised,
-    Unavailable,
 )
 from smore.domain.invocation import TERMINAL, Cause, State
 from smore.messages.results import Result, encode_result, error_result
+from smore.redis.gateway_queue import AdmissionCheck
 from smore.redis.outage import is_outage
 from smore.redis.records import Reply
 from smore.redis.submission import NEVER_S, Admission
@@ -45,15 +45,6 @@ def document(error: Exception) -> tuple[int, dict[str, object], dict[str, str]]:
 
 def classes(of: type[SmoreError]) -> list[type[SmoreError]]:
     return [of, *(deeper for child in of.__subclasses__() for deeper in classes(child))]
-
-
-def test_a_platform_that_is_not_ready_is_a_line_in_the_log_and_no_traceback() -> None:
-    with structlog.testing.capture_logs() as logged:
-        status, body, _ = document(Unavailable("leader: no scheduler holds the lease"))
-    assert (status, body["code"]) == (503, "unavailable")
-    (line,) = logged
-    assert (line["log_level"], line["reason"]) == ("warning", "leader: no scheduler holds the lease")
-    assert "exc_info" not in line
 
 
 def test_every_code_has_a_status() -> None:
@@ -331,9 +322,61 @@ def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None
     error = refusal(Admission(status="infeasible", earliest_us=3_500_000, now_us=1_000_000), 400_000)
 
     assert error.details == {"earliest_deadline_ms": 2760, "earliest_deadline_at": moment(3.76), "retry_after_s": 3}
+    assert str(error).startswith(
+        "The deadline, 400.0 ms after arrival, cannot be met: the earliest that would be accepted is 2760 ms."
+    )
     _, body, headers = document(error)
     assert (body["earliest_deadline_at"], headers["retry-after"]) == ("1970-01-01T00:00:03.760000+00:00", "3")
     assert "retry_after_s" not in body
+
+
+@pytest.mark.parametrize(
+    ("floor_us", "cold_us", "why"),
+    [
+        (12_000, 0, "A run takes 12.0 ms at the least; the rest is the wait for what comes before it"),
+        (12_000, 2_500_000, "No instance of the function stands ready: to load one and run takes 2.5 s"),
+        (2_500_000, 0, "A run takes 2.5 s at the least, on a GPU instance with nothing else to do."),
+    ],
+)
+def test_an_infeasible_deadline_says_what_takes_the_time(floor_us: int, cold_us: int, why: str) -> None:
+    admission = Admission(
+        status="infeasible", earliest_us=3_500_000, now_us=1_000_000, floor_us=floor_us, cold_us=cold_us
+    )
+    assert why in str(refusal(admission, 400_000))
+
+
+def test_a_full_queue_names_the_bound_and_its_setting() -> None:
+    error = refusal(Admission(status="full", limit="function", bound=1000), 1)
+    assert str(error) == (
+        "Too much is waiting already: 1000 invocations of the function wait, as many as its limits.max_pending allows."
+    )
+    assert "SMORE_QUEUE__MAX_PENDING" in str(refusal(Admission(status="full", limit="pending", bound=5), 1))
+
+
+def test_a_reused_idempotency_key_says_what_differs() -> None:
+    def parts(**changed: bytes) -> str:
+        return request_parts({"function": b"default/echo", "input": b"1", "deadline_ms": b"None", **changed})
+
+    def refused(known: str, given: str) -> CallerError:
+        return refusal(Admission(status="mismatch", known_id="i1", known_parts=known), 1, given)
+
+    error = refused(parts(), parts(input=b"2", deadline_ms=b"50"))
+    assert (error.details["differs"], error.details["id"]) == (["input", "deadline_ms"], "i1")
+    assert str(error).endswith("this one differs in: input, deadline_ms.")
+    assert "written differently" in str(refused(parts(), parts()))
+    assert refused("", parts()).details["differs"] == [], "an older version kept no parts"
+
+
+def test_an_expired_call_says_how_long_it_had_and_which_worker_was_lost() -> None:
+    expired = replace(reply("expired", error_result("Too late."), "deadline_expired"), deadline_us=1_008_000)
+    check = AdmissionCheck(now_us=0, deadline_us=0, needed_us=1, promised_us=40_000, full="", paused="", leader="gate")
+    with pytest.raises(Ended) as raised:
+        settled(expired, RUN, "r", Afterwards(check=check, lost_gpu="gpu3", lost_us=1_800_000_000_000_000))
+    assert str(raised.value) == (
+        "Too late. It was to end 8.0 ms after its arrival and was given up after 10.0 ms. An attempt was lost with the"
+        " worker of gpu3, which reported last at 2027-01-15 08:00:00 UTC: the worker died, or was cut off. A deadline of"
+        " 54 ms would be accepted now."
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import reference
+from bench.markdown import Incomplete, table
 from bench.report import ROOT
 
 
@@ -41,7 +42,7 @@ def test_a_field_that_nobody_described_is_an_error(monkeypatch: pytest.MonkeyPat
     described = {path: said for path, said in reference.FUNCTION_YAML.items() if path != "spec.slo.deadline"}
     monkeypatch.setattr(reference, "FUNCTION_YAML", described)
 
-    with pytest.raises(reference.Incomplete, match=r"spec\.slo\.deadline"):
+    with pytest.raises(Incomplete, match=r"spec\.slo\.deadline"):
         reference.function_yaml()
 
 
@@ -62,8 +63,8 @@ def test_alert_rules_name_metrics_that_are_served() -> None:
 
 
 def test_a_cell_that_nobody_filled_is_an_error() -> None:
-    with pytest.raises(reference.Incomplete, match="--limit"):
-        reference.table(("option", "meaning"), [("`--limit`", "")])
+    with pytest.raises(Incomplete, match="--limit"):
+        table(("option", "meaning"), [("`--limit`", "")])
 
 
 def test_events_and_their_fields_are_explained() -> None:

@@ -104,6 +104,16 @@ class TestInvoke:
             id="i1", function="f", state=State.SUCCEEDED, output={"y": 1}, timings_ms={"queue": 1.5, "load": 20.0}
         )
 
+    def test_a_replay_is_told(self) -> None:
+        said = {"content-type": RAW, "idempotency-replayed": "true", "smore-outputs": "y:UINT8:1"}
+        raw = Answer(status=200, headers=said, body=b"\0")
+        for answered in (answer(DONE, idempotency_replayed="true"), raw):
+            found, _ = drive(invoke(Requests(), 1), [answered])
+            assert found.replayed
+        assert not drive(invoke(Requests(), 1), [answer(DONE)])[0].replayed
+        running = answer({"id": "i1", "state": "running"}, 202, idempotency_replayed="true")
+        assert drive(invoke(Requests(), 1), [running, answer(DONE), answer(DONE)])[0].replayed
+
     def test_a_wait_is_asked_for_in_whole_seconds_and_may_end_early(self) -> None:
         found, (step,) = drive(invoke(Requests(), 1, wait_s=2.5), [answer({"id": "i1", "state": "running"}, 202)])
         assert call(step).headers["Prefer"] == "wait=3"

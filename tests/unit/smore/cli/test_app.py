@@ -77,7 +77,7 @@ class TestExitCodes:
             (
                 (503, {"detail": "No.", "code": "draining"}),
                 "sk",
-                "`smore queues resume --all` ends a drain of the platform",
+                "an operator ends a drain of the platform (`smore queues resume --all`)",
             ),
         ],
     )

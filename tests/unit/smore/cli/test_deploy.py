@@ -121,3 +121,16 @@ def test_what_cannot_be_read_ends_a_deploy_that_does_not_watch(serve: Serve, fil
     assert serve().asked == []
     file.write_text("metadata: {")
     assert smore("deploy", str(file)) == EXIT_USAGE
+
+
+def test_revisions_say_which_serves_and_how_their_first_runs_went(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    platform = serve()
+    listed = [{"revision": number, "state": state} for number, state in ((3, "failed"), (2, "active"), (1, "active"))]
+    platform.answers["GET /v1/functions/own/revisions"] = (200, {"revisions": listed})
+    platform.answers["GET /v1/functions/own"] = (200, {"name": "own", "revision": 2})
+    assert smore("functions", "revisions", "own") == 0
+    header, _, *rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert header[:4] == ["revision", "serves", "first", "run"]
+    assert [row[:3] for row in rows[:3]] == [["3", "-", "failed"], ["2", "yes", "passed"], ["1", "-", "passed"]]

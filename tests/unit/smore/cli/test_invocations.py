@@ -90,10 +90,12 @@ class TestInvocations:
             "earliest_deadline_ms": 70,
         }
         assert output == "5"
-        assert "1 of 2 failed, the first: slo_infeasible No." in printed.err
+        assert "The first that did not succeed: slo_infeasible No.\n1 succeeded, 1 slo_infeasible\n" in printed.err
         assert "1 of 2 ended after their deadlines." in printed.err
         assert smore("invoke", "f", "--inputs", str(tmp_path / "list"), "--async") == EXIT_FAILED
-        assert capsys.readouterr().out == "-\ni1\n"
+        printed = capsys.readouterr()
+        assert printed.out == "-\ni1\n"
+        assert printed.err.endswith("1 slo_infeasible, 1 queued\n")
         (tmp_path / "list").write_text("{nothing")
         assert smore("invoke", "f", "--inputs", str(tmp_path / "list")) == 2
 
@@ -235,6 +237,23 @@ class TestExplain:
             "Refused: 2 GPU instances have too little memory.",
         ):
             assert part in said
+
+    def test_what_was_lost_with_its_worker(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+        lost = {
+            "attempt": 1,
+            "gpu": "cpu0",
+            "state": "queued",
+            "cause": "worker_lost",
+            "finished_at": "2026-01-31T12:00:09Z",
+            "worker_seen_at": "2026-01-31T12:00:08Z",
+        }
+        again = {"attempt": 2, "gpu": "cpu1", "state": "running"}
+        serve().answers["GET /v1/invocations/i1/explain"] = (200, EXPLAINED | {"attempts": [lost, again]})
+        assert smore("explain", "i1") == 0
+        said = capsys.readouterr().out
+        assert "Attempt 1 on cpu0: returned to the queue (worker_lost), did not run to its end, 2026-01-31" in said
+        assert "The worker of cpu0 died or was cut off: it reported last at 2026-01-31" in said
+        assert "Attempt 2 on cpu1: running (-), has not ended" in said
 
     def test_what_waits(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
         waits = {"before": 2, "detail": "There is no GPU instance.", "decision": {"policy": "p"}}

@@ -146,6 +146,9 @@ def test_the_queue_fits_a_screen(
     assert max(map(len, lines)) <= 80
     assert [word in out for word in ("needs 2 of H100", "gpu0", "kept for sweep-8")] == [True] * 3
     assert err == ""
+    platform.answers["GET /v1/jobs/queue"] = (200, {**QUEUE, "kept_for": None})
+    assert smore("jobs", "queue") == 0
+    assert "1 free GPU instance is kept for a training of another project." in capsys.readouterr().out
     # What the marks of a length mean stands below them, where the column has room.
     headers = next(line.split() for line in lines if "job" in line.split())
     assert ("in one case of ten" in out) == ("length" in headers)

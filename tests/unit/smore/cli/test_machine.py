@@ -205,6 +205,23 @@ class TestMachine:
         assert smore("logs", "--since", "1h") == EXIT_USAGE
         assert "smore logs FUNCTION" in capsys.readouterr().err
 
+    def test_logs_of_a_request_are_found_in_older_files_too(
+        self, home: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for name, text in (
+            ("gateway.log.2", "r1 old\n"),
+            ("gateway.log.1", "r2\nr1\n"),
+            ("gateway.log", "r1 new\nr3\n"),
+        ):
+            (home / "logs" / name).write_text(text)
+        (home / "logs" / "beat.log").write_text("r1\n")
+        assert smore("logs", "--request", "r1") == 0
+        assert capsys.readouterr().out == "beat | r1\ngateway | r1 old\ngateway | r1\ngateway | r1 new\n"
+        assert smore("logs", "gateway", "--request", "r3") == 0
+        assert capsys.readouterr().out == "r3\n"
+        assert smore("logs", "--request", "r9") == EXIT_FAILED
+        assert "names the request r9" in capsys.readouterr().err
+
     def test_logs_of_a_function(self, serve: Serve, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """A name is a function's where no process of this machine has it, or where it is said to be one."""
         line = {

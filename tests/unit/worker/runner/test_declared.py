@@ -17,6 +17,8 @@ from worker.runner.answers import describe
 from worker.runner.declared import Declared
 from worker.runner.resident import Resident
 
+URL = "https://gpus.example"
+
 
 class Limit(BaseModel):
     most: int = Field(ge=1)
@@ -96,6 +98,10 @@ def run(handler: Handler, *values: Any) -> list[Any]:
         (Models, {"text": "a"}, {"words": ["a"]}, {"text": "a", "limit": {"most": 0}}, "limit.most"),
         (Points, {"x": 1, "y": 2}, {"x": 2.0, "y": 1.0}, {"x": "1"}, "$.x"),
         (Mixed, {"name": "abc"}, {"n": 3}, {}, "name"),
+        # What is missing is often misspelt: a field that the record does not have is named as well.
+        (Models, {"text": "a"}, {"words": ["a"]}, {"txt": "a"}, "text: Field required; unknown: 'txt'"),
+        (Points, {"x": 1}, {"x": 0.0, "y": 1.0}, {"z": 1, "y": 2}, "missing required field `x`; unknown: 'z'"),
+        (Mixed, {"name": "abc"}, {"n": 3}, {"nam": "a"}, "unknown: 'nam'"),
     ],
 )
 def test_an_input_is_checked_and_an_output_is_json(
@@ -132,7 +138,7 @@ def test_a_worker_takes_no_schema_that_is_large_or_deep(schema: dict[str, Any]) 
 def test_a_functions_document_has_the_schemas_without_dangling_references(handler: type[Handler]) -> None:
     given, returned = Declared(handler()).schemas()
     document = describe_function(
-        "f", 2, FunctionSpec(entrypoint="a:B"), {"input_schema": given, "output_schema": returned}
+        "f", 2, FunctionSpec(entrypoint="a:B"), {"input_schema": given, "output_schema": returned}, URL
     )
     text = msgspec.json.encode(document).decode()
     assert "$defs" not in text
@@ -141,6 +147,12 @@ def test_a_functions_document_has_the_schemas_without_dangling_references(handle
     assert targets <= set(schemas)
     assert {"input", "output"} <= targets
     assert list(document["paths"]) == ["/v1/functions/f/invocations"]
+    assert document["servers"] == [{"url": URL}]
+    call = document["paths"]["/v1/functions/f/invocations"]["post"]
+    assert {each["name"] for each in call["parameters"]} >= {"Prefer", "Idempotency-Key", "Smore-Deadline-Ms"}
+    assert {"Location", "Idempotency-Replayed"} <= set(call["responses"]["202"]["headers"])
+    assert "Server-Timing" in call["responses"]["200"]["headers"]
+    assert "Retry-After" in call["responses"]["429"]["headers"]
 
 
 def test_a_functions_document_has_its_tensors() -> None:
@@ -149,7 +161,7 @@ def test_a_functions_document_has_its_tensors() -> None:
         inputs=(TensorSpec(name="x", datatype="FP32", shape=(-1, 3)),),
         outputs=(TensorSpec(name="y", datatype="BYTES", shape=(-1,)),),
     )
-    schemas = describe_function("f", 1, spec, {})["components"]["schemas"]
+    schemas = describe_function("f", 1, spec, {}, URL)["components"]["schemas"]
     x = schemas["input"]["properties"]["x"]
     assert (x["type"], x["items"]["minItems"], x["items"]["items"]["type"]) == ("array", 3, "number")
     assert schemas["output"]["properties"]["y"]["items"] == {"type": "string"}

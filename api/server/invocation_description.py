@@ -1,0 +1,135 @@
+"""
+What the API's description says of a POST of an invocation, of all functions (``/openapi.json``) and of one
+(``/v1/functions/{function}/openapi.json``): headers, answers, and why it is refused.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from smore.process.settings import QueueSettings
+
+_TEXT: Final = {"type": "string"}
+_MOMENT: Final = {"type": "string", "format": "date-time"}
+
+#: The longest wait that a caller may ask for.
+MAX_WAIT_S: Final = 60.0
+
+#: What it says of Idempotency-Key. It is made before the settings are known, so it names the default and the setting.
+IDEMPOTENCY: Final = (
+    "1 to 255 visible ASCII characters. A later request with the same key and the same body gets the first one's"
+    " invocation, with `Idempotency-Replayed: true`, and runs nothing; one with another body is refused (422"
+    f" `idempotency_mismatch`, `differs` names its parts). Remembered for {QueueSettings().idempotency_ttl_s / 60:g} minutes, or"
+    " as `SMORE_QUEUE__IDEMPOTENCY_TTL_S` says"
+)
+
+DEADLINE: Final = {
+    "type": "number",
+    "exclusiveMinimum": 0,
+    "description": "Milliseconds from arrival; without it the function's own. With `inputs` it is that of each",
+}
+
+
+def header(name: str, description: str, kind: str = "string") -> dict[str, object]:
+    """A header of a request."""
+    return {"name": name, "in": "header", "required": False, "schema": {"type": kind}, "description": description}
+
+
+#: The headers of the request.
+PARAMETERS: Final = (
+    header(
+        "Prefer",
+        "`respond-async`: answer 202 at once. `wait=N`: wait N whole seconds for the end, of which at most"
+        f" {MAX_WAIT_S:.0f} are waited; then 202",
+    ),
+    header("Idempotency-Key", IDEMPOTENCY),
+    header("Smore-Deadline-Ms", "The deadline, where the body has none: milliseconds from arrival", "number"),
+    header("Smore-Shape", "Raw bodies: `name=d0,d1;…`; needed where axes other than the first are free"),
+    header("traceparent", "W3C trace context, kept with the invocation"),
+)
+
+_REPLAYED: Final = {
+    "Idempotency-Replayed": {
+        "schema": _TEXT,
+        "description": "`true`: an earlier request with this Idempotency-Key made the invocation; absent otherwise",
+    }
+}
+HEADERS: Final[Mapping[str, Any]] = {
+    "Server-Timing": {
+        "schema": _TEXT,
+        "description": "Milliseconds of the phases, `queue;dur=1.2, schedule;dur=…, dispatch;dur=…, load;dur=…, run;dur=…`",
+    },
+    "Smore-Late-Ms": {
+        "schema": {"type": "number"},
+        "description": "Milliseconds after its deadline at which it ended; absent where it was in time",
+    },
+    **_REPLAYED,
+}
+#: Of a raw answer, which has no JSON to say it in.
+RAW_HEADERS: Final[Mapping[str, Any]] = {
+    "Smore-Outputs": {"schema": _TEXT, "description": "Raw answers: `name:datatype:d0,d1;…`, the tensors in the body"},
+    "Smore-Invocation": {"schema": _TEXT, "description": "Raw answers: the invocation's id"},
+    "Smore-Function": {"schema": _TEXT, "description": "Raw answers: the function's name"},
+    "Smore-Revision": {"schema": {"type": "integer"}, "description": "Raw answers: the revision that ran"},
+}
+ACCEPTED_HEADERS: Final[Mapping[str, Any]] = {
+    "Location": {"schema": _TEXT, "description": "Where to ask for it: `/v1/invocations/ID`"},
+    "Preference-Applied": {"schema": _TEXT, "description": "`respond-async` where the request asked for that"},
+    **_REPLAYED,
+}
+
+
+def _described(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
+    return {**schema, "description": description}
+
+
+#: Members of an answer that says which invocation it is about.
+WHICH: Final[Mapping[str, Any]] = {
+    "id": _described(_TEXT, "The invocation's id"),
+    "function": _described(_TEXT, "The function's name"),
+    "revision": _described({"type": "integer"}, "The revision that runs, or ran"),
+}
+#: Members of the answer to a call that succeeded, but its output.
+RESULT: Final[Mapping[str, Any]] = {
+    **WHICH,
+    "state": _described(_TEXT, "`succeeded`"),
+    "attempt": _described({"type": "integer"}, "How often it was started"),
+    "cause": _described(_TEXT, "`ok`"),
+    "gpu": _described(_TEXT, "The GPU instance on which it ran"),
+    "cold": _described({"type": "boolean"}, "Whether it had to load the function first"),
+    "arrival_at": _described(_MOMENT, "When the request came"),
+    "deadline_at": _described(_MOMENT, "Its deadline"),
+    "finished_at": _described(_MOMENT, "When it ended"),
+    "late_ms": _described({"type": "number"}, "Milliseconds after its deadline at which it ended; 0 = in time"),
+}
+#: The body of a 202.
+ACCEPTED: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "required": ["id", "state", "durability"],
+    "properties": {
+        **WHICH,
+        "state": _described(_TEXT, "`queued`, `dispatched` or `running`"),
+        "durability": _described(
+            _TEXT, "What survives a machine that fails: `strict` (it is on disk), `standard` (within a second), `none`"
+        ),
+    },
+}
+
+#: Status → codes of the refusals and failures of a synchronous call, and what they mean.
+REFUSALS: Final[Mapping[str, str]] = {
+    "400": "`malformed`: the body is not JSON. `deadline_expired`: the deadline has passed",
+    "404": "`function_not_found`. `function_deleted`: the function was deleted while the invocation waited",
+    "409": "`not_ready`: no revision of the function has passed its first run. `cancelled`: somebody cancelled it",
+    "410": "`result_dropped`: the first request with this Idempotency-Key was served, and its result is kept no longer",
+    "413": "`payload_too_large`: the body, or the input, is larger than it may be (`limit`)",
+    "415": "`unsupported_media_type`: neither JSON nor `application/octet-stream`",
+    "422": "`invalid_input`: `field` names the place. `idempotency_mismatch`: `differs` names the parts. `handler_error`: the"
+    " function raised it (`traceback`). `result_too_large`",
+    "429": "`slo_infeasible`: the deadline cannot be met (`earliest_deadline_ms` could). `queue_full`: too much waits (`limit`)."
+    " `limit_reached`: a limit of the project (`field`, `limit`)",
+    "502": "The invocation failed: `crashed`, `context_lost`, `out_of_memory`, `load_failed`, `bad_output`, `attempt_limit` or"
+    " `dispatch_limit`",
+    "503": "`no_leader`: nobody schedules now. `draining`: nothing new is taken. `quarantined`: the revision is kept out after"
+    " crashes. `payload_lost`. `unavailable` and `writes_refused`: a part of the platform is away, or full",
+    "504": "`deadline_expired`: it could not be finished in time (`earliest_deadline_ms` could be now). `timed_out`: its run"
+    " took longer than its revision may",
+}
