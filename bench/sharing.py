@@ -1,11 +1,11 @@
 """
 What sharing GPU instances among trainings is worth: ``python -m bench.sharing --json``.
 
-Two CPU partitions of one core each. Four light trainings (``zoo.train --input-wait 0.6``), then four heavy ones (0), each of
-about a minute alone, come at once; their owners say how many iterations they make, how much memory they need, and a share
-of 0.5. By turns, each on a platform of its own, the queue is led by ``sjf`` (nobody shares) and by ``smore-jobs``; at last by
-``smore-jobs`` with functions of the zoo beside them under a steady load. ``--quick``: trainings of a third of the length,
-one turn.
+Two CPU partitions of one core each. Four light trainings, which wait for input during 0.6 of an iteration (in seconds as
+profiled), then four heavy ones, which never wait, each of about a minute alone, come at once; their owners say how many
+iterations they make, how much memory they need, and a share of 0.5. By turns, each on a platform of its own, the queue is
+led by ``sjf`` (nobody shares) and by ``smore-jobs``; at last by ``smore-jobs`` with functions of the zoo beside them under
+a steady load. ``--quick``: trainings of a third of the length, one turn.
 
 What pairs cost is told by the degradation table, from the rows of this kind of machine in ``ml/data``. Where there are none
 of these trainings, ``ml.profile`` measures them first (nothing else should run meanwhile), and each platform fits a predictor
@@ -214,8 +214,9 @@ def turn(setting: str, seconds: float, rows: Rows, *, functions: bool = False) -
         alone_s = {str(row.workload): row.timing.mean for row in rows.alone}
         if functions:
             rig.warm()
+        wait_s = {str(row.workload): row.input_wait_s for row in rows.alone}
         ids = [
-            submit(rig, number, workload, round(seconds / alone_s[workload]))
+            submit(rig, number, workload, round(seconds / alone_s[workload]), wait_s[workload])
             for workload in WORKLOADS
             for number in range(EACH)
         ]
@@ -251,10 +252,11 @@ def workload_of(made: Turn, id_: str) -> str:
     return next(job.workload for job in made.jobs if job.id == id_)
 
 
-def submit(rig: Rig, number: int, workload: str, iterations: int) -> str:
+def submit(rig: Rig, number: int, workload: str, iterations: int, wait_s: float) -> str:
     model, _, _, batch = workload.split("/")
     argv = ["zoo.train", "--model", model, "--preset", "cpu", "--batch", batch, "--device", "cpu"]
-    argv += ["--input-wait", f"{WORKLOADS[workload]:g}", "--iterations", str(iterations)]
+    # What an undisturbed training would wait: here two start at once on a core, which disturbs their first iterations.
+    argv += ["--input-wait-s", f"{wait_s:.6f}", "--iterations", str(iterations)]
     return rig.client.start_job(
         f"{model}-{number}", argv, workload=workload, memory=MEMORY, iterations=iterations, share=SHARE
     ).id

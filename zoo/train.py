@@ -22,7 +22,8 @@ an undisturbed iteration; ``card`` takes the model's own share, ``none`` waits f
 takes the card's and a GPU none. The time is set once, from the compute time of the first iterations, and stays: a
 storage does not become slower because a neighbour takes the processor. So a neighbour stretches the computing part
 only, and the job's degradation is what it would be. On a CPU the compute time is measured as CPU time of this process,
-so that a neighbour which is there already does not lengthen the wait; on a GPU as wall time.
+so that a neighbour which is there already hardly lengthens the wait (it costs cache); on a GPU as wall time.
+``--input-wait-s`` gives the wait in seconds, for trainings that start together and are to be compared.
 """
 
 import argparse
@@ -69,6 +70,8 @@ class Options:
     seconds: float | None = None
     #: As :func:`input_wait` takes it.
     input_wait: str | None = None
+    #: Seconds of it, None = as many as make that share of what the first iterations compute.
+    input_wait_s: float | None = None
     seed: int = 0
     device: str = "cpu"
     json: bool = False
@@ -117,15 +120,14 @@ def input_wait(asked: str | None, described: ModelCard, device: str) -> float:
 
 class InputWait:
     """
-    The wait for a batch: a fixed time, ``share / (1 - share)`` times the median compute time of the first iterations.
-
-    Until those are known it does not wait.
+    The wait for a batch: a fixed time, ``seconds``, or where that is None ``share / (1 - share)`` times the median compute
+    time of the first iterations; until those are known it does not wait.
     """
 
-    def __init__(self, share: float) -> None:
-        self._share = share
+    def __init__(self, share: float, seconds: float | None = None) -> None:
+        self._share = share if seconds is None else 0.0
         self._computed: list[float] = []
-        self.seconds = 0.0
+        self.seconds = seconds or 0.0
 
     def observe(self, compute_s: float) -> None:
         """Take the compute time of one iteration."""
@@ -229,7 +231,7 @@ def train(options: Options, stop: Stop) -> Summary:
     training = Training(described, options)
     resumed_at = done = _resume(training, options)
     on_cpu = options.device == "cpu"
-    wait = InputWait(input_wait(options.input_wait, described, options.device))
+    wait = InputWait(input_wait(options.input_wait, described, options.device), options.input_wait_s)
     clock = time.process_time if on_cpu else time.perf_counter
     times: list[float] = []
     losses: list[float] = []
@@ -309,6 +311,9 @@ def parse(arguments: Sequence[str]) -> Options:
         "--input-wait",
         help="share of an iteration, 0 to <1; card: the model's own; none. Default: card on a CPU, else none",
     )
+    parser.add_argument(
+        "--input-wait-s", type=float, help="the same in seconds, where other work disturbs the first iterations"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
     parser.add_argument("--json", action="store_true", help="print the summary as one line of JSON")
@@ -329,6 +334,8 @@ def parse(arguments: Sequence[str]) -> Options:
         input_wait(options.input_wait, card(options.model), options.device)
     except ValueError as error:
         parser.error(f"--input-wait: {error}")
+    if options.input_wait_s is not None and not 0 <= options.input_wait_s < 3600:
+        parser.error("--input-wait-s must be at least 0 and less than an hour")
     if options.batch < 1:
         parser.error("--batch must be at least 1")
     if options.checkpoint_every is not None and options.checkpoint_every < 1:

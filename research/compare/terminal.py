@@ -1,7 +1,8 @@
 """A comparison of policies as tables in a terminal."""
 
 import math
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from research.compare.claims import RULE, JudgedClaim
@@ -27,20 +28,19 @@ def show(plan: Plan, compared: Comparison, intervals: Mapping[str, Interval]) ->
     undefined = compared.undefined()
     seeds = len(plan.seeds)
     print(
-        f"{plan.preset}: {seeds} seeds, {len(compared.configurations)} configurations; per cent [95 % interval];"
+        f"{plan.preset}: {_counted(seeds, 'seed')}, {_counted(len(compared.configurations), 'configuration')}; per cent [95 % interval];"
         " -: undefined"
     )
     if words := plan.trace_in_words():
         print(words)
     wide = max(16, *(len(policy) + 2 for policy in compared.policies))
-    print(f"{'':{wide}}" + "".join(f"{name:>{_CELL}}" for name in MEASURES))
-    for policy in compared.policies:
-        cells = []
-        for name in MEASURES:
-            value = intervals[f"{name}.{policy}"]
-            bounds = f" [{100 * value.low:.2f}, {100 * value.high:.2f}]" if math.isfinite(value.low) else ""
-            cells.append(f"{_percent(value.mean, 0, 2) + bounds:>{_CELL}}")
-        print(f"{policy:{wide}}" + "".join(cells))
+
+    def cell(name: str, policy: str) -> str:
+        value = intervals[f"{name}.{policy}"]
+        bounds = f" [{100 * value.low:.2f}, {100 * value.high:.2f}]" if math.isfinite(value.low) else ""
+        return _percent(value.mean, 0, 2) + bounds
+
+    show_table(list(MEASURES), compared.policies, cell)
     print(f"  {CUT_OFF}")
     if words := few_seeds(seeds):
         print(f"  {words}")
@@ -87,6 +87,21 @@ def show(plan: Plan, compared: Comparison, intervals: Mapping[str, Interval]) ->
     for policy in compared.policies:
         shares = (intervals[f"admission.{name}.{policy}"].mean for name in functions)
         print(f"{policy:{wide}}" + "".join(_percent(share, narrow, 1) for share in shares))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def show_table(measures: Sequence[str], policies: Sequence[str], cell: Callable[[str, str], str]) -> None:
+    """A row for each policy, a column for each measure: in blocks, one below the other, that fit the terminal."""
+    wide = max(16, *(len(policy) + 2 for policy in policies))
+    fitting = max(1, (shutil.get_terminal_size().columns - wide) // _CELL)
+    for start in range(0, len(measures), fitting):
+        block = measures[start : start + fitting]
+        print(f"{'':{wide}}" + "".join(f"{name:>{_CELL}}" for name in block))
+        for policy in policies:
+            print(f"{policy:{wide}}" + "".join(f"{cell(name, policy):>{_CELL}}" for name in block))
 
 
 def _percent(share: float, width: int, digits: int) -> str:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from research.compare.claims import TIE, ClaimVerdict
 from research.compare.comparison import alike, alike_in_words
 from research.compare.measures import few_seeds
+from research.compare.terminal import show_table
 from scheduler.policy.jobs.knobs import job_setting
 from scheduler.policy.setting import parse
 from scheduler.simulation.jobs.metrics import MEANINGS, MORE, SHARES, figures
@@ -43,8 +44,6 @@ PER_CENT: Final = (
     "Per cent are the mean over seeds of each seed's own reduction; the hours divided by a mean completion give another"
     " number, in which seeds with long completions count more, and which can have the other sign."
 )
-#: Width of a column in the terminal.
-_CELL: Final = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,10 +252,7 @@ def show(plan: JobPlan, by: Values, found: Mapping[str, Interval]) -> None:
     )
     for name in SHOWN:
         print(f"  {name:13} {MEANINGS[name]}")
-    wide = max(14, *(len(policy) + 2 for policy in plan.policies))
-    print(f"{'':{wide}}" + "".join(f"{name:>{_CELL}}" for name in SHOWN))
-    for policy in plan.policies:
-        print(f"{policy:{wide}}" + "".join(_cell(found[f"{name}.{policy}"]) for name in SHOWN))
+    show_table(SHOWN, plan.policies, lambda name, policy: _cell(found[f"{name}.{policy}"]))
     for words in filter(None, (same_in_words(plan, by), few_seeds(plan.seeds))):
         print(f"  {words}")
     if len(plan.policies) > 1:
@@ -290,7 +286,7 @@ def _show_ratios(plan: JobPlan, found: Mapping[str, Interval]) -> None:
 
 def _cell(one: Interval) -> str:
     bounds = f" [{one.low:.2f}, {one.high:.2f}]" if math.isfinite(one.low) else ""
-    return f"{f'{one.mean:.2f}{bounds}':>{_CELL}}"
+    return f"{one.mean:.2f}{bounds}"
 
 
 def write_rows(plan: JobPlan, by: Values, folder: Path) -> Path:

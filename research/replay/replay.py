@@ -279,7 +279,8 @@ def main(arguments: Sequence[str]) -> int:
         policies.factory(options.policy)
         if config.postgres.url is None or config.redis.url is None:
             print(
-                "smore replay: no platform is known here: SMORE_POSTGRES__URL and SMORE_REDIS__URL are not set",
+                "smore replay: no platform is known here: `smore up` starts one; of another one SMORE_POSTGRES__URL and"
+                " SMORE_REDIS__URL name the stores",
                 file=sys.stderr,
             )
             return 3

@@ -92,7 +92,7 @@ class Inbound:
         self._reported_at: dict[str, float] = {}
         #: Questions of gateways that are not answered yet.
         self._asked: list[stream.Asked] = []
-        #: Of the pauses and drains that the gauges show: whether it is a drain, scope, name.
+        #: What the gauges of pauses and drains show (:func:`_show`).
         self._shown: set[tuple[bool, str, str]] = set()
 
     # ---- a new leader ------------------------------------------------------------------------------------------------
@@ -145,19 +145,8 @@ class Inbound:
             for name, limits in self._catalog.limits().items()
             if limits.warm_memory_mib is not None
         }
-        self._show(self._fleet.pauses())
+        self._shown = _show(self._shown, self._fleet.pauses())
         return [PausesChanged(paused=self._fleet.paused()), OverridesChanged(overrides=overrides), WarmLimits(mib=mib)]
-
-    def _show(self, pauses: Iterable[Pause]) -> None:
-        """Gauges of what is paused and drained: of the platform 0 or 1, of what has a name 1 while it lasts."""
-        now = {(pause.drains, pause.scope, pause.name) for pause in pauses}
-        for drains, gauge in ((False, metrics.PAUSED), (True, metrics.DRAINED)):
-            gauge.labels("platform", "").set((drains, "platform", "") in now)
-            for _, scope, name in (entry for entry in now if entry[0] == drains):
-                gauge.labels(scope, name).set(1)
-            for _, scope, name in (entry for entry in self._shown - now if entry[0] == drains and entry[2]):
-                gauge.remove(scope, name)
-        self._shown = now
 
     def new_forecasts(self) -> list[Event]:
         """Other forecasts, if some were published. What cannot be used leaves the last ones, which grow stale."""
@@ -411,6 +400,21 @@ class Inbound:
             for question in asked
             if now - question.at_us / 1e6 <= ANSWER_TTL_S
         ]
+
+
+def _show(shown: set[tuple[bool, str, str]], pauses: Iterable[Pause]) -> set[tuple[bool, str, str]]:
+    """
+    Set the gauges of what is paused and drained: of the platform 0 or 1, of what has a name 1 while it lasts. ``shown``:
+    what they show, as returned: whether it is a drain, scope, name.
+    """
+    now = {(pause.drains, pause.scope, pause.name) for pause in pauses}
+    for drains, gauge in ((False, metrics.PAUSED), (True, metrics.DRAINED)):
+        gauge.labels("platform", "").set((drains, "platform", "") in now)
+        for _, scope, name in (entry for entry in now if entry[0] == drains):
+            gauge.labels(scope, name).set(1)
+        for _, scope, name in (entry for entry in shown - now if entry[0] == drains and entry[2]):
+            gauge.remove(scope, name)
+    return now
 
 
 def _usable(what: str, read: Callable[[], _Blob | None], **facts: int) -> _Blob | None:

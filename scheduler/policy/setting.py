@@ -8,6 +8,8 @@ from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from smore.domain.spelling import did_you_mean
+
 
 class _Dataclass(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -23,7 +25,10 @@ class UnknownPolicy(ValueError):
 def choose(settings: Mapping[str, Setting], name: str, changed: Mapping[str, Any]) -> Setting:
     """The setting ``name`` with the knobs ``changed``. Raises UnknownPolicy, which names what there is."""
     if name not in settings:
-        raise UnknownPolicy(f"{name!r} is not a policy; there are {', '.join(settings)}")
+        near = did_you_mean(name, settings)
+        raise UnknownPolicy(
+            f"{name!r} is not a policy{f'{near} There' if near else '; there'} are {', '.join(settings)}"
+        )
     setting = settings[name]
     return replace(setting, **{knob: _value(setting, knob, value) for knob, value in changed.items()})
 
@@ -57,7 +62,8 @@ def _value(setting: Any, knob: str, value: Any) -> Any:
     """A knob's value from what JSON can say. Raises UnknownPolicy, which names the knob."""
     names = [field.name for field in fields(setting)]
     if knob not in names:
-        raise UnknownPolicy(f"{knob!r} is not a knob; there are {', '.join(names)}")
+        near = did_you_mean(knob, names)
+        raise UnknownPolicy(f"{knob!r} is not a knob{f'{near} There' if near else '; there'} are {', '.join(names)}")
     kind = type(getattr(setting, knob))
     if issubclass(kind, StrEnum):
         if value in list(kind):

@@ -4,10 +4,11 @@ The platform on one machine: its own Redis and Postgres, the platform's processe
 ``up`` starts all of it and ``down`` stops it; ``servers`` starts Redis and Postgres alone, for tests. ``layout.py``
 lists the processes, ``embedded.py`` finds and configures the two servers, ``supervision.py`` is the supervisor's client,
 ``daemon.py`` is the supervisor's process, ``machine.py`` starts and stops everything, ``started_settings.py`` keeps
-what it was started with, ``scrape.py`` finds its metrics, ``trainings.py`` finds the trainings that outlived it,
+what it was started with, ``asking.py`` and ``scrape.py`` ask it over HTTP, ``trainings.py`` finds the trainings that outlived it,
 ``doctor.py`` examines what runs.
 """
 
+from smore.local.asking import Endpoints, answering_instance, await_rest, without_metrics
 from smore.local.embedded import ServerMissing, StartFailed
 from smore.local.layout import (
     Layout,
@@ -20,11 +21,8 @@ from smore.local.layout import (
     processes,
 )
 from smore.local.machine import (
-    Endpoints,
     ServerUrls,
     abandoned,
-    answering_instance,
-    await_rest,
     down,
     endpoints,
     ends,
@@ -36,7 +34,6 @@ from smore.local.machine import (
     status,
     stop,
     up,
-    without_metrics,
 )
 from smore.local.started_settings import changed_settings, running_settings
 from smore.local.supervision import End, ProcessStatus

@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import http.client
 import json
 import logging
 import os
@@ -12,14 +11,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from smore.local import embedded, ports, scrape, started_settings, supervision
+from smore.local import asking, embedded, ports, started_settings, supervision
+from smore.local.asking import Endpoints
 from smore.local.layout import (
     METRICS_PORTS,
     Layout,
@@ -46,14 +45,10 @@ SERVERS_START_S = 60.0
 PLATFORM_START_S = 30.0
 #: Seconds until the platform is ready: the first start of an installation compiles what the leader decides with.
 READY_S = 300.0
-#: Seconds for what no request needs: a leader of the queue of trainings, the metrics of all processes.
-REST_S = 20.0
 #: Seconds for which a process may fail to start before the platform's start fails.
 _FAILING_S = 20.0
 #: Starts of one process while the platform is waited for; with more it does not stay up.
 _MOST_STARTS = 3
-#: Seconds between two questions whether the platform is ready.
-_ASK_S = 0.1
 #: Seconds for the supervisor's end: more than the longest stops of both groups together.
 STOP_S = 90.0
 _POLL_S = 0.01
@@ -75,24 +70,6 @@ def migration_command(home: Path) -> tuple[str, ...]:
 def refusals_command() -> tuple[str, ...]:
     """The command that prints why processes would refuse their settings at start, with exit code 2 where one would."""
     return (sys.executable, "-m", "scheduler.refusals")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoints:
-    """The addresses of the platform of a home."""
-
-    home: str
-    gateway_url: str
-    #: For redis-py; it contains the password.
-    redis_url: str
-    #: For SQLAlchemy; it contains the password.
-    postgres_url: str
-    supervisor_pid: int
-    #: The id that this platform's gateway answers with.
-    instance: str = ""
-    #: The address and the ports at which the other processes serve their metrics, by name.
-    metrics_host: str = "127.0.0.1"
-    metrics_ports: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,33 +115,6 @@ def up(
         except BaseException:
             _stop(home, run)
             raise
-
-
-def await_rest(endpoints: Endpoints, progress: Callable[[str], None]) -> None:
-    """
-    Wait, at most :data:`REST_S`, until what no request needs works too: somebody leads the queue of trainings, and each
-    process serves its metrics. ``progress`` is called as by :func:`up`.
-    """
-    deadline, said = time.monotonic() + REST_S, ""
-    while missing := _missing_rest(endpoints):
-        if missing != said:
-            progress(missing)
-            said = missing
-        if time.monotonic() > deadline:
-            return
-        time.sleep(_ASK_S)
-
-
-def _missing_rest(endpoints: Endpoints) -> str:
-    parts = urlsplit(endpoints.gateway_url)
-    answer = _asked(parts.hostname or "", parts.port or 80, "/readyz") or {}
-    unled = [] if answer.get("job_leader") else ["nobody leads the queue of trainings yet"]
-    return "; ".join([*unled, *(f"no metrics of {name} yet" for name in without_metrics(endpoints))])
-
-
-def without_metrics(endpoints: Endpoints) -> dict[str, str]:
-    """Processes of the platform that do not serve their metrics, and why, by name (:func:`smore.local.scrape.silent`)."""
-    return scrape.silent(endpoints.metrics_host, endpoints.metrics_ports, endpoints.instance)
 
 
 def down(home: Path) -> None:
@@ -555,7 +505,7 @@ def _await_listening(table: Sequence[Process], supervisor: Supervisor, logs: Pat
 
 def _accepts(address: tuple[str, int]) -> bool:
     try:
-        socket.create_connection((_connectable(address[0]), address[1]), timeout=1.0).close()
+        socket.create_connection((ports.connectable(address[0]), address[1]), timeout=1.0).close()
     except OSError:
         return False
     return True
@@ -579,7 +529,7 @@ def _await_ready(
     failing: dict[str, float] = {}
     pids: dict[str, set[int]] = {}
     while True:
-        answer = _asked(host, port, process.ready)
+        answer = asking.asked(host, port, process.ready)
         if answer is not None and answer.get("instance") != instance:
             raise embedded.StartFailed(
                 f"{host}:{port} is answered by {ports.owner(port)}, not by this platform: free the port, or name another"
@@ -604,29 +554,7 @@ def _await_ready(
         if missing != said:
             progress(missing)
             said = missing
-        time.sleep(_ASK_S)
-
-
-def _asked(host: str, port: int, path: str) -> dict[str, Any] | None:
-    """The JSON of a GET; None where no answer came. Anything else than a JSON object is an empty one."""
-    connection = http.client.HTTPConnection(_connectable(host), port, timeout=5.0)
-    try:
-        connection.request("GET", path)
-        body = json.loads(connection.getresponse().read())
-    except (OSError, http.client.HTTPException):
-        return None
-    except ValueError:
-        return {}
-    finally:
-        connection.close()
-    return body if isinstance(body, dict) else {}
-
-
-def answering_instance(url: str) -> str | None:
-    """The id of the installation whose gateway answers at a URL, "" = the answer has none; None = no answer came."""
-    parts = urlsplit(url)
-    answer = _asked(parts.hostname or "", parts.port or 80, "/healthz")
-    return None if answer is None else str(answer.get("instance", ""))
+        time.sleep(asking.ASK_S)
 
 
 def _missing(answer: dict[str, Any] | None, gpus: set[str]) -> str:
@@ -671,12 +599,8 @@ def _require_free(name: str, address: tuple[str, int]) -> None:
         )
 
 
-def _connectable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - an address to replace
-
-
 def _url(host: str, port: int) -> str:
-    name = _connectable(host)
+    name = ports.connectable(host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 

@@ -64,6 +64,11 @@ def _claim(port: int, claims: ExitStack) -> bool:
     return True
 
 
+def connectable(host: str) -> str:
+    """An address for this machine of a server that listens on ``host``."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - an address to replace
+
+
 def owner(port: int) -> str:
     """Who listens on a port, as far as this user may see."""
     try:

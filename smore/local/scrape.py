@@ -54,8 +54,7 @@ def silent(host: str, of_process: Mapping[str, int], instance: str) -> dict[str,
 
 def _served(host: str, port: int) -> str | None:
     """What is answered there; None = nothing."""
-    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - an address to replace
-    connection = http.client.HTTPConnection(local, port, timeout=_PATIENCE_S)
+    connection = http.client.HTTPConnection(ports.connectable(host), port, timeout=_PATIENCE_S)
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode(errors="replace")

@@ -347,7 +347,8 @@ class NodeSettings(BaseModel):
     #: What the names of its CPU partitions begin with, "" = the machine's name: names are one for the whole platform.
     name: str = Field(default="", pattern=r"^[A-Za-z0-9-]{0,63}$")
     #: Where a machine's processes serve their metrics: this port of ``SMORE_METRICS_HOST`` and those behind it. 0 = off.
-    #: ``smore up`` takes the next block of ports that is free; ``smore metrics scrape-config`` names them.
+    #: ``smore up`` takes the next block of ports that is free and that no other start has chosen; ``smore health`` shows
+    #: them.
     metrics_port: int = Field(default=8410, ge=0, le=65_000)
 
 
@@ -358,7 +359,7 @@ class Settings(BaseSettings):
     home: Path = Path(".smore")
     #: Core numbers that the platform's own processes keep to ("" = any).
     platform_cores: str = ""
-    #: The least severity that is logged.
+    #: The least severity that is logged: DEBUG, INFO, WARNING, ERROR (docs/guides/administration.md, "Logs").
     log_level: str = "INFO"
     #: One JSON object a line, or text for a terminal.
     log_format: Literal["json", "console"] = "json"

@@ -323,7 +323,7 @@ def test_a_rule_of_ones_own_is_replayed(platform: Settings, tmp_path: Path, caps
     # One GPU instance leaves no choice: the rest is the product's, its budget too.
     assert figures["dsr.other"] == pytest.approx(figures["dsr.force"], abs=0.1)
     assert replay.main(["--since", "1h", "--policy", f"{rule}:Yours"]) == 2
-    assert "has no attribute 'Yours'" in capsys.readouterr().err
+    assert "has no class 'Yours'; its classes are Mine" in capsys.readouterr().err
 
 
 def test_the_command_prints_three_columns_and_what_it_cannot_know(

@@ -19,12 +19,12 @@ from smore.process.settings import JobsSettings, PolicySettings, PrewarmSettings
         ({"policy": PolicySettings(name="psychic")}, "SMORE_POLICY__NAME: 'psychic' is not a policy"),
         (
             {"policy": PolicySettings(name="no_such_module:Rule")},
-            "SMORE_POLICY__NAME: no_such_module:Rule: ModuleNotFoundError",
+            "SMORE_POLICY__NAME: no_such_module:Rule: there is no module 'no_such_module'",
         ),
         ({"policy": PolicySettings(knobs={"psychic": 1})}, "SMORE_POLICY__KNOBS: 'psychic' is not a knob"),
         (
             {"policy": PolicySettings(shadow="./no.py:Rule")},
-            "SMORE_POLICY__SHADOW: ./no.py:Rule: FileNotFoundError",
+            "SMORE_POLICY__SHADOW: ./no.py:Rule: there is no file no.py",
         ),
         ({"prewarm": PrewarmSettings(rule="psychic")}, "SMORE_PREWARM__RULE: "),
         ({"prewarm": PrewarmSettings(knobs={"psychic": 1})}, "SMORE_PREWARM__KNOBS: "),

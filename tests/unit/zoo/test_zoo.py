@@ -396,6 +396,18 @@ def test_the_input_wait_is_a_fixed_share_of_an_undisturbed_iteration() -> None:
         input_wait("1.0", card("bert"), "cpu")
 
 
+def test_an_input_wait_in_seconds_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    options = parse(["--model", "bert", "--device", "cpu", "--input-wait-s", "0.125"])
+    wait = InputWait(0.4, options.input_wait_s)
+    for _ in range(WARM_UP + CALIBRATION):
+        assert wait.seconds == 0.125
+        wait.observe(0.5)
+    assert wait.seconds == 0.125
+    with pytest.raises(SystemExit):
+        parse(["--model", "bert", "--input-wait-s", "nan"])
+    assert "--input-wait-s must be at least 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("gpu", "words", "expected"),
     [

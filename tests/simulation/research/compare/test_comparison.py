@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import yaml
 from research.compare import comparison
 from research.compare.__main__ import main
 from research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
-from research.compare.measures import interval_of
+from research.compare.measures import MEASURES, interval_of
 from scheduler.simulation import traces
 from scheduler.simulation.result import Result
 from tests.support.documented import undocumented
@@ -43,7 +44,10 @@ def last(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_prints_figures_with_intervals(
+    preset: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     argv = ["compare", "--preset", preset, "--seeds", "2", "--workers", "1"]
     assert main(argv) == 0
 
@@ -63,8 +67,11 @@ def test_compare_prints_figures_with_intervals(preset: str, capsys: pytest.Captu
         each = [figures[f"{metric}.edf_util.{configuration}"] for configuration in ("light", "heavy")]
         assert figures[f"{metric}.edf_util"] == pytest.approx(sum(each) / 2, abs=1e-5)
     assert figures["loaded_at_start.smore"] == figures["loaded_at_start.edf_util"] == 3
-    assert undocumented(figures, "research/simulation.md") == set()
+    assert undocumented(figures, "docs/research/simulation.md") == set()
     assert "4/4 cells (configuration and seed)" in printed.err and "s left" in printed.err
+    rows = [line for line in printed.out.splitlines() if line.startswith(("smore  ", "edf-util  "))]
+    assert len(rows) > 2 * len(MEASURES) / 3 and max(map(len, rows)) <= shutil.get_terminal_size().columns
+    assert "small.yaml: 2 seeds, 2 configurations;" in printed.out
     assert "2 seeds are few: a 95 % interval then reaches 12.7 standard errors" in printed.out
     assert "smore compared with each other policy" in printed.out and "of smore no worse than edf-util's" in printed.out
 
@@ -105,7 +112,7 @@ def test_worlds_are_drawn_around_the_truth_and_counted(preset: str, capsys: pyte
         # One seed says nothing.
         assert figures[f"holds.{metric}.edf_util"] is None
         assert "cannot be said" in document["claims"][f"{metric}.edf_util"]
-    assert undocumented(figures, "research/simulation.md") == set()
+    assert undocumented(figures, "docs/research/simulation.md") == set()
     # Where nothing interferes no training is slowed down by anybody.
     assert figures["calm.sfd.edf_util"] == 0.0
     plan = Plan(preset=preset, policies=("smore",), seeds=(0,), worlds=2)

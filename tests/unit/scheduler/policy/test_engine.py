@@ -470,6 +470,8 @@ def test_knobs_from_json() -> None:
     ("name", "changed", "words"),
     [
         ("spine", {}, "'spine' is not a policy; there are smore"),
+        ("smroe", {}, r"'smroe' is not a policy; did you mean smore\? There are smore"),
+        ("smore", {"tau_trainin": 0.1}, r"did you mean tau_training.*\? There are name"),
         ("smore", {"tau": 0.1}, "'tau' is not a knob; there are name"),
         ("smore", {"tau_training": -0.1}, "tau_training: -0.1 is out of range"),
         ("smore", {"tau_training": math.nan}, "tau_training: nan is out of range"),

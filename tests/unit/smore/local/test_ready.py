@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,10 +16,11 @@ import pytest
 from prometheus_client import start_http_server
 
 from smore.local import doctor, ports, scrape
+from smore.local.asking import Endpoints, await_rest
 from smore.local.embedded import StartFailed
 from smore.local.findings import Finding, Site, Verdict
 from smore.local.layout import Process
-from smore.local.machine import Endpoints, _await_ready, _layout, await_rest
+from smore.local.machine import _await_ready, _layout
 from smore.local.supervision import ProcessStatus
 from smore.process import observability
 from smore.process.instance import instance_id
@@ -125,7 +127,16 @@ def test_a_process_that_ends_after_each_start_ends_the_start(gateway: Answers, t
 
 
 def test_the_id_of_an_installation_stays(tmp_path: Path) -> None:
-    assert instance_id(tmp_path) == instance_id(tmp_path) != instance_id(tmp_path / "missing")
+    before = os.umask(0o077)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            ids = set(pool.map(instance_id, [tmp_path] * 16))
+    finally:
+        os.umask(before)
+    assert len(ids) == 1 and ids == {instance_id(tmp_path)}, "they start together"
+    assert instance_id(tmp_path / "missing") not in ids
+    assert [path.name for path in tmp_path.iterdir()] == ["instance"]
+    assert (tmp_path / "instance").stat().st_mode & 0o777 == 0o644, "services of one folder have users of their own"
 
 
 def test_a_block_of_ports_that_is_taken_is_passed_over(gateway: Answers) -> None:
@@ -208,7 +219,7 @@ def test_it_waits_for_the_leader_of_trainings_and_for_the_metrics(
     gateway.left = [(200, {"job_leader": ""}), (200, {"job_leader": "host:1:a"})]
     await_rest(ends(beat=scraped), said.append)
     assert said == ["nobody leads the queue of trainings yet"]
-    monkeypatch.setattr("smore.local.machine.REST_S", 0.0)
+    monkeypatch.setattr("smore.local.asking.REST_S", 0.0)
     await_rest(ends(control=scraped), said.append)
     assert said[1:] == ["no metrics of control yet"], "the wait is bounded"
 
