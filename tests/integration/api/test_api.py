@@ -340,8 +340,8 @@ def test_a_deadline_that_passes_is_504(
     )
     (waiting,) = eventually(lambda: queue.snapshot().waiting)
     # An attempt of it was lost with its worker, say.
-    lost = {FIELDS["lost_gpu"]: "gpu7", FIELDS["lost_us"]: 1_800_000_000_000_000}
-    redis_client.hset(f"smore:i:default:{waiting.id}", mapping=lost)
+    for field, value in (("lost_gpu", "gpu7"), ("lost_us", "1800000000000000")):
+        redis_client.hset(f"smore:i:default:{waiting.id}", FIELDS[field], value)
     eventually(lambda: time.time() > waiting.deadline_us / 1e6 + 0.05)
     finish.set()
 
