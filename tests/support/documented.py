@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
 def undocumented(figures: Iterable[str], page: str) -> set[str]:
-    """The first parts of names (``not_worse`` of ``not_worse.dsr.random``) that a page does not have as code."""
-    words = (DOCS / page).read_text()
+    """The first parts of names (``not_worse`` of ``not_worse.dsr.random``) that a page of the checkout does not have as code."""
+    words = (ROOT / page).read_text()
     firsts = {name.partition(".")[0] for name in figures}
     return {first for first in firsts if not re.search(rf"`{re.escape(first)}[.`]", words)}

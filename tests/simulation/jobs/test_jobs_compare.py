@@ -58,7 +58,7 @@ def test_a_preset_of_several_truths_says_the_worst_ratio(tmp_path: Path, capsys:
     figures = document["figures"]
 
     assert document["truths"] == ["constant=1.1", "constant=1.5"]
-    assert undocumented(figures, "research/trainings.md") == set()
+    assert undocumented(figures, "docs/research/trainings.md") == set()
     ratios = {name: value for name, value in figures.items() if name.startswith("ratio.smore_jobs.sjf.")}
     assert len(ratios) == 2 * 3
     worst = figures["worst_ratio.smore_jobs.sjf"]

@@ -67,7 +67,7 @@ def test_compare_prints_figures_with_intervals(
         each = [figures[f"{metric}.edf_util.{configuration}"] for configuration in ("light", "heavy")]
         assert figures[f"{metric}.edf_util"] == pytest.approx(sum(each) / 2, abs=1e-5)
     assert figures["loaded_at_start.smore"] == figures["loaded_at_start.edf_util"] == 3
-    assert undocumented(figures, "research/simulation.md") == set()
+    assert undocumented(figures, "docs/research/simulation.md") == set()
     assert "4/4 cells (configuration and seed)" in printed.err and "s left" in printed.err
     rows = [line for line in printed.out.splitlines() if line.startswith(("smore  ", "edf-util  "))]
     assert len(rows) > 2 * len(MEASURES) / 3 and max(map(len, rows)) <= shutil.get_terminal_size().columns
@@ -112,7 +112,7 @@ def test_worlds_are_drawn_around_the_truth_and_counted(preset: str, capsys: pyte
         # One seed says nothing.
         assert figures[f"holds.{metric}.edf_util"] is None
         assert "cannot be said" in document["claims"][f"{metric}.edf_util"]
-    assert undocumented(figures, "research/simulation.md") == set()
+    assert undocumented(figures, "docs/research/simulation.md") == set()
     # Where nothing interferes no training is slowed down by anybody.
     assert figures["calm.sfd.edf_util"] == 0.0
     plan = Plan(preset=preset, policies=("smore",), seeds=(0,), worlds=2)

@@ -273,5 +273,5 @@ def test_settings_that_preempt_may_not_lead_live() -> None:
 def test_knobs_out_of_range_are_named(changed: dict[str, object], words: str) -> None:
     with pytest.raises(UnknownPolicy, match=words):
         job_setting("smore-jobs", **changed)
-    with pytest.raises(UnknownPolicy, match="there are smore-jobs, fifo"):
+    with pytest.raises(UnknownPolicy, match=r"did you mean fifo\? There are smore-jobs, fifo"):
         job_setting("lifo")
