@@ -50,17 +50,26 @@ TOGETHER = {
 }
 
 
-#: Files that take longest, beside those of tests/acceptance, which begin anyway because of their names. One that began last
-#: would run alone at the end.
-LONGEST = (
-    "tests/unit/zoo/test_zoo.py",
+#: Files that take longest, beside those of tests/acceptance. One that began last would run alone at the end.
+LONGEST = {
+    "tests/integration/api/test_api.py",
+    "tests/integration/bench/test_gpu.py",
     "tests/integration/ml/test_learning.py",
-    "tests/unit/research/predictor/test_report.py",
     "tests/integration/ml/test_profile.py",
+    "tests/integration/smore/local/test_local.py",
+    "tests/integration/smore/test_train.py",
+    "tests/integration/test_compose.py",
+    "tests/integration/worker/test_environments.py",
+    "tests/integration/worker/test_lives.py",
+    "tests/property/test_queue.py",
     "tests/simulation/research/compare/test_comparison.py",
     "tests/simulation/research/compare/test_report.py",
     "tests/simulation/test_simulator.py",
-)
+    "tests/unit/research/predictor/test_report.py",
+    "tests/unit/zoo/test_zoo.py",
+}
+#: Folders whose tests mostly wait for processes.
+WAITING = ("tests/integration/", "tests/contract/")
 
 
 class FilesTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
@@ -92,14 +101,19 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files of tests/acceptance, then :data:`LONGEST`, then the others, each in the order of their names."""
-    order = {file: number for number, file in enumerate(LONGEST)}
-
-    def place(item: pytest.Item) -> tuple[bool, int]:
-        file = item.nodeid.partition("::")[0]
-        return not file.startswith("tests/acceptance/"), order.get(file, len(order))
-
-    items.sort(key=place)
+    """
+    The files of tests/acceptance begin, because they share platforms and take longest. Of the others those that mostly
+    wait and those that mostly compute run side by side to the end, the longest first: each file comes as far along as it
+    is among its kind.
+    """
+    kinds: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    for file in dict.fromkeys(item.nodeid.partition("::")[0] for item in items):
+        kinds[0 if file.startswith("tests/acceptance/") else 1 if file.startswith(WAITING) else 2].append(file)
+    place: dict[str, tuple[bool, float]] = {}
+    for kind, of_kind in kinds.items():
+        of_kind.sort(key=lambda file: file not in LONGEST)
+        place |= {file: (kind > 0, number / len(of_kind)) for number, file in enumerate(of_kind)}
+    items.sort(key=lambda item: place[item.nodeid.partition("::")[0]])
 
 
 def pytest_collection_finish() -> None:

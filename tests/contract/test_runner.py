@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,11 +117,14 @@ def in_own_process(handler: type[Handler]) -> Iterator[Running]:
     ):
         theirs.close()
         runner = Runner(process.pid, ours, lambda _, number: process.send_signal(number))
+        # As a zygote does for its runners: it says when one has ended.
+        end = threading.Thread(target=lambda: runner.gone(process.wait()))
+        end.start()
         try:
             yield ProcessRunner(runner, handler)
         finally:
             process.send_signal(signal.SIGKILL)
-            runner.gone(process.wait())
+            end.join()
 
 
 RUNNERS = pytest.mark.parametrize("running", [in_own_process, in_process])

@@ -107,7 +107,9 @@ def key(catalog: Catalog, store: Store) -> str:
 
 
 @pytest.fixture
-def http(config: Settings, worker: Worker, key: str) -> Iterator[httpx.Client]:
+def http(config: Settings, worker: Worker, key: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    # The worker looks when a test moves it, which mostly is after the answer.
+    monkeypatch.setattr("api.routes.attached.SEEN_S", 0.0)
     with (
         Served(create_app(config)) as served,
         httpx.Client(base_url=served.url, headers={"X-API-Key": key}, timeout=30) as client,
