@@ -8,7 +8,7 @@ pauses and pins. It offers a rule only GPU instances on which the batch may run.
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from traceback import extract_tb
 from typing import Final, NamedTuple, Protocol
 
@@ -89,7 +89,23 @@ class PlacementRule(Protocol):
         ...
 
 
-def lacking(rule: object) -> str:
+def made(make: Callable[[], PlacementRule]) -> PlacementRule:
+    """A rule with both methods. Raises BadRule where ``make`` is no class and no function, fails, or a method is missing."""
+    if not callable(make):
+        kind = type(make).__qualname__
+        raise BadRule(f"an instance of {kind} was given; its class is expected, or a function that makes a rule")
+    try:
+        rule = make()
+    # Code of somebody else may raise anything.
+    except Exception as error:
+        name = getattr(make, "__qualname__", repr(make))
+        raise BadRule(f"{name}() raised {failure(error)}; a rule is made without arguments") from error
+    if words := _lacking(rule):
+        raise BadRule(words)
+    return rule
+
+
+def _lacking(rule: object) -> str:
     """Which methods of :class:`PlacementRule` a rule lacks, with its class, file and methods; '' = none."""
     missing = [method for method in METHODS if not callable(getattr(rule, method, None))]
     if not missing:
