@@ -89,10 +89,11 @@ def heartbeat(
     jobs: Sequence[JobReport] = (),
     closed: bool = False,
     counter: str = "cpu-time",
+    boot: str = "b",
 ) -> None:
     report = Report(
         gpu=gpu,
-        boot="b",
+        boot=boot,
         at=time.time(),
         kind="cpu",
         device="d",
@@ -337,6 +338,18 @@ def test_lost_dispatch_comes_back_as_another_attempt(
     assert [[id_, 2]] == message(redis_client, queue)
     assert queue.start("default/echo", "cpu0", 2, [(id_, 1)]) == [None]
     finish(queue, id_, 2)
+
+
+def test_a_worker_that_began_anew_is_in_the_log(queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    def said() -> list[Any]:
+        heartbeat(queue, boot=new_id())
+        return [line for line in logged if line["event"].startswith("GPU worker began anew")]
+
+    with capture_logs() as logged:
+        lead()
+        first, *_ = eventually(said, what="the line")
+    assert (first["gpu"], first["log_level"]) == ("cpu0", "warning")
+    assert first["silent_s"] >= 0
 
 
 def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
