@@ -13,6 +13,7 @@ from starlette.responses import Response
 from api.dates import moment
 from api.deps import Gateway
 from api.invoke.response import JSON_TYPE, BytesResponse
+from api.server.invocation_description import header
 from api.server.sse import MEDIA_TYPE, Event, event_stream
 from smore.domain.errors import InvalidInput, LimitReached
 from smore.messages.logs import LogPiece
@@ -31,6 +32,11 @@ FOLLOWED: Final[dict[int | str, dict[str, Any]]] = {
     }
 }
 
+
+#: The header with which a follower goes on, for the same.
+CONTINUED: Final[dict[str, Any]] = {
+    "parameters": [header("Last-Event-ID", "With `follow=true`: go on behind this line, by the `id` of its event")]
+}
 
 #: Seconds between two looks whether what is followed is over.
 OVER_S: Final = 2.0

@@ -96,7 +96,8 @@ def admit(gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> Limits:
     """
     for target in gateway.catalog.paused:
         if target == "-*" or target == f"-f:{entry.key}":
-            raise Draining(retry_after_s=DRAINING_S)
+            what = "The platform" if target == "-*" else f"The function {entry.name}"
+            raise Draining(f"{what} is being drained: nothing new is taken.", retry_after_s=DRAINING_S)
     limits = gateway.catalog.limits.get(entry.project, NO_LIMITS)
     most = limits.warm_memory_mib
     if most is not None and spec.profile.memory_mib > most:
@@ -175,13 +176,15 @@ def _infeasible(admission: Admission, slo_us: int, named_ms: int | None) -> str:
     needed_us = admission.earliest_us - admission.now_us
     alone = f"a run takes {duration(admission.floor_us / 1e6)} at the least"
     if admission.cold_us and admission.cold_us >= needed_us:
-        cold = duration(admission.cold_us / 1e6)
-        why = f"No instance of the function stands ready: to load one and run takes {cold}, and {alone}."
+        why = f"no instance of the function stands ready, so one is loaded first; {alone}"
     elif needed_us > admission.floor_us:
-        why = f"{alone.capitalize()}; the rest is the wait for what comes before it, or for the budget of a training."
+        why = f"{alone}; the rest is its way through the platform, and the wait for what comes before it or for the budget of a training"
     else:
-        why = f"{alone.capitalize()}, on a GPU instance with nothing else to do."
-    return f"{asked}: the earliest that would be accepted is {named_ms} ms. {why}"
+        why = f"{alone}, on a GPU instance with nothing else to do"
+    return (
+        f"{asked}: as things are it would end after {duration(needed_us / 1e6)} ({why})."
+        f" The earliest deadline that would be accepted, with a margin, is {named_ms} ms."
+    )
 
 
 def request_parts(parts: Mapping[str, bytes]) -> str:

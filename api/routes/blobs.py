@@ -7,7 +7,7 @@ it asks for the state and goes on. Bytes go from the connection to the disk in p
 
 import re
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from api.deps import DeployKey, Gateway, TheGateway
 from api.schemas import blobs as schemas
 from api.server.bodies import BoundedRoute
+from api.server.invocation_description import header
 from smore.blobs.store import CHUNK, TICKET_HEADER, Upload, redeem
 from smore.domain.access import Scope
 from smore.domain.errors import BlobNotFound, Unauthorised
@@ -98,8 +99,27 @@ async def _receive(request: Request, part: Upload) -> None:
         await run_in_threadpool(part.write, waiting)
 
 
+_TEXT = {"type": "string"}
+_DOWNLOADED = {
+    "Accept-Ranges": {"schema": _TEXT, "description": "`bytes`"},
+    "ETag": {"schema": _TEXT, "description": "The digest, in quotes"},
+}
+_PART = {"Content-Range": {"schema": _TEXT, "description": "`bytes FIRST-LAST/SIZE`, or `bytes */SIZE` with 416"}}
+_DOWNLOAD: dict[str, Any] = {
+    "parameters": [header("Range", "`bytes=N-`: from byte N on")],
+    "security": [{"HTTPBearer": []}, {"APIKeyHeader": []}],
+}
+
+
 @router.get(
-    "/{digest}", response_class=StreamingResponse, responses={200: {"content": _BYTES}, 206: {"content": _BYTES}}
+    "/{digest}",
+    response_class=StreamingResponse,
+    responses={
+        200: {"description": "The whole blob", "content": _BYTES, "headers": _DOWNLOADED},
+        206: {"description": "The part that was asked for", "content": _BYTES, "headers": {**_DOWNLOADED, **_PART}},
+        416: {"description": "It has no such byte", "headers": {**_DOWNLOADED, **_PART}},
+    },
+    openapi_extra=_DOWNLOAD,
 )
 async def download(gateway: TheGateway, request: Request, digest: Digest) -> Response:
     """

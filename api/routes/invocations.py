@@ -39,11 +39,13 @@ from api.server.invocation_description import (
     ACCEPTED,
     ACCEPTED_HEADERS,
     DEADLINE,
+    ENDED_HEADERS,
     HEADERS,
     MAX_WAIT_S,
     PARAMETERS,
     RAW_HEADERS,
     RESULT,
+    header,
 )
 from smore.domain.errors import Conflict
 from smore.domain.invocation import TERMINAL, State
@@ -167,7 +169,13 @@ router.add_api_route(
 # ---- what became of one ----------------------------------------------------------------------------------------------
 
 
-@router.get("/invocations/{invocation}", response_model=schemas.Invocation, response_model_exclude_none=True)
+@router.get(
+    "/invocations/{invocation}",
+    response_model=schemas.Invocation,
+    response_model_exclude_none=True,
+    responses={200: {"headers": ENDED_HEADERS}},
+    openapi_extra={"parameters": [header("Prefer", "`wait=N`: as the parameter `wait`; the longer of both counts")]},
+)
 async def get_invocation(
     gateway: TheGateway,
     caller: ReadKey,
@@ -241,7 +249,7 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
     "/invocations/{invocation}/result",
     response_model=schemas.Invocation,
     responses={
-        200: {"headers": {**HEADERS, **RAW_HEADERS}},
+        200: {"headers": {**ENDED_HEADERS, **RAW_HEADERS}},
         202: {
             "description": "It has not ended",
             "headers": ACCEPTED_HEADERS,

@@ -21,7 +21,7 @@ from api.auth import is_operator, listed_projects, project_of
 from api.budgets import check_budget
 from api.deps import AdminKey, AllProjects, Gateway, JobsKey, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
 from api.job_names import Say, saying
-from api.logs import FOLLOWED, LogRequest
+from api.logs import CONTINUED, FOLLOWED, LogRequest
 from api.schemas import jobs as schemas
 from api.schemas.jobs import SecretOf
 from api.schemas.logs import LogLines
@@ -201,7 +201,7 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
         )
 
 
-@router.get("/jobs/{job}/logs", response_model=LogLines, responses=FOLLOWED)
+@router.get("/jobs/{job}/logs", response_model=LogLines, responses=FOLLOWED, openapi_extra=CONTINUED)
 async def get_logs(
     gateway: TheGateway,
     caller: ReadKey,

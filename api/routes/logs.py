@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from api.deps import ReadKey, TheGateway
-from api.logs import FOLLOWED, LogRequest
+from api.logs import CONTINUED, FOLLOWED, LogRequest
 from api.schemas import logs as schemas
 from api.server.bodies import BoundedRoute
 from smore.messages.logs import LogPiece
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1/functions", tags=["functions"], route_class=Bound
 MOST_LINES = 10_000
 
 
-@router.get("/{function}/logs", response_model=schemas.LogLines, responses=FOLLOWED)
+@router.get("/{function}/logs", response_model=schemas.LogLines, responses=FOLLOWED, openapi_extra=CONTINUED)
 async def get_logs(
     gateway: TheGateway,
     caller: ReadKey,

@@ -53,7 +53,8 @@ _REPLAYED: Final = {
         "description": "`true`: an earlier request with this Idempotency-Key made the invocation; absent otherwise",
     }
 }
-HEADERS: Final[Mapping[str, Any]] = {
+#: Of an answer about an invocation that has ended.
+ENDED_HEADERS: Final[Mapping[str, Any]] = {
     "Server-Timing": {
         "schema": _TEXT,
         "description": "Milliseconds of the phases, `queue;dur=1.2, schedule;dur=…, dispatch;dur=…, load;dur=…, run;dur=…`",
@@ -62,8 +63,9 @@ HEADERS: Final[Mapping[str, Any]] = {
         "schema": {"type": "number"},
         "description": "Milliseconds after its deadline at which it ended; absent where it was in time",
     },
-    **_REPLAYED,
 }
+#: Of the answer to a call that ran to its end.
+HEADERS: Final[Mapping[str, Any]] = {**ENDED_HEADERS, **_REPLAYED}
 #: Of a raw answer, which has no JSON to say it in.
 RAW_HEADERS: Final[Mapping[str, Any]] = {
     "Smore-Outputs": {"schema": _TEXT, "description": "Raw answers: `name:datatype:d0,d1;…`, the tensors in the body"},

@@ -18,7 +18,11 @@ _INVOKE: Final = "POST /v1/functions/{function}/invocations"
 _INFER: Final = ("POST /v2/models/{model}/infer", "POST /v2/models/{model}/versions/{version}/infer")
 _STILL: Final = "; `still_running`: the wait has ended, the invocation (`id`) goes on"
 #: Operations that read the key themselves → the scope that they ask for.
-_OWN: Final[Mapping[str, Scope]] = {_INVOKE: Scope.INVOKE, **dict.fromkeys(_INFER, Scope.INVOKE)}
+_OWN: Final[Mapping[str, Scope]] = {
+    _INVOKE: Scope.INVOKE,
+    **dict.fromkeys(_INFER, Scope.INVOKE),
+    "GET /v1/blobs/{digest}": Scope.DEPLOY,
+}
 #: Operations that make what their path names where there is none.
 _MAKES: Final = (
     "PUT /v1/functions/{function}",

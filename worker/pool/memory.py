@@ -134,13 +134,15 @@ class Memory:
     def measure(self, instance: Instance) -> None:
         """Measure one exactly and take it into account; takes milliseconds, and then the lock."""
         assert instance.runner is not None
+        # A run that ends from here on may have taken more than is seen: then it is measured once more.
+        began = self._residents.clock()
         held_mib = self.exact_mib(instance)
         quick_mib = self._device.quick_memory_mib(instance.runner.pid)
         with self._residents.lock:
             if held_mib and quick_mib is not None:
                 instance.shared_mib = max(0.0, quick_mib - held_mib)
             first = not instance.measured_at
-            instance.measured_at = self._residents.clock()
+            instance.measured_at = began
             if held_mib:
                 instance.memory_mib = self._measured_mib[instance.key] = held_mib
             if first:

@@ -44,6 +44,7 @@ from smore.process.settings import RedisSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.job_queue import JobQueue
 from smore.redis.queue import Queue, StartedInvocation
+from smore.redis.records import FIELDS
 from smore.redis.tables import Tables
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, Failure, FakePlatform, echo
@@ -338,12 +339,17 @@ def test_a_deadline_that_passes_is_504(
         lambda: http.post("/v1/functions/image/invocations?deadline_ms=20", json={"input": {"x": [[1, 2, 3]]}})
     )
     (waiting,) = eventually(lambda: queue.snapshot().waiting)
+    # An attempt of it was lost with its worker, say.
+    for field, value in (("lost_gpu", "gpu7"), ("lost_us", "1800000000000000")):
+        redis_client.hset(f"smore:i:default:{waiting.id}", FIELDS[field], value)
     eventually(lambda: time.time() > waiting.deadline_us / 1e6 + 0.05)
     finish.set()
 
     assert first().status_code == 200
     # What the gate would take now.
-    assert problem(second(), 504, "deadline_expired")["earliest_deadline_ms"] == 14
+    body = problem(second(), 504, "deadline_expired")
+    assert body["earliest_deadline_ms"] == 14
+    assert "with the worker of gpu7, which reported last at 2027-01-15 08:00:00 UTC" in body["detail"]
     assert (
         problem(http.get(f"/v1/invocations/{waiting.id}/result"), 504, "deadline_expired")["earliest_deadline_ms"] == 14
     )
@@ -602,7 +608,7 @@ def test_an_infeasible_deadline_is_429_and_names_one_that_would_do(
 
     body = problem(response, 429, "slo_infeasible")
     assert body["earliest_deadline_ms"] == 2760
-    assert "the earliest that would be accepted is 2760 ms. A run takes 2.5 s" in body["detail"]
+    assert "it would end after 2.5 s (a run takes 2.5 s at the least" in body["detail"]
     assert body["earliest_deadline_at"].endswith("+00:00")
     assert response.headers["retry-after"] == "3"
     redis_client.hset("smore:feasible", ECHO, "0:0:1000:0:0")

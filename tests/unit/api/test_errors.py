@@ -323,8 +323,9 @@ def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None
 
     assert error.details == {"earliest_deadline_ms": 2760, "earliest_deadline_at": moment(3.76), "retry_after_s": 3}
     assert str(error).startswith(
-        "The deadline, 400.0 ms after arrival, cannot be met: the earliest that would be accepted is 2760 ms."
+        "The deadline, 400.0 ms after arrival, cannot be met: as things are it would end after 2.5 s ("
     )
+    assert str(error).endswith("The earliest deadline that would be accepted, with a margin, is 2760 ms.")
     _, body, headers = document(error)
     assert (body["earliest_deadline_at"], headers["retry-after"]) == ("1970-01-01T00:00:03.760000+00:00", "3")
     assert "retry_after_s" not in body
@@ -333,9 +334,9 @@ def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None
 @pytest.mark.parametrize(
     ("floor_us", "cold_us", "why"),
     [
-        (12_000, 0, "A run takes 12.0 ms at the least; the rest is the wait for what comes before it"),
-        (12_000, 2_500_000, "No instance of the function stands ready: to load one and run takes 2.5 s"),
-        (2_500_000, 0, "A run takes 2.5 s at the least, on a GPU instance with nothing else to do."),
+        (12_000, 0, "a run takes 12.0 ms at the least; the rest is its way through the platform, and the wait"),
+        (12_000, 2_500_000, "no instance of the function stands ready, so one is loaded first; a run takes 12.0 ms"),
+        (2_500_000, 0, "a run takes 2.5 s at the least, on a GPU instance with nothing else to do)."),
     ],
 )
 def test_an_infeasible_deadline_says_what_takes_the_time(floor_us: int, cold_us: int, why: str) -> None:

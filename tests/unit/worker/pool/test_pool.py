@@ -52,6 +52,32 @@ def test_what_a_cold_start_needs_is_fetched_before_the_gate_is_asked() -> None:
     assert stage.supplied == ["+a", "-a", "+a"]
 
 
+def test_a_run_that_ends_while_its_memory_is_measured_is_measured_again() -> None:
+    device = CpuPartition(WorkerSettings(memory_mib=300))
+    held_mib = 10.0
+    device.runner_memory_mib = lambda pid: look()  # type: ignore[method-assign]
+    device.quick_memory_mib = lambda pid: held_mib  # type: ignore[method-assign]
+    stage = Stage(device=device)
+    seat = stage.acquire("a")
+    running = [seat]
+
+    def look() -> float:
+        """What the runner holds; the run takes more and ends before anybody writes it down."""
+        nonlocal held_mib
+        seen_mib = held_mib
+        if running:
+            held_mib = 50.0
+            stage.pool.release(running.pop())
+        stage.now += 1
+        return seen_mib
+
+    stage.now += 1
+    for _ in range(3):
+        stage.pool.upkeep.round()
+        stage.now += 60
+    assert [one.memory_mib for one in stage.pool.status.warm()] == [50.0]
+
+
 def test_a_function_with_requirements_is_loaded_in_its_environment() -> None:
     stage = Stage()
     assert stage.run("a", artifact=UPLOADED, requirements=("x",)).instance.runner.loaded.environment == "/environment"
