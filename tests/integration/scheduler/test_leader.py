@@ -370,7 +370,13 @@ def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Call
     assert [[id_, 1] for id_ in others] == message(redis_client, queue)
 
 
-def test_pause_and_resume(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+def test_pause_and_resume(
+    redis_client: "redis.Redis",
+    queue: Queue,
+    lead: Callable[[], threading.Event],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.leader.leader.WAITS_S", 0.0)
     lead()
     fleet = Fleet(redis_client, PREFIX)
     fleet.pause("f:default/echo")
@@ -379,6 +385,15 @@ def test_pause_and_resume(redis_client: "redis.Redis", queue: Queue, lead: Calla
         heartbeat(queue)
         eventually(lambda: redis_client.zcard(f"{PREFIX}q:default/echo") == 1)
         assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
+        fleet.pause("g:cpu0")
+
+        def refusals() -> list[tuple[str, str | None]]:
+            heartbeat(queue)
+            said = [one for one in lines if one["event"] == "waits"]
+            return [(one["gpu"], one["refusal"]) for one in said[-1]["candidates"]] if said else []
+
+        eventually(lambda: refusals() == [("cpu0", "paused")], what="the line of what waits")
+        fleet.resume("g:cpu0")
         fleet.resume("f:default/echo")
         assert [[id_, 1]] == message(redis_client, queue)
         line = eventually(lambda: next((one for one in lines if one["event"] == "dispatch"), None), what="its line")
