@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from traceback import extract_tb
 from typing import Final, NamedTuple, Protocol
 
+from smore.domain.quote import quoted
 from smore.domain.spelling import did_you_mean
 
 #: Methods of a rule.
@@ -114,7 +115,7 @@ def _lacking(rule: object) -> str:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     public = [name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name, None))]
     near = "".join(dict.fromkeys(did_you_mean(method, public) for method in missing))
-    where, without = f" of {file}" if file else "", " and ".join(f"no method {method!r}" for method in missing)
+    where, without = f" of {file}" if file else "", " and ".join(f"no method {quoted(method)}" for method in missing)
     return f"the class {kind.__qualname__}{where} has {without}" + (
         near or f"; its methods are {', '.join(public[:8]) or 'none'}"
     )
