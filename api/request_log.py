@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from api.errors import Ended, explain
-from smore.domain.errors import CallerError, PlatformError, Unavailable
+from smore.domain.errors import CallerError, PlatformError, SmoreError, Unavailable
 from smore.domain.invocation import State
 from smore.domain.quote import cut
 from smore.process.observability import logger
@@ -78,10 +78,10 @@ def answered(scope: Scope, error: Exception | CancelledError, budget: LineBudget
 
 def record(scope: Scope, error: Exception | CancelledError, answer: Response, budget: LineBudget = _budget) -> None:
     """Write the line of a request that ended with ``error`` and is answered with ``answer``."""
-    body: dict[str, Any] = orjson.loads(answer.body)
-    left_out = budget.take(body["code"])
+    left_out = budget.take(_kind(error))
     if left_out is None:
         return
+    body: dict[str, Any] = orjson.loads(answer.body)
     method, more = _severity(error, answer.status_code)
     failed = answer.status_code >= 500 and not isinstance(error, CallerError)
     event = "request failed" if failed or isinstance(error, Ended) else "request refused"
@@ -98,6 +98,13 @@ def record(scope: Scope, error: Exception | CancelledError, answer: Response, bu
     if left_out:
         facts["left_out"] = left_out
     getattr(log, method)(event, **facts)
+
+
+def _kind(error: Exception | CancelledError) -> str:
+    """What shares a number of lines: the code of an error of ours, else its class."""
+    if isinstance(error, Ended):
+        return str(error.details["code"])
+    return error.code if isinstance(error, SmoreError) else type(error).__name__
 
 
 def inputs_refused(

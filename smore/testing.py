@@ -28,7 +28,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, End, State
-from smore.domain.placement_rule import Offer, PlacementRule, WaitingBatch, failure, lacking
+from smore.domain.placement_rule import BadRule, Offer, PlacementRule, WaitingBatch, failure, made
 from smore.handler import Handler
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
@@ -614,61 +614,36 @@ def check_placement_rule(make: Callable[[], PlacementRule], *, rounds: int = 200
     names the call.
     """
     random, now = Random(seed), 1_700_000_000.0
-    first, second = _rule(make), _rule(make)
-    kind = type(first).__qualname__
+    try:
+        rules = made(make), made(make)
+    except BadRule as error:
+        raise AssertionError(str(error)) from error
     for _ in range(rounds):
         now += random.expovariate(10.0)
         for batch in [_made_up_batch(random, now) for _ in range(random.randint(1, 4))]:
-            orders = [_answer(rule.order, now, batch) for rule in (first, second)]
-            for order in orders:
-                finite = isinstance(order, int | float) and isfinite(order)
-                assert finite, (
-                    f"{kind}.order returned {order!r}, a finite number is expected; the call was order({now}, {batch})"
-                )
-            assert orders[0] == orders[1], (
-                f"{kind}.order returned {orders[0]} in one instance, {orders[1]} in another, the same is expected; the call"
-                f" was order({now}, {batch})"
-            )
-            offers = _made_up_offers(random, now, batch)
-            chosen = [_answer(rule.choose, now, batch, list(offers)) for rule in (first, second)]
-            for choice in chosen:
-                assert choice is None or choice in offers, (
-                    f"{kind}.choose returned {choice!r}, one of the offers or None is expected; the call was"
-                    f" choose({now}, {batch}, {offers})"
-                )
-            assert chosen[0] == chosen[1], (
-                f"{kind}.choose returned {chosen[0]} in one instance, {chosen[1]} in another, the same is expected; the call"
-                f" was choose({now}, {batch}, {offers})"
-            )
+            _ask(rules, "order", "a finite number", now, batch)
+            _ask(rules, "choose", "one of the offers or None", now, batch, _made_up_offers(random, now, batch))
 
 
-def _rule(make: Callable[[], PlacementRule]) -> PlacementRule:
-    """A rule with both methods. Raises AssertionError where none can be made, or it lacks one."""
-    assert callable(make), (
-        f"an instance of {type(make).__qualname__} was given; its class is expected, or a function that makes a rule"
-    )
-    try:
-        rule = make()
-    except Exception as error:
-        name = getattr(make, "__qualname__", repr(make))
-        raise AssertionError(f"{name}() raised {failure(error)}; a rule is made without arguments") from error
-    words = lacking(rule)
-    assert not words, words
-    return rule
-
-
-def _answer(method: Callable[..., Any], *arguments: Any) -> Any:
-    """Of a rule's method. Raises AssertionError with rule, error, file and line where it raises anything."""
-    try:
-        return method(*arguments)
-    except Exception as error:
-        name = getattr(method, "__qualname__", repr(method))
-        raise AssertionError(f"{name} raised {failure(error)}") from error
+def _ask(rules: tuple[PlacementRule, PlacementRule], method: str, expected: str, *given: Any) -> None:
+    """Both rules the same. Raises AssertionError where one raises or answers what it may not, or they disagree."""
+    name, offers = f"{type(rules[0]).__qualname__}.{method}", given[2:]
+    answers = []
+    for rule in rules:
+        try:
+            # Each gets a list of its own: it may change it.
+            answer = getattr(rule, method)(*given[:2], *map(list, offers))
+        except Exception as error:
+            raise AssertionError(f"{name} raised {failure(error)}") from error
+        allowed = answer in (None, *offers[0]) if offers else isinstance(answer, int | float) and isfinite(answer)
+        assert allowed, f"{name} returned {answer!r}, {expected} is expected; the call was {method}{given}"
+        answers.append(answer)
+    words = f"{name} returned {answers[0]} in one instance, {answers[1]} in another; the call was {method}{given}"
+    assert answers[0] == answers[1], words
 
 
 def _made_up_batch(random: Random, now: float) -> WaitingBatch:
-    run_s = random.lognormvariate(-3.0, 1.0)
-    arrival_at = now - random.expovariate(2.0)
+    run_s, arrival_at = random.lognormvariate(-3.0, 1.0), now - random.expovariate(2.0)
     return WaitingBatch(
         function=f"default/f{random.randrange(5)}",
         revision=random.randint(1, 2),

@@ -96,7 +96,8 @@ def admit(gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> Limits:
     """
     for target in gateway.catalog.paused:
         if target == "-*" or target == f"-f:{entry.key}":
-            raise Draining(retry_after_s=DRAINING_S)
+            what = "The platform" if target == "-*" else f"The function {entry.name}"
+            raise Draining(f"{what} is being drained: nothing new is taken.", retry_after_s=DRAINING_S)
     limits = gateway.catalog.limits.get(entry.project, NO_LIMITS)
     most = limits.warm_memory_mib
     if most is not None and spec.profile.memory_mib > most:

@@ -166,7 +166,10 @@ def _cell(value: Interval) -> str:
 
 
 def _between(value: Interval, factor: float = 1.0) -> str:
-    low, mean, high = (f"{factor * one:.{0 if factor > 1 else 2}f}" for one in (value.low, value.mean, value.high))
+    digits = 0 if factor > 1 else 2
+    # Rounded first: what is rounded to -0 reads 0.
+    rounded = (round(factor * one, digits) + 0.0 for one in (value.low, value.mean, value.high))
+    low, mean, high = (f"{one:.{digits}f}" for one in rounded)
     return mean + (f"<small>{low} to {high}</small>" if math.isfinite(value.low) else "<small>one seed</small>")
 
 

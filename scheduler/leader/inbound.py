@@ -90,6 +90,8 @@ class Inbound:
         self.active: dict[str, int] = {}
         #: When each GPU instance last reported, epoch seconds.
         self._reported_at: dict[str, float] = {}
+        #: GPU instance → which start of its worker reported last.
+        self._boots: dict[str, str] = {}
         #: Questions of gateways that are not answered yet.
         self._asked: list[stream.Asked] = []
         #: What the gauges of pauses and drains show (:func:`_show`).
@@ -102,6 +104,7 @@ class Inbound:
         self._shown = set()
         self._registered.clear()
         self._reported_at.clear()
+        self._boots.clear()
         self.active.clear()
         self._table_version = self.forecasts_version = self._lesson = 0
         events: list[Event] = [*self._overrides(), *self.new_table()]
@@ -314,7 +317,12 @@ class Inbound:
         except ValueError:
             log.warning("unreadable report passed over")
             return
-        self._reported_at[report.gpu] = self._now()
+        now = self._now()
+        if self._boots.get(report.gpu, report.boot) != report.boot:
+            silent_s = round(now - self._reported_at[report.gpu], 3) if report.gpu in self._reported_at else None
+            log.warning("GPU worker began anew: the one before it ended or died", gpu=report.gpu, silent_s=silent_s)
+        self._boots[report.gpu] = report.boot
+        self._reported_at[report.gpu] = now
         counts: Counter[tuple[str, int]] = Counter()
         loading: Counter[tuple[str, int]] = Counter()
         sizes: dict[tuple[str, int], float] = {}

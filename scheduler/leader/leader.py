@@ -6,6 +6,7 @@ claim carries the fencing token, so what a former leader still sends is refused.
 rebuilds the policy from one snapshot and follows the stream from there.
 """
 
+import logging
 import os
 import socket
 import threading
@@ -18,8 +19,9 @@ import redis
 
 from scheduler.leader.admission_board import AdmissionBoard
 from scheduler.leader.inbound import Inbound
-from scheduler.leader.outbound import Fenced, Outbound
-from scheduler.policy.events import AdmissionDue, Event, PrewarmStatusDue, StatusDue
+from scheduler.leader.outbound import Fenced, Outbound, weighed
+from scheduler.policy.decisions import QuestionAnswered
+from scheduler.policy.events import AdmissionDue, Event, PrewarmStatusDue, QuestionAsked, StatusDue
 from scheduler.policy.knobs import Knobs, SmRule
 from scheduler.policy.policy import Policy
 from smore.domain.placement_rule import BadRule
@@ -28,11 +30,15 @@ from smore.process.device_name import NVML_COUNTER
 from smore.process.settings import Settings
 from smore.redis import fleet as wire
 from smore.redis.queue import Queue
+from smore.redis.submission import NEVER_S
 
 log = metrics.logger(__name__)
 
 #: How often it is published how functions are kept ready, seconds.
 STATE_S: Final = 2.0
+#: How often debug lines say why functions wait, seconds, and for how many of them.
+WAITS_S: Final = 1.0
+MOST_WAITS: Final = 20
 #: A round that only the time brings on waits at least so long, seconds.
 _LEAST_S: Final = 0.002
 #: Publishing bounds between ticks takes at most this part of the leader's time.
@@ -83,8 +89,8 @@ class Leader:
         self._skew = 0.0
         #: When the policy has something to decide even if nothing happens, epoch seconds.
         self._wake_at = inf
-        #: When the prewarm status is due, seconds of the monotonic clock.
-        self._status_at = 0.0
+        #: When the prewarm status is due, and debug lines of what waits, seconds of the monotonic clock.
+        self._status_at = self._waits_at = 0.0
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
@@ -221,6 +227,23 @@ class Leader:
         if questions:
             self._decide(questions, time.perf_counter())
 
+    def _log_waiting(self) -> None:
+        """Why functions wait: what becomes of another invocation without a deadline, asked as a dry run asks it."""
+        revisions = self._inbound.active
+        waiting = [function for function in self._outbound.waiting if function in revisions]
+        now = self._now()
+        questions: list[Event] = [
+            QuestionAsked(
+                id=function, function=function, revision=revisions[function], rows=1, deadline_at=now + NEVER_S
+            )
+            for function in waiting[:MOST_WAITS]
+        ]
+        answers = self._policy.decide(now, questions)[0] if questions else []
+        for answered in answers:
+            if isinstance(answered, QuestionAnswered) and answered.answer is not None:
+                reasons = weighed(answered.answer.reasons)
+                log.debug("waits", function=answered.id, waiting=self._outbound.waiting[answered.id], **reasons)
+
     def _rebuild(self) -> list[Event]:
         """A new policy; returns all that it must be given first."""
         self._policy = self._make_policy()
@@ -242,6 +265,9 @@ class Leader:
             self._outbound.forecasts_version = self._inbound.forecasts_version
             due.append(PrewarmStatusDue())
         self._ask(due)
+        if log.is_enabled_for(logging.DEBUG) and time.monotonic() >= self._waits_at:
+            self._waits_at = time.monotonic() + WAITS_S
+            self._log_waiting()
         reaped, clock = self._queue.tick(self._token, self._outbound.cursor, self._board.bounds, self._board.priorities)
         self._board.ticked()
         if reaped < 0:

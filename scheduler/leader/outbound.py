@@ -7,7 +7,7 @@ Every claim and every end carries the fencing token; what a former leader still 
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, assert_never
 
 import redis
@@ -62,6 +62,8 @@ class Outbound:
         self._clock_steps = 0
         #: The entry of the stream up to which events were read: a claim reads on from there.
         self.cursor = "0-0"
+        #: How many invocations wait, by function that has any, as of the last status.
+        self.waiting: Mapping[str, int] = {}
         #: Of the forecasts that the policy has, published beside the status.
         self.forecasts_version = 0
 
@@ -144,6 +146,7 @@ class Outbound:
 
     def _status(self, status: PublishStatus) -> None:
         """Gauges; and a difference of the arrays from a fresh count, which is a defect."""
+        self.waiting = status.waiting
         for function in self._board.functions:
             metrics.QUEUE_DEPTH.labels(function).set(status.waiting.get(function, 0))
         for bucket in status.buckets:
@@ -227,7 +230,6 @@ class Outbound:
 
 def _log(dispatch: Dispatch, claimed: Collection[str]) -> None:
     """A placed batch: the GPU instances that were weighed, the chosen one first, and why others were refused."""
-    reasons = dispatch.reasons
     log.debug(
         "dispatch",
         function=dispatch.function,
@@ -235,7 +237,14 @@ def _log(dispatch: Dispatch, claimed: Collection[str]) -> None:
         gpu=dispatch.gpu,
         ids=sorted(claimed),
         cold=dispatch.cold,
-        candidates=[
+        **weighed(dispatch.reasons),
+    )
+
+
+def weighed(reasons: Reasons) -> dict[str, object]:
+    """The GPU instances that were weighed, the best one first, and how many were refused for what: for a line of a log."""
+    return {
+        "candidates": [
             {
                 "gpu": candidate.gpu,
                 "warm": candidate.warm,
@@ -246,8 +255,8 @@ def _log(dispatch: Dispatch, claimed: Collection[str]) -> None:
             }
             for candidate in reasons.candidates
         ],
-        refused={code.value: count for code, count in reasons.refused.items()},
-    )
+        "refused": {code.value: count for code, count in reasons.refused.items()},
+    }
 
 
 def _answer_json(now: float, found: Answer | None, bounds: FinishBounds | None) -> bytes:

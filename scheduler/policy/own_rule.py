@@ -2,12 +2,12 @@
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
 
-from smore.domain.placement_rule import BadRule, Offer, PlacementRule, WaitingBatch, failure, lacking
+from smore.domain.placement_rule import BadRule, Offer, PlacementRule, WaitingBatch, failure, made
 from smore.domain.spelling import did_you_mean
 
 
@@ -48,20 +48,9 @@ def load_rule(name: str) -> PlacementRule:
         make = getattr(module, kind) if kind and hasattr(module, kind) else None
         if make is None:
             raise BadRule(_no_class(module, where, kind))
-        rule = _made(make, kind)
+        rule = made(make)
     except BadRule as error:
         raise BadRule(f"{name}: {error}") from error
-    return rule
-
-
-def _made(make: Callable[[], PlacementRule], kind: str) -> PlacementRule:
-    try:
-        rule = make()
-    # Code of somebody else may raise anything, here and below.
-    except Exception as error:
-        raise BadRule(f"{kind}() raised {failure(error)}; a rule is made without arguments") from error
-    if words := lacking(rule):
-        raise BadRule(words)
     return rule
 
 

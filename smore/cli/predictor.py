@@ -28,7 +28,7 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from smore_client.types import PairPrediction
+    from smore_client.types import PairPrediction, PlacePrediction, PredictorPlace
 
 #: Minutes below which `smore profile` measures a few models only.
 SHORT_MIN: Final = 15
@@ -173,10 +173,40 @@ def ask(
 ) -> None:
     """What a function and a training, or two trainings on one GPU instance, would cost each other."""
     with connected() as client:
-        if _TRAINING.fullmatch(function):
-            _show_pair(client.pair_predictions(job, function), output)
-            return
-        predictions = client.predictions(job, function, k)
+        pairs = client.pair_predictions(job, function) if _TRAINING.fullmatch(function) else None
+        predictions = client.predictions(job, function, k) if pairs is None else []
+        answers: Sequence[Any] = pairs if pairs is not None else predictions
+        known = answers and all(answer.known for answer in answers)
+        why = "" if known or output is not Output.TABLE else _why_unknown(client.predictor().places, (job, function))
+    if pairs is not None:
+        _show_pair(pairs, output)
+    else:
+        _show_predictions(predictions, output)
+    if why:
+        say(why)
+
+
+def _why_unknown(places: "Sequence[PredictorPlace]", asked: Sequence[str]) -> str:
+    """What is missing for a prediction; "" where all that was asked is in a table, or is a job's or a function's name."""
+    from smore.domain.spelling import did_you_mean
+
+    if not places:
+        return (
+            "No predictor is in force: no device has rows. `smore profile --minutes 20` measures this machine; `smore"
+            " profiles import FILE` and `smore predictor retrain` fit one on rows that there are."
+        )
+    trainings = sorted({training for place in places for training in place.trainings})
+    models = sorted({row.rpartition("/function/")[0] for place in places for row in place.functions})
+    missing = [
+        f"No device has a row of the {kind} {name}{did_you_mean(name, names) or '.'}"
+        for name in asked
+        for kind, names in (("training", trainings) if "/training/" in name else ("model", models),)
+        if "/" in name and name not in names
+    ]
+    return " ".join(missing)
+
+
+def _show_predictions(predictions: "Sequence[PlacePrediction]", output: Output) -> None:
     columns: list[Column[Any]] = [
         ("device", lambda p: p.device),
         ("sharing", lambda p: p.sharing_mode),

@@ -8,10 +8,11 @@ pauses and pins. It offers a rule only GPU instances on which the batch may run.
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from traceback import extract_tb
 from typing import Final, NamedTuple, Protocol
 
+from smore.domain.quote import quoted
 from smore.domain.spelling import did_you_mean
 
 #: Methods of a rule.
@@ -89,7 +90,23 @@ class PlacementRule(Protocol):
         ...
 
 
-def lacking(rule: object) -> str:
+def made(make: Callable[[], PlacementRule]) -> PlacementRule:
+    """A rule with both methods. Raises BadRule where ``make`` is no class and no function, fails, or a method is missing."""
+    if not callable(make):
+        kind = type(make).__qualname__
+        raise BadRule(f"an instance of {kind} was given; its class is expected, or a function that makes a rule")
+    try:
+        rule = make()
+    # Code of somebody else may raise anything.
+    except Exception as error:
+        name = getattr(make, "__qualname__", repr(make))
+        raise BadRule(f"{name}() raised {failure(error)}; a rule is made without arguments") from error
+    if words := _lacking(rule):
+        raise BadRule(words)
+    return rule
+
+
+def _lacking(rule: object) -> str:
     """Which methods of :class:`PlacementRule` a rule lacks, with its class, file and methods; '' = none."""
     missing = [method for method in METHODS if not callable(getattr(rule, method, None))]
     if not missing:
@@ -98,7 +115,7 @@ def lacking(rule: object) -> str:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     public = [name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name, None))]
     near = "".join(dict.fromkeys(did_you_mean(method, public) for method in missing))
-    where, without = f" of {file}" if file else "", " and ".join(f"no method {method!r}" for method in missing)
+    where, without = f" of {file}" if file else "", " and ".join(f"no method {quoted(method)}" for method in missing)
     return f"the class {kind.__qualname__}{where} has {without}" + (
         near or f"; its methods are {', '.join(public[:8]) or 'none'}"
     )

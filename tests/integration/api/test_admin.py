@@ -176,7 +176,8 @@ def test_a_drain_closes_the_gate_and_serves_what_waits(http: httpx.Client, platf
     ok(http.post(f"{path}/drain"))
     refused = eventually(lambda: (answer := submit(http)).status_code == 503 and answer, what="the closed gate")
     assert refused.headers["retry-after"] == "5"
-    problem(refused, 503, "draining")
+    drained = "The platform" if path == "/v1/queues" else "The function echo"
+    assert problem(refused, 503, "draining")["detail"] == f"{drained} is being drained: nothing new is taken."
     told = asked(http)
     assert (told["outcome"], told["reason"], told["feasible"]) == ("refused", "draining", False)
     assert ok(http.get("/v1/queues"))["queues"][0]["draining"]

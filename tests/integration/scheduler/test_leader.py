@@ -89,10 +89,11 @@ def heartbeat(
     jobs: Sequence[JobReport] = (),
     closed: bool = False,
     counter: str = "cpu-time",
+    boot: str = "b",
 ) -> None:
     report = Report(
         gpu=gpu,
-        boot="b",
+        boot=boot,
         at=time.time(),
         kind="cpu",
         device="d",
@@ -339,6 +340,18 @@ def test_lost_dispatch_comes_back_as_another_attempt(
     finish(queue, id_, 2)
 
 
+def test_a_worker_that_began_anew_is_in_the_log(queue: Queue, lead: Callable[[], threading.Event]) -> None:
+    def said() -> list[Any]:
+        heartbeat(queue, boot=new_id())
+        return [line for line in logged if line["event"].startswith("GPU worker began anew")]
+
+    with capture_logs() as logged:
+        lead()
+        first, *_ = eventually(said, what="the line")
+    assert (first["gpu"], first["log_level"]) == ("cpu0", "warning")
+    assert first["silent_s"] >= 0
+
+
 def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
     """One resident instance takes one batch at a time: the rest waits where it can still be reordered."""
     lead()
@@ -357,7 +370,13 @@ def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Call
     assert [[id_, 1] for id_ in others] == message(redis_client, queue)
 
 
-def test_pause_and_resume(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:
+def test_pause_and_resume(
+    redis_client: "redis.Redis",
+    queue: Queue,
+    lead: Callable[[], threading.Event],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.leader.leader.WAITS_S", 0.0)
     lead()
     fleet = Fleet(redis_client, PREFIX)
     fleet.pause("f:default/echo")
@@ -366,6 +385,15 @@ def test_pause_and_resume(redis_client: "redis.Redis", queue: Queue, lead: Calla
         heartbeat(queue)
         eventually(lambda: redis_client.zcard(f"{PREFIX}q:default/echo") == 1)
         assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0
+        fleet.pause("g:cpu0")
+
+        def refusals() -> list[tuple[str, str | None]]:
+            heartbeat(queue)
+            said = [one for one in lines if one["event"] == "waits"]
+            return [(one["gpu"], one["refusal"]) for one in said[-1]["candidates"]] if said else []
+
+        eventually(lambda: refusals() == [("cpu0", "paused")], what="the line of what waits")
+        fleet.resume("g:cpu0")
         fleet.resume("f:default/echo")
         assert [[id_, 1]] == message(redis_client, queue)
         line = eventually(lambda: next((one for one in lines if one["event"] == "dispatch"), None), what="its line")

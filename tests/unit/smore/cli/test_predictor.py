@@ -44,6 +44,26 @@ def test_the_version_in_force_names_devices_without_rows(serve: Serve, capsys: p
         assert "No measured rows: gpu1. " in capsys.readouterr().out
 
 
+def test_a_question_without_an_answer_says_what_is_missing(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers["GET /v1/predictions"] = (200, {"version": 0, "predictions": [], "pairs": []})
+    platform.answers["GET /v1/predictor"] = (200, {"version": 0, "places": []})
+    for other in ("bert/cpu", "bert/cpu/training/1"):
+        assert smore("predictor", "ask", "resnet50/cpu/training/8", other) == 0
+        assert "No predictor is in force" in capsys.readouterr().out
+    known = {"device": "d", "trainings": ["resnet50/cpu/training/8"], "functions": ["bert/cpu/function/1"]}
+    platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": [known]})
+    unknown = {"device": "d", "known": False, "training_degradation": 1.0, "function_degradation": 1.0}
+    platform.answers["GET /v1/predictions"] = (200, {"version": 1, "predictions": [unknown]})
+    assert smore("predictor", "ask", "resnet5/cpu/training/8", "brt/cpu") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "the conservative rule" in shown
+    assert "row of the training resnet5/cpu/training/8; did you mean resnet50/cpu/training/8?" in shown
+    assert "row of the model brt/cpu; did you mean bert/cpu?" in shown
+    assert smore("predictor", "ask", "resnet50/cpu/training/8", "bert/cpu", "-o", "json") == 0
+    assert "row of" not in capsys.readouterr().out
+
+
 def test_a_partition_is_measured_under_the_name_that_its_worker_reports(
     serve: Serve, started: Started, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
