@@ -70,6 +70,8 @@ PROJECT = "fuzzed"
 SEED: Final = 20251121
 #: No operation takes longer, but for a load.
 PATIENCE_S: Final = 30.0
+#: For so long a log is followed, which ends only when its reader leaves.
+FOLLOWED_S: Final = 5.0
 #: While Redis or Postgres is away the gateway says so within this (docs/architecture.md, "What happens when a
 #: part fails").
 AWAY_S: Final = 20.0
@@ -270,9 +272,7 @@ class Fuzzer:
         request = case.as_curl_command()
         began = time.monotonic()
         try:
-            response = case.call(
-                session=self._session, timeout=within_s or (PATIENCE_S if not label.endswith("/load") else 90.0)
-            )
+            response = case.call(session=self._session, timeout=within_s or _patience_s(label, case))
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
             # The client library will not send it; tests/acceptance/test_fuzz.py does.
             return
@@ -333,6 +333,12 @@ class Fuzzer:
             if answer.status_code != 200 or answer.json().get("output") != given:
                 lost.append(f"{id_}: {answer.status_code} {answer.text[:200]}")
         return lost
+
+
+def _patience_s(label: str, case: Any) -> float:
+    if label.endswith("/load"):
+        return 90.0
+    return FOLLOWED_S if (case.query or {}).get("follow") in (True, "true") else PATIENCE_S
 
 
 def _leaves_something(label: str) -> bool:

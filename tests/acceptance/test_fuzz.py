@@ -26,7 +26,7 @@ from tests.support.whole_platform import BOUNDED, Platform
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 #: Of every operation, of either kind; bench/fuzz.py tries many more.
-EXAMPLES = 3
+EXAMPLES = 2
 ENVIRONMENT = BOUNDED
 LEARNS = False
 #: What the gateway may grow by under an attack, MiB: several times less than one of the large bodies, or all small ones

@@ -227,7 +227,8 @@ def test_what_eats_all_memory_is_ended_and_then_shut_out_everywhere(stage: Platf
         assert failed.value.code == "out_of_memory", (do, failed.value)
         trains_on(stage)
     (after,) = [job for report in stage.reports() for job in report.jobs]
-    assert after.pid == before.pid and after.reserve_mib >= 1.049 * after.memory_mib > 0
+    # A twentieth more than it takes; both are rounded to a tenth.
+    assert after.pid == before.pid and after.reserve_mib + 0.1 >= 1.05 * after.memory_mib > 0
 
     eventually(
         lambda: all("default/eater@1" in report.quarantined for report in stage.reports()),

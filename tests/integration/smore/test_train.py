@@ -16,7 +16,7 @@ import smore
 from smore.tracking.ring import TrackReader
 from tests.support.eventually import PATIENCE
 from zoo.model import card
-from zoo.train import Options, Training, parse
+from zoo.train import Options, Stop, Training, main, parse
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,11 +71,16 @@ def test_a_job_reports_its_iterations_and_stops_on_sigterm(tmp_path: Path) -> No
     assert summary["p99_s"] >= summary["p50_s"] >= summary["wait_s"]
 
 
-def test_a_job_ends_by_its_count_of_iterations(tmp_path: Path) -> None:
-    job = start(tmp_path / "job.track", "--model", "mobilenet", "--batch", "2", "--iterations", "4")
-    output, _ = job.communicate(timeout=300)
-    summary = json.loads(output)
-    assert (job.returncode, summary["iterations"], summary["stopped"]) == (0, 4, False)
+@pytest.mark.usefixtures("one_thread")
+def test_a_job_ends_by_its_count_of_iterations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SMORE_TRACK", str(tmp_path / "job.track"))
+    # The process of the tests keeps its signals.
+    monkeypatch.setattr(Stop, "install", lambda _: None)
+    main(["--json", "--model", "mobilenet", "--batch", "2", "--iterations", "4"])
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["iterations"], summary["stopped"]) == (4, False)
 
 
 @pytest.mark.parametrize("wrong", [["--input-wait", "1"], ["--batch", "0"], ["--model", "gpt"]])
