@@ -72,11 +72,14 @@ async def invoke(request: Request, function: str) -> Response:
     Run a function. It waits for the result and answers 200. It answers 202 with `Location` where `Prefer:
     respond-async` asks for that, or where the wait ends before the invocation does.
 
-    The input is checked before anything is queued; an error names the place in it. `inputs` in place of `input` makes
-    an invocation of each of its values, and each is admitted or refused by itself: the answer is a list in their order.
-    One that was refused has no id there, the `state` `rejected`, its `cause`, and `earliest_deadline_ms` where its deadline
-    was too early. Where all were refused the answer is the first one's refusal. With `respond-async` the request's size
-    is the only bound of their number.
+    Tensors and sizes are checked before anything is queued. The records that a handler of JSON values declares are
+    checked where it runs, after the invocation has waited, and before the handler gets it. Either way the error is
+    `invalid_input`, and `field` names the place.
+
+    `inputs` in place of `input` makes an invocation of each of its values, and each is admitted or refused by itself:
+    the answer is a list in their order. One that was refused has no id there, the `state` `rejected`, its `cause`, and
+    `earliest_deadline_ms` where its deadline was too early. Where all were refused the answer is the first one's
+    refusal. With `respond-async` the request's size is the only bound of their number.
     """
     began = time.perf_counter()
     gateway: Gateway = request.scope["app"].state.gateway
@@ -242,6 +245,8 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
             document["detail"] = result.message
             if result.traceback:
                 document["traceback"] = result.traceback
+            if result.field:
+                document["field"] = result.field
     return orjson.dumps(document)
 
 
