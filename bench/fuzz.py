@@ -71,7 +71,7 @@ SEED: Final = 20251121
 #: No operation takes longer, but for a load.
 PATIENCE_S: Final = 30.0
 #: For so long a log is followed, which ends only when its reader leaves.
-FOLLOWED_S: Final = 5.0
+FOLLOWED_S: Final = 8.0
 #: While Redis or Postgres is away the gateway says so within this (docs/architecture.md, "What happens when a
 #: part fails").
 AWAY_S: Final = 20.0
@@ -272,7 +272,7 @@ class Fuzzer:
         request = case.as_curl_command()
         began = time.monotonic()
         try:
-            response = case.call(session=self._session, timeout=within_s or _patience_s(label, case))
+            response = case.call(session=self._session, timeout=_patience_s(label, case, within_s))
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
             # The client library will not send it; tests/acceptance/test_fuzz.py does.
             return
@@ -335,10 +335,10 @@ class Fuzzer:
         return lost
 
 
-def _patience_s(label: str, case: Any) -> float:
-    if label.endswith("/load"):
-        return 90.0
-    return FOLLOWED_S if (case.query or {}).get("follow") in (True, "true") else PATIENCE_S
+def _patience_s(label: str, case: Any, within_s: float | None) -> float:
+    if (case.query or {}).get("follow") in (True, "true"):
+        return FOLLOWED_S
+    return within_s or (90.0 if label.endswith("/load") else PATIENCE_S)
 
 
 def _leaves_something(label: str) -> bool:

@@ -195,7 +195,8 @@ class Demand:
     def observe_run(self, now: float, rows: int, seconds: float, slowdown: float = 0.0) -> None:
         """
         Blend one measured warm batch, which ended at ``now`` (epoch seconds), into the size it belongs to: a declared
-        one, else the next power of two, made when it is met.
+        one, else the next power of two, made when it is met. There it counts as much longer as that size is expected to
+        take: a batch of nine says little of one of sixteen by its own time.
 
         A size of which no run has told lately takes its declared time, times the mean of what the others take over
         theirs: where a declaration or a canary was wrong for one row it was for eight, and batches that are wrongly
@@ -207,7 +208,10 @@ class Demand:
         if self._forgotten:
             self._decide_forgotten(rows, seconds / (1.0 + slowdown))
         self._ran_at = now
-        size = self._size(rows if rows in self._sizes else 1 << max(0, rows - 1).bit_length())
+        rows = max(1, rows)
+        of_size = rows if rows in self._sizes else 1 << (rows - 1).bit_length()
+        seconds *= self.learned_s(of_size) / max(self.learned_s(rows), LEAST_S)
+        size = self._size(of_size)
         size.own_run_s = size.run_s + RUN_WEIGHT * (seconds / (1.0 + slowdown) - size.run_s)
         size.own_best_s = seconds if seconds < size.best_s else size.best_s + BEST_WEIGHT * (seconds - size.best_s)
         size.run_s, size.best_s = size.own_run_s, size.own_best_s

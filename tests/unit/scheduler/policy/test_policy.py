@@ -156,6 +156,17 @@ def test_what_is_wrong_of_one_size_is_wrong_of_those_that_never_ran() -> None:
     assert 0 < demand.best_s(8) < 0.030
 
 
+def test_a_batch_between_two_sizes_does_not_make_the_larger_one_look_faster() -> None:
+    """15 ms a row, as declared: none of the batches says anything new."""
+    demand = declared({1: 0.015, 16: 0.240})
+    for number in range(200):
+        rows = (9, 11, 13, 3, 16)[number % 5]
+        demand.observe_run(NOW, rows, 0.015 * rows)
+    for rows in (1, 4, 9, 16, 64):
+        assert demand.run_s(rows) == pytest.approx(0.015 * rows)
+        assert demand.best_s(rows) == pytest.approx(0.015 * rows)
+
+
 @pytest.mark.parametrize("truth", [0.2, 0.5, 2.0, 3.0])
 def test_sizes_that_run_by_turns_say_once_what_is_wrong(truth: float) -> None:
     times = {1: 0.05, 2: 0.09, 4: 0.17, 8: 0.32}
