@@ -122,6 +122,7 @@ METRIC_FROM: Final[Mapping[str, str]] = {
     "smore_paused": "lead (platform)",
     "smore_drained": "lead (platform)",
     "smore_queue_depth": "function",
+    "smore_invocations_ended_total": "function",
     "smore_deadline_missed_total": "function",
     "smore_gpu_healthy": "start",
     "smore_job_restarts_total": "lead",
@@ -382,7 +383,7 @@ def metrics() -> str:
         "[administration](../guides/administration.md#metrics) says who may. Every process also serves `python_*` and "
         "`process_*` of the Prometheus client. A histogram has the series `_bucket`, `_sum` and `_count`. `function` is "
         "`project/name`. *From*: `start` = the series is there from the start of its process; `lead` = from when its process leads; "
-        "`function` = for each function that the leader knows; `use` = once something was counted or measured, so an alert "
+        "`function` = for each deployed function; `use` = once something was counted or measured, so an alert "
         "treats its absence as 0 (`or vector(0)`).",
         table(("metric", "type", "labels", "served by", "from", "meaning"), rows),
     )

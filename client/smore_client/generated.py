@@ -282,6 +282,8 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(OpenEnum):
+    """Where an invocation stands. ``succeeded``, ``failed``, ``rejected``, ``expired`` and ``cancelled`` are final."""
+
     QUEUED = "queued"
     DISPATCHED = "dispatched"
     RUNNING = "running"

@@ -153,6 +153,10 @@ def test_a_functions_document_has_the_schemas_without_dangling_references(handle
     assert {"Location", "Idempotency-Replayed"} <= set(call["responses"]["202"]["headers"])
     assert "Server-Timing" in call["responses"]["200"]["headers"]
     assert "Retry-After" in call["responses"]["429"]["headers"]
+    body = call["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["inputs"]["items"] == body["properties"]["input"]
+    assert schemas["InputOutcome"]["properties"]["output"]["$ref"].endswith("/output")
+    assert schemas["problem"]["properties"]["earliest_deadline_ms"]["description"]
 
 
 def test_a_functions_document_has_its_tensors() -> None:
