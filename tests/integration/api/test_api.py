@@ -981,7 +981,7 @@ def test_not_ready_without_a_leader_or_gpu_instances(
 
 
 def test_queues_and_pauses(
-    http: httpx.Client, platform: FakePlatform, redis_client: "redis.Redis", gateway: Served
+    http: httpx.Client, platform: FakePlatform, redis_client: "redis.Redis", gateway: Served, engine: Any
 ) -> None:
     platform.held.add(ECHO)
     submit(http)
@@ -997,6 +997,8 @@ def test_queues_and_pauses(
         public = " ".join(anyone.get("/readyz").json()["warnings"])
     assert f"GPU instances paused: {GPU} since" in public and "Functions paused: 1." in public
     assert "echo" not in public and " key " not in public, "whoever has no key learns no names"
+    ready = http.get("/readyz").json()
+    assert (ready["gpus"], ready["checks"]["gpus"]["detail"]) == ([GPU], f"{GPU} (paused)")
     known = " ".join(http.get("/readyz").json()["warnings"])
     key = http.headers["Authorization"].split("_")[1]
     assert re.search(rf"Functions paused: default/echo since \S+ \S+ UTC by key {key}\.", known)
@@ -1580,6 +1582,10 @@ def test_explain_what_ran(
     )
     assert attempt["measured"]["finish_at"] == found["finished_at"]
     assert attempt["measured"]["slack_s"] == pytest.approx(found["slack_s"])
+    assert found["gate"]["now_ms"] is not None
+    assert http.post("/v1/queues/echo/pause").status_code == 204
+    assert http.get(f"/v1/invocations/{id_}/explain").json()["gate"].get("now_ms") is None
+    assert http.post("/v1/queues/echo/resume").status_code == 204
     decision = attempt["decision"]
     assert (decision["policy"], decision["seed"], decision["table"], decision["refused"]) == (
         "smore-product",
