@@ -28,6 +28,8 @@ class Beside(BaseModel):
     #: The process that leads the queue of trainings, "" = none.
     job_leader: str = ""
     warnings: list[str] = []
+    #: GPU instance → ``paused`` or ``drained``.
+    held: dict[str, str] = {}
 
 
 async def beside(gateway: Gateway, *, named: bool) -> Beside:
@@ -44,9 +46,13 @@ async def beside(gateway: Gateway, *, named: bool) -> Beside:
     except (redis.RedisError, OSError):
         return Beside()
     unled = [no_leader(refused.decode() if refused is not None else "")] if leader is None else []
+    by_people = pauses(members, by)
+    # Paused and drained is drained.
+    held = sorted((pause.drains, pause.name) for pause in by_people if pause.scope == "gpu")
     return Beside(
         job_leader=leader.decode() if leader is not None else "",
-        warnings=[*unled, *paused(pauses(members, by), named=named)],
+        warnings=[*unled, *paused(by_people, named=named)],
+        held={name: "drained" if drains else "paused" for drains, name in held},
     )
 
 

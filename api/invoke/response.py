@@ -222,7 +222,7 @@ def _ended(reply: Reply, result: Result, after: Afterwards | None) -> Ended:
         details["field"] = result.field
     if status == 503:
         details["retry_after_s"] = 1
-    if after is not None and after.check is not None and reply.state == State.EXPIRED:
+    if after is not None and after.check is not None and after.check.promises and reply.state == State.EXPIRED:
         details |= earliest(after.check.now_us, after.check.promised_us)
     return Ended(_in_words(reply, result, after, details.get("earliest_deadline_ms")) or None, **details)
 

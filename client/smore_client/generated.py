@@ -323,7 +323,8 @@ class Executions(msgspec.Struct, frozen=True, kw_only=True):
 class GateKnew(msgspec.Struct, frozen=True, kw_only=True):
     """
     Admission compared ``needed_ms`` (the earliest feasible finish) with ``allowed_ms`` (the deadline), both from
-    arrival; ``now_ms``: what an invocation would need that arrives now. None = unknown.
+    arrival; ``now_ms``: what an invocation would need that arrives now, None also while nothing could be placed (all is
+    paused, say). None = unknown.
     """
 
     allowed_ms: float = 0.0

@@ -392,6 +392,10 @@ def test_an_expired_call_says_how_long_it_had_and_which_worker_was_lost() -> Non
         " worker of gpu3, which reported last at 2027-01-15 08:00:00 UTC: the worker died, or was cut off. A deadline of"
         " 54 ms would be accepted now."
     )
+    for nothing in (replace(check, paused="platform"), replace(check, promised_us=int(NEVER_S * 1e6))):
+        with pytest.raises(Ended) as raised:
+            settled(expired, RUN, "r", Afterwards(check=nothing))
+        assert "would be accepted" not in str(raised.value) and "earliest_deadline_ms" not in raised.value.details
 
 
 @pytest.mark.parametrize(
