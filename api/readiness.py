@@ -29,6 +29,8 @@ class Beside(BaseModel):
     #: The process that leads the queue of trainings, "" = none.
     job_leader: str = ""
     warnings: list[str] = []
+    #: GPU instance → ``paused`` or ``drained``.
+    held: dict[str, str] = {}
 
 
 async def beside(gateway: Gateway, *, named: bool) -> Beside:
@@ -50,13 +52,17 @@ async def beside(gateway: Gateway, *, named: bool) -> Beside:
         return Beside()
     reporting = {gpu for gpu, report in zip(seen, reports, strict=True) if report is not None}
     unled = [no_leader(refused.decode() if refused is not None else "")] if leader is None else []
+    by_people = pauses(members, by)
+    # Paused and drained is drained.
+    held = sorted((pause.drains, pause.name) for pause in by_people if pause.scope == "gpu")
     return Beside(
         job_leader=leader.decode() if leader is not None else "",
         warnings=[
             *unled,
             *silent(fleet.silent(seen, reporting, time.time())),
-            *paused(pauses(members, by), named=named),
+            *paused(by_people, named=named),
         ],
+        held={name: "drained" if drains else "paused" for drains, name in held},
     )
 
 

@@ -46,7 +46,7 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.entrypoint": "`module:Class`, the handler; required. Found in the uploaded folder, or on the workers' path",
     "spec.artifact": "the uploaded folder, by digests; `smore deploy FOLDER` fills it in",
     "spec.inputs": "a list of tensors, or `json` for JSON values",
-    "spec.outputs": "as `inputs`",
+    "spec.outputs": "as `inputs`; tensors are held against the outputs of the first run at the deploy, in `smore run` too",
     "spec.inputs[].name": "of the tensor; letters, digits, inner `_ . / -`",
     "spec.inputs[].datatype": "a datatype of the Open Inference Protocol",
     "spec.inputs[].shape": "sizes; the first is -1 (rows), -1 elsewhere is any size",

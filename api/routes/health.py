@@ -63,10 +63,14 @@ async def readyz(gateway: TheGateway, request: Request, response: Response) -> R
         response.status_code = 503
         response.headers["Retry-After"] = "1"
     gpus, beside = checks["gpus"], await readiness.beside(gateway, named=_operates(gateway, request))
+    reporting = gpus.detail.split(", ") if gpus.ok else []
+    if reporting:
+        states = ((name, beside.held.get(name)) for name in reporting)
+        gpus.detail = ", ".join(name if state is None else f"{name} ({state})" for name, state in states)
     return Readiness(
         ready=ready,
         instance=gateway.instance,
-        gpus=gpus.detail.split(", ") if gpus.ok else [],
+        gpus=reporting,
         checks=checks,
         job_leader=beside.job_leader,
         warnings=[*_warnings(), *beside.warnings],
