@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from api.server.description import EXAMPLE
 from bench.markdown import NONE, Incomplete, prose, table
+from smore.domain.invocation import TERMINAL, State
 
 _SCHEMA: Final = "#/components/schemas/"
 #: Where a parameter stands, in words.
@@ -24,23 +25,52 @@ _BOUNDS: Final[Mapping[str, str]] = {
     "maxLength": "at most {} characters",
 }
 
+
+def _named(states: Iterable[State]) -> str:
+    *first, last = [f"`{state}`" for state in states]
+    return f"{', '.join(first)} and {last}"
+
+
 INTRODUCTION: Final = (
-    "The API of the gateway, as `/openapi.json` describes it; `/docs` of a running gateway tries it out. A call without a client:"
-    " `SMORE_URL` is the gateway, and the key is one of `smore keys create`.",
+    "The API of the gateway, as `/openapi.json` describes it; `/docs` of a running gateway tries it out. `SMORE_URL` is the"
+    " gateway, and the key is one of `smore keys create`.",
+    "## A call from start to end",
+    "A call that waits for its result:",
     "```bash\n"
     'curl -X POST "$SMORE_URL/v1/functions/echo/invocations" \\\n'
     '  -H "Authorization: Bearer $SMORE_API_KEY" -H "Content-Type: application/json" \\\n'
     '  -d \'{"input": {"x": [1, 2]}, "deadline_ms": 2000}\'\n'
     "```",
-    'The answer is `{"id": …, "state": "succeeded", "late_ms": 0, "output": {"x": [1, 2]}, …}`. With '
-    '`-H "Prefer: respond-async"` it is 202 at once; `GET /v1/invocations/ID/result` has the output later.',
+    'The answer is `{"id": …, "state": "succeeded", "late_ms": 0, "output": {"x": [1, 2]}, …}`. The same without waiting: submit,'
+    " poll, cancel.",
+    "```bash\n"
+    'auth="Authorization: Bearer $SMORE_API_KEY"\n'
+    '# Submit: 202 with {"id": …, "state": "queued", "durability": …}\n'
+    'id=$(curl -s -X POST "$SMORE_URL/v1/functions/echo/invocations" -H "$auth" \\\n'
+    '  -H "Content-Type: application/json" -H "Prefer: respond-async" -H "Idempotency-Key: order-17" \\\n'
+    '  -d \'{"input": {"x": [1, 2]}}\' | python3 -c \'import json, sys; print(json.load(sys.stdin)["id"])\')\n'
+    "# Poll: waits up to 10 s for the end; ask again while the state is queued, dispatched or running\n"
+    'curl -s "$SMORE_URL/v1/invocations/$id?wait=10" -H "$auth"\n'
+    "# The result as the waiting call would have got it; 202 while there is none\n"
+    'curl -s "$SMORE_URL/v1/invocations/$id/result" -H "$auth"\n'
+    "# Cancel: 200 with the state cancelled, or 409 `conflict` where it has ended in another way\n"
+    'curl -s -X POST "$SMORE_URL/v1/invocations/$id/cancel" -H "$auth"\n'
+    "```",
+    f"**States.** {_named(state for state in State if state in TERMINAL)} are final and change no more;"
+    f" {_named(state for state in State if state not in TERMINAL)} are not ([how they follow each other](states.md)). Submitting"
+    " and cancelling need the scope `invoke`; polling and the result need `read`. A key with `invoke` alone can submit and cancel,"
+    " but gets 403 when it asks for its own invocation.",
     "**Key.** Every operation needs an API key, but `/healthz`, `/readyz` and `/v2/health`: `Authorization: Bearer smk_…`, or"
     " `X-API-Key: smk_…`.",
     "**Request id.** Every answer has `X-Request-Id`: the caller's own where the request has that header (1 to 128 visible ASCII"
     " characters), else a new one.",
     f"**Errors** are problem documents ([{_PROBLEM}](#problem-schema), `application/problem+json`) with a stable"
-    " [`code`](errors.md); under /v2 they are `application/json` and have the additional member `error`. 429 and 503 have"
-    " `Retry-After` (seconds). A status that is not listed has the same form.",
+    " [`code`](errors.md); under /v2 they are `application/json` and have the additional member `error`. A status that is not"
+    " listed has the same form.",
+    "**Repeating.** 503 and 429 have `Retry-After`: the seconds after which the same request may be accepted. The exception is 429"
+    " `slo_infeasible` where waiting helps nothing, because the deadline is shorter than a run takes on an idle platform or the"
+    " function fits no GPU instance: it has no `Retry-After`, and a client must not repeat it with the same deadline. A POST that has no"
+    " `Idempotency-Key` may run twice when it is repeated after a broken connection.",
 )
 
 
@@ -125,11 +155,12 @@ def _answer(status: str, answer: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _headers(operation: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:
-    """(header, its meaning) → the statuses that have it; without Retry-After, which the introduction explains."""
+    """(header, its meaning) → the statuses that have it; without a Retry-After that is always there."""
     headers: dict[tuple[str, str], list[str]] = {}
     for status, answer in _listed(operation):
         for name, header in answer.get("headers", {}).items():
-            if name != "Retry-After":
+            # Required ones are explained in the introduction.
+            if name != "Retry-After" or not header.get("required"):
                 headers.setdefault((name, header.get("description", "")), []).append(status)
     return headers
 
@@ -177,6 +208,8 @@ def _type(schema: Mapping[str, Any]) -> str:
             return "bytes"
         case {"type": str(kind)}:
             return f"{kind}{_bounds(schema)}"
+        case {"type": list(kinds)}:
+            return " or ".join(kinds)
     return "any JSON value"
 
 

@@ -7,10 +7,10 @@ errors.
 """
 
 import math
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final, cast
 
 import redis
@@ -46,6 +46,8 @@ DRAINING_S: Final = 5
 _LOST: Final = (Cause.ATTEMPT_LIMIT, Cause.DISPATCH_LIMIT)
 #: Parts of a request in ``Submission.request_parts``, as :func:`request_parts` writes them.
 _PART: Final = " "
+#: Of the hash of a part: requests are told apart by it.
+_HASH_BYTES: Final = 12
 #: What the gate calls a bound of the queue → what is full, with the bound in place of ``{}``.
 _FULL: Final[Mapping[str, str]] = {
     "function": "{} invocations of the function wait, as many as its limits.max_pending allows",
@@ -156,7 +158,10 @@ def refusal(admission: Admission, slo_us: int, parts: str = "") -> CallerError:
             later_us = needed_us - slo_us if needed_us < _NEVER_US else 0
             named = earliest(admission.now_us, needed_us)
             detail = _infeasible(admission, slo_us, cast("int | None", named.get("earliest_deadline_ms")))
-            return SloInfeasible(detail, **named, retry_after_s=_after_s(later_us))
+            if admission.floor_us <= slo_us:
+                named["retry_after_s"] = _after_s(later_us)
+            # Else it is too early even on an idle platform, so a repetition would be refused for ever.
+            return SloInfeasible(detail, **named)
         case "no_leader":
             return NoLeader(retry_after_s=1)
         case _:
@@ -189,7 +194,7 @@ def _infeasible(admission: Admission, slo_us: int, named_ms: int | None) -> str:
 
 def request_parts(parts: Mapping[str, bytes]) -> str:
     """The names of the parts of a request, without spaces, with a hash of each: which differ, :func:`refusal` says."""
-    return _PART.join(f"{name}={zlib.crc32(value):08x}" for name, value in parts.items())
+    return _PART.join(f"{name}={blake2b(value, digest_size=_HASH_BYTES).hexdigest()}" for name, value in parts.items())
 
 
 def _mismatch(admission: Admission, parts: str) -> IdempotencyMismatch:

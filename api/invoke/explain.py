@@ -252,7 +252,7 @@ async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Ex
         gate=schemas.GateKnew(
             allowed_ms=round((facts.deadline_at - facts.arrival_at) * 1e3, 3),
             needed_ms=None if facts.gate_s is None else round(facts.gate_s * 1e3, 3),
-            now_ms=check.needed_us / 1e3 if check.needed_us else None,
+            now_ms=check.needed_us / 1e3 if check.needed_us and check.promises else None,
         ),
         attempts=_attempts(facts, history, record),
     )

@@ -12,7 +12,7 @@ import orjson
 from starlette.responses import Response
 
 from api.dates import moment
-from api.errors import TRACEBACK, Ended, outcome
+from api.errors import STATUS, TRACEBACK, Ended, outcome
 from api.invoke.admit import Afterwards, afterwards, earliest
 from api.invoke.request import Call
 from api.invoke.submit import Submitted
@@ -131,12 +131,12 @@ def _refused(error: CallerError, entry: FunctionEntry) -> bytes:
         "function": entry.name,
         "revision": entry.revision,
         "state": State.REJECTED,
-        "status": 429,
+        "status": STATUS.get(error.code, 400),
         "code": error.code,
         "cause": error.code,
         "detail": str(error),
     }
-    return orjson.dumps(shown | details, default=str)
+    return orjson.dumps(details | shown, default=str)
 
 
 def settled(reply: Reply, run: Run, request_id: str, after: Afterwards | None = None) -> Response:
@@ -218,9 +218,11 @@ def _ended(reply: Reply, result: Result, after: Afterwards | None) -> Ended:
         details["late_ms"] = reply.late_us / 1000
     if result.traceback:
         details[TRACEBACK] = result.traceback
-    if status in (429, 503):
+    if result.field:
+        details["field"] = result.field
+    if status == 503:
         details["retry_after_s"] = 1
-    if after is not None and after.check is not None and reply.state == State.EXPIRED:
+    if after is not None and after.check is not None and after.check.promises and reply.state == State.EXPIRED:
         details |= earliest(after.check.now_us, after.check.promised_us)
     return Ended(_in_words(reply, result, after, details.get("earliest_deadline_ms")) or None, **details)
 

@@ -54,8 +54,8 @@ async def healthz(gateway: TheGateway) -> Alive:
 async def readyz(gateway: TheGateway, request: Request, response: Response) -> Readiness:
     """
     Say whether the platform can run an invocation: Redis answers and takes writes, a leader holds the lease, and a GPU
-    instance has reported. `warnings` say what is paused or drained; to an operator's key also which functions, and by
-    whom.
+    instance has reported. `warnings` say which GPU instances are silent, and what is paused or drained; to an operator's
+    key also which functions, and by whom.
     """
     checks = await readiness.checks(gateway)
     ready = all(check.ok for check in checks.values())
@@ -63,10 +63,14 @@ async def readyz(gateway: TheGateway, request: Request, response: Response) -> R
         response.status_code = 503
         response.headers["Retry-After"] = "1"
     gpus, beside = checks["gpus"], await readiness.beside(gateway, named=_operates(gateway, request))
+    reporting = gpus.detail.split(", ") if gpus.ok else []
+    if reporting:
+        states = ((name, beside.held.get(name)) for name in reporting)
+        gpus.detail = ", ".join(name if state is None else f"{name} ({state})" for name, state in states)
     return Readiness(
         ready=ready,
         instance=gateway.instance,
-        gpus=gpus.detail.split(", ") if gpus.ok else [],
+        gpus=reporting,
         checks=checks,
         job_leader=beside.job_leader,
         warnings=[*_warnings(), *beside.warnings],

@@ -38,13 +38,16 @@ from api.server.bodies import BoundedRoute
 from api.server.invocation_description import (
     ACCEPTED,
     ACCEPTED_HEADERS,
+    CALL_ACCEPTED,
     DEADLINE,
     ENDED_HEADERS,
     HEADERS,
+    INPUTS,
     MAX_WAIT_S,
     PARAMETERS,
     RAW_HEADERS,
     RESULT,
+    SEVERAL,
     header,
 )
 from smore.domain.errors import Conflict
@@ -72,11 +75,17 @@ async def invoke(request: Request, function: str) -> Response:
     Run a function. It waits for the result and answers 200. It answers 202 with `Location` where `Prefer:
     respond-async` asks for that, or where the wait ends before the invocation does.
 
-    The input is checked before anything is queued; an error names the place in it. `inputs` in place of `input` makes
-    an invocation of each of its values, and each is admitted or refused by itself: the answer is a list in their order.
-    One that was refused has no id there, the `state` `rejected`, its `cause`, and `earliest_deadline_ms` where its deadline
-    was too early. Where all were refused the answer is the first one's refusal. With `respond-async` the request's size
-    is the only bound of their number.
+    Tensors and sizes are checked before anything is queued. The records that a handler of JSON values declares are
+    checked where it runs, after the invocation has waited, and before the handler gets it. Either way the error is
+    `invalid_input`, and `field` names the place.
+
+    `inputs` in place of `input` makes an invocation of each of its values, and each is admitted or refused by itself:
+    the answer is a list in their order, 200 where all have ended, 202 where one goes on. One that was refused has no id
+    there, the `state` `rejected`, its `cause`, and `earliest_deadline_ms` where its deadline was too early. Where all
+    were refused the answer is the first one's refusal.
+
+    A key with the scope `invoke` alone may submit with `respond-async` and cancel; it cannot ask what became of its
+    invocations, which needs the scope `read` as well (403 otherwise).
     """
     began = time.perf_counter()
     gateway: Gateway = request.scope["app"].state.gateway
@@ -95,12 +104,7 @@ _INPUT_DOCUMENT = {
     "additionalProperties": False,
     "properties": {
         "input": {"description": "One input: a JSON value, or `{name: nested lists}` for a function of tensors"},
-        "inputs": {
-            "type": "array",
-            "minItems": 1,
-            "items": {},
-            "description": "Several, in place of `input`; the answer is a list, in which each may be `rejected` by itself",
-        },
+        "inputs": {"type": "array", "minItems": 1, "items": {}, "description": INPUTS},
         "deadline_ms": DEADLINE,
     },
 }
@@ -109,12 +113,7 @@ _ANSWER = {
     "properties": {
         **RESULT,
         "output": {"description": "What the function returned"},
-        "invocations": {
-            "type": "array",
-            "items": {"type": "object"},
-            "description": "In place of all others, where `inputs` were sent: for each of them, in their order, what a call of"
-            " its own would have been answered with, and its `status`",
-        },
+        **SEVERAL,
     },
 }
 _DESCRIPTION: dict[str, object] = {
@@ -148,9 +147,9 @@ _DESCRIPTION: dict[str, object] = {
             },
         },
         "202": {
-            "description": "It goes on; ask at `Location`. With `inputs`: `invocations`, as in 200",
+            "description": "It goes on; ask at `Location`. With `inputs`: `invocations`, of which at least one goes on",
             "headers": ACCEPTED_HEADERS,
-            "content": {"application/json": {"schema": ACCEPTED}},
+            "content": {"application/json": {"schema": CALL_ACCEPTED}},
         },
     },
     "security": [{"HTTPBearer": []}, {"APIKeyHeader": []}],
@@ -242,6 +241,8 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
             document["detail"] = result.message
             if result.traceback:
                 document["traceback"] = result.traceback
+            if result.field:
+                document["field"] = result.field
     return orjson.dumps(document)
 
 

@@ -114,7 +114,8 @@ class Attempt(BaseModel):
 class GateKnew(BaseModel):
     """
     Admission compared ``needed_ms`` (the earliest feasible finish) with ``allowed_ms`` (the deadline), both from
-    arrival; ``now_ms``: what an invocation would need that arrives now. null = unknown.
+    arrival; ``now_ms``: what an invocation would need that arrives now, null also while nothing could be placed (all is
+    paused, say). null = unknown.
     """
 
     allowed_ms: float

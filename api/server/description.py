@@ -9,7 +9,8 @@ from typing import Any, Final
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
-from api.server.examples import ANSWERS, BODIES, PARAMETERS, command
+from api.server.examples import ANSWERS, ANSWERS_OF, BODIES, PARAMETERS, command
+from api.server.invocation_description import INPUT_OUTCOME, MAYBE_RETRY_AFTER, input_outcome
 from api.server.meanings import describe_fields, describe_operation
 from api.server.statuses import refusals, routes_by_name
 
@@ -28,7 +29,8 @@ SMORE_API_KEY=smk_...`.
 `slo_infeasible`) what it cannot finish in time, and names the earliest deadline that it can.
 
 **Errors** are problem documents (RFC 9457, `application/problem+json`) with a stable `code`. 429 and 503 say in
-`Retry-After` when to try again. With an `Idempotency-Key` a repeated invocation runs once.
+`Retry-After` when to try again; a 429 without it is refused again however often it is repeated. With an
+`Idempotency-Key` a repeated invocation runs once.
 
 **Every answer** has `X-Request-Id`: the caller's own where the request has that header (1 to 128 visible ASCII
 characters), else a new one. An error repeats it as `request_id`, and the gateway's log has a line of every request that
@@ -55,7 +57,7 @@ def describe(
 
     The OpenAPI document. Errors are ``application/problem+json``; under /v2 they are ``application/json`` with the
     additional member ``error``. Each operation names the errors that it answers with (api/server/statuses.py); 429 and 503
-    have ``Retry-After``.
+    have ``Retry-After``, but for a deadline that no waiting would help.
     """
     document = get_openapi(title=title, summary=summary, version=version, routes=routes)
     document["info"]["description"] = INTRODUCTION
@@ -81,9 +83,12 @@ def describe(
                     media_type = "application/json" if standard else "application/problem+json"
                     answer["content"] = {media_type: {"schema": _problem(standard)}}
                 if status in ("429", "503"):
-                    answer["headers"] = _RETRY_AFTER
+                    answer["headers"] = (
+                        MAYBE_RETRY_AFTER if "`slo_infeasible`" in answer["description"] else _RETRY_AFTER
+                    )
     for name in _FOREIGN:
         document["components"]["schemas"].pop(name, None)
+    document["components"]["schemas"][INPUT_OUTCOME] = input_outcome({})
     describe_fields(document["components"]["schemas"])
     return document
 
@@ -109,7 +114,7 @@ def _illustrate(method: str, path: str, operation: dict[str, Any]) -> None:
         content = answer.get("content", {}).get("application/json", {})
         schema = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
         if status.startswith("2") and schema in ANSWERS:
-            content["example"] = ANSWERS[schema]
+            content["example"] = ANSWERS_OF.get(name, ANSWERS[schema])
 
 
 def _problem(standard: bool) -> dict[str, Any]:

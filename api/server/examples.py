@@ -408,6 +408,15 @@ ANSWERS: Final[Mapping[str, Any]] = {
     "Traces": {"traces": [_TRACE]},
     "TraceRemoved": {"id": 1},
 }
+#: Answers of operations for which that of their schema would be wrong.
+ANSWERS_OF: Final[Mapping[str, Any]] = {
+    "POST /v1/invocations/{invocation}/cancel": {
+        **{name: _INVOCATION[name] for name in _INVOCATION if name not in ("output", "gpu")},
+        "state": "cancelled",
+        "cause": "cancelled",
+        "attempt": 0,
+    },
+}
 
 
 def command(method: str, path: str, *, key: bool) -> str:

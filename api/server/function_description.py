@@ -5,14 +5,20 @@ from typing import Any, Final
 
 from api.schemas.problem import Problem
 from api.server.invocation_description import (
-    ACCEPTED,
     ACCEPTED_HEADERS,
+    CALL_ACCEPTED,
     DEADLINE,
     HEADERS,
+    INPUT_OUTCOME,
+    INPUTS,
+    MAYBE_RETRY_AFTER,
     PARAMETERS,
     REFUSALS,
     RESULT,
+    SEVERAL,
+    input_outcome,
 )
+from api.server.meanings import describe_fields
 from smore.domain.function import FunctionSpec, TensorSpec
 
 #: JSON types of the elements of tensors.
@@ -24,7 +30,11 @@ _ELEMENTS: Final[Mapping[str, str]] = {
     "FP64": "number",
 }
 _DEFINITIONS: Final = "#/$defs/"
-_RETRY_AFTER: Final = {"headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds"}}}
+#: Status → headers of the refusals that have any.
+_REFUSAL_HEADERS: Final[Mapping[str, Any]] = {
+    "429": {"headers": MAYBE_RETRY_AFTER},
+    "503": {"headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds"}}},
+}
 
 
 def describe_function(
@@ -42,11 +52,17 @@ def describe_function(
         returned = _hoisted(measured.get("output_schema") or {}, "output", schemas)
     schemas |= {"input": given, "output": returned}
     refs = {each: {"$ref": f"#/components/schemas/{each}"} for each in ("input", "output")}
-    call = {"type": "object", "required": ["input"], "properties": {"input": refs["input"], "deadline_ms": DEADLINE}}
+    several = {"type": "array", "minItems": 1, "items": refs["input"], "description": INPUTS}
+    call = {
+        "type": "object",
+        "oneOf": [{"required": ["input"]}, {"required": ["inputs"]}],
+        "properties": {"input": refs["input"], "inputs": several, "deadline_ms": DEADLINE},
+    }
+    result = {**RESULT, "state": {"const": "succeeded"}, "output": refs["output"]}
     answer = {
         "type": "object",
-        "required": ["id", "state", "output"],
-        "properties": {**RESULT, "state": {"const": "succeeded"}, "output": refs["output"]},
+        "oneOf": [{"required": ["id", "state", "output"]}, {"required": ["invocations"]}],
+        "properties": {**result, **SEVERAL},
     }
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/problem"}}}
     operation = {
@@ -56,24 +72,26 @@ def describe_function(
         "requestBody": {"required": True, "content": {"application/json": {"schema": call}}},
         "responses": {
             "200": {
-                "description": "The result",
+                "description": "The result; `invocations` where `inputs` were sent",
                 "headers": HEADERS,
                 "content": {"application/json": {"schema": answer}},
             },
             "202": {
                 "description": "It goes on; ask at `Location`",
                 "headers": ACCEPTED_HEADERS,
-                "content": {"application/json": {"schema": ACCEPTED}},
+                "content": {"application/json": {"schema": CALL_ACCEPTED}},
             },
             **{
-                status: {"description": text, "content": problem, **(_RETRY_AFTER if status in ("429", "503") else {})}
+                status: {"description": text, "content": problem, **_REFUSAL_HEADERS.get(status, {})}
                 for status, text in REFUSALS.items()
             },
             "default": {"description": "What went wrong, under a stable `code`", "content": problem},
         },
         "security": [{"key": []}],
     }
-    schemas["problem"] = Problem.model_json_schema()
+    described = {"Problem": Problem.model_json_schema()}
+    describe_fields(described)
+    schemas |= {"problem": described["Problem"], INPUT_OUTCOME: input_outcome(refs["output"])}
     return {
         "openapi": "3.1.0",
         "info": {"title": name, "version": str(revision)},

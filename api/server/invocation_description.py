@@ -6,7 +6,8 @@ What the API's description says of a POST of an invocation, of all functions (``
 from collections.abc import Mapping
 from typing import Any, Final
 
-from smore.process.settings import QueueSettings
+from smore.domain.invocation import TERMINAL, State
+from smore.process.settings import ApiSettings, QueueSettings
 
 _TEXT: Final = {"type": "string"}
 _MOMENT: Final = {"type": "string", "format": "date-time"}
@@ -22,6 +23,15 @@ IDEMPOTENCY: Final = (
     " as `SMORE_QUEUE__IDEMPOTENCY_TTL_S` says"
 )
 
+#: The states in which an invocation has ended, in words.
+_FINAL: Final = ", ".join(f"`{state}`" for state in State if state in TERMINAL)
+
+#: What it says of ``inputs``, with the defaults of the settings.
+INPUTS: Final = (
+    f"Several, in place of `input`: at most {ApiSettings().max_inputs_per_call} where the answer is waited for"
+    " (`SMORE_API__MAX_INPUTS_PER_CALL`), with `Prefer: respond-async` as many as may wait on the platform"
+    f" ({QueueSettings().max_pending}, `SMORE_QUEUE__MAX_PENDING`). Each may be `rejected` by itself"
+)
 DEADLINE: Final = {
     "type": "number",
     "exclusiveMinimum": 0,
@@ -41,7 +51,12 @@ PARAMETERS: Final = (
         "`respond-async`: answer 202 at once. `wait=N`: wait N whole seconds for the end, of which at most"
         f" {MAX_WAIT_S:.0f} are waited; then 202",
     ),
-    header("Idempotency-Key", IDEMPOTENCY),
+    header(
+        "Idempotency-Key",
+        f"{IDEMPOTENCY}. JSON bodies are the same where `input` (or `inputs`) and `deadline_ms` are: white space and the order of"
+        " an object's members do not count, the way a number is written (1, 1.0) does. Raw bodies are the same where their"
+        " bytes and `Smore-Shape` are",
+    ),
     header("Smore-Deadline-Ms", "The deadline, where the body has none: milliseconds from arrival", "number"),
     header("Smore-Shape", "Raw bodies: `name=d0,d1;…`; needed where axes other than the first are free"),
     header("traceparent", "W3C trace context, kept with the invocation"),
@@ -73,9 +88,21 @@ RAW_HEADERS: Final[Mapping[str, Any]] = {
     "Smore-Function": {"schema": _TEXT, "description": "Raw answers: the function's name"},
     "Smore-Revision": {"schema": {"type": "integer"}, "description": "Raw answers: the revision that ran"},
 }
+#: Of a 429 that may say ``slo_infeasible``.
+MAYBE_RETRY_AFTER: Final[Mapping[str, Any]] = {
+    "Retry-After": {
+        "required": False,
+        "schema": {"type": "integer"},
+        "description": "Seconds after which the same request may be accepted; absent where it never would be: the deadline is"
+        " shorter than a run takes on an idle platform, or the function fits no GPU instance",
+    }
+}
 ACCEPTED_HEADERS: Final[Mapping[str, Any]] = {
-    "Location": {"schema": _TEXT, "description": "Where to ask for it: `/v1/invocations/ID`"},
-    "Preference-Applied": {"schema": _TEXT, "description": "`respond-async` where the request asked for that"},
+    "Location": {"schema": _TEXT, "description": "Where to ask for it: `/v1/invocations/ID`; absent with `inputs`"},
+    "Preference-Applied": {
+        "schema": _TEXT,
+        "description": "`respond-async` where the request asked for that; absent with `inputs`",
+    },
     **_REPLAYED,
 }
 
@@ -103,17 +130,83 @@ RESULT: Final[Mapping[str, Any]] = {
     "finished_at": _described(_MOMENT, "When it ended"),
     "late_ms": _described({"type": "number"}, "Milliseconds after its deadline at which it ended; 0 = in time"),
 }
-#: The body of a 202.
+_DURABILITY: Final = _described(
+    _TEXT, "What survives a machine that fails: `strict` (it is on disk), `standard` (within a second), `none`"
+)
+#: The body of a 202 about one invocation.
 ACCEPTED: Final[Mapping[str, Any]] = {
     "type": "object",
     "required": ["id", "state", "durability"],
     "properties": {
         **WHICH,
-        "state": _described(_TEXT, "`queued`, `dispatched` or `running`"),
-        "durability": _described(
-            _TEXT, "What survives a machine that fails: `strict` (it is on disk), `standard` (within a second), `none`"
+        "state": _described(
+            _TEXT, f"`queued`, `dispatched` or `running`: it has not ended. The final states are {_FINAL}"
         ),
+        "durability": _DURABILITY,
     },
+}
+
+#: The schema of each item of ``invocations``.
+INPUT_OUTCOME: Final = "InputOutcome"
+
+
+def input_outcome(output: Mapping[str, Any]) -> dict[str, Any]:
+    """What became of one of several inputs; ``output``: the schema of what the function returns."""
+    properties = {
+        "id": _described(_TEXT, "The invocation's id; '' = the input was refused, so there is no invocation"),
+        "function": WHICH["function"],
+        "revision": WHICH["revision"],
+        "state": _described(_TEXT, f"Its state. {_FINAL} are final; `rejected` without an `id`: it was refused"),
+        "status": _described({"type": "integer"}, "The status that a call with this input alone would have had"),
+        "code": _described(_TEXT, "The stable code of the error; absent where it succeeded or goes on"),
+        "cause": _described(_TEXT, "Why it ended as it did; `ok` = it succeeded, absent = it goes on"),
+        "detail": _described(_TEXT, "The error in words; absent where it succeeded or goes on"),
+        "traceback": _described(_TEXT, "Where the handler raised an error: the frames of its own code"),
+        "field": _described(
+            _TEXT,
+            "Of `invalid_input`: the first place in the input that is wrong. Of `limit_reached`: the limit of the project that"
+            " is reached",
+        ),
+        "limit": _described(
+            {"type": ["number", "string"]},
+            "The bound that was reached: of `limit_reached` its value, of `queue_full` its name",
+        ),
+        "differs": _described(
+            {"type": "array", "items": _TEXT}, "Of `idempotency_mismatch`: the parts that differ from the first request"
+        ),
+        "earliest_deadline_ms": _described(
+            {"type": "integer"},
+            "Of `slo_infeasible` and `deadline_expired`: the earliest deadline that would be accepted now, milliseconds",
+        ),
+        "earliest_deadline_at": _described(_MOMENT, "The same as an instant"),
+        **{
+            name: RESULT[name]
+            for name in ("attempt", "gpu", "cold", "arrival_at", "deadline_at", "finished_at", "late_ms")
+        },
+        "output": _described(output, "What the function returned; only where it succeeded"),
+    }
+    return {
+        "type": "object",
+        "description": "What became of one of several `inputs`.",
+        "required": ["id", "function", "revision", "state", "status"],
+        "properties": properties,
+    }
+
+
+#: Members of the answer to a call with ``inputs``.
+SEVERAL: Final[Mapping[str, Any]] = {
+    "invocations": {
+        "type": "array",
+        "items": {"$ref": f"#/components/schemas/{INPUT_OUTCOME}"},
+        "description": "With `inputs`, in place of all other members but `durability`: what became of each, in their order",
+    },
+    "durability": _DURABILITY,
+}
+#: The body of a 202 to a call, of one input or several.
+CALL_ACCEPTED: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "required": ["durability"],
+    "properties": {**ACCEPTED["properties"], **SEVERAL},
 }
 
 #: Status → codes of the refusals and failures of a synchronous call, and what they mean.
@@ -126,8 +219,9 @@ REFUSALS: Final[Mapping[str, str]] = {
     "415": "`unsupported_media_type`: neither JSON nor `application/octet-stream`",
     "422": "`invalid_input`: `field` names the place. `idempotency_mismatch`: `differs` names the parts. `handler_error`: the"
     " function raised it (`traceback`). `result_too_large`",
-    "429": "`slo_infeasible`: the deadline cannot be met (`earliest_deadline_ms` could). `queue_full`: too much waits (`limit`)."
-    " `limit_reached`: a limit of the project (`field`, `limit`)",
+    "429": "`slo_infeasible`: the deadline cannot be met (`earliest_deadline_ms` could); repeat it only with `Retry-After`, which"
+    " is absent where waiting helps nothing. `queue_full`: too much waits (`limit`). `limit_reached`: a limit of the project"
+    " (`field`, `limit`)",
     "502": "The invocation failed: `crashed`, `context_lost`, `out_of_memory`, `load_failed`, `bad_output`, `attempt_limit` or"
     " `dispatch_limit`",
     "503": "`no_leader`: nobody schedules now. `draining`: nothing new is taken. `quarantined`: the revision is kept out after"

@@ -282,6 +282,8 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(OpenEnum):
+    """Where an invocation stands. ``succeeded``, ``failed``, ``rejected``, ``expired`` and ``cancelled`` are final."""
+
     QUEUED = "queued"
     DISPATCHED = "dispatched"
     RUNNING = "running"
@@ -321,7 +323,8 @@ class Executions(msgspec.Struct, frozen=True, kw_only=True):
 class GateKnew(msgspec.Struct, frozen=True, kw_only=True):
     """
     Admission compared ``needed_ms`` (the earliest feasible finish) with ``allowed_ms`` (the deadline), both from
-    arrival; ``now_ms``: what an invocation would need that arrives now. None = unknown.
+    arrival; ``now_ms``: what an invocation would need that arrives now, None also while nothing could be placed (all is
+    paused, say). None = unknown.
     """
 
     allowed_ms: float = 0.0
@@ -498,8 +501,9 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended; of one that waits again, why its last attempt ended. ``attempt``: how often it was started; ``output``: only
     where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its deadline to its end, 0
     = it was in time, or has not ended; ``traceback``: where its handler raised an error, the frames of the handler's
-    own code as Python prints them. ``cold``: whether its last attempt had to load the handler, None = it has not run,
-    or that is not known; ``project``: only in lists.
+    own code as Python prints them; ``field``: where its input is not what the handler takes, the first place in it.
+    ``cold``: whether its last attempt had to load the handler, None = it has not run, or that is not known;
+    ``project``: only in lists.
     """
 
     id: str
@@ -509,6 +513,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     detail: str = ""
     traceback: str = ""
+    field: str = ""
     attempt: int = 0
     gpu: str = ""
     rows: int = 1

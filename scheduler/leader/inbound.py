@@ -30,7 +30,6 @@ from scheduler.policy.events import (
     TrafficMoved,
     WarmLimits,
 )
-from smore.domain.invocation import TERMINAL
 from smore.domain.loss import JobLoss, Sample
 from smore.domain.override import Pause
 from smore.messages import stream
@@ -194,9 +193,6 @@ class Inbound:
 
     def _serves(self, function: str, revision: int) -> None:
         self.active[function] = revision
-        # From 0 on: what first appears as 1 is no increase, and no alert sees it.
-        for state in TERMINAL:
-            metrics.DEADLINES_MISSED.labels(function, state.value)
 
     def _register(self, function: str, revision: int, events: list[Event]) -> None:
         """Give the policy a revision before the first event that names it."""
@@ -238,8 +234,6 @@ class Inbound:
                         metrics.QUEUE_WAIT_SECONDS.labels(event.function).observe(
                             (event.claimed_us - event.arrival_us) / 1e6
                         )
-                    if event.finished_us > event.deadline_us:
-                        metrics.DEADLINES_MISSED.labels(event.function, event.state).inc()
                     run_s, rows = _run(event.meta)
                     events.append(InvocationSettled(id=event.id, attempt=event.attempt, run_s=run_s, batch_rows=rows))
                 case stream.Returned():
@@ -381,6 +375,10 @@ class Inbound:
                 ],
             )
         )
+
+    def reporting(self) -> frozenset[str]:
+        """GPU instances that report."""
+        return frozenset(self._reported_at)
 
     # ---- what is due -------------------------------------------------------------------------------------------------
 

@@ -96,7 +96,9 @@ class Dispatching:
                         demand.placed.add(now, 0, since)
                     if not self._cluster.cells[demand.column, kernel.OUTSTANDING].any():
                         demand.relax()
-                    message = "No GPU instance could finish it before its deadline."
+                    closed = self._overrides.against(demand)
+                    message = "No GPU instance could finish it before its deadline"
+                    message = f"{message}: {closed}." if closed else f"{message}."
                     decisions.append(ending(head, "expire", Cause.DEADLINE_EXPIRED, message))
         return heads
 

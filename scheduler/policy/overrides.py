@@ -76,6 +76,29 @@ class Overrides:
     def gpu_drained(self, gpu: str) -> bool:
         return f"-g:{gpu}" in self._paused
 
+    def against(self, demand: Demand) -> str:
+        """
+        What people have paused or drained that keeps a function from GPU instances now, as the end of a sentence; '' =
+        nothing.
+        """
+        if self.platform_paused:
+            return "the whole platform is paused"
+        if self.function_paused(demand.function):
+            return "its function is paused"
+        cluster = self._cluster
+        if not cluster.paused.any():
+            return ""
+        allowed = cluster.alive & (cluster.cells[demand.column, kernel.AWAY, : len(cluster)] == 0.0)
+        held = [self.gpu_paused(cluster.names[row]) for row in np.flatnonzero(allowed).tolist()]
+        paused, drained = held.count(kernel.HELD), held.count(kernel.DRAINED)
+        parts = [
+            f"{count} {'is' if count == 1 else 'are'} {word}"
+            for count, word in ((drained, "drained"), (paused, "paused"))
+            if count
+        ]
+        noun = "GPU instance" if len(held) == 1 else "GPU instances"
+        return f"of {len(held)} {noun} that it may use, {' and '.join(parts)}" if parts else ""
+
     def without_paused(self, heads: dict[Lane, _Head]) -> dict[Lane, _Head]:
         """Lanes of functions that are not paused."""
         if not self._paused:

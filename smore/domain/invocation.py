@@ -13,6 +13,10 @@ from typing import Literal
 
 
 class State(StrEnum):
+    """
+    Where an invocation stands. ``succeeded``, ``failed``, ``rejected``, ``expired`` and ``cancelled`` are final.
+    """
+
     QUEUED = "queued"
     DISPATCHED = "dispatched"
     RUNNING = "running"

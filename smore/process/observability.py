@@ -103,12 +103,6 @@ PAUSED = Gauge(
 DRAINED = Gauge(
     "smore_drained", "1 while it is drained, with labels as of `smore_paused`", ["scope", "name"], registry=SCHEDULER
 )
-DEADLINES_MISSED = Counter(
-    "smore_deadline_missed",
-    "Invocations that ended after their deadline, by how they ended",
-    ["function", "outcome"],
-    registry=SCHEDULER,
-)
 QUEUE_WAIT_SECONDS = Histogram(
     "smore_queue_wait_seconds", "Arrival to dispatch", ["function"], buckets=BUCKETS, registry=SCHEDULER
 )
@@ -116,6 +110,13 @@ DECISION_SECONDS = Histogram(
     "smore_schedule_decision_seconds",
     "One round: events in, decisions out",
     buckets=(1e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 0.025, 0.1),
+    registry=SCHEDULER,
+)
+GPU_REPORTING = Gauge(
+    "smore_gpu_reporting",
+    "1 where the GPU instance reports, 0 where it is silent: until it reports, an operator forgets it (`smore gpus forget`)"
+    " or a day has passed",
+    ["gpu_instance"],
     registry=SCHEDULER,
 )
 DECISIONS = Counter("smore_decisions", "Decisions carried out", ["decision", "reason"], registry=SCHEDULER)
@@ -192,6 +193,13 @@ RECORDED = Counter("smore_recorded_events", "Stream entries written to Postgres"
 INVOCATIONS_ENDED = Counter(
     "smore_invocations_ended",
     "Invocations that ended, synchronous and asynchronous ones, each once, by outcome; counted as the history is written",
+    ["function", "outcome"],
+    registry=CONTROL,
+)
+DEADLINES_MISSED = Counter(
+    "smore_deadline_missed",
+    "Those of `smore_invocations_ended_total` that did not end in time: `expired` ones, which were given up at their deadline or"
+    " before it because it could not be met, and those of every other outcome that ended after it",
     ["function", "outcome"],
     registry=CONTROL,
 )

@@ -21,7 +21,7 @@ from smore.process.settings import QueueSettings
 from smore.redis.payloads import Payloads
 from smore.redis.records import RECORD_FIELDS, InvocationRecord, Keys, Reply, invocation_record, project_of, reply_of
 from smore.redis.scripts import CHECK, Arg, Call, Scripts, missing, packed
-from smore.redis.submission import Admission, Submission, admission, enqueue_call, gate_arguments
+from smore.redis.submission import NEVER_S, Admission, Submission, admission, enqueue_call, gate_arguments
 
 log = logger(__name__)
 
@@ -78,6 +78,14 @@ class AdmissionCheck:
     def feasible(self) -> bool:
         """Whether the gate would accept it by its deadline."""
         return self.deadline_us > self.now_us and self.now_us + self.needed_us <= self.deadline_us
+
+    @property
+    def promises(self) -> bool:
+        """
+        Whether its times hold for an invocation that comes now: not while its function or everything is paused, nor
+        while no GPU instance could load it.
+        """
+        return not self.paused and self.promised_us < NEVER_S * 1e6
 
 
 def _ask_call(question: Question, bounds: QueueSettings) -> Call:

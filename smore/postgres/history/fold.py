@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from smore.domain.invocation import State
 from smore.messages import stream
 from smore.messages.reasons import pack_reasons
 from smore.messages.reports import decode_report
@@ -63,6 +65,22 @@ def stream_number(entry: str) -> int:
     return int(milliseconds) << 20 | int(sequence)
 
 
+@dataclass(slots=True)
+class Tally:
+    """What is counted of entries that were written."""
+
+    #: Invocations that ended, by function (``project/name``) and state, and those of them that did not end in time.
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    missed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Functions that were deployed or changed.
+    changed: set[str] = field(default_factory=set)
+
+    def add(self, other: "Tally") -> None:
+        self.ended.update(other.ended)
+        self.missed.update(other.missed)
+        self.changed |= other.changed
+
+
 class Fold:
     """The rows of a batch of entries. An invocation that arrived and ended within the batch is one row."""
 
@@ -77,8 +95,7 @@ class Fold:
         self.minutes: dict[int, StagedMinute] = {}
         self.instances: dict[str, StagedInstance] = {}
         self.boots: dict[str, StagedBoot] = {}
-        #: Invocations that ended, by function (``project/name``) and state.
-        self.ended: Counter[tuple[str, str]] = Counter()
+        self.tally = Tally()
 
     def add(self, entry: str, raw: bytes) -> None:
         """Raises ValueError where the entry cannot be read."""
@@ -102,7 +119,10 @@ class Fold:
                 )
             case stream.Warmed() as event:
                 self._warmed(event)
-            case stream.CatalogChanged() | stream.Asked():
+            case stream.CatalogChanged():
+                if event.function:
+                    self.tally.changed.add(event.function)
+            case stream.Asked():
                 pass
 
     def stages(self) -> Sequence[tuple[Stage, Collection[StagedRow]]]:
@@ -226,7 +246,9 @@ class Fold:
         run.state, run.cause, run.finished = "queued", event.cause, event.at_us
 
     def _settled(self, event: stream.Settled) -> None:
-        self.ended[event.function, event.state] += 1
+        self.tally.ended[event.function, event.state] += 1
+        if event.state == State.EXPIRED or event.finished_us > event.deadline_us:
+            self.tally.missed[event.function, event.state] += 1
         project, _, name = event.function.partition("/")
         # The record keeps the start of an earlier attempt until the next one starts.
         started = event.started_us if event.started_us >= event.claimed_us else 0

@@ -6,20 +6,28 @@ cursor changes in the same transaction. Then it trims the stream, but never entr
 Postgres is away the stream keeps its entries.
 """
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, cast
 
 import psycopg
 import redis
 from sqlalchemy import Engine
 
+from smore.domain.invocation import TERMINAL
 from smore.messages import stream
 from smore.postgres.driver import Connection, driver
-from smore.postgres.history.fold import Fold, stream_number
+from smore.postgres.history.fold import Fold, Tally, stream_number
 from smore.postgres.history.staging import CREATE, EMPTY, Stage, StagedRow
-from smore.process.observability import INVOCATIONS_ENDED, RECORD_LAG, RECORD_SKIPPED, RECORDED, logger
+from smore.process.observability import (
+    DEADLINES_MISSED,
+    INVOCATIONS_ENDED,
+    RECORD_LAG,
+    RECORD_SKIPPED,
+    RECORDED,
+    logger,
+)
 from smore.redis import fleet
+from smore.redis.catalog import Catalog
 
 log = logger(__name__)
 
@@ -43,6 +51,9 @@ class Recorder:
         self._redis = client
         self._stream = f"{prefix}ev"
         self._leader = f"{prefix}leader:cursor"
+        self._catalog = Catalog(client, prefix)
+        #: Whether the counters of the functions that there were at the start exist.
+        self._counts = False
         #: As of the last drain.
         self._cursor = "0-0"
 
@@ -52,13 +63,18 @@ class Recorder:
 
         Returns how many were written. Fewer than ``limit``: the stream has no more entries, or another recorder works.
         """
-        ended: Counter[tuple[str, str]] = Counter()
+        tally = Tally()
+        if not self._counts:
+            _begin(self._catalog.functions())
+            self._counts = True
         try:
             with driver(self._engine) as connection:
-                count = self._drain(connection, limit, ended)
+                count = self._drain(connection, limit, tally)
             RECORDED.inc(count)
-            for (function, outcome), number in ended.items():
-                INVOCATIONS_ENDED.labels(function, outcome).inc(number)
+            _begin(tally.changed)
+            for counter, numbers in ((INVOCATIONS_ENDED, tally.ended), (DEADLINES_MISSED, tally.missed)):
+                for (function, outcome), number in numbers.items():
+                    counter.labels(function, outcome).inc(number)
             self._trim()
         finally:
             # While Postgres is away too.
@@ -73,8 +89,8 @@ class Recorder:
         seconds, micros = self._redis.time()
         return max(0.0, seconds + micros / 1e6 - int(oldest[0][0].partition(b"-")[0]) / 1000)
 
-    def _drain(self, connection: Connection, limit: int, ended: Counter[tuple[str, str]]) -> int:
-        """As :meth:`drain`, in a transaction; ``ended``: filled with what ended, by function and state."""
+    def _drain(self, connection: Connection, limit: int, tally: Tally) -> int:
+        """As :meth:`drain`, in a transaction; ``tally`` is filled."""
         with connection.transaction():
             connection.execute(
                 "INSERT INTO stream_cursor (name, last_id, version) VALUES (%s, '0-0', %s) ON CONFLICT DO NOTHING",
@@ -95,7 +111,7 @@ class Recorder:
                 entries = self._read(cursor, limit)
             if entries:
                 connection.execute(CREATE)
-                self._write(connection, entries, ended)
+                self._write(connection, entries, tally)
                 cursor = entries[-1][0]
             if cursor != row[0]:
                 connection.execute(
@@ -123,9 +139,7 @@ class Recorder:
             return "0-0"
         return cast("dict[str, bytes]", self._redis.xinfo_stream(self._stream))["last-generated-id"].decode()
 
-    def _write(
-        self, connection: Connection, entries: Sequence[tuple[str, bytes]], ended: Counter[tuple[str, str]]
-    ) -> None:
+    def _write(self, connection: Connection, entries: Sequence[tuple[str, bytes]], tally: Tally) -> None:
         """
         Write rows. An entry that Postgres refuses (a value that it cannot hold) is found by bisection and skipped, so that
         it does not block the others.
@@ -141,7 +155,7 @@ class Recorder:
                 for stage, rows in fold.stages():
                     if rows:
                         _merge(connection, stage, rows)
-            ended.update(fold.ended)
+            tally.add(fold.tally)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             if len(entries) == 1:
                 _skipped(entries[0][0], error)
@@ -150,13 +164,21 @@ class Recorder:
             for half in (entries[:middle], entries[middle:]):
                 # Without the rows of the other half, which would be merged again.
                 connection.execute(EMPTY)
-                self._write(connection, half, ended)
+                self._write(connection, half, tally)
 
     def _trim(self) -> None:
         """Trim the entries before the cursor, but none that the leader has not read."""
         leader = cast("bytes | None", self._redis.get(self._leader))
         seen = min(self._cursor, leader.decode() if leader else self._cursor, key=stream_number)
         self._redis.xtrim(self._stream, minid=seen, approximate=False)
+
+
+def _begin(functions: Iterable[str]) -> None:
+    """Let their counters begin at 0: what first appears as 1 is no increase, and no alert sees it."""
+    for function in functions:
+        for state in TERMINAL:
+            INVOCATIONS_ENDED.labels(function, state.value)
+            DEADLINES_MISSED.labels(function, state.value)
 
 
 def _merge(connection: Connection, stage: Stage, rows: Collection[StagedRow]) -> None:

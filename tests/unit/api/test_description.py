@@ -1,14 +1,19 @@
 """The OpenAPI document says of errors what is answered."""
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 
+from api import errors as api_errors
 from api.app import create_app
 from api.server.description import EXAMPLE, GATEWAY, at
 from api.server.meanings import OF, explained
 from api.server.statuses import ALSO
+from smore.domain.errors import CallerError, SmoreError
+from smore.domain.invocation import TERMINAL
 from smore.process.settings import RedisSettings, Settings
 
 
@@ -36,7 +41,10 @@ def test_who_is_told_to_come_back_is_told_when(document: dict[str, Any]) -> None
     for path, operation in operations(document):
         if path != "/readyz":
             for status in {"429", "503"} & set(operation["responses"]):
-                assert operation["responses"][status]["headers"]["Retry-After"]["required"], path
+                answer = operation["responses"][status]
+                # A deadline that is too early even for an idle platform is not to be tried again.
+                always = "`slo_infeasible`" not in answer["description"]
+                assert answer["headers"]["Retry-After"]["required"] == always, path
             assert "headers" not in operation["responses"]["default"], path
 
 
@@ -71,6 +79,44 @@ def test_every_field_has_a_meaning(document: dict[str, Any]) -> None:
     assert unsaid == []
     of = {name: schema.get("properties", {}) for name, schema in document["components"]["schemas"].items()}
     assert [name for name in OF if name.partition(".")[2] not in of.get(name.partition(".")[0], {})] == []
+
+
+def _names(of: type[SmoreError]) -> set[str]:
+    return {of.__name__}.union(*(_names(kind) for kind in of.__subclasses__()))
+
+
+def test_the_problem_has_every_member_that_an_error_is_raised_with(document: dict[str, Any]) -> None:
+    """Keywords of the errors that api and smore raise, and what only an ended or infeasible invocation has."""
+    root = Path(api_errors.__file__).parents[1]
+    kinds = _names(CallerError)
+    given = {"id", "state", "cause", "late_ms", "traceback", "earliest_deadline_ms", "earliest_deadline_at"}
+    for file in (*root.glob("api/**/*.py"), *root.glob("smore/**/*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds:
+                given |= {keyword.arg for keyword in node.keywords if keyword.arg}
+    schema = document["components"]["schemas"]["Problem"]
+    assert given - {"retry_after_s"} <= set(schema["properties"])
+    assert {"field", "limit", "differs"} <= given - set(schema["required"])
+
+
+def test_each_of_several_inputs_is_described(document: dict[str, Any]) -> None:
+    operation = document["paths"]["/v1/functions/{function}/invocations"]["post"]
+    body = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert "at most 64 where the answer is waited for" in body["properties"]["inputs"]["description"]
+    for status in ("200", "202"):
+        answer = operation["responses"][status]["content"]["application/json"]["schema"]
+        assert answer["properties"]["invocations"]["items"] == {"$ref": "#/components/schemas/InputOutcome"}
+        assert "durability" in answer["properties"]
+    assert "id" not in operation["responses"]["202"]["content"]["application/json"]["schema"]["required"]
+    outcome = document["components"]["schemas"]["InputOutcome"]["properties"]
+    assert {"status", "code", "cause", "state", "earliest_deadline_ms", "output", "traceback"} <= set(outcome)
+    assert all(f"`{state}`" in outcome["state"]["description"] for state in TERMINAL)
+
+
+def test_a_cancelled_invocation_is_shown_cancelled(document: dict[str, Any]) -> None:
+    answer = document["paths"]["/v1/invocations/{invocation}/cancel"]["post"]["responses"]["200"]
+    example = answer["content"]["application/json"]["example"]
+    assert (example["state"], "output" in example) == ("cancelled", False)
 
 
 def test_a_docstring_explains_its_fields() -> None:

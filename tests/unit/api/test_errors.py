@@ -331,6 +331,20 @@ def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None
     assert "retry_after_s" not in body
 
 
+def test_only_a_refusal_that_waiting_helps_says_when_to_come_again() -> None:
+    def refused(slo_us: int, floor_us: int) -> dict[str, str]:
+        admission = Admission(status="infeasible", earliest_us=3_500_000, now_us=1_000_000, floor_us=floor_us)
+        return document(refusal(admission, slo_us))[2]
+
+    assert refused(400_000, 12_000)["retry-after"] == "3"
+    assert "retry-after" not in refused(1_000, 12_000)
+    # It fits no GPU instance, also later.
+    with pytest.raises(Ended) as raised:
+        settled(reply("rejected", error_result("It needs more memory."), "infeasible"), RUN, "r")
+    status, _, headers = document(raised.value)
+    assert (status, "retry-after" in headers) == (429, False)
+
+
 @pytest.mark.parametrize(
     ("floor_us", "cold_us", "why"),
     [
@@ -378,6 +392,10 @@ def test_an_expired_call_says_how_long_it_had_and_which_worker_was_lost() -> Non
         " worker of gpu3, which reported last at 2027-01-15 08:00:00 UTC: the worker died, or was cut off. A deadline of"
         " 54 ms would be accepted now."
     )
+    for nothing in (replace(check, paused="platform"), replace(check, promised_us=int(NEVER_S * 1e6))):
+        with pytest.raises(Ended) as raised:
+            settled(expired, RUN, "r", Afterwards(check=nothing))
+        assert "would be accepted" not in str(raised.value) and "earliest_deadline_ms" not in raised.value.details
 
 
 @pytest.mark.parametrize(

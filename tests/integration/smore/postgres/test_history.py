@@ -377,6 +377,38 @@ def test_what_is_written_in_halves_is_counted_once(
         assert connection.execute(text("SELECT sum(succeeded) FROM function_totals")).scalar_one() == 2
 
 
+def test_whoever_did_not_end_in_time_is_counted_once_and_from_zero(
+    recorder: Recorder, redis_client: "redis.Redis"
+) -> None:
+    """Given up before the deadline, which could not be met; ended after it; and those that are no miss."""
+
+    def missed() -> dict[str, float | None]:
+        return {
+            outcome: CONTROL.get_sample_value("smore_deadline_missed_total", {"function": key, "outcome": outcome})
+            for outcome in ("succeeded", "failed", "expired")
+        }
+
+    key = "default/just-deployed"
+    emit(redis_client, stream.CatalogChanged(version=1, function=key, at_us=0))
+    recorder.drain()
+    assert missed() == {"succeeded": 0, "failed": 0, "expired": 0}
+
+    def ended(id_: str, state: str, late_us: int) -> stream.Settled:
+        entry = msgspec.structs.replace(settled(id_), function=key, state=state)
+        return msgspec.structs.replace(entry, finished_us=entry.deadline_us + late_us)
+
+    emit(
+        redis_client,
+        ended("m1", "expired", -400_000),
+        ended("m2", "expired", 3),
+        ended("m3", "succeeded", 100_000),
+        ended("m4", "succeeded", -1),
+        ended("m5", "failed", -1),
+    )
+    recorder.drain()
+    assert missed() == {"succeeded": 1, "failed": 0, "expired": 2}
+
+
 def test_an_unreadable_run_record_costs_only_itself(
     recorder: Recorder, reader: Reader, redis_client: "redis.Redis"
 ) -> None:

@@ -116,6 +116,30 @@ def test_a_drained_gpu_instance_takes_nothing_and_gives_back_what_idles() -> Non
     assert placed(policy.decide(NOW, [PausesChanged(paused=frozenset())])) == [("1", "g")]
 
 
+@pytest.mark.parametrize(
+    ("paused", "pinned", "why"),
+    [
+        ((), (), ""),
+        (("*",), (), ": the whole platform is paused"),
+        (("f:p/a",), (), ": its function is paused"),
+        (("f:p/b",), (), ""),
+        (("g:g",), (), ": of 2 GPU instances that it may use, 1 is paused"),
+        (("g:g", "-g:h"), (), ": of 2 GPU instances that it may use, 1 is drained and 1 is paused"),
+        (("g:g", "g:h"), (), ": of 2 GPU instances that it may use, 2 are paused"),
+        (("g:g",), ("g",), ": of 1 GPU instance that it may use, 1 is paused"),
+        (("g:g",), ("h",), ""),
+    ],
+)
+def test_what_expires_says_what_was_paused_or_drained(
+    paused: tuple[str, ...], pinned: tuple[str, ...], why: str
+) -> None:
+    steer = OverridesChanged(overrides=[Override(function="p/a", gpus=pinned)] if pinned else [])
+    policy = engine(gpu("g"), gpu("h"), steer, PausesChanged(paused=frozenset(paused)))
+    policy.decide(NOW, [arrived("p/a", "1")])
+    (ended,) = (d for d in policy.decide(NOW + 60, [arrived("p/a", "2")]) if isinstance(d, End) and d.id == "2")
+    assert ended.message == f"No GPU instance could finish it before its deadline{why}."
+
+
 def test_nothing_is_placed_beside_a_process_that_nobody_registered() -> None:
     policy = engine(gpu("g", "p/a", unregistered=1))
     assert policy.decide(NOW, [arrived("p/a", "1")]) == []
