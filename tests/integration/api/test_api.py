@@ -569,6 +569,8 @@ def test_what_is_wrong_is_refused_before_anything_is_queued(
 
     assert body.get("field") == field
     assert arrivals(redis_client) == before
+    if status == 413:
+        assert body["size"] > body["limit"] and str(body["size"]) in body["detail"]
 
 
 def test_a_streamed_body_is_cut_at_the_limit(http: httpx.Client) -> None:
