@@ -162,7 +162,11 @@ def input_outcome(output: Mapping[str, Any]) -> dict[str, Any]:
         "cause": _described(_TEXT, "Why it ended as it did; `ok` = it succeeded, absent = it goes on"),
         "detail": _described(_TEXT, "The error in words; absent where it succeeded or goes on"),
         "traceback": _described(_TEXT, "Where the handler raised an error: the frames of its own code"),
-        "field": _described(_TEXT, "Of `limit_reached`: the limit of the project that is reached"),
+        "field": _described(
+            _TEXT,
+            "Of `invalid_input`: the first place in the input that is wrong. Of `limit_reached`: the limit of the project that"
+            " is reached",
+        ),
         "limit": _described(
             {"type": ["number", "string"]},
             "The bound that was reached: of `limit_reached` its value, of `queue_full` its name",

@@ -974,6 +974,12 @@ def test_not_ready_without_a_leader_or_gpu_instances(
         JobQueue(redis_client, config.redis.prefix).refuse("SMORE_JOBS__POLICY: no")
         (warning,) = anyone.get("/readyz").json()["warnings"]
         assert warning.startswith("No job scheduler leads: SMORE_JOBS__POLICY: no. What runs")
+        redis_client.hset(
+            f"{config.redis.prefix}seen",
+            mapping={"cpu1": int((time.time() - 60) * 1e6), "taken-away": int((time.time() - 90_000) * 1e6)},
+        )
+        warnings = anyone.get("/readyz").json()["warnings"]
+        assert warnings[1].startswith("GPU instances silent: cpu1 since 20") and "taken-away" not in warnings[1]
         assert {name: check["ok"] for name, check in response.json()["checks"].items()} == {
             "redis": True,
             "leader": False,
