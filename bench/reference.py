@@ -125,6 +125,7 @@ METRIC_FROM: Final[Mapping[str, str]] = {
     "smore_invocations_ended_total": "function",
     "smore_deadline_missed_total": "function",
     "smore_gpu_healthy": "start",
+    "smore_gpu_reporting": "lead",
     "smore_job_restarts_total": "lead",
     "smore_job_placements_total": "lead",
 }

@@ -112,6 +112,13 @@ DECISION_SECONDS = Histogram(
     buckets=(1e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 0.025, 0.1),
     registry=SCHEDULER,
 )
+GPU_REPORTING = Gauge(
+    "smore_gpu_reporting",
+    "1 where the GPU instance reports, 0 where it is silent: until it reports, an operator forgets it (`smore gpus forget`)"
+    " or a day has passed",
+    ["gpu_instance"],
+    registry=SCHEDULER,
+)
 DECISIONS = Counter("smore_decisions", "Decisions carried out", ["decision", "reason"], registry=SCHEDULER)
 BUDGET_FACTOR = Gauge(
     "smore_budget_factor", "What predicted losses of trainings are multiplied by", ["gpu_instance"], registry=SCHEDULER

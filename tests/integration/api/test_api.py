@@ -580,6 +580,8 @@ def test_what_is_wrong_is_refused_before_anything_is_queued(
 
     assert body.get("field") == field
     assert arrivals(redis_client) == before
+    if status == 413:
+        assert body["size"] > body["limit"] and str(body["size"]) in body["detail"]
 
 
 def test_a_streamed_body_is_cut_at_the_limit(http: httpx.Client) -> None:
@@ -983,6 +985,12 @@ def test_not_ready_without_a_leader_or_gpu_instances(
         JobQueue(redis_client, config.redis.prefix).refuse("SMORE_JOBS__POLICY: no")
         (warning,) = anyone.get("/readyz").json()["warnings"]
         assert warning.startswith("No job scheduler leads: SMORE_JOBS__POLICY: no. What runs")
+        redis_client.hset(
+            f"{config.redis.prefix}seen",
+            mapping={"cpu1": int((time.time() - 60) * 1e6), "taken-away": int((time.time() - 90_000) * 1e6)},
+        )
+        warnings = anyone.get("/readyz").json()["warnings"]
+        assert warnings[1].startswith("GPU instances silent: cpu1 since 20") and "taken-away" not in warnings[1]
         assert {name: check["ok"] for name, check in response.json()["checks"].items()} == {
             "redis": True,
             "leader": False,
