@@ -23,6 +23,7 @@ from starlette.responses import Response
 from smore.domain.errors import CallerError, InvalidInput, PlatformError, SmoreError, Unavailable, WritesRefused
 from smore.domain.invocation import Cause, State
 from smore.domain.quote import cut
+from smore.domain.value_path import from_loc, written
 from smore.redis.outage import refuses
 
 
@@ -346,37 +347,16 @@ def _invalid(error: RequestValidationError, request_id: str) -> Response:
         if other[: len(path)] == path:
             path = other
     messages = dict.fromkeys(str(each["msg"]) for each, at in zip(errors, paths, strict=True) if at == path)
-    field = _named(path) or str(errors[0]["loc"][0])
+    field = written(path) or str(errors[0]["loc"][0])
     detail = f"{field}: {_alternatives(list(messages))}"
     return problem(status=422, code="invalid_input", detail=detail, request_id=request_id, details={"field": field})
 
 
 def _path(error: Mapping[str, object], body: object) -> list[str | int]:
-    """
-    Where the value stands that an error of pydantic is about: names of fields and positions in lists. Of a union pydantic
-    names the alternative too, which the caller has not written.
-    """
+    """Where the value stands that an error of pydantic is about."""
     # The first element says where (body, query…); the others are the path inside it.
     where, *parts = cast("tuple[str | int, ...]", error["loc"])
-    if where != "body":
-        return parts
-    path: list[str | int] = []
-    value = body
-    for position, part in enumerate(parts):
-        match value, part:
-            case dict(), _ if part in value:
-                value = value[part]
-            case list(), int() if part < len(value):
-                value = value[part]
-            case _ if error["type"] != "missing" or position < len(parts) - 1:
-                continue
-        path.append(part)
-    return path
-
-
-def _named(path: Sequence[str | int]) -> str:
-    """``steps[0].gpu``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+    return from_loc(parts, str(error["type"]), body) if where == "body" else parts
 
 
 def _alternatives(messages: Sequence[str]) -> str:

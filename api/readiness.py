@@ -8,8 +8,9 @@ from pydantic import BaseModel
 
 from api.deps import Gateway
 from smore.messages.overrides import pauses
-from smore.messages.wording import paused
+from smore.messages.wording import paused, silent
 from smore.postgres.answering import answers
+from smore.redis import fleet
 from smore.redis.job_queue import no_leader
 
 #: Seconds after which a check counts as failed.
@@ -43,7 +44,8 @@ class Beside(BaseModel):
 
 async def beside(gateway: Gateway, *, named: bool) -> Beside:
     """
-    Who leads the queue of trainings, and what is paused or drained. ``named``: whether functions and keys may be named.
+    Who leads the queue of trainings, what is paused or drained, and which GPU instances are silent. ``named``: whether
+    functions and keys may be named.
     """
     prefix = gateway.settings.redis.prefix
     try:
@@ -51,16 +53,24 @@ async def beside(gateway: Gateway, *, named: bool) -> Beside:
         pipe.mget([f"{prefix}job:leader", f"{prefix}job:refused"])
         pipe.smembers(f"{prefix}paused")
         pipe.hgetall(f"{prefix}paused:by")
-        (leader, refused), members, by = await pipe.execute()
+        pipe.hgetall(f"{prefix}seen")
+        (leader, refused), members, by, raw = await pipe.execute()
+        seen = fleet.seen_at(raw)
+        reports = await gateway.redis.mget([f"{prefix}gpu:{gpu}" for gpu in seen]) if seen else []
     except (redis.RedisError, OSError):
         return Beside()
+    reporting = {gpu for gpu, report in zip(seen, reports, strict=True) if report is not None}
     unled = [no_leader(refused.decode() if refused is not None else "")] if leader is None else []
     by_people = pauses(members, by)
     # Paused and drained is drained.
     held = sorted((pause.drains, pause.name) for pause in by_people if pause.scope == "gpu")
     return Beside(
         job_leader=leader.decode() if leader is not None else "",
-        warnings=[*unled, *paused(by_people, named=named)],
+        warnings=[
+            *unled,
+            *silent(fleet.silent(seen, reporting, time.time())),
+            *paused(by_people, named=named),
+        ],
         held={name: "drained" if drains else "paused" for drains, name in held},
     )
 

@@ -46,7 +46,7 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.entrypoint": "`module:Class`, the handler; required. Found in the uploaded folder, or on the workers' path",
     "spec.artifact": "the uploaded folder, by digests; `smore deploy FOLDER` fills it in",
     "spec.inputs": "a list of tensors, or `json` for JSON values",
-    "spec.outputs": "as `inputs`",
+    "spec.outputs": "as `inputs`; tensors are held against the outputs of the first run at the deploy, in `smore run` too",
     "spec.inputs[].name": "of the tensor; letters, digits, inner `_ . / -`",
     "spec.inputs[].datatype": "a datatype of the Open Inference Protocol",
     "spec.inputs[].shape": "sizes; the first is -1 (rows), -1 elsewhere is any size",
@@ -125,6 +125,7 @@ METRIC_FROM: Final[Mapping[str, str]] = {
     "smore_invocations_ended_total": "function",
     "smore_deadline_missed_total": "function",
     "smore_gpu_healthy": "start",
+    "smore_gpu_reporting": "lead",
     "smore_job_restarts_total": "lead",
     "smore_job_placements_total": "lead",
 }

@@ -14,7 +14,8 @@ There are two kinds of input; ``example`` says which:
 * **JSON**: ``example`` is any other JSON value. ``predict`` receives a list of such values, one for each invocation,
   and returns a list of the same length. Annotations may name records: with ``predict(self, inputs: list[Question]) ->
   list[Answer]``, where both are pydantic models, dataclasses, msgspec Structs or TypedDicts, every input is checked and
-  converted before ``predict`` gets it, and ``/v1/functions/NAME/openapi.json`` describes both.
+  converted before ``predict`` gets it, outputs are checked (docs/guides/own-model.md says where), and
+  ``/v1/functions/NAME/openapi.json`` describes both. NaN and infinity become ``null``.
 
 ``predict`` may be ``async def``. One batch runs at a time, and all batches on the same event loop.
 """

@@ -30,7 +30,7 @@ from smore.redis.outage import is_outage
 from smore.redis.queue import Queue, RunOutcome, StartedInvocation
 from worker.artifacts.runtime import PREPARING
 from worker.device.device import Device
-from worker.frames import ITEM_TEXT, Answer, BadFrame, Item
+from worker.frames import FIELD_TEXT, ITEM_TEXT, Answer, BadFrame, Item
 from worker.pool.errors import LoadFailed, Quarantined, Unservable
 from worker.pool.pool import Pool, Seat
 from worker.runner import answers
@@ -561,6 +561,7 @@ def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Sea
         cold=seat.cold,
         body=body,
         message=answer.message[:ITEM_TEXT],
+        field=answer.field[:FIELD_TEXT],
         shapes=answer.shapes,
     )
     failed = answer.form == "error"

@@ -38,6 +38,8 @@ META_BYTES: Final = 5 << 20
 _MOST_PHASES: Final = 8
 #: The longest error text of one invocation in a batch, characters (of up to four bytes), and of a whole batch or load.
 ITEM_TEXT: Final = 1000
+#: The longest name of a place in an input, characters.
+FIELD_TEXT: Final = 160
 TEXT: Final = 4000
 #: The longest traceback, characters.
 TRACEBACK: Final = 8000
@@ -157,8 +159,8 @@ class Loaded(_Message, frozen=True, tag="loaded"):
 
 class Answer(_Message, frozen=True):
     """
-    One invocation's result: ``form`` json or raw with the next ``length`` bytes of the body, or error with a cause and
-    a message.
+    One invocation's result: ``form`` json or raw with the next ``length`` bytes of the body, or error with a cause, a
+    message and, where an input is wrong, the place in it.
 
     That of a canary is the JSON of a :class:`Description`.
     """
@@ -168,6 +170,7 @@ class Answer(_Message, frozen=True):
     shapes: str = ""
     cause: str = ""
     message: str = ""
+    field: str = ""
 
 
 class Predicted(_Message, frozen=True, tag="predicted"):

@@ -7,10 +7,10 @@ errors.
 """
 
 import math
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final, cast
 
 import redis
@@ -46,6 +46,8 @@ DRAINING_S: Final = 5
 _LOST: Final = (Cause.ATTEMPT_LIMIT, Cause.DISPATCH_LIMIT)
 #: Parts of a request in ``Submission.request_parts``, as :func:`request_parts` writes them.
 _PART: Final = " "
+#: Of the hash of a part: requests are told apart by it.
+_HASH_BYTES: Final = 12
 #: What the gate calls a bound of the queue → what is full, with the bound in place of ``{}``.
 _FULL: Final[Mapping[str, str]] = {
     "function": "{} invocations of the function wait, as many as its limits.max_pending allows",
@@ -192,7 +194,7 @@ def _infeasible(admission: Admission, slo_us: int, named_ms: int | None) -> str:
 
 def request_parts(parts: Mapping[str, bytes]) -> str:
     """The names of the parts of a request, without spaces, with a hash of each: which differ, :func:`refusal` says."""
-    return _PART.join(f"{name}={zlib.crc32(value):08x}" for name, value in parts.items())
+    return _PART.join(f"{name}={blake2b(value, digest_size=_HASH_BYTES).hexdigest()}" for name, value in parts.items())
 
 
 def _mismatch(admission: Admission, parts: str) -> IdempotencyMismatch:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 import orjson
@@ -52,7 +53,8 @@ class Call:
     What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202
     at once; ``slo_us``: microseconds from arrival to the deadline; ``limits``: of its project.
 
-    ``request_parts``, ``volatile``: see :class:`smore.redis.submission.Submission`.
+    ``request_parts``, ``volatile``: see :class:`smore.redis.submission.Submission`. ``parts_suffice``: two requests with
+    equal parts are the same, though their bytes differ.
     """
 
     gateway: Gateway
@@ -70,6 +72,7 @@ class Call:
     request_id: str
     limits: Limits
     request_parts: str = ""
+    parts_suffice: bool = False
     volatile: bool = False
 
     def submission(self, position: int) -> Submission:
@@ -121,43 +124,40 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
     body = await read_body(request, min(limits.max_body_bytes, spec.payload_bytes) if raw else limits.max_body_bytes)
     shape = headers.get(b"smore-shape")
     if raw:
-        payloads, several, in_body = (
-            [from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)],
-            False,
-            None,
-        )
+        payload = from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)
+        given = _Given([payload], several=False, deadline_ms=None, written=body)
     elif len(body) > LARGE_BODY:
-        payloads, several, in_body = await run_in_threadpool(_parse, body, spec, most)
+        given = await run_in_threadpool(_parse, body, spec, most, keyed=bool(key_given))
     else:
-        payloads, several, in_body = _parse(body, spec, most)
+        given = _parse(body, spec, most, keyed=bool(key_given))
 
     parts = ""
     if key_given:
-        given = {
-            "function": entry.key.encode(),
-            "inputs" if several else "input": b"\0".join(each.body for each in payloads),
-        }
-        given |= {
-            "deadline_ms": repr(in_body).encode(),
-            "Smore-Shape": shape or b"",
-            "Content-Type": RAW if raw else b"",
-        }
-        parts = request_parts(given)
-    wants_raw = spec.inputs is not None and not several and RAW in headers.get(b"accept", b"")
+        parts = request_parts(
+            {
+                "function": entry.key.encode(),
+                "inputs" if given.several else "input": given.written,
+                "deadline_ms": repr(given.deadline_ms).encode(),
+                "Smore-Shape": shape or b"",
+                "Content-Type": RAW if raw else b"",
+            }
+        )
+    wants_raw = spec.inputs is not None and not given.several and RAW in headers.get(b"accept", b"")
     return Call(
         gateway=gateway,
         key=key,
         entry=entry,
         spec=spec,
-        payloads=payloads,
-        several=several,
+        payloads=given.payloads,
+        several=given.several,
         accept=Encoding.RAW if wants_raw else Encoding.JSON,
-        slo_us=slo_us(in_body, deadline, entry, spec),
+        slo_us=slo_us(given.deadline_ms, deadline, entry, spec),
         wait_s=wait,
         trace=trace_id(trace) if trace is not None else "",
         idempotency_key=key_given,
         request_hash=digest(entry.key, shape, body) if key_given else "",
         request_parts=parts,
+        parts_suffice=True,
         request_id=scope["request_id"],
         limits=of_project,
     )
@@ -226,8 +226,20 @@ def _is_raw(content_type: bytes) -> bool:
     raise UnsupportedMediaType("Content-Type: application/json or application/octet-stream is expected.")
 
 
-def _parse(body: bytes, spec: FunctionSpec, max_inputs: int) -> tuple[list[Payload], bool, object]:
-    """(payloads, whether the body had ``inputs``, its ``deadline_ms``)."""
+class _Given(NamedTuple):
+    """
+    What a body holds. ``several``: it had ``inputs``; ``deadline_ms``: as it stands there. ``written``: its input or
+    inputs in one form for all ways to write the same JSON value; b'' where nobody asked for that.
+    """
+
+    payloads: list[Payload]
+    several: bool
+    deadline_ms: object
+    written: bytes
+
+
+def _parse(body: bytes, spec: FunctionSpec, max_inputs: int, *, keyed: bool = False) -> _Given:
+    """``keyed``: the request has an Idempotency-Key, so that its inputs are to be compared with another one's."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -235,25 +247,25 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int) -> tuple[list[Paylo
     if not isinstance(document, dict):
         raise InvalidInput('body: an object with "input" or "inputs" is expected', field="body")
     in_body = document.pop("deadline_ms", None)
-    if "input" in document:
-        payloads, several = [from_json(document.pop("input"), spec, "input")], False
+    several = "input" not in document
+    if not several:
+        value = document.pop("input")
+        payloads = [from_json(value, spec, "input")]
     elif "inputs" in document:
-        values = document.pop("inputs")
-        if not isinstance(values, list) or not 1 <= len(values) <= max_inputs:
+        value = document.pop("inputs")
+        if not isinstance(value, list) or not 1 <= len(value) <= max_inputs:
             raise InvalidInput(
                 f"inputs: a list of 1 to {max_inputs} inputs is expected; `Prefer: respond-async` takes more of them",
                 field="inputs",
             )
-        payloads, several = (
-            [from_json(value, spec, f"inputs[{position}]") for position, value in enumerate(values)],
-            True,
-        )
+        payloads = [from_json(each, spec, f"inputs[{position}]") for position, each in enumerate(value)]
     else:
         unknown = f"; unknown: {', '.join(map(quoted, islice(document, _MOST_NAMED)))}" if document else ""
         raise InvalidInput(f'input: missing{unknown}. What the function gets is the value of "input"', field="input")
     if document:
         raise _unknown(document)
-    return payloads, several, in_body
+    written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if keyed else b""
+    return _Given(payloads, several, in_body, written)
 
 
 def _unknown(document: Mapping[str, object]) -> InvalidInput:
@@ -302,7 +314,10 @@ def trace_id(header: bytes) -> str:
 
 
 def digest(function: str, shape: bytes | None, body: bytes) -> str:
-    """What tells a repeated request from another one that came with the same Idempotency-Key."""
+    """
+    Of a request as it was written: two with one Idempotency-Key and one digest are the same. Two with other digests may
+    still be (``parts_suffice`` of :class:`Call`).
+    """
     hashed = hashlib.sha256(function.encode() + b"\0" + (shape or b"") + b"\0")
     hashed.update(body)
     return hashed.hexdigest()
@@ -351,10 +366,10 @@ def _parse_dry_run(body: bytes, spec: FunctionSpec) -> tuple[Payload, object]:
     except orjson.JSONDecodeError as error:
         raise Malformed(f"The body is not JSON: {error}") from error
     if not isinstance(document, dict) or "rows" not in document:
-        payloads, several, in_body = _parse(body, spec, 1)
-        if several:
+        given = _parse(body, spec, 1)
+        if given.several:
             raise InvalidInput("inputs: a dry run is of one invocation, with input or rows", field="inputs")
-        return payloads[0], in_body
+        return given.payloads[0], given.deadline_ms
     rows, in_body = document.pop("rows"), document.pop("deadline_ms", None)
     most = _MAX_ROWS if spec.inputs is not None else 1
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= most:

@@ -218,6 +218,8 @@ def _ended(reply: Reply, result: Result, after: Afterwards | None) -> Ended:
         details["late_ms"] = reply.late_us / 1000
     if result.traceback:
         details[TRACEBACK] = result.traceback
+    if result.field:
+        details["field"] = result.field
     if status == 503:
         details["retry_after_s"] = 1
     if after is not None and after.check is not None and after.check.promises and reply.state == State.EXPIRED:

@@ -22,7 +22,7 @@ from smore.domain.errors import CallerError
 from smore.domain.invocation import TERMINAL, State
 from smore.process.observability import E2E_SECONDS, INVOCATIONS
 from smore.redis.records import Reply
-from smore.redis.submission import Submission
+from smore.redis.submission import Admission, Submission
 
 #: Inputs of one call that are queued, and waited for, at a time.
 _TOGETHER: Final = 256
@@ -47,7 +47,7 @@ async def submit(call: Call) -> Submitted:
     """Queue the call's one input; do not wait. Raises what the gate refuses it with, ResultDropped."""
     submission = call.submission(0)
     admission = await call.gateway.queue.enqueue(submission)
-    if admission.status == "replay":
+    if _repeats(call, admission):
         return await _earlier(call, admission.known_id)
     if admission.status != "ok":
         raise refusal(admission, submission.slo_us, call.request_parts)
@@ -64,7 +64,7 @@ async def submit_and_wait(call: Call, wait_s: float, began: float) -> Submitted:
     waiter = gateway.waiters.expect(project, submission.id, wait_s, told=True)
     try:
         admission = await gateway.queue.enqueue(submission)
-        if admission.status == "replay":
+        if _repeats(call, admission):
             return await _earlier(call, admission.known_id)
         if admission.status != "ok":
             raise refusal(admission, submission.slo_us, call.request_parts)
@@ -108,7 +108,7 @@ async def _submit_together(call: Call, submissions: Sequence[Submission]) -> lis
         # In one turn of the event loop, and so in one round trip.
         admissions = await asyncio.gather(*(gateway.queue.enqueue(submission) for submission in submissions))
         for submission, admission in zip(submissions, admissions, strict=True):
-            if admission.status == "replay":
+            if _repeats(call, admission):
                 submitted = await _earlier(call, admission.known_id)
             elif admission.status != "ok":
                 results.append(refusal(admission, submission.slo_us, call.request_parts))
@@ -140,6 +140,13 @@ async def _keep(gateway: Gateway, project: str, id_: str) -> tuple[Reply | None,
     return (
         (await gateway.queue.reply(project, id_), state) if state in TERMINAL else (None, state or State.QUEUED.value)
     )
+
+
+def _repeats(call: Call, admission: Admission) -> bool:
+    """Whether an earlier request with this Idempotency-Key was the same one."""
+    if admission.status == "mismatch":
+        return call.parts_suffice and admission.known_parts == call.request_parts
+    return admission.status == "replay"
 
 
 async def _earlier(call: Call, id_: str) -> Submitted:

@@ -603,7 +603,7 @@ _DESCRIPTION: dict[str, Any] = {
         header("Inference-Header-Content-Length", "Bytes of the body that are JSON; default: all", "integer"),
         header("Content-Encoding", "`gzip` or `deflate`"),
         header("Accept-Encoding", "`gzip` or `deflate`, alone"),
-        header("Idempotency-Key", IDEMPOTENCY),
+        header("Idempotency-Key", f"{IDEMPOTENCY}. The same body has the same bytes"),
         header("traceparent", "W3C trace context"),
     ],
     "requestBody": {

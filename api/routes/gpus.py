@@ -8,7 +8,7 @@ from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
 from api.pauses import set_pauses
 from api.schemas import gpus as schemas
 from api.server.bodies import BoundedRoute
-from smore.domain.errors import NotFound
+from smore.domain.errors import Conflict, NotFound
 from smore.domain.job import OVER
 from smore.domain.spelling import nothing_named
 from smore.redis.catalog import KeyEntry
@@ -99,6 +99,23 @@ def drain(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -
 def resume(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
     """End a pause and a drain of a GPU instance."""
     set_pauses(gateway, trail, caller, f"gpu/{_existing(gateway, gpu)}", f"g:{gpu}", on=())
+
+
+@router.post("/{gpu}/forget", status_code=204)
+def forget(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
+    """
+    Do not expect a silent GPU instance any more: `/readyz` and the metrics name it no longer. One that reports again is
+    expected again.
+    """
+    fleet = gateway.fleet()
+    seen = fleet.seen()
+    if gpu not in seen:
+        raise NotFound(nothing_named("GPU instance", gpu, fleet.known()))
+    if any(report.gpu == gpu for report in fleet.reports()):
+        raise Conflict(f"{gpu} reports. Only a GPU instance that is silent can be forgotten.")
+    with trail.change(caller, f"gpu/{gpu}", {"seen_at": seen[gpu]}) as change:
+        fleet.forget(gpu)
+        change.after = {}
 
 
 @router.post("/{gpu}/allow", status_code=204)

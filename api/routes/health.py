@@ -56,8 +56,8 @@ async def healthz(gateway: TheGateway) -> Alive:
 async def readyz(gateway: TheGateway, request: Request, response: Response) -> Readiness:
     """
     Say whether the platform can run an invocation: Redis answers and takes writes, a leader holds the lease, and a GPU
-    instance has reported. `warnings` say what is paused or drained; to an operator's key also which functions, and by
-    whom. Without Postgres it is ready, with a warning: functions can be called.
+    instance has reported. `warnings` say which GPU instances are silent, and what is paused or drained; to an operator's
+    key also which functions, and by whom. Without Postgres it is ready, with a warning: functions can be called.
     """
     checks, postgres = await asyncio.gather(readiness.checks(gateway), readiness.postgres(gateway))
     ready = all(check.ok for check in checks.values())

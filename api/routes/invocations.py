@@ -75,11 +75,14 @@ async def invoke(request: Request, function: str) -> Response:
     Run a function. It waits for the result and answers 200. It answers 202 with `Location` where `Prefer:
     respond-async` asks for that, or where the wait ends before the invocation does.
 
-    The input is checked before anything is queued; an error names the place in it. `inputs` in place of `input` makes
-    an invocation of each of its values, and each is admitted or refused by itself: the answer is a list in their order,
-    200 where all have ended, 202 where one goes on. One that was refused has no id there, the `state` `rejected`, its
-    `cause`, and `earliest_deadline_ms` where its deadline was too early. Where all were refused the answer is the first
-    one's refusal.
+    Tensors and sizes are checked before anything is queued. The records that a handler of JSON values declares are
+    checked where it runs, after the invocation has waited, and before the handler gets it. Either way the error is
+    `invalid_input`, and `field` names the place.
+
+    `inputs` in place of `input` makes an invocation of each of its values, and each is admitted or refused by itself:
+    the answer is a list in their order, 200 where all have ended, 202 where one goes on. One that was refused has no id
+    there, the `state` `rejected`, its `cause`, and `earliest_deadline_ms` where its deadline was too early. Where all
+    were refused the answer is the first one's refusal.
 
     A key with the scope `invoke` alone may submit with `respond-async` and cancel; it cannot ask what became of its
     invocations, which needs the scope `read` as well (403 otherwise).
@@ -238,6 +241,8 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
             document["detail"] = result.message
             if result.traceback:
                 document["traceback"] = result.traceback
+            if result.field:
+                document["field"] = result.field
     return orjson.dumps(document)
 
 

@@ -51,7 +51,12 @@ PARAMETERS: Final = (
         "`respond-async`: answer 202 at once. `wait=N`: wait N whole seconds for the end, of which at most"
         f" {MAX_WAIT_S:.0f} are waited; then 202",
     ),
-    header("Idempotency-Key", IDEMPOTENCY),
+    header(
+        "Idempotency-Key",
+        f"{IDEMPOTENCY}. JSON bodies are the same where `input` (or `inputs`) and `deadline_ms` are: white space and the order of"
+        " an object's members do not count, the way a number is written (1, 1.0) does. Raw bodies are the same where their"
+        " bytes and `Smore-Shape` are",
+    ),
     header("Smore-Deadline-Ms", "The deadline, where the body has none: milliseconds from arrival", "number"),
     header("Smore-Shape", "Raw bodies: `name=d0,d1;…`; needed where axes other than the first are free"),
     header("traceparent", "W3C trace context, kept with the invocation"),
@@ -157,7 +162,11 @@ def input_outcome(output: Mapping[str, Any]) -> dict[str, Any]:
         "cause": _described(_TEXT, "Why it ended as it did; `ok` = it succeeded, absent = it goes on"),
         "detail": _described(_TEXT, "The error in words; absent where it succeeded or goes on"),
         "traceback": _described(_TEXT, "Where the handler raised an error: the frames of its own code"),
-        "field": _described(_TEXT, "Of `limit_reached`: the limit of the project that is reached"),
+        "field": _described(
+            _TEXT,
+            "Of `invalid_input`: the first place in the input that is wrong. Of `limit_reached`: the limit of the project that"
+            " is reached",
+        ),
         "limit": _described(
             {"type": ["number", "string"]},
             "The bound that was reached: of `limit_reached` its value, of `queue_full` its name",

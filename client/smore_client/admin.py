@@ -13,6 +13,7 @@ from typing import Final
 
 from smore_client.gpu_requests import allow as allow
 from smore_client.gpu_requests import drain_gpu as drain_gpu
+from smore_client.gpu_requests import forget_gpu as forget_gpu
 from smore_client.transport import Call, Flow, Item, Stream, exchange, fetch, path_of, request
 from smore_client.types import (
     Attached,

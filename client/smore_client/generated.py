@@ -501,8 +501,9 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended; of one that waits again, why its last attempt ended. ``attempt``: how often it was started; ``output``: only
     where it succeeded with a JSON result that is still kept; ``late_ms``: milliseconds from its deadline to its end, 0
     = it was in time, or has not ended; ``traceback``: where its handler raised an error, the frames of the handler's
-    own code as Python prints them. ``cold``: whether its last attempt had to load the handler, None = it has not run,
-    or that is not known; ``project``: only in lists.
+    own code as Python prints them; ``field``: where its input is not what the handler takes, the first place in it.
+    ``cold``: whether its last attempt had to load the handler, None = it has not run, or that is not known;
+    ``project``: only in lists.
     """
 
     id: str
@@ -512,6 +513,7 @@ class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     detail: str = ""
     traceback: str = ""
+    field: str = ""
     attempt: int = 0
     gpu: str = ""
     rows: int = 1

@@ -49,6 +49,15 @@ def drain_gpu(gpu: str) -> Flow[None]:
     yield from exchange(request("POST", "gpus", gpu, "drain", body={}))
 
 
+def forget_gpu(gpu: str) -> Flow[None]:
+    """
+    Do not expect a silent GPU instance any more, so that no warning names it.
+
+    >>> client.carry(admin.forget_gpu("cpu9"))
+    """
+    yield from exchange(request("POST", "gpus", gpu, "forget", body={}))
+
+
 def allow(gpu: str, pid: int, allowed: bool) -> Flow[None]:
     """
     Let functions run beside a process that nobody registered, or not.

@@ -376,6 +376,10 @@ class Inbound:
             )
         )
 
+    def reporting(self) -> frozenset[str]:
+        """GPU instances that report."""
+        return frozenset(self._reported_at)
+
     # ---- what is due -------------------------------------------------------------------------------------------------
 
     def lost(self) -> list[Event]:

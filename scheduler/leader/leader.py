@@ -89,6 +89,8 @@ class Leader:
         self._skew = 0.0
         #: When the policy has something to decide even if nothing happens, epoch seconds.
         self._wake_at = inf
+        #: What the gauge of GPU instances that report shows.
+        self._shown_gpus: set[str] = set()
         #: When the prewarm status is due, and debug lines of what waits, seconds of the monotonic clock.
         self._status_at = self._waits_at = 0.0
 
@@ -133,6 +135,8 @@ class Leader:
                 # Changes reach the next leader alone.
                 metrics.PAUSED.clear()
                 metrics.DRAINED.clear()
+                metrics.GPU_REPORTING.clear()
+                self._shown_gpus = set()
 
     def _refusal(self) -> str:
         """Why this policy cannot decide over the GPU instances that report, '' = it can."""
@@ -171,6 +175,7 @@ class Leader:
                 next_renew = mono + settings.lease_s / 4
                 if refusal := self._refusal():
                     raise Refused(refusal)
+                self._show_gpus()
                 events += [*self._inbound.new_table(), *self._inbound.new_forecasts()]
             due_s = max(0.0, min(settings.tick_s, next_publication - mono))
             entries = self._read(0.0 if events else self._pause_s(due_s))
@@ -193,6 +198,16 @@ class Leader:
                 self._board.publish()
                 next_publication = time.monotonic() + max(settings.gate_s, (time.monotonic() - published) / _PUBLISHING)
         log.info("stopping", token=self._token)
+
+    def _show_gpus(self) -> None:
+        """Set the gauge of which GPU instances report."""
+        reporting = self._inbound.reporting()
+        shown = {*reporting, *wire.silent(self._fleet.seen(), reporting, self._now())}
+        for gpu in shown:
+            metrics.GPU_REPORTING.labels(gpu).set(gpu in reporting)
+        for gpu in self._shown_gpus - shown:
+            metrics.GPU_REPORTING.remove(gpu)
+        self._shown_gpus = shown
 
     def _pause_s(self, tick_s: float) -> float:
         """Until the next tick, or the moment before it at which the policy has something to decide."""

@@ -209,6 +209,16 @@ def resume(gpu: GpuName, output: OutputOption = Output.TABLE) -> None:
         print_gpu(client, gpu, output)
 
 
+@app.command("forget")
+def forget(gpu: GpuName, output: OutputOption = Output.TABLE) -> None:
+    """Do not expect a silent GPU instance any more: no warning names it until it reports again."""
+    from smore_client import admin
+
+    with connected() as client:
+        client.carry(admin.forget_gpu(gpu))
+    tell(f"{gpu} is not expected any more", {"forgotten": gpu}, output)
+
+
 @app.command("allow")
 def allow(gpu: GpuName, pid: int, output: OutputOption = Output.TABLE) -> None:
     """Let functions run beside a process that nobody registered, until it ends."""

@@ -152,7 +152,7 @@ def _first_shape(value: object, tensor: TensorSpec, path: str) -> list[int]:
         where = path + "[0]" * len(shape)
         if not isinstance(value, list):
             raise InvalidInput(
-                f"{where}: a list is expected ({len(tensor.shape)} axes), not {_kind(value)}", field=where
+                f"{where}: a list is expected ({len(tensor.shape)} axes), not {kind_of(value)}", field=where
             )
         if not value:
             raise InvalidInput(f"{where}: empty", field=where)
@@ -172,7 +172,7 @@ def _check_level(value: list[object], shape: Sequence[int], axis: int, datatype:
         # The path is a string only where it is needed: this runs once for every row of numbers.
         if not isinstance(item, list):
             where = f"{path}[{position}]"
-            raise InvalidInput(f"{where}: a list is expected, not {_kind(item)}", field=where)
+            raise InvalidInput(f"{where}: a list is expected, not {kind_of(item)}", field=where)
         if len(item) != size:
             where = f"{path}[{position}]"
             raise InvalidInput(f"{where}: {size} elements are expected, not {len(item)}", field=where)
@@ -204,11 +204,12 @@ def check_elements(row: Sequence[object], datatype: str, path: str) -> None:
 
 
 def _refuse(value: object, datatype: str, path: str) -> None:
-    shown = quoted(value) if isinstance(value, int | float | bool) else _kind(value)
+    shown = quoted(value) if isinstance(value, int | float | bool) else kind_of(value)
     raise InvalidInput(f"{path}: {shown} is not {datatype}", field=path)
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """What a JSON value is, in words."""
     match value:
         case None:
             return "null"

@@ -28,6 +28,8 @@ class Result(msgspec.Struct, frozen=True, array_like=True, gc=False):
     shapes: str = ""
     #: error form: the frames of the handler's own code, as Python prints them.
     traceback: str = ""
+    #: error form: the place in the input that is wrong.
+    field: str = ""
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):

@@ -227,6 +227,19 @@ def paused(pauses: Sequence[Pause], *, named: bool = True) -> list[str]:
     return lines
 
 
+def silent(gpus: Mapping[str, float]) -> list[str]:
+    """That GPU instances are silent, in a sentence; ``gpus``: when each reported last, epoch seconds."""
+    if not gpus:
+        return []
+    shown = ", ".join(
+        f"{gpu} since {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC" for gpu, at in gpus.items()
+    )
+    return [
+        f"GPU instances silent: {shown}. Nothing is placed there; the log of its worker says why, and"
+        " `smore gpus forget GPU` ends this warning for one that is gone for good."
+    ]
+
+
 def _since(pause: Pause, named: bool) -> str:
     if pause.since is None:
         return ""

@@ -112,6 +112,13 @@ DECISION_SECONDS = Histogram(
     buckets=(1e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 0.025, 0.1),
     registry=SCHEDULER,
 )
+GPU_REPORTING = Gauge(
+    "smore_gpu_reporting",
+    "1 where the GPU instance reports, 0 where it is silent: until it reports, an operator forgets it (`smore gpus forget`)"
+    " or a day has passed",
+    ["gpu_instance"],
+    registry=SCHEDULER,
+)
 DECISIONS = Counter("smore_decisions", "Decisions carried out", ["decision", "reason"], registry=SCHEDULER)
 BUDGET_FACTOR = Gauge(
     "smore_budget_factor", "What predicted losses of trainings are multiplied by", ["gpu_instance"], registry=SCHEDULER
@@ -287,7 +294,7 @@ class _Lines:
 
 def configure(config: Settings, process: str) -> None:
     """Set up logging for a process and, where a port is given, serve its metrics there."""
-    level = getattr(logging, config.log_level.upper(), logging.INFO)
+    level = logging.getLevelNamesMapping()[config.log_level]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

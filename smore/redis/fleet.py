@@ -4,8 +4,8 @@ GPU instances as they are now, in Redis: reports with a time to live, commands t
 A worker reads its commands from the cursor that it last reported.
 """
 
-from collections.abc import Iterable
-from typing import Any, Literal, cast
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, Literal, cast
 
 import msgspec
 import redis
@@ -19,6 +19,8 @@ from smore.messages.reports import Report, StepChunk, UnregisteredProcess, decod
 #: Chunks of steps of one attached training that wait for its worker, and for how many seconds.
 _STEP_CHUNKS = 600
 _STEPS_TTL_S = 3600
+#: How long it is told of a GPU instance that it is silent, seconds since its last report.
+SILENT_TOLD_S: Final = 86_400.0
 #: How long reports of a detached training are refused, seconds.
 _GONE_S = 86_400
 
@@ -49,6 +51,17 @@ class Fleet:
     def known(self) -> list[str]:
         """Names of all GPU instances that have ever reported, those that are away now too."""
         return sorted(name.decode() for name in cast("set[bytes]", self._redis.smembers(f"{self._prefix}gpus")))
+
+    def seen(self) -> dict[str, float]:
+        """When each GPU instance that is not forgotten reported last, epoch seconds of Redis' clock."""
+        return seen_at(cast("dict[bytes, bytes]", self._redis.hgetall(f"{self._prefix}seen")))
+
+    def forget(self, gpu: str) -> None:
+        """Do not expect a GPU instance any more, until it reports again."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hdel(f"{self._prefix}seen", gpu)
+        pipe.srem(f"{self._prefix}gpus", gpu)
+        pipe.execute()
 
     def send(self, gpu: str, command: AnyCommand) -> None:
         self._redis.xadd(f"{self._prefix}cmd:{gpu}", {"c": encode_command(command)}, maxlen=1000, approximate=True)
@@ -192,6 +205,19 @@ class Fleet:
         self._redis.xadd(
             f"{self._prefix}ev", {"e": stream.encode(stream.CatalogChanged(version=1, function="", at_us=0))}
         )
+
+
+def seen_at(raw: Mapping[bytes, bytes]) -> dict[str, float]:
+    """As :meth:`Fleet.seen`, of the hash in Redis."""
+    return {gpu.decode(): int(at) / 1e6 for gpu, at in raw.items()}
+
+
+def silent(seen: Mapping[str, float], reporting: Collection[str], now: float) -> dict[str, float]:
+    """
+    GPU instances that have reported within the last :data:`SILENT_TOLD_S`, have not been forgotten, and do not report
+    now: when they reported last. ``seen``: :meth:`Fleet.seen`; ``now`` in epoch seconds.
+    """
+    return {gpu: at for gpu, at in sorted(seen.items()) if gpu not in reporting and now - at <= SILENT_TOLD_S}
 
 
 def stream_entries(answer: Any) -> Iterable[tuple[str, dict[bytes, bytes]]]:

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -81,6 +82,34 @@ class Awaits(Handler):
 
         await asyncio.gather(*(wait(item["after_s"]) for item in inputs))
         return [{"together": started} for _ in inputs]
+
+
+class Unencodable(Handler):
+    """JSON: answers what is no JSON."""
+
+    example: ClassVar = {}
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        return [{"when": object()} for _ in inputs]
+
+
+@dataclass
+class Person:
+    income: float
+
+
+@dataclass
+class Share:
+    share: float
+
+
+class Typed(Handler):
+    """JSON: one divided by ``income``; of 0 an output that is not as declared."""
+
+    example: ClassVar = {"income": 1}
+
+    def predict(self, inputs: list[Person]) -> list[Share]:
+        return [Share(1 / each.income if each.income else "infinite") for each in inputs]  # type: ignore[arg-type]
 
 
 class Broken(Handler):

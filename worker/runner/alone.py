@@ -164,7 +164,9 @@ def _load(name: str, spec: FunctionSpec, request: LocalRun) -> _Loaded:
     except Exception as error:
         raise _Refused(Cause.LOAD_FAILED, str(_failed(error))) from error
     made = _Loaded(spec=spec, resident=resident, phases_ms=loaded.phases)
-    _, [described], _ = made.run([Item(encoding=Encoding.CANARY, accept=Encoding.JSON, rows=1, length=0)], b"")
+    [answer], [described], _ = made.run([Item(encoding=Encoding.CANARY, accept=Encoding.JSON, rows=1, length=0)], b"")
+    if answer.form == "error":
+        raise _Refused(answer.cause, f"The first run, on the handler's example: {answer.message}")
     description = answers.describe(described)
     words = misfit(spec.outputs, description.outputs) if spec.outputs is not None else ""
     if words:

@@ -58,7 +58,9 @@ def _check(item: Item, answer: Answer, body: bytes) -> None:
             pass
         case _:
             raise BadFrame("the form of an answer is unknown, or not the one that was asked for")
-    if (answer.form != "raw" and answer.shapes) or (answer.form != "error" and (answer.cause or answer.message)):
+    if (answer.form != "raw" and answer.shapes) or (
+        answer.form != "error" and (answer.cause or answer.message or answer.field)
+    ):
         raise BadFrame("an answer has parts of another form")
 
 

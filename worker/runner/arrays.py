@@ -39,7 +39,11 @@ _DATATYPES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class InvalidInput(ValueError):
-    """The payload does not have the tensors of the handler's example."""
+    """The payload does not have the tensors of the handler's example, or is not its record. ``field``: the first place."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class BadOutput(Exception):

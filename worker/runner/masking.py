@@ -58,7 +58,10 @@ class Mask:
                 )
             case Predicted() if any(item.message for item in answer.answers):
                 return Predicted(
-                    answers=[msgspec.structs.replace(item, message=self.text(item.message)) for item in answer.answers]
+                    answers=[
+                        msgspec.structs.replace(item, message=self.text(item.message), field=self.text(item.field))
+                        for item in answer.answers
+                    ]
                 )
             case _:
                 return answer

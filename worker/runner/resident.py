@@ -10,7 +10,7 @@ import inspect
 import os
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -38,6 +38,10 @@ from worker.runner.declared import Declared
 from worker.runner.encoding import ResultTooLarge
 from worker.runner.weights import Weights
 
+#: JSON that is longer is held against the declared record in the first run alone: reading it back takes memory, and
+#: pydantic ends the process where there is none.
+_MOST_CHECKED: Final = 64 << 10
+
 
 class Resident:
     """A loaded handler on ``device`` ("cpu" or "cuda"). One request at a time."""
@@ -54,11 +58,11 @@ class Resident:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def first_run(self) -> Any:
-        """One run on the example; its output, checked."""
+        """One run on the example; its output: tensors, checked, or a list of one JSON value."""
         if self.tensors:
             rows = next(iter(self._example.values())).shape[0]
             return checked_outputs(self._predict(dict(self._example)), rows)
-        return self._values([self._declared.read(self._example)])
+        return self._values([self._declared.read(self._example, "example")])
 
     def warm_up(self, batch: int) -> None:
         """
@@ -92,7 +96,7 @@ class Resident:
         output = self._predict(values)
         if not isinstance(output, list) or len(output) != len(values):
             raise BadOutput(f"predict returned {type(output).__name__}, a list of {len(values)} is expected")
-        return [self._declared.plain(each) for each in output]
+        return output
 
     def memory_mib(self) -> float:
         """What it holds of the device; on a CPU, of the machine."""
@@ -113,8 +117,13 @@ class Resident:
         return Loaded(phases={"host": self._weights.restore()}, memory_mib=self.memory_mib(), tensors=self.tensors)
 
     def canary(self) -> tuple[Answer, list[Chunk]]:
-        """Run the example once more, warm, and describe what went in and came out."""
+        """
+        Run the example once more, warm, and describe what went in and came out; an error where a call could not be
+        answered with that output.
+        """
         output = self.first_run()
+        if error := self._unanswerable(output):
+            return error, []
         input_schema, output_schema = (None, None) if self.tensors else self._declared.schemas()
         body = msgspec.json.encode(
             frames.Description(
@@ -126,6 +135,17 @@ class Resident:
             )
         )
         return Answer(form="json", length=len(body)), [body]
+
+    def _unanswerable(self, output: Any) -> Answer | None:
+        """The error that calls would get for an output of the first run. None = a call can be answered with it."""
+        if self.tensors:
+            answers = [self._answered(output, raw=raw)[0] for raw in (True, False)]
+        else:
+            answers = [self._answered(output[0], raw=False, most_checked=None)[0]]
+        errors = [answer for answer in answers if answer.form == "error"]
+        # Tensors that are too large for JSON, or hold bytes, are answered where the caller asks for them as they are.
+        none_left = len(errors) == len(answers)
+        return next((error for error in errors if none_left or error.cause == Cause.BAD_OUTPUT), None)
 
     def predict(self, items: Sequence[Item], body: memoryview) -> tuple[Predicted, list[Chunk]]:
         """
@@ -148,8 +168,10 @@ class Resident:
             try:
                 inputs.append((index, self._read(item, payload)))
             except (ValueError, TypeError, OverflowError) as error:
-                kind = "InvalidInput" if isinstance(error, InvalidInput) else type(error).__name__
-                answers[index] = _error(Cause.INVALID_INPUT, f"{kind}: {error}")
+                if isinstance(error, InvalidInput):
+                    answers[index] = _error(Cause.INVALID_INPUT, str(error), error.field)
+                else:
+                    answers[index] = _error(Cause.INVALID_INPUT, f"{type(error).__name__}: {error}")
         if inputs:
             left = self._results.together
             for (index, _), (answer, chunks) in zip(inputs, self._run(items, inputs), strict=True):
@@ -177,18 +199,32 @@ class Resident:
         values = [value for _, value in inputs]
         outputs = self._rows(values) if self.tensors else self._values(values)
         for (index, _), output in zip(inputs, outputs, strict=True):
-            try:
-                yield self._encoded(output, raw=self.tensors and items[index].accept == Encoding.RAW)
-            except UnicodeDecodeError as error:
-                # The output is good; the caller asked for it in a form that cannot hold bytes.
-                message = (
-                    f"InvalidInput: the output is no text, which JSON needs ({error}); ask for application/octet-stream"
-                )
-                yield _error(Cause.HANDLER_ERROR, message), []
-            except TypeError as error:
-                yield _error(Cause.BAD_OUTPUT, f"the output is not JSON: {error}"), []
-            except ResultTooLarge as error:
-                yield _error(Cause.RESULT_TOO_LARGE, str(error)), []
+            yield self._answered(output, raw=self.tensors and items[index].accept == Encoding.RAW)
+
+    def _answered(
+        self, output: Any, *, raw: bool, most_checked: int | None = _MOST_CHECKED
+    ) -> tuple[Answer, list[Chunk]]:
+        """
+        The answer to one invocation, an error where ``output`` cannot be one. Up to ``most_checked`` bytes of JSON are
+        held against the declared record, None = any number.
+        """
+        try:
+            if self.tensors:
+                return self._encoded(output, raw=raw)
+            encoded = encoding.json(self._declared.plain(output), self._results.one)
+            if most_checked is None or len(encoded) <= most_checked:
+                self._declared.check(output, encoded)
+            return Answer(form="json", length=len(encoded)), [encoded]
+        except UnicodeDecodeError as error:
+            # The output is good; the caller asked for it in a form that cannot hold bytes.
+            message = f"the output is no text, which JSON needs ({error}); ask for application/octet-stream"
+            return _error(Cause.HANDLER_ERROR, f"InvalidInput: {message}"), []
+        except BadOutput as error:
+            return _error(Cause.BAD_OUTPUT, str(error)), []
+        except TypeError as error:
+            return _error(Cause.BAD_OUTPUT, f"the output is not JSON: {error}"), []
+        except ResultTooLarge as error:
+            return _error(Cause.RESULT_TOO_LARGE, str(error)), []
 
     def _rows(self, parts: list[Arrays]) -> list[Arrays]:
         """The outputs of each part of a batch of tensors."""
@@ -203,8 +239,8 @@ class Resident:
             for end, count in zip(ends, counts, strict=True)
         ]
 
-    def _encoded(self, output: Any, *, raw: bool) -> tuple[Answer, list[Chunk]]:
-        """Raises UnicodeDecodeError, TypeError, ResultTooLarge."""
+    def _encoded(self, output: Arrays, *, raw: bool) -> tuple[Answer, list[Chunk]]:
+        """Tensors. Raises UnicodeDecodeError, TypeError, ResultTooLarge."""
         most = self._results.one
         if raw:
             encoding.bound(raw_bytes(output), most)
@@ -212,14 +248,11 @@ class Resident:
             if len(shapes.encode()) > frames.SHAPES_BYTES:
                 raise ResultTooLarge(f"the names and shapes of the outputs take more than {frames.SHAPES_BYTES} bytes")
             return Answer(form="raw", length=sum(map(len, chunks)), shapes=shapes), chunks
-        if self.tensors:
-            encoding.bound(raw_bytes({name: array for name, array in output.items() if array.dtype.kind == "O"}), most)
-            output = {
-                name: as_texts(array).tolist() if array.dtype.kind == "O" else array for name, array in output.items()
-            }
-        encoded = encoding.json(output, most)
+        encoding.bound(raw_bytes({name: array for name, array in output.items() if array.dtype.kind == "O"}), most)
+        texts = {name: as_texts(array).tolist() if array.dtype.kind == "O" else array for name, array in output.items()}
+        encoded = encoding.json(texts, most)
         return Answer(form="json", length=len(encoded)), [encoded]
 
 
-def _error(cause: Cause, message: str) -> Answer:
-    return Answer(form="error", cause=cause, message=message[: frames.ITEM_TEXT])
+def _error(cause: Cause, message: str, field: str = "") -> Answer:
+    return Answer(form="error", cause=cause, message=message[: frames.ITEM_TEXT], field=field[: frames.FIELD_TEXT])

@@ -199,6 +199,28 @@ def test_a_drained_gpu_instance_says_when_it_is_empty(http: httpx.Client) -> Non
     assert not ok(http.get("/v1/gpus"))["gpus"][0]["draining"]
 
 
+def test_a_gpu_instance_that_is_gone_is_named_until_it_is_forgotten(
+    http: httpx.Client, other: httpx.Client, config: Settings, redis_client: "redis.Redis"
+) -> None:
+    prefix = config.redis.prefix
+    report_gpu(redis_client, config, jobs=[])
+    problem(http.post("/v1/gpus/gpu9/forget"), 409, "conflict")
+    redis_client.delete(f"{prefix}gpu:gpu9")
+
+    def named() -> bool:
+        return any(line.startswith("GPU instances silent: gpu9") for line in http.get("/readyz").json()["warnings"])
+
+    assert named()
+    problem(other.post("/v1/gpus/gpu9/forget"), 403, "forbidden")
+    ok(http.post("/v1/gpus/gpu9/forget"))
+    assert not named()
+    problem(http.post("/v1/gpus/gpu9/forget"), 404, "not_found")
+    assert ok(http.get("/v1/audit"))["entries"][0]["target"] == "gpu/gpu9"
+    report_gpu(redis_client, config, jobs=[])
+    redis_client.delete(f"{prefix}gpu:gpu9")
+    assert named()
+
+
 def test_operators_see_the_trainings_of_all_projects(
     http: httpx.Client, other: httpx.Client, config: Settings, redis_client: "redis.Redis", store: Store
 ) -> None:

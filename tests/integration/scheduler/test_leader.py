@@ -407,6 +407,15 @@ def test_pause_and_resume(
 
     eventually(lambda: gauge("smore_drained", "platform", "") == 1, what="the gauge of the drain")
     assert (gauge("smore_paused", "function", "default/echo"), gauge("smore_paused", "platform", "")) == (1, 0)
+    redis_client.hset(f"{PREFIX}seen", "gone", int((time.time() - 60) * 1e6))
+
+    def reporting(gpu: str) -> float | None:
+        heartbeat(queue)
+        return metrics.SCHEDULER.get_sample_value("smore_gpu_reporting", {"gpu_instance": gpu})
+
+    eventually(lambda: (reporting("cpu0"), reporting("gone")) == (1, 0), what="the gauge of who reports")
+    fleet.forget("gone")
+    eventually(lambda: reporting("gone") is None, what="the end of its series")
     fleet.resume("-*")
     fleet.resume("f:default/echo")
     eventually(lambda: gauge("smore_paused", "function", "default/echo") is None, what="the gauge of the end")

@@ -176,14 +176,29 @@ def test_the_canary_describes_the_function(stage: Bench) -> None:
     assert json.loads(result.body)["inputs"] is None
 
 
+def test_a_canary_whose_output_no_call_could_be_answered_with_fails(stage: Bench) -> None:
+    record, result = stage.canary(stage.function(f"{HERE}:Unencodable"))
+    assert (record.state, record.cause) == ("failed", "bad_output")
+    assert "the output is not JSON: Type is not JSON serializable: object" in result.message
+
+
+def test_a_record_that_does_not_fit_is_refused_by_its_place(stage: Bench) -> None:
+    function = stage.function(f"{HERE}:Typed")
+    record, result = stage.call(function, {"incom": 1})
+    assert (record.cause, result.field) == ("invalid_input", "input.income")
+    assert result.message == "input.income: missing; input.incom: unknown field; did you mean income?"
+    record, result = stage.call(function, {"income": 0})
+    assert (record.cause, result.message) == ("bad_output", "output.share: a number is expected, not a string")
+
+
 @pytest.mark.parametrize(
     ("payload", "said"),
     [
-        ({"a": [[1, 2, 3]]}, "InvalidInput: the input 'k' is missing"),
-        ({"a": [[1, 2, 3]], "k": [[1]], "z": [1]}, "InvalidInput: there is no input 'z'"),
-        ({"a": [[1, 2, 3]], "k": [[1], [2]]}, "InvalidInput: the inputs differ in their number of rows"),
+        ({"a": [[1, 2, 3]]}, "the input 'k' is missing"),
+        ({"a": [[1, 2, 3]], "k": [[1]], "z": [1]}, "there is no input 'z'"),
+        ({"a": [[1, 2, 3]], "k": [[1], [2]]}, "the inputs differ in their number of rows"),
         ({"a": [[1, 2], [1]], "k": [[1], [2]]}, "ValueError"),
-        ([1], "InvalidInput: an object"),
+        ([1], "an object"),
     ],
 )
 def test_an_unreadable_input_fails_alone(stage: Bench, payload: object, said: str) -> None:

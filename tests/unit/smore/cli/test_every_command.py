@@ -29,6 +29,7 @@ ARGUMENTS: Final = {
     "functions warm": "echo",
     "gpus allow": "cpu0 4711",
     "gpus drain": "cpu0",
+    "gpus forget": "cpu0",
     "gpus pause": "cpu0",
     "gpus protect": "cpu0 4711",
     "gpus resume": "cpu0",

@@ -35,6 +35,7 @@ Q = "/v1/queues"
         (("gpus", "undrain", "g"), "POST /v1/gpus/g/resume", {}),
         (("gpus", "allow", "g", "7"), "POST /v1/gpus/g/allow", {"pid": 7}),
         (("gpus", "protect", "g", "7"), "POST /v1/gpus/g/protect", {"pid": 7}),
+        (("gpus", "forget", "g"), "POST /v1/gpus/g/forget", {}),
         (("slo", "job", "j", "0.05"), "PUT /v1/jobs/j/slo", {"budget": 0.05}),
         (("slo", "function", "f", "250"), "PUT /v1/functions/f/slo", {"deadline_ms": 250.0}),
         (("slo", "function", "f", "250ms"), "PUT /v1/functions/f/slo", {"deadline_ms": 250.0}),

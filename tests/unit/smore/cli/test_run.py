@@ -131,3 +131,13 @@ def test_a_function_yaml_is_read_as_by_the_gateway(folder: Path, capfd: pytest.C
     assert "spec.batchign: unknown field (invalid_spec)" in capfd.readouterr().err
     (folder / "function.yaml").unlink()
     assert smore("run", "own") == EXIT_USAGE
+
+
+def test_a_first_run_whose_output_is_not_as_declared_fails(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = HANDLER.replace("(self, inputs)", "(self, inputs: list[dict]) -> list[Answer]").replace(
+        "[len(inputs)", "[{}"
+    )
+    record = "from typing import TypedDict\n\n\nclass Answer(TypedDict):\n    words: int\n\n\n"
+    (folder / "handler.py").write_text(record + code)
+    assert smore("run", "own", "-i", '{"do": ""}') == EXIT_FAILED
+    assert "on the handler's example: output.words: missing (bad_output)" in capfd.readouterr().err

@@ -170,7 +170,9 @@ def test_reports_results_and_states() -> None:
     assert overrides.encode_override(overrides.decode_override(OVERRIDE)) == OVERRIDE
     assert forecasts.encode_prewarm_report(forecasts.decode_prewarm_report(PREWARM)) == PREWARM
     assert forecasts.encode(forecasts.decode_counted(bytes.fromhex(COUNTED))).hex() == COUNTED
-    result = bytes.fromhex("98a37261770102c3c4020001a0ab793a55494e54383a312c32a0")
+    result = bytes.fromhex("99a37261770102c3c4020001a0ab793a55494e54383a312c32a0a0")
+    # From before it had its last field.
+    assert results.decode_result(b"\x98" + result[1:-1]) == results.decode_result(result)
     assert results.encode_result(results.decode_result(result)) == result
     without_traceback = bytes.fromhex("97a37261770102c3c4020001a0ab793a55494e54383a312c32")
     assert results.decode_result(without_traceback) == results.decode_result(result)

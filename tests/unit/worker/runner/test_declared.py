@@ -1,19 +1,20 @@
 """Functions of JSON values that declare their records: what they get, what becomes of their outputs, how they are described."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import msgspec
+import numpy as np
 import orjson
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from api.server.function_description import describe_function
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.handler import Handler
 from worker import frames
-from worker.frames import SCHEMA_BYTES, BadFrame, Item, Results
-from worker.runner.answers import describe
+from worker.frames import SCHEMA_BYTES, Answer, BadFrame, Item, Results
+from worker.runner.answers import describe, results
 from worker.runner.declared import Declared
 from worker.runner.resident import Resident
 
@@ -80,41 +81,226 @@ class Unresolved(Plain):
         return inputs
 
 
-def run(handler: Handler, *values: Any) -> list[Any]:
-    """The outputs of a batch, or the messages of its errors."""
-    loaded = Resident(handler, "cpu", Results(one=1 << 20, together=1 << 20))
+RESULTS = Results(one=1 << 20, together=1 << 21)
+
+
+def answers(handler: Handler, *values: Any) -> list[tuple[Answer, bytes]]:
+    """The answer to each of a batch, and its bytes."""
+    loaded = Resident(handler, "cpu", RESULTS)
     loaded.first_run()
     bodies = [orjson.dumps(value) for value in values]
     items = [Item(encoding="json", accept="json", rows=1, length=len(body)) for body in bodies]
     predicted, chunks = loaded.predict(items, memoryview(b"".join(bodies)))
+    results(items, predicted.answers, bytearray(b"".join(chunks)))
     parts = iter(chunks)
-    return [orjson.loads(next(parts)) if each.form == "json" else each.message for each in predicted.answers]
+    return [(each, bytes(next(parts)) if each.form == "json" else b"") for each in predicted.answers]
+
+
+def described(handler: Handler) -> Answer:
+    """The answer to a canary."""
+    answer, _ = Resident(handler, "cpu", RESULTS).canary()
+    return answer
 
 
 @pytest.mark.parametrize(
-    ("handler", "value", "output", "wrong", "place"),
+    ("handler", "value", "output"),
     [
-        (Models, {"text": "a b c", "limit": {"most": 2}}, {"words": ["a", "b"]}, {"limit": {"most": 0}}, "text"),
-        (Models, {"text": "a"}, {"words": ["a"]}, {"text": "a", "limit": {"most": 0}}, "limit.most"),
-        (Points, {"x": 1, "y": 2}, {"x": 2.0, "y": 1.0}, {"x": "1"}, "$.x"),
-        (Mixed, {"name": "abc"}, {"n": 3}, {}, "name"),
-        # What is missing is often misspelt: a field that the record does not have is named as well.
-        (Models, {"text": "a"}, {"words": ["a"]}, {"txt": "a"}, "text: Field required; unknown: 'txt'"),
-        (Points, {"x": 1}, {"x": 0.0, "y": 1.0}, {"z": 1, "y": 2}, "missing required field `x`; unknown: 'z'"),
-        (Mixed, {"name": "abc"}, {"n": 3}, {"nam": "a"}, "unknown: 'nam'"),
+        (Models, {"text": "a b c", "limit": {"most": 2}}, {"words": ["a", "b"]}),
+        (Points, {"x": 1, "y": 2}, {"x": 2.0, "y": 1.0}),
+        (Mixed, {"name": "abc"}, {"n": 3}),
     ],
 )
-def test_an_input_is_checked_and_an_output_is_json(
-    handler: type[Handler], value: Any, output: Any, wrong: Any, place: str
+def test_an_input_becomes_a_record_and_an_output_json(handler: type[Handler], value: Any, output: Any) -> None:
+    answered, refused = answers(handler(), value, {})
+    assert orjson.loads(answered[1]) == output
+    assert refused[0].form == "error", "the others of a batch run"
+
+
+class Person(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    income: float
+    age: int = Field(ge=0)
+    name: str | None = None
+
+
+class People(Handler):
+    example: ClassVar = {"income": 1, "age": 1}
+
+    def predict(self, inputs: list[Person]) -> list[Person]:
+        return inputs
+
+
+class Inner(msgspec.Struct):
+    size: int
+
+
+class Outer(msgspec.Struct):
+    width: Annotated[float, msgspec.Meta(ge=0)]
+    inner: list[Inner]
+    name: str = msgspec.field(default="", name="fullName")
+
+
+class Nested(Handler):
+    example: ClassVar = {"width": 1, "inner": []}
+
+    def predict(self, inputs: list[Outer]) -> list[Outer]:
+        return inputs
+
+
+@pytest.mark.parametrize(
+    ("handler", "value", "field", "detail"),
+    [
+        (
+            People,
+            {"incom": 5, "age": "old"},
+            "input.income",
+            "input.income: missing; input.age: a whole number is expected, not a string; input.incom: unknown field;"
+            " did you mean income?",
+        ),
+        (People, {"income": 1, "age": -1}, "input.age", "input.age: should be greater than or equal to 0"),
+        (People, {"income": 1, "age": 1, "z": 1}, "input.z", "input.z: unknown field"),
+        (People, {"income": 1, "age": 1, "name": 3}, "input.name", "input.name: a string is expected, not a number"),
+        (People, [1], "input", "input: an object is expected, not a list"),
+        (
+            Models,
+            {"text": "a", "limit": {"mst": 1}},
+            "input.limit.most",
+            "input.limit.mst: unknown field; did you mean most?",
+        ),
+        (Points, {"x": "1", "y": None}, "input.x", "input.x: a number is expected, not a string; input.y: a number"),
+        (Points, {"z": 1, "y": "a"}, "input.y", "input.x: missing; input.z: unknown field"),
+        (Points, 3, "input", "input: an object is expected, not a whole number"),
+        (Mixed, {"nam": "a"}, "input.name", "input.name: missing; input.nam: unknown field; did you mean name?"),
+        (
+            Nested,
+            {"width": -1, "inner": [{"size": 1}, {"sise": 2}], "fullName": 3},
+            "input.width",
+            "input.width: a number >= 0.0 is expected; input.inner[1].size: missing; input.fullName: a string is"
+            " expected, not a whole number; input.inner[1].sise: unknown field; did you mean size?",
+        ),
+        (
+            Nested,
+            {"width": 1, "inner": [{"size": 1}] * 9 + [{}]},
+            "input.inner[9].size",
+            "input.inner[9].size: missing",
+        ),
+    ],
+)
+def test_all_mistakes_of_an_input_are_named(handler: type[Handler], value: Any, field: str, detail: str) -> None:
+    [(answer, _)] = answers(handler(), value)
+    assert (answer.cause, answer.field) == ("invalid_input", field)
+    assert detail in answer.message and "InvalidInput" not in answer.message
+
+
+def test_mistakes_beyond_a_bound_are_counted() -> None:
+    [(answer, _)] = answers(Models(), {f"f{number}": 1 for number in range(100)} | {"limit": {"most": "x" * 5000}})
+    assert answer.message.endswith("; and 2 more") and len(answer.message) < 700
+
+
+class Score(BaseModel):
+    score: float
+    words: int
+
+
+@dataclass
+class Plainly:
+    score: float
+    words: int
+
+
+class Gives(Handler):
+    """Answers what it is asked for; its example is a good one."""
+
+    example: ClassVar[Any] = {"score": 1, "words": 1}
+    given: ClassVar[Any] = None
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        return [each if self.given is None else self.given for each in inputs]
+
+
+class GivesModel(Gives):
+    def predict(self, inputs: list[Any]) -> list[Score]:
+        return super().predict(inputs)
+
+
+class GivesData(Gives):
+    def predict(self, inputs: list[Any]) -> list[Plainly]:
+        return super().predict(inputs)
+
+
+WRONG = {"score": "high", "wordz": 3}
+
+
+@pytest.mark.parametrize("handler", [GivesModel, GivesData])
+def test_an_output_is_checked_against_what_is_declared(handler: type[Gives], monkeypatch: pytest.MonkeyPatch) -> None:
+    good, wrong, null = answers(handler(), {"score": 0.5, "words": 2, "more": 1}, WRONG, {"score": None, "words": 2})
+    assert orjson.loads(good[1]) == {"score": 0.5, "words": 2, "more": 1}, "what the handler gave"
+    assert wrong[0].cause == null[0].cause == "bad_output"
+    assert wrong[0].message == (
+        "output.score: a number is expected, not a string; output.words: missing; output.wordz: unknown field; did you mean"
+        " words?"
+    )
+    assert null[0].message == "output.score: a number is expected, not null (NaN and infinity become null)"
+    monkeypatch.setattr(handler, "given", {"score": np.float32(0.5), "words": np.int64(2)})
+    assert described(handler()).form == "json", "numpy's numbers are numbers of JSON"
+    # Longer answers are checked in the first run alone.
+    monkeypatch.setattr(handler, "given", WRONG | {"more": "x" * (64 << 10)})
+    assert described(handler()).cause == "bad_output"
+    assert [answer.form for answer, _ in answers(handler(), 1)] == ["json"]
+
+
+def test_a_record_of_another_kind_is_no_declared_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GivesModel, "given", Score(score=1, words=1))
+    assert described(GivesModel()).form == "json"
+    monkeypatch.setattr(GivesModel, "given", Reply(words=["a"]))
+    assert "output.words: a whole number is expected, not a list" in described(GivesModel()).message
+    monkeypatch.setattr(GivesData, "given", Plainly(score="high", words=1))  # type: ignore[arg-type]
+    assert described(GivesData()).message == "output.score: a number is expected, not a string"
+
+
+def tensors_of(given: Any) -> Handler:
+    class Tensors(Gives):
+        example: ClassVar = {"x": np.zeros((1, 1), np.float32)}
+
+        def predict(self, inputs: Any) -> Any:
+            return {"y": given}
+
+    return Tensors()
+
+
+@pytest.mark.parametrize(
+    ("given", "cause"),
+    [
+        ({"when": object()}, "bad_output"),
+        ({1, 2}, "bad_output"),
+        ("x" * (1 << 20), "result_too_large"),
+        ({"x": float("nan")}, ""),
+    ],
+)
+def test_a_canary_fails_where_its_output_cannot_be_encoded(
+    given: Any, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered, refused = run(handler(), value, wrong)
-    assert answered == output
-    assert refused.startswith("InvalidInput: ") and place in refused
+    monkeypatch.setattr(Gives, "given", given)
+    answer = described(Gives())
+    assert (answer.cause, answer.form) == (cause, "error" if cause else "json")
+
+
+@pytest.mark.parametrize(
+    ("given", "cause"),
+    [
+        (np.zeros((1, (1 << 20) + 1), np.uint8), "result_too_large"),
+        # Either is refused as JSON alone.
+        (np.zeros((1, 1 << 19), np.uint8), ""),
+        (np.array([b"\xff"], object), ""),
+    ],
+)
+def test_a_canary_of_tensors_passes_where_a_call_can_be_answered(given: Any, cause: str) -> None:
+    assert described(tensors_of(given)).cause == cause
 
 
 @pytest.mark.parametrize("handler", [Plain, Unresolved])
 def test_other_annotations_declare_nothing(handler: type[Handler]) -> None:
-    assert run(handler(), [1], {"a": 2}) == [[1], {"a": 2}]
+    assert [orjson.loads(body) for _, body in answers(handler(), [1], {"a": 2})] == [[1], {"a": 2}]
     assert Declared(handler()).schemas() == (None, None)
 
 
