@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter
 
 #: Okabe and Ito's palette, told apart by readers of every colour vision.
 BLUE, ORANGE, GREEN, RED, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#7F7F7F"
+PURPLE, BLACK = "#CC79A7", "#000000"
 #: Drawing settings, in force only while this module draws. The salt makes the ids in an SVG the same every time.
 STYLE: Final[dict[Any, Any]] = {
     "svg.hashsalt": "smore",

@@ -17,10 +17,10 @@ from starlette.types import Scope
 from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
 from api.invoke.admit import admit, request_parts
-from api.server.bodies import refuse_coding
+from api.server.bodies import body_too_large, refuse_coding
 from api.server.invocation_description import MAX_WAIT_S
 from smore.definition.inputs import Payload, from_json, from_raw
-from smore.domain.errors import InvalidInput, InvocationNotFound, PayloadTooLarge
+from smore.domain.errors import InvalidInput, InvocationNotFound
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding
@@ -182,7 +182,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     """The whole body. Of one that is too large no more is read than shows that it is; raises PayloadTooLarge."""
     for name, value in request.scope["headers"]:
         if name == b"content-length" and int(value) > limit:
-            raise PayloadTooLarge(f"The body may have {limit} bytes.", limit=limit)
+            raise body_too_large(limit, int(value))
     parts: list[bytes] = []
     size, more = 0, True
     while more:
@@ -192,7 +192,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > limit:
-            raise PayloadTooLarge(f"The body may have {limit} bytes.", limit=limit)
+            raise body_too_large(limit)
         more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

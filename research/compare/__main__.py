@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 import time
 import webbrowser
@@ -207,11 +208,20 @@ def _world(options: argparse.Namespace) -> tuple[Any, World]:
 
 
 def _command(argv: Sequence[str]) -> str:
-    return "python -m scheduler.simulation " + " ".join(argv)
+    """The command that was typed, by its documented name."""
+    return shlex.join([*called_as().split(), *argv])
 
 
-def _name(figure: str) -> str:
-    """The name of a figure in the JSON line: dots separate its parts, and other marks of a policy's name become _."""
+def _name(figure: str, policies: Sequence[str]) -> str:
+    """
+    The name of a figure in the JSON line: dots separate its parts, and every mark in a part becomes _; of a policy's
+    name dots too.
+    """
+    for policy in sorted(policies, key=len, reverse=True):
+        before, found, after = figure.partition(f".{policy}")
+        if found and (not after or after.startswith(".")):
+            figure = f"{before}.{policy.replace('.', '_')}{after}"
+            break
     return re.sub(r"[^\w.]", "_", figure)
 
 
@@ -219,8 +229,8 @@ def _name(figure: str) -> str:
 _NAMED = ("figures", "intervals", "claims")
 
 
-def _last(argv: Sequence[str], document: Mapping[str, Any]) -> None:
-    """Print the JSON line; NaN becomes null."""
+def _last(argv: Sequence[str], document: Mapping[str, Any], policies: Sequence[str] = ()) -> None:
+    """Print the JSON line; NaN becomes null. ``policies``: whose names are parts of figures' names."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -230,7 +240,7 @@ def _last(argv: Sequence[str], document: Mapping[str, Any]) -> None:
         return value
 
     def named(part: Mapping[str, Any]) -> dict[str, Any]:
-        return {_name(name): value for name, value in part.items()}
+        return {_name(name, policies): value for name, value in part.items()}
 
     line = {key: named(part) if key in _NAMED else part for key, part in document.items()}
     print(json.dumps({"command": _command(argv)} | clean(line), separators=(",", ":")))
@@ -393,12 +403,14 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
                 for claimed in judged
             },
             "same": compared.same(),
+            "exceeded": comparison.exceeded(plan, compared),
             "seeds": options.seeds,
             "worlds": plan.worlds,
             "revision": report.revision(),
             "device": next(iter(preset.worlds.values())).interference_model.device,
             "seconds": time.monotonic() - began,
         },
+        chosen,
     )
 
 
@@ -458,7 +470,7 @@ def _compare_trainings(options: argparse.Namespace, argv: Sequence[str]) -> None
     if sys.stdout.isatty() and not options.json:
         return  # all of it was shown
     document = trainings.document(plan, by_policy, compared)
-    _last(argv, document | {"revision": report.revision(), "seconds": time.monotonic() - began})
+    _last(argv, document | {"revision": report.revision(), "seconds": time.monotonic() - began}, plan.policies)
 
 
 def _compare_either(options: argparse.Namespace, argv: Sequence[str]) -> None:

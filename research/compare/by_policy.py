@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from research.compare.claims import AT_LEAST, ClaimVerdict
-from research.compare.policy_style import draw_bars, policy_style, scale
+from research.compare.claims import AT_LEAST
+from research.compare.policy_style import VERDICT_STYLES, draw_bars, policy_style, scale
 from research.compare.section import Section
 from research.style import BLUE, GREEN, ORANGE, RED, SKY, canvas, percent_axis
 from scheduler.simulation.metrics import FIGURE_14, TOLERANCE, Interval
@@ -63,26 +63,25 @@ def _advantages(axes: Axes, section: Section, metric: str, others: Sequence[str]
     if metric in AT_LEAST:
         axes.axvspan(-100 * TOLERANCE, 0, color="0.92", zorder=0)
     axes.axvline(0, color="0.3", linewidth=0.9)
-    colours = {ClaimVerdict.HELD: GREEN, ClaimVerdict.FAILED: RED, ClaimVerdict.UNKNOWN: "0.45"}
     for row, other in enumerate(others):
         judged = next(judged for judged in section.judged if judged.claim.name == f"{metric}.{other}")
-        colour, advantage = colours[judged.verdict], judged.advantage
+        (colour, marker, face), advantage = VERDICT_STYLES[judged.verdict], judged.advantage
         if math.isnan(advantage.mean):
             axes.text(0, row, " undefined", va="center", fontsize=7, color="0.35")
             continue
         if math.isfinite(advantage.low):
             ends = [100 * advantage.low, 100 * advantage.high]
             axes.plot(ends, [row, row], color=colour, linewidth=2.2, solid_capstyle="butt")
-        axes.plot(100 * advantage.mean, row, "o", color=colour, markersize=5)
+        axes.plot(100 * advantage.mean, row, marker, color=colour, markerfacecolor=face, markersize=5)
     axes.set_yticks(range(len(others)), others if metric == next(iter(FIGURE_14)) else [""] * len(others), fontsize=8)
     axes.set_ylim(len(others) - 0.4, -0.6)
     axes.set_xlabel("points better")
     if metric == next(iter(FIGURE_14)):
         marks = [
-            Line2D([], [], color=colour, marker="o", linewidth=2, label=verdict.value)
-            for verdict, colour in colours.items()
+            Line2D([], [], color=colour, marker=marker, markerfacecolor=face, linewidth=2, label=verdict.value)
+            for verdict, (colour, marker, face) in VERDICT_STYLES.items()
         ]
-        axes.figure.legend(handles=marks, loc="outside upper right", ncols=3, fontsize=7.5)
+        axes.figure.legend(handles=marks, loc="outside upper right", ncols=len(marks), fontsize=7.5)
 
 
 def draw_tradeoff(section: Section) -> Figure:

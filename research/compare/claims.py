@@ -28,13 +28,15 @@ TIE: Final = 1e-9
 #: How verdicts are reached, for whoever reads them.
 RULE: Final = (
     f"“No worse” holds if the deficit is at most {100 * TOLERANCE:g} point with 95 % confidence, “lower” if the whole"
-    " interval is on that side. Either did not hold if the whole interval is on the other side; else it cannot be said."
+    " interval is on that side. Either did not hold if the whole interval is on the other side, and “lower” where the two"
+    " are equal in every one of several seeds; else it cannot be said."
 )
 
 
 class ClaimVerdict(StrEnum):
     HELD = "held"
     FAILED = "did not hold"
+    EQUAL = "equal, not lower"
     UNKNOWN = "cannot be said"
 
 
@@ -65,12 +67,15 @@ class Claim:
         ``advantage``: paired, positive = better.
 
         "No worse" holds if the deficit's upper bound is within the tolerance; "lower" holds if the whole interval is
-        positive. Either failed if the whole interval is on the other side. A single seed has no interval: unknown.
+        positive. Either failed if the whole interval is on the other side; "lower" also where the interval is 0 to 0
+        (the two are equal in every seed). A single seed has no interval: unknown.
         """
         if math.isnan(advantage.low):
             return ClaimVerdict.UNKNOWN
         if advantage.low >= -TOLERANCE if self.metric in AT_LEAST else advantage.low > TIE:
             return ClaimVerdict.HELD
+        if advantage.low == advantage.high == 0.0:
+            return ClaimVerdict.EQUAL
         return ClaimVerdict.FAILED if advantage.high < -TIE else ClaimVerdict.UNKNOWN
 
     def sign(self, difference: float) -> bool:
@@ -98,8 +103,8 @@ class JudgedClaim:
 
     @property
     def holds(self) -> float:
-        """1 = held, 0 = failed, NaN = unknown."""
-        return {ClaimVerdict.HELD: 1.0, ClaimVerdict.FAILED: 0.0}.get(self.verdict, math.nan)
+        """1 = held, 0 = failed or equal, NaN = unknown."""
+        return {ClaimVerdict.HELD: 1.0, ClaimVerdict.FAILED: 0.0, ClaimVerdict.EQUAL: 0.0}.get(self.verdict, math.nan)
 
     @property
     def remark(self) -> str:

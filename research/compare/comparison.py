@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from research.compare import claims
+from research.compare import claims, limits
 from research.compare.bound import small, upper_bound
 from research.compare.claims import JudgedClaim
 from research.compare.measures import interval_of
@@ -251,6 +251,11 @@ class Comparison:
         intervals = self.intervals()
         advantages = {claim.name: intervals[f"advantage.{claim.name}"] for claim in claims.claims(self.policies)}
         return claims.judge(self.policies, advantages, self.worlds, self.calm)
+
+
+def exceeded(plan: Plan, compared: Comparison) -> list[str]:
+    """Where trainings lost more than a policy's limit, and why: a sentence for each policy and configuration."""
+    return limits.exceeded(plan.load().worlds, compared.configurations)
 
 
 def comparison(plan: Plan, by_cell: Mapping[Cell, Row]) -> Comparison:

@@ -7,7 +7,8 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
-from research.style import BLUE, GREEN, GREY, ORANGE, RED, SKY
+from research.compare.claims import ClaimVerdict
+from research.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 from scheduler.simulation.metrics import Interval
 
 #: Colour, marker and hatch of the policies of a comparison, in their order.
@@ -19,6 +20,13 @@ POLICY_STYLES: Final = (
     (SKY, "v", "xx"),
     (GREY, "P", "++"),
 )
+#: Colour, marker and colour of its face of each verdict on a claim: none of a policy's colours.
+VERDICT_STYLES: Final = {
+    ClaimVerdict.HELD: (BLACK, "o", BLACK),
+    ClaimVerdict.FAILED: (PURPLE, "X", PURPLE),
+    ClaimVerdict.EQUAL: (PURPLE, "s", "white"),
+    ClaimVerdict.UNKNOWN: (BLACK, "o", "white"),
+}
 #: Ratio of the largest value to the smallest one from which an axis is logarithmic.
 WIDE: Final = 100.0
 

@@ -21,16 +21,27 @@ _CHOICE: Final = {
 
 def in_words(policy: str) -> str:
     """Of a policy with its changed knobs (``edf-util:sm_cap=0.9``); '' of one that this version does not have."""
-    name, changed = parse(policy)
-    own = ":" in name
-    try:
-        knobs = choose(PRESETS, "smore-product" if own else name, changed)
-    except UnknownPolicy:
+    knobs = knobs_of(policy)
+    if knobs is None:
         return ""
+    own = _own_rule(parse(policy)[0])
     order = (
         "order and GPU instance by a placement rule of one's own" if own else f"{_ORDER[knobs.order]}, {_where(knobs)}"
     )
     return "; ".join((order, *_checks(knobs), _late(knobs))) + "."
+
+
+def knobs_of(policy: str) -> Knobs | None:
+    """The knobs of a policy, without loading a placement rule of one's own; None: this version has no such policy."""
+    try:
+        name, changed = parse(policy)
+        return choose(PRESETS, "smore-product" if _own_rule(name) else name, changed)
+    except UnknownPolicy:
+        return None
+
+
+def _own_rule(name: str) -> bool:
+    return ":" in name or name.endswith(".py")
 
 
 def _where(knobs: Knobs) -> str:
@@ -51,7 +62,7 @@ def _checks(knobs: Knobs) -> list[str]:
         case BudgetRule.INSTANT:
             checks.append(f"a training's predicted degradation at most {lost} at every moment")
         case BudgetRule.BUCKET:
-            checks.append(f"what a training loses over time at most {lost}")
+            checks.append(f"what a training loses over time at most {lost}, and {knobs.account_s:g} s of that at once")
         case BudgetRule.NONE:
             checks.append("no bound on what trainings lose")
     if isfinite(knobs.tau_function):

@@ -39,7 +39,12 @@ PAGE: Final = "index.html"
 #: The tables of a comparison's folder that lie beside the page.
 TABLES: Final = ("table.csv", "rows.csv")
 #: The class of a verdict's badge.
-BADGE: Final = {ClaimVerdict.HELD: "yes", ClaimVerdict.FAILED: "no", ClaimVerdict.UNKNOWN: "open"}
+BADGE: Final = {
+    ClaimVerdict.HELD: "yes",
+    ClaimVerdict.FAILED: "no",
+    ClaimVerdict.EQUAL: "no",
+    ClaimVerdict.UNKNOWN: "open",
+}
 
 
 def revision() -> str:
@@ -257,7 +262,8 @@ def _table(section: Section) -> str:
     tables = table(f"Functions, {notes}", section.policies, columns(of_functions), section.interval, bound)
     tables += table(f"Trainings and GPU instances, {notes}", section.policies, columns(others), section.interval)
     same = f"<p>{escape(words)}</p>" if (words := alike_in_words(section.same)) else ""
-    return tables + same + _undefined(section, MEASURES) + f"<p class='soft'>{ESTIMATES} {TO_MEASURES}</p>"
+    exceeded = "".join(f"<p>{escape(words)}</p>" for words in section.exceeded)
+    return tables + same + exceeded + _undefined(section, MEASURES) + f"<p class='soft'>{ESTIMATES} {TO_MEASURES}</p>"
 
 
 def _undefined(section: Section, metrics: Iterable[str]) -> str:

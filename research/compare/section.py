@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from research.compare.claims import Claim, ClaimVerdict, JudgedClaim
-from research.compare.comparison import Cell, Comparison, Plan, Row, count_undefined, raw_name, write_rows
+from research.compare.comparison import Cell, Comparison, Plan, Row, count_undefined, exceeded, raw_name, write_rows
 from research.compare.measures import interval_of
 from scheduler.simulation import traces
 from scheduler.simulation.metrics import Interval
@@ -78,6 +78,7 @@ def write(
         "trace": traces.changed(preset.trace, plan.trace),
         "trace_run": plan.trace_in_words(),
         "same": comparison.same(),
+        "exceeded": exceeded(plan, comparison),
         "predictor": dict(preset.predictor) | dict(plan.predictor),
         "factors": dict(plan.factors),
         "interference": plan.interference,
@@ -177,6 +178,11 @@ class Section:
     def same(self) -> list[list[str]]:
         """Groups of policies that do not differ in any figure of any seed."""
         return list(self.document.get("same", []))
+
+    @property
+    def exceeded(self) -> list[str]:
+        """Sentences: where trainings lost more than a policy's limit, and why."""
+        return list(self.document.get("exceeded", []))
 
     @property
     def bound(self) -> float | None:

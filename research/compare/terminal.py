@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from research.compare.claims import RULE, JudgedClaim
-from research.compare.comparison import BOUND, Comparison, Plan, alike_in_words
+from research.compare.comparison import BOUND, Comparison, Plan, alike_in_words, exceeded
 from research.compare.measures import (
     CUT_OFF,
     MEASURES,
@@ -45,6 +45,8 @@ def show(plan: Plan, compared: Comparison, intervals: Mapping[str, Interval]) ->
     if words := few_seeds(seeds):
         print(f"  {words}")
     if words := alike_in_words(compared.same()):
+        print(f"  {words}")
+    for words in exceeded(plan, compared):
         print(f"  {words}")
     for name, measure in MEASURES.items():
         words = undefined_policies(name, {policy: undefined[f"{name}.{policy}"] for policy in compared.policies}, seeds)

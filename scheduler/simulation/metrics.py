@@ -35,7 +35,7 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     ``cold`` (R_cs) cold starts over dispatched; ``waste`` (R_rw) instance time loaded and not executing over loaded;
     ``expired``, ``rejected``, ``failed`` over submitted; ``harvest`` solo seconds of deadline-met invocations per
     second and GPU instance; ``loaded`` instances on a GPU instance, mean over time, and ``loaded_at_start``: counts, no
-    fractions. NaN where there is nothing to divide by.
+    fractions; ``simulated_s``: seconds that a GPU instance was there. NaN where there is nothing to divide by.
     """
     n = len(result.status)
     done = result.status == SUCCEEDED
@@ -73,6 +73,7 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     loaded = float(result.gpus[:, _LOADED].sum())
     values["waste"] = 1.0 - float(result.gpus[:, _EXECUTING].sum()) / loaded if loaded else math.nan
     values["harvest"] = float(result.alone_s[met].sum()) / float(result.meta["duration_s"]) / len(result.gpus)
+    values["simulated_s"] = float(result.gpus[:, _ALIVE].mean())
     values["loaded"] = _mean(result.gpus, _LOADED)
     values["loaded_at_start"] = sum(map(sum, result.meta["warm_at_start"])) / len(result.gpus)
     for index, name in enumerate(result.functions):

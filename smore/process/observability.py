@@ -302,7 +302,7 @@ class _Lines:
 
 def configure(config: Settings, process: str) -> None:
     """Set up logging for a process and, where a port is given, serve its metrics there."""
-    level = getattr(logging, config.log_level.upper(), logging.INFO)
+    level = logging.getLevelNamesMapping()[config.log_level]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

@@ -128,7 +128,7 @@ def test_an_impossible_world_names_the_field(changed: dict[str, object], field: 
 
 
 def test_presets_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadWorld, match="'fig99' is not known; known are configurations, cpu-partition, fig14"):
+    with pytest.raises(BadWorld, match="'fig99' is not known; known are budget, configurations, cpu-partition, fig14"):
         world.load("fig99")
     path = tmp_path / "mine.yaml"
     for document, field in (

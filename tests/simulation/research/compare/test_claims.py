@@ -22,7 +22,7 @@ def interval(low: float, high: float) -> Interval:
         ("gui", 0.0, 0.0, ClaimVerdict.HELD),
         ("sfd", 0.001, 0.02, ClaimVerdict.HELD),
         ("sfd", -0.001, 0.02, ClaimVerdict.UNKNOWN),
-        ("sfd", 0.0, 0.0, ClaimVerdict.UNKNOWN),
+        ("sfd", 0.0, 0.0, ClaimVerdict.EQUAL),
         ("sld", -0.002, -0.001, ClaimVerdict.FAILED),
         ("sld", math.nan, math.nan, ClaimVerdict.UNKNOWN),
     ],

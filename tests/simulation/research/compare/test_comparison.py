@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from research.compare import comparison
-from research.compare.__main__ import main
+from research.compare.__main__ import _command, main
 from research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
 from research.compare.measures import MEASURES, interval_of
 from scheduler.simulation import traces
@@ -266,10 +266,10 @@ def test_a_rule_of_ones_own_is_compared(preset: str, tmp_path: Path, capsys: pyt
     )
 
     figures = last(capsys)["figures"]
-    mine = re.sub(r"[^\w.]", "_", f"{rule}:Mine")
+    mine = re.sub(r"\W", "_", f"{rule}:Mine")
     assert figures[f"dsr.{mine}"] > 0.5
     # The engine keeps the budgets: with a tenth of it less is placed.
-    assert figures[f"admission.{mine}_tau_training_0.01"] < figures[f"admission.{mine}"]
+    assert figures[f"admission.{mine}_tau_training_0_01"] < figures[f"admission.{mine}"]
 
 
 def test_knobs_of_a_policy_are_set_after_its_name(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,7 +281,14 @@ def test_knobs_of_a_policy_are_set_after_its_name(preset: str, capsys: pytest.Ca
 
     figures = last(capsys)["figures"]
     assert figures["admission.edf_util"] > 0.5
-    assert figures["admission.edf_util_sm_cap_0.01"] == 0.0
+    assert figures["admission.edf_util_sm_cap_0_01"] == 0.0
+
+
+def test_a_command_is_written_down_as_it_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "research.compare"])
+    assert _command(["compare", "--trace", "kind=csv,path=my file.csv"]) == (
+        "smore compare --trace 'kind=csv,path=my file.csv'"
+    )
 
 
 @pytest.mark.parametrize(

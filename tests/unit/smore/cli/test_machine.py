@@ -232,6 +232,10 @@ class TestMachine:
         assert capsys.readouterr().out == "r3\n"
         assert smore("logs", "--request", "r9") == EXIT_FAILED
         assert "names the request r9" in capsys.readouterr().err
+        # A function's name: its request came through the processes.
+        assert smore("logs", "echo", "--request", "r3") == 0
+        said = capsys.readouterr()
+        assert (said.out, "echo is no process of this machine" in said.err) == ("gateway | r3\n", True)
 
     def test_logs_of_a_function(self, serve: Serve, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """A name is a function's where no process of this machine has it, or where it is said to be one."""
