@@ -889,9 +889,18 @@ def test_postgres_away(http: httpx.Client, gateway: Served) -> None:
     assert http.get("/v1/functions/echo").status_code == 200
     assert http.get("/v1/queues").status_code == 200
     response = http.put("/v1/functions/echo/slo", json={"deadline_ms": 5})
-    problem(response, 503, "unavailable")
+    refused = problem(response, 503, "unavailable")
     assert response.headers["retry-after"] == "1"
+    assert refused["part"] == "postgres" and str(refused["detail"]).startswith("Postgres is away: functions can be")
     problem(http.get("/v1/invocations"), 503, "unavailable")
+
+    def warned() -> dict[str, Any] | None:
+        ready = http.get("/readyz")
+        assert ready.status_code == 200, "invocations go on"
+        return ready.json() if not ready.json()["checks"]["postgres"]["ok"] else None
+
+    ready = eventually(warned, what="readiness asks Postgres again")
+    assert ready["ready"] and any(warning.startswith("Postgres does not answer.") for warning in ready["warnings"])
     problem(http.get(f"/v1/invocations/{'0' * 32}/explain"), 503, "unavailable")
 
 
@@ -996,6 +1005,7 @@ def test_not_ready_without_a_leader_or_gpu_instances(
             "leader": False,
             "gpus": False,
             "subscription": True,
+            **({} if config.postgres.url is None else {"postgres": True}),
         }
 
 
