@@ -17,7 +17,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 
 from api.dates import moment
-from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
+from api.errors import AWAY, FAILURE, STATUS, Ended, ResultDropped, explain, outcome
 from api.invoke.admit import Afterwards, earliest, refusal, request_parts
 from api.invoke.response import Run, server_timing, settled
 from api.schemas.jobs import JobBody
@@ -83,22 +83,25 @@ def test_the_platforms_errors_are_hidden(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "part"),
     [
-        redis.ConnectionError("secret"),
-        redis.TimeoutError("secret"),
-        OperationalError("select", {}, Exception("secret")),
-        psycopg.errors.QueryCanceled("secret"),
-        psycopg.InterfaceError("secret"),
-        errors.Unavailable("secret"),
-        redis.BusyLoadingError("secret"),
-        OSError(errno.EMFILE, "secret"),
+        (redis.ConnectionError("secret"), "redis"),
+        (redis.TimeoutError("secret"), "redis"),
+        (redis.BusyLoadingError("secret"), "redis"),
+        (OperationalError("select", {}, Exception("secret")), "postgres"),
+        (psycopg.errors.QueryCanceled("secret"), "postgres"),
+        (psycopg.InterfaceError("secret"), "postgres"),
+        (errors.Unavailable("secret", part="job_leader"), "job_leader"),
+        (errors.Unavailable("secret"), None),
+        (OSError(errno.EMFILE, "secret"), "gateway"),
     ],
 )
-def test_a_server_that_is_away_is_503_with_retry_after(error: Exception) -> None:
+def test_a_server_that_is_away_is_503_with_retry_after(error: Exception, part: str | None) -> None:
     status, body, headers = document(error)
 
     assert (status, body["code"], headers["retry-after"]) == (503, "unavailable", "1")
+    assert body.get("part") == part
+    assert body["detail"] == (AWAY[part] if part else errors.Unavailable.__doc__)
     assert "secret" not in str(body)
 
 
