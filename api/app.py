@@ -50,6 +50,7 @@ from api.routes import (
 from api.routes import explain as explain_routes
 from api.schemas.problem import Problem
 from api.server import pages
+from api.server.bodies import body_too_large
 from api.server.connections import protocol
 from api.server.description import describe
 from smore.domain.errors import SmoreError
@@ -176,7 +177,8 @@ def _bounded(scope: Scope, receive: Receive, most: int) -> Receive:
             came += len(message.get("body", b""))
             if came <= most:
                 return message
-        raise HTTPException(413, f"The body may have {most} bytes.", {"Connection": "close"})
+        # FastAPI would take any other error for a body that cannot be read.
+        raise HTTPException(413, str(body_too_large(most, announced)), {"Connection": "close"})
 
     return counted
 

@@ -93,6 +93,9 @@ class Gateway:
         self._profiles: Profiles | None = None
         #: When Redis last took the write by which readiness is tested, time.perf_counter.
         self.wrote_at = -math.inf
+        #: Whether Postgres answered when readiness asked last, None = not known, and when that was, time.perf_counter.
+        self.postgres_answers: bool | None = None
+        self.asked_postgres_at = -math.inf
         self._audit: Audit | None = None
         self._prewarming: Prewarming | None = None
         self._blobs: Blobs | None = None
@@ -220,7 +223,7 @@ class Gateway:
             if self._store is not None:
                 return
             if self.settings.postgres.url is None:
-                raise Unavailable
+                raise Unavailable("No Postgres is configured.", part="postgres")
             from smore.postgres.arrivals import Prewarming
             from smore.postgres.audit import Audit
             from smore.postgres.catalog import Store

@@ -93,6 +93,17 @@ TRACEBACK: Final = "traceback"
 _MOST_ITEMS: Final = 32
 
 #: Where whoever has reached a limit reads all of them. Any key of the project with the scope ``read`` may.
+#: What a part of the platform that is away keeps from being done, by ``part`` of the answer.
+AWAY: Final[Mapping[str, str]] = {
+    "redis": "Redis is away: nothing can be called or changed until it is back; try again.",
+    "postgres": "Postgres is away: functions can be called; what changes something, and what reads keys, trainings or"
+    " the history, is refused until it is back; try again.",
+    "leader": "The scheduler's leader does not answer; try again.",
+    "job_leader": "The job scheduler does not answer; functions can be called; try again.",
+    "gpus": "No GPU instance reports; try again.",
+    "gateway": "The gateway ends, or has no connection left; try again.",
+}
+
 WHERE_LIMITS: Final = "GET /v1/projects shows the project's limits and what it uses; operators change them."
 #: How pydantic's messages begin that say what is expected.
 _SHOULD_BE: Final = "Input should be "
@@ -225,7 +236,7 @@ def explain(error: Exception | CancelledError, request_id: str) -> Response:
     match error:
         case CancelledError():
             # The gateway ends. What was accepted goes on, and the same Idempotency-Key finds it.
-            return _hidden(Unavailable, request_id)
+            return _unavailable("gateway", request_id)
         case Ended():
             details = dict(error.details)
             return _of(error, request_id, int(str(details.pop("status"))), str(details.pop("code")), details)
@@ -236,7 +247,7 @@ def explain(error: Exception | CancelledError, request_id: str) -> Response:
         case HTTPException():
             return _http(error, request_id)
         case Unavailable():
-            return _hidden(Unavailable, request_id)
+            return _unavailable(str(error.details.get("part", "")), request_id)
         case PlatformError():
             return _hidden(type(error), request_id)
         case ClientDisconnect():
@@ -245,8 +256,8 @@ def explain(error: Exception | CancelledError, request_id: str) -> Response:
             )
         case _ if _cannot_store(error):
             return _hidden(WritesRefused, request_id)
-        case _ if is_away(error):
-            return _hidden(Unavailable, request_id)
+        case _ if part := away(error):
+            return _unavailable(part, request_id)
         case _ if _is_unstorable(error):
             return _of(
                 InvalidInput("A value in it cannot be stored: a NUL, or a number out of range."),
@@ -267,22 +278,24 @@ def _cannot_store(error: Exception) -> bool:
     return refuses(error) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
 
-def is_away(error: Exception) -> bool:
-    """Whether it says that Redis or Postgres cannot be reached now."""
+def away(error: Exception) -> str:
+    """Which part (:data:`AWAY`) cannot be reached now, as the error says; "" = it says nothing of the kind."""
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        return True
+        return "redis"
     # No descriptor is left for another connection or file.
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return True
+        return "gateway"
     # A process that has not loaded SQLAlchemy cannot raise its errors, and loading it here would cost every gateway its
     # memory.
     database, driver = sys.modules.get("sqlalchemy.exc"), sys.modules.get("psycopg")
     if database is not None and isinstance(
         error, database.OperationalError | database.InterfaceError | database.TimeoutError
     ):
-        return True
+        return "postgres"
     # The mirror (smore/postgres/mirror.py) speaks to the driver itself.
-    return driver is not None and isinstance(error, driver.OperationalError | driver.InterfaceError)
+    if driver is not None and isinstance(error, driver.OperationalError | driver.InterfaceError):
+        return "postgres"
+    return ""
 
 
 def _is_unstorable(error: Exception) -> bool:
@@ -307,12 +320,20 @@ def _of(error: CallerError, request_id: str, status: int, code: str, details: Ma
     return problem(status=status, code=code, detail=str(error), request_id=request_id, details=shown, headers=headers)
 
 
-def _hidden(kind: type[SmoreError], request_id: str) -> Response:
+def _unavailable(part: str, request_id: str) -> Response:
+    """503 with the ``part`` of the platform that is away; "" = it is not one of :data:`AWAY`."""
+    if part not in AWAY:
+        return _hidden(Unavailable, request_id)
+    return _hidden(Unavailable, request_id, AWAY[part], {"part": part})
+
+
+def _hidden(
+    kind: type[SmoreError], request_id: str, detail: str = "", details: Mapping[str, object] | None = None
+) -> Response:
     status = STATUS.get(kind.code, 500)
     headers = {"Retry-After": "1"} if status == 503 else {}
-    return problem(
-        status=status, code=kind.code, detail=(kind.__doc__ or "").strip(), request_id=request_id, headers=headers
-    )
+    said = detail or (kind.__doc__ or "").strip()
+    return problem(status=status, code=kind.code, detail=said, request_id=request_id, details=details, headers=headers)
 
 
 def _invalid(error: RequestValidationError, request_id: str) -> Response:

@@ -41,7 +41,7 @@ def _send(gateway: Gateway, trail: Trail, caller: KeyEntry, command: Prewarm | O
             raise NotFound(nothing_named("GPU instance", gpu, gpus))
         gpus = [gpu]
     if not gpus:
-        raise Unavailable
+        raise Unavailable(part="gpus")
     with trail.change(caller, f"function/{command.function.partition('/')[2]}") as change:
         for name in gpus:
             fleet.send(name, command)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from api.deps import Gateway
 from smore.messages.overrides import pauses
 from smore.messages.wording import paused, silent
+from smore.postgres.answering import answers
 from smore.redis import fleet
 from smore.redis.job_queue import no_leader
 
@@ -16,6 +17,14 @@ from smore.redis.job_queue import no_leader
 _PATIENCE_S = 2.0
 #: Seconds between two test writes, however often readiness is asked: a synced write costs the disk.
 _WRITE_EVERY_S = 1.0
+#: Seconds between two questions to Postgres, which starts a process for each, and how long it may take.
+_ASK_POSTGRES_EVERY_S, _POSTGRES_PATIENCE_S = 1.0, 1.0
+
+#: The warning while Postgres is away.
+POSTGRES_AWAY = (
+    "Postgres does not answer. Functions can be called. What changes something, and what reads keys, trainings or the"
+    " history, is refused with 503 (unavailable, part postgres) until it is back."
+)
 
 
 class Check(BaseModel):
@@ -64,6 +73,22 @@ async def beside(gateway: Gateway, *, named: bool) -> Beside:
         ],
         held={name: "drained" if drains else "paused" for drains, name in held},
     )
+
+
+async def postgres(gateway: Gateway) -> Check | None:
+    """
+    Whether Postgres answers, asked at most once a second; None = none is configured, or only the driver knows where it
+    is. Not one of :func:`checks`: invocations run without it.
+    """
+    url, now = gateway.settings.postgres.url, time.perf_counter()
+    if url is None:
+        return None
+    if now - gateway.asked_postgres_at >= _ASK_POSTGRES_EVERY_S:
+        gateway.asked_postgres_at = now
+        gateway.postgres_answers = await answers(url, _POSTGRES_PATIENCE_S)
+    if gateway.postgres_answers is None:
+        return None
+    return Check(ok=gateway.postgres_answers, detail="" if gateway.postgres_answers else "it does not answer")
 
 
 async def checks(gateway: Gateway) -> dict[str, Check]:

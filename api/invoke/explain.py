@@ -72,7 +72,7 @@ async def dry_run(
     if check.leader == "many":
         raise QueueFull("Too many questions within a second.", limit="asks", retry_after_s=1)
     if answer is None:
-        raise Unavailable
+        raise Unavailable(part="leader")
     if not answer.known:
         raise NotReady
     return _dry_run(check, answer, held)

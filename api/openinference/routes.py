@@ -104,7 +104,7 @@ async def server_ready(gateway: TheGateway) -> Ready:
     """Say whether the platform can run an invocation. It needs no key."""
     failed = [(name, check) for name, check in (await readiness.checks(gateway)).items() if not check.ok]
     if failed:
-        raise Unavailable("; ".join(f"{name}: {check.detail}" for name, check in failed))
+        raise Unavailable("; ".join(f"{name}: {check.detail}" for name, check in failed), part=failed[0][0])
     return Ready(ready=True)
 
 

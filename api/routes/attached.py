@@ -46,7 +46,7 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
         raise InvalidInput("pid: process 1 is the machine's or the container's own", field="pid")
     reports = gateway.fleet().reports()
     if not reports:
-        raise Unavailable
+        raise Unavailable(part="gpus")
     gpu = body.gpu if body.gpu is not None else _where(reports, body.pid)
     if gpu is None or all(report.gpu != gpu for report in reports):
         names = ", ".join(report.gpu for report in reports)

@@ -148,7 +148,8 @@ def _read(content_type: str, body: bytes) -> tuple[str, FunctionSpec]:
         from smore.definition.plain_yaml import read_yaml
 
         if len(body) > _MAX_YAML:
-            raise PayloadTooLarge(f"A YAML document may have {_MAX_YAML} bytes.", limit=_MAX_YAML)
+            what = f"A YAML document may have {_MAX_YAML} bytes; this one has {len(body)}."
+            raise PayloadTooLarge(what, limit=_MAX_YAML, size=len(body))
         try:
             raw = read_yaml(body)
         except ValueError as error:

@@ -3,6 +3,7 @@ Whether this process answers and the platform can work, without a key, for load 
 metrics.
 """
 
+import asyncio
 import os
 from typing import Literal
 
@@ -37,6 +38,7 @@ class Readiness(BaseModel):
     instance: str = ""
     #: The GPU instances that report.
     gpus: list[str] = []
+    #: By part. `postgres` alone keeps the platform from nothing that an invocation needs.
     checks: dict[str, readiness.Check]
     #: The process that leads the queue of trainings; "" = none does. Functions run without it.
     job_leader: str = ""
@@ -55,13 +57,16 @@ async def readyz(gateway: TheGateway, request: Request, response: Response) -> R
     """
     Say whether the platform can run an invocation: Redis answers and takes writes, a leader holds the lease, and a GPU
     instance has reported. `warnings` say which GPU instances are silent, and what is paused or drained; to an operator's
-    key also which functions, and by whom.
+    key also which functions, and by whom. Without Postgres it is ready, with a warning: functions can be called.
     """
-    checks = await readiness.checks(gateway)
+    checks, postgres = await asyncio.gather(readiness.checks(gateway), readiness.postgres(gateway))
     ready = all(check.ok for check in checks.values())
     if not ready:
         response.status_code = 503
         response.headers["Retry-After"] = "1"
+    if postgres is not None:
+        checks["postgres"] = postgres
+    unrecorded = [readiness.POSTGRES_AWAY] if postgres is not None and not postgres.ok else []
     gpus, beside = checks["gpus"], await readiness.beside(gateway, named=_operates(gateway, request))
     reporting = gpus.detail.split(", ") if gpus.ok else []
     if reporting:
@@ -73,7 +78,7 @@ async def readyz(gateway: TheGateway, request: Request, response: Response) -> R
         gpus=reporting,
         checks=checks,
         job_leader=beside.job_leader,
-        warnings=[*_warnings(), *beside.warnings],
+        warnings=[*_warnings(), *unrecorded, *beside.warnings],
     )
 
 

@@ -33,6 +33,7 @@ class Problem(BaseModel):
     smallest: float | None = None
     largest: float | None = None
     scope: str | None = None
+    part: str | None = None
     differs: list[str] | None = None
     revision: int | None = None
     missing: list[str] | None = None

@@ -48,8 +48,16 @@ def _check_count(document: object) -> None:
             if count > MOST_VALUES:
                 raise PayloadTooLarge(f"The body may have {MOST_VALUES} values.", limit=MOST_VALUES)
             if isinstance(one, dict) and len(one) > MOST_NAMES:
-                raise PayloadTooLarge(f"An object in the body may have {MOST_NAMES} names.", limit=MOST_NAMES)
+                what = f"An object in the body may have {MOST_NAMES} names; one has {len(one)}."
+                raise PayloadTooLarge(what, limit=MOST_NAMES, size=len(one))
             waiting.extend(one.values() if isinstance(one, dict) else one)
+
+
+def body_too_large(limit: int, announced: int = 0) -> PayloadTooLarge:
+    """The error of a body above ``limit`` bytes. ``announced``: its Content-Length, 0 = it had none."""
+    if announced <= limit:
+        return PayloadTooLarge(f"The body may have {limit} bytes.", limit=limit)
+    return PayloadTooLarge(f"The body may have {limit} bytes; this one has {announced}.", limit=limit, size=announced)
 
 
 def refuse_coding(headers: Mapping[bytes, bytes]) -> None:

@@ -397,6 +397,8 @@ OF: Final[Mapping[str, str]] = {
     "Problem.smallest": "the smallest value that `field` may have",
     "Problem.largest": "the largest value that `field` may have",
     "Problem.scope": "of `forbidden`: the scope that the key lacks",
+    "Problem.part": "of `unavailable`: the part of the platform that is away: `redis`, `postgres`, `leader`, `job_leader`,"
+    " `gpus` or `gateway`",
     "Problem.differs": "of `idempotency_mismatch`: the parts of the request that differ from those of the first one",
     "Problem.revision": "of `canary_failed`: the revision whose first run failed",
     "Problem.missing": "of `invalid_spec`: digests of the blobs that were not uploaded",

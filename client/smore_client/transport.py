@@ -27,6 +27,10 @@ DEFAULT_WAIT_S: Final = 30.0
 RAW: Final = "application/octet-stream"
 
 
+#: What an error's text says under which id it is found, and the member of the problem document that has it.
+_IDS: Final = (("request", "request_id"), ("invocation", "id"))
+
+
 class ClientError(Exception):
     """The platform did not do what it was asked: the base of :class:`ApiError` and :class:`Unreachable`."""
 
@@ -38,7 +42,8 @@ class ApiError(ClientError):
     ``status`` is the HTTP status; ``code`` is stable (``slo_infeasible``, ``function_not_found``); ``detail`` is for
     people; ``body`` is the whole problem document with its other fields (``id``, ``field``, ``earliest_deadline_ms``);
     ``retry_after_s``: seconds after which another attempt may succeed, None = the platform names none; ``traceback``:
-    where the handler raised an error, the frames of its own code as Python prints them, else ''.
+    where the handler raised an error, the frames of its own code as Python prints them, else ''. Its text is ``detail``
+    with the code, the status, and the ids of the request and of the invocation, under which logs have more.
 
     >>> try:
     ...     client.invoke("echo", {"x": 1}, deadline_ms=5)
@@ -50,7 +55,8 @@ class ApiError(ClientError):
     def __init__(
         self, status: int, code: str, detail: str, body: Mapping[str, Any], retry_after_s: float | None = None
     ) -> None:
-        super().__init__(f"{detail} ({code}, {status})")
+        ids = [f"{name} {body[key]}" for name, key in _IDS if body.get(key)]
+        super().__init__(f"{detail} ({code}, {status}{'; ' if ids else ''}{', '.join(ids)})")
         self.status = status
         self.code = code
         self.detail = detail

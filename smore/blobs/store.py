@@ -162,7 +162,7 @@ class Blobs:
         the disk too little room.
         """
         if size > most:
-            raise PayloadTooLarge(f"A blob may have {most} bytes.", limit=most)
+            raise PayloadTooLarge(f"A blob may have {most} bytes; this one has {size}.", limit=most, size=size)
         if offset > size:
             raise Conflict("The offset is behind the end.", offset=self.offset(project, digest))
         if offset == 0:

@@ -60,7 +60,7 @@ def revisions(name: FunctionName, output: OutputOption = Output.TABLE) -> None:
     A function's revisions, the newest first.
 
     Column "serves": the one that takes the traffic. Column "first run": what its first run came to. One that passed can take
-    the traffic: smore functions rollback NAME REVISION.
+    the traffic: smore functions rollback NAME REVISION. Column "error": the first line; -o yaml shows the log behind it.
     """
     with connected() as client:
         listed, serving = client.revisions(name), client.function(name).revision
@@ -70,10 +70,14 @@ def revisions(name: FunctionName, output: OutputOption = Output.TABLE) -> None:
         ("first run", lambda r: FIRST_RUN.get(r.state, r.state)),
         ("entrypoint", lambda r: r.entrypoint),
         ("created", lambda r: moment(r.created_at)),
-        # The first line alone: the rest is the log, which -o yaml shows.
-        ("error", lambda r: r.error.partition("\n")[0] if r.error else None),
+        ("error", lambda r: _first_line(r.error) if r.error else None),
     ]
     show(listed, columns, output)
+
+
+def _first_line(error: str) -> str:
+    """Without the words that announce the log on the next lines."""
+    return error.partition("\n")[0].removesuffix(" Its log:")
 
 
 @app.command("rollback")

@@ -67,7 +67,8 @@ def logs(
         str | None,
         typer.Option(
             metavar="ID",
-            help="Of processes: every line with this request id (the request_id of an error), older files of the log included.",
+            help="Of processes: every line with this request id (the request_id of an error), older files of the log included."
+            " NAME, if any, is a process.",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
@@ -133,6 +134,11 @@ def json_line(line: object) -> str:
 def _show_request(id_: str, process: str | None, output: Output) -> None:
     """The lines of this machine's processes, or of one, that name a request; exit code 1 where there is none."""
     folder = platform_home() / "logs"
+    if process is not None and not any(folder.glob(f"{process}.log*")):
+        print(
+            f"smore: {process} is no process of this machine; the logs of all processes are searched", file=sys.stderr
+        )
+        process = None
     # gateway.log.2, gateway.log.1, gateway.log: a rotated file has a number.
     files = sorted(
         (file for file in folder.glob(f"{process or '*'}.log*")),

@@ -71,7 +71,8 @@ _NEXT: Final[Mapping[str, str]] = {
     " read",
     "function_not_found": "`smore functions` lists those of this key's project; `smore deploy FILE` adds one, with the scope"
     " deploy",
-    "invocation_not_found": "`smore ps` lists those that are known",
+    "invocation_not_found": "`smore ps` lists those that are known; of a request's id `smore logs --request ID` shows what the"
+    " logs of this machine's processes have",
     "forbidden": "whoever has a key of the project with the scope admin makes one that may: `smore keys create NAME --scope"
     " SCOPE`",
     "queue_full": "send fewer at a time, or try again; `smore queues` shows what waits, to a key with the scope read",

@@ -94,7 +94,9 @@ def raw_payload(
 def check_size(size: int, spec: FunctionSpec, path: str) -> None:
     if size > spec.payload_bytes:
         raise PayloadTooLarge(
-            f"{path}: {size} bytes are more than the {spec.payload_bytes} of this function", limit=spec.payload_bytes
+            f"{path}: {size} bytes are more than the {spec.payload_bytes} of this function",
+            limit=spec.payload_bytes,
+            size=size,
         )
 
 

@@ -227,6 +227,14 @@ JOB_COMPLETION_SECONDS = Histogram(
     buckets=LONG_BUCKETS,
     registry=CONTROL,
 )
+JOBS_ENDED = Counter(
+    "smore_jobs_ended",
+    "Trainings that ran and are over, each once: `succeeded`, `failed` (exit code), `killed` (by a signal), `stopped` (by its"
+    " owner), `refused` (its worker could not start it), `lost` (with its GPU instance), `detached`, `unknown`. One that is"
+    " started again is not over",
+    ["outcome", "project"],
+    registry=CONTROL,
+)
 JOB_RESTARTS = Counter("smore_job_restarts", "Trainings started again, by why", ["why"], registry=CONTROL)
 JOB_ESTIMATE_RATIO = Histogram(
     "smore_job_estimate_ratio",
@@ -294,7 +302,7 @@ class _Lines:
 
 def configure(config: Settings, process: str) -> None:
     """Set up logging for a process and, where a port is given, serve its metrics there."""
-    level = getattr(logging, config.log_level.upper(), logging.INFO)
+    level = logging.getLevelNamesMapping()[config.log_level]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

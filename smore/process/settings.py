@@ -352,6 +352,10 @@ class NodeSettings(BaseModel):
     metrics_port: int = Field(default=8410, ge=0, le=65_000)
 
 
+def _in_capitals(given: object) -> object:
+    return given.upper() if isinstance(given, str) else given
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SMORE_", env_nested_delimiter="__", extra="ignore")
 
@@ -359,8 +363,8 @@ class Settings(BaseSettings):
     home: Path = Path(".smore")
     #: Core numbers that the platform's own processes keep to ("" = any).
     platform_cores: str = ""
-    #: The least severity that is logged: DEBUG, INFO, WARNING, ERROR (docs/guides/administration.md, "Logs").
-    log_level: str = "INFO"
+    #: The least severity that is logged, in capitals or not (docs/guides/administration.md, "Logs").
+    log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_in_capitals)] = "INFO"
     #: One JSON object a line, or text for a terminal.
     log_format: Literal["json", "console"] = "json"
     #: Port where this process serves its Prometheus metrics, without a key (the gateway serves its own at /metrics). 0

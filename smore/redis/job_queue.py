@@ -93,7 +93,7 @@ class JobQueue:
 
     def _asked(self, question: TrialQuestion, timeout_s: float) -> TrialAnswer:
         if not self.leader():
-            raise Unavailable(no_leader(self.refused()))
+            raise Unavailable(no_leader(self.refused()), part="job_leader")
         pipe = self._redis.pipeline(transaction=False)
         pipe.rpush(self._questions, encode(question))
         pipe.ltrim(self._questions, -_QUESTIONS, -1)
@@ -102,7 +102,7 @@ class JobQueue:
         pipe.execute()
         answer = cast("tuple[bytes, bytes] | None", self._redis.blpop([self._answers + question.id], timeout=timeout_s))
         if answer is None:
-            raise Unavailable("The job scheduler does not answer.")
+            raise Unavailable("The job scheduler does not answer.", part="job_leader")
         return decode_answer(answer[1])
 
     # ---- for the job scheduler ---------------------------------------------------------------------------------------

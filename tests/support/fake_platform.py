@@ -11,7 +11,7 @@ import redis
 
 from smore.domain.invocation import Cause, Encoding, End
 from smore.messages.reports import Report, encode_report
-from smore.messages.results import Result, encode_result, error_result
+from smore.messages.results import Result, encode_result
 from smore.messages.stream import Asked, decode
 from smore.redis.queue import Claim, Queue, RunOutcome, StartedInvocation
 from smore.redis.records import QueuedInvocation
@@ -23,6 +23,7 @@ GPU = "test0"
 class Failure:
     cause: Cause
     message: str
+    field: str = ""
 
 
 #: What to do with what a function was sent: the result, or how it failed.
@@ -145,7 +146,7 @@ class FakePlatform:
                 attempt=one.attempt + 1,
                 action="fail",
                 cause=result.cause,
-                result=error_result(result.message),
+                result=encode_result(Result(form="error", message=result.message, field=result.field)),
             )
         else:
             outcome = RunOutcome(

@@ -272,6 +272,17 @@ def test_failures_are_problems(http: httpx.Client, platform: FakePlatform, cause
     assert problem(http.get(f"/v1/invocations/{body['id']}/result"), status, cause.value)["id"] == body["id"]
 
 
+def test_a_record_that_does_not_fit_is_named_by_its_place(http: httpx.Client, platform: FakePlatform) -> None:
+    platform.handlers[ECHO] = lambda begun: Failure(
+        cause=Cause.INVALID_INPUT, message="input.age: missing", field="input.age"
+    )
+    body = problem(http.post("/v1/functions/echo/invocations", json={"input": {}}), 422, "invalid_input")
+    assert (body["detail"], body["field"]) == ("input.age: missing", "input.age")
+    assert http.get(f"/v1/invocations/{body['id']}").json()["field"] == "input.age"
+    (item,) = http.post("/v1/functions/echo/invocations", json={"inputs": [{}]}).json()["invocations"]
+    assert (item["code"], item["field"]) == ("invalid_input", "input.age")
+
+
 def test_a_rejection_after_the_gate(http: httpx.Client, platform: FakePlatform) -> None:
     platform.rejected.add(ECHO)
     response = http.post("/v1/functions/echo/invocations", json={"input": 1})
@@ -569,6 +580,8 @@ def test_what_is_wrong_is_refused_before_anything_is_queued(
 
     assert body.get("field") == field
     assert arrivals(redis_client) == before
+    if status == 413:
+        assert body["size"] > body["limit"] and str(body["size"]) in body["detail"]
 
 
 def test_a_streamed_body_is_cut_at_the_limit(http: httpx.Client) -> None:
@@ -876,9 +889,18 @@ def test_postgres_away(http: httpx.Client, gateway: Served) -> None:
     assert http.get("/v1/functions/echo").status_code == 200
     assert http.get("/v1/queues").status_code == 200
     response = http.put("/v1/functions/echo/slo", json={"deadline_ms": 5})
-    problem(response, 503, "unavailable")
+    refused = problem(response, 503, "unavailable")
     assert response.headers["retry-after"] == "1"
+    assert refused["part"] == "postgres" and str(refused["detail"]).startswith("Postgres is away: functions can be")
     problem(http.get("/v1/invocations"), 503, "unavailable")
+
+    def warned() -> dict[str, Any] | None:
+        ready = http.get("/readyz")
+        assert ready.status_code == 200, "invocations go on"
+        return ready.json() if not ready.json()["checks"]["postgres"]["ok"] else None
+
+    ready = eventually(warned, what="readiness asks Postgres again")
+    assert ready["ready"] and any(warning.startswith("Postgres does not answer.") for warning in ready["warnings"])
     problem(http.get(f"/v1/invocations/{'0' * 32}/explain"), 503, "unavailable")
 
 
@@ -983,6 +1005,7 @@ def test_not_ready_without_a_leader_or_gpu_instances(
             "leader": False,
             "gpus": False,
             "subscription": True,
+            **({} if config.postgres.url is None else {"postgres": True}),
         }
 
 

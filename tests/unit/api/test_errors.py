@@ -17,7 +17,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 
 from api.dates import moment
-from api.errors import FAILURE, STATUS, Ended, ResultDropped, explain, outcome
+from api.errors import AWAY, FAILURE, STATUS, Ended, ResultDropped, explain, outcome
 from api.invoke.admit import Afterwards, earliest, refusal, request_parts
 from api.invoke.response import Run, server_timing, settled
 from api.schemas.jobs import JobBody
@@ -83,22 +83,25 @@ def test_the_platforms_errors_are_hidden(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "part"),
     [
-        redis.ConnectionError("secret"),
-        redis.TimeoutError("secret"),
-        OperationalError("select", {}, Exception("secret")),
-        psycopg.errors.QueryCanceled("secret"),
-        psycopg.InterfaceError("secret"),
-        errors.Unavailable("secret"),
-        redis.BusyLoadingError("secret"),
-        OSError(errno.EMFILE, "secret"),
+        (redis.ConnectionError("secret"), "redis"),
+        (redis.TimeoutError("secret"), "redis"),
+        (redis.BusyLoadingError("secret"), "redis"),
+        (OperationalError("select", {}, Exception("secret")), "postgres"),
+        (psycopg.errors.QueryCanceled("secret"), "postgres"),
+        (psycopg.InterfaceError("secret"), "postgres"),
+        (errors.Unavailable("secret", part="job_leader"), "job_leader"),
+        (errors.Unavailable("secret"), None),
+        (OSError(errno.EMFILE, "secret"), "gateway"),
     ],
 )
-def test_a_server_that_is_away_is_503_with_retry_after(error: Exception) -> None:
+def test_a_server_that_is_away_is_503_with_retry_after(error: Exception, part: str | None) -> None:
     status, body, headers = document(error)
 
     assert (status, body["code"], headers["retry-after"]) == (503, "unavailable", "1")
+    assert body.get("part") == part
+    assert body["detail"] == (AWAY[part] if part else errors.Unavailable.__doc__)
     assert "secret" not in str(body)
 
 
@@ -332,12 +335,15 @@ def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None
 
 
 def test_only_a_refusal_that_waiting_helps_says_when_to_come_again() -> None:
-    def refused(slo_us: int, floor_us: int) -> dict[str, str]:
-        admission = Admission(status="infeasible", earliest_us=3_500_000, now_us=1_000_000, floor_us=floor_us)
-        return document(refusal(admission, slo_us))[2]
+    def refused(slo_us: int, floor_us: int, cold_us: int) -> dict[str, str]:
+        admission = Admission(status="infeasible", earliest_us=3_500_000, now_us=1_000_000)
+        return document(refusal(replace(admission, floor_us=floor_us, cold_us=cold_us), slo_us))[2]
 
-    assert refused(400_000, 12_000)["retry-after"] == "3"
-    assert "retry-after" not in refused(1_000, 12_000)
+    assert refused(400_000, 12_000, 0)["retry-after"] == "3"
+    assert "retry-after" not in refused(1_000, 12_000, 0)
+    assert "retry-after" not in refused(400_000, 12_000, 2_500_000), (
+        "the load takes longer, also with nothing before it"
+    )
     # It fits no GPU instance, also later.
     with pytest.raises(Ended) as raised:
         settled(reply("rejected", error_result("It needs more memory."), "infeasible"), RUN, "r")

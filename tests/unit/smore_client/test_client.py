@@ -146,6 +146,13 @@ class TestInvoke:
             1.0,
         )
         assert error.body["earliest_deadline_ms"] == 70
+        assert str(error) == "Too late. (slo_infeasible, 429)"
+
+    def test_the_text_of_an_error_names_the_ids_that_logs_have(self) -> None:
+        ended = PROBLEM | {"request_id": "01ab", "id": "0193"}
+        with pytest.raises(ApiError, match=r"\(slo_infeasible, 429; request 01ab, invocation 0193\)$") as caught:
+            drive(invoke(Requests(), 1), [answer(ended, 429)])
+        assert caught.value.retry_after_s is None
 
     def test_an_error_page_of_a_proxy_is_an_error_too(self) -> None:
         page = Answer(status=502, headers={}, body=b"<html>Bad gateway</html>")

@@ -43,6 +43,7 @@ class TestExitCodes:
     def test_the_next_step_is_named(self, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
         for code, body, step in (
             ("deadline_expired", {"id": "i1"}, "next: `smore explain i1` says"),
+            ("invocation_not_found", {}, "of a request's id `smore logs --request ID` shows"),
             ("function_not_found", {}, "next: `smore functions` lists"),
             ("slo_infeasible", {}, "`smore invoke NAME --dry-run` with the same deadline says what stands against it"),
         ):

@@ -128,9 +128,12 @@ def test_revisions_say_which_serves_and_how_their_first_runs_went(
 ) -> None:
     platform = serve()
     listed = [{"revision": number, "state": state} for number, state in ((3, "failed"), (2, "active"), (1, "active"))]
+    listed[0]["error"] = "The environment was not built: pip ended. Its log:\nERROR: none"
     platform.answers["GET /v1/functions/own/revisions"] = (200, {"revisions": listed})
     platform.answers["GET /v1/functions/own"] = (200, {"name": "own", "revision": 2})
     assert smore("functions", "revisions", "own") == 0
-    header, _, *rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    out = capsys.readouterr().out
+    assert "pip ended." in out and "Its log" not in out
+    header, _, *rows = [line.split() for line in out.splitlines() if line.strip()]
     assert header[:4] == ["revision", "serves", "first", "run"]
     assert [row[:3] for row in rows[:3]] == [["3", "-", "failed"], ["2", "yes", "passed"], ["1", "-", "passed"]]

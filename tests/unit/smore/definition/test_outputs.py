@@ -79,3 +79,51 @@ SCORE = {"name": "score", "datatype": "FP32", "shape": [-1, 3]}
 )
 def test_what_another_revision_changes_is_named(before: dict[str, Any], now: dict[str, Any], words: list[str]) -> None:
     assert changes(before, now) == words
+
+
+WORD = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+
+def record(required: list[str], word: dict[str, Any] = WORD, **fields: dict[str, Any]) -> dict[str, Any]:
+    """As msgspec writes it: the record is a definition too."""
+    own = {"title": "Score", "type": "object", "properties": fields, "required": required}
+    return {"$ref": "#/$defs/Score", "$defs": {"Score": own, "Word": word}}
+
+
+NUMBER, TEXT, WORDS = {"type": "number"}, {"type": "string"}, {"type": "array", "items": {"$ref": "#/$defs/Word"}}
+BASE = record(["score"], score=NUMBER, title=TEXT, words=WORDS)
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (record(["score"], score=NUMBER | {"title": "Score"}, title=TEXT, words=WORDS), []),
+        (BASE["$defs"]["Score"] | {"$defs": {"Word": WORD}}, []),
+        (
+            record(["score"], score=TEXT, words=WORDS, more={"anyOf": [NUMBER, {"type": "null"}]}),
+            [
+                "outputs.score: string, before: number",
+                "outputs.title: gone, before: string (optional)",
+                "outputs.more: number or null (optional), before: not there",
+            ],
+        ),
+        (
+            record([], score=NUMBER, title=TEXT, words={"type": "array", "items": NUMBER}),
+            [
+                "outputs.score: number (optional), before: number",
+                "outputs.words: array of number (optional), before: array of Word (optional)",
+            ],
+        ),
+        (
+            record(["score"], WORD | {"required": []}, score=NUMBER, title=TEXT, words=WORDS),
+            ["outputs.words: array of Word (optional) as before, but its parts or bounds have changed"],
+        ),
+        (
+            record(["score"], score=NUMBER | {"minimum": 0}, title=TEXT, words=WORDS),
+            ["outputs.score: number as before, but its parts or bounds have changed"],
+        ),
+        (None, ["outputs: types are no longer declared"]),
+    ],
+)
+def test_fields_of_a_record_that_have_changed_are_named(now: dict[str, Any] | None, words: list[str]) -> None:
+    assert changes(described(None, BASE), described(None, now)) == words

@@ -18,6 +18,7 @@ from tests.support.cli import smore
         ("SMORE_WORKER__TCP_PORTS", "a,b", "a list"),
         ("SMORE_WORKER__READABLE", "[x", "a list"),
         ("SMORE_LOG_FORMAT", "xml", "json, console"),
+        ("SMORE_LOG_LEVEL", "LOUD", "DEBUG, INFO, WARNING, ERROR"),
         ("SMORE_API__PROXIES", "10.0.0.300", "a list"),
         ("SMORE_API", "3", "a group of settings"),
     ],
@@ -49,6 +50,11 @@ def test_a_list_has_commas_or_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.worker.readable == (Path("/a"), Path("/b"))
     assert config.worker.tcp_ports is None
     assert config.api.proxies == ("10.0.0.7/32", "fd00::/64")
+
+
+def test_a_level_may_be_written_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMORE_LOG_LEVEL", "debug")
+    assert load().log_level == "DEBUG"
 
 
 def test_names_that_nobody_reads_are_told_with_the_nearest() -> None:
