@@ -4,8 +4,11 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Seconds that `down --jobs` waits for trainings to end.
 END_S: Final = 20.0
+#: Trainings that are over among which `health` looks for those that failed lately, the newest first.
+MOST_TRAININGS: Final = 1000
 
 
 def up(
@@ -228,21 +233,40 @@ def health(output: OutputOption = Output.TABLE) -> None:
         client.healthy()
         ready = client.ready()
         url = client.url
+        failed = _failed_trainings(client)
     of = f"of {home.resolve()}" if own is not None and own.instance == ready.get("instance") else "of another folder"
     if output is not Output.TABLE:
         counted = {name: asdict(end) for name, end in ends.items()}
         metrics = dict(own.metrics_ports) if own is not None else {}
         here = {"folder": str(home.resolve()), "logs": str(home.resolve() / "logs")} if own is not None else {}
         shown = {**here, "processes": processes, "ends": counted, "metrics_ports": metrics, "no_metrics": silent}
-        show_value({"url": url, "answers": of, **shown, **ready}, output)
+        show_value({"url": url, "answers": of, **shown, **ready, "failed_trainings": failed}, output)
         return
     print(f"{'platform':<24} {'answers':<10} {url} {of}")
     for name, check in ready.get("checks", {}).items():
         print(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
     if leader := ready.get("job_leader"):
         print(f"{'leader of trainings':<24} {'ok':<10} {leader}")
+    if failed:
+        print(f"{'trainings':<24} {'note':<10} ended badly within the last hour: {'; '.join(failed)}")
     for warning in ready.get("warnings", ()):
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _failed_trainings(client: "Client") -> list[str]:
+    """
+    Those that failed within the last hour, in words: of all projects where the key may read them, else of its own; none
+    where nobody can say.
+    """
+    from smore.cli.job_words import failures
+    from smore_client import ClientError
+
+    since = datetime.now().astimezone() - timedelta(hours=1)
+    for all_projects in (True, False):
+        with suppress(ClientError):
+            over = client.each_job(("ended", "lost"), all_projects=all_projects)
+            return failures(islice(over, MOST_TRAININGS), since)
+    return []
 
 
 def _metrics(port: int | None) -> str:

@@ -227,6 +227,14 @@ JOB_COMPLETION_SECONDS = Histogram(
     buckets=LONG_BUCKETS,
     registry=CONTROL,
 )
+JOBS_ENDED = Counter(
+    "smore_jobs_ended",
+    "Trainings that ran and are over, each once: `succeeded`, `failed` (exit code), `killed` (by a signal), `stopped` (by its"
+    " owner), `refused` (its worker could not start it), `lost` (with its GPU instance), `detached`, `unknown`. One that is"
+    " started again is not over",
+    ["outcome", "project"],
+    registry=CONTROL,
+)
 JOB_RESTARTS = Counter("smore_job_restarts", "Trainings started again, by why", ["why"], registry=CONTROL)
 JOB_ESTIMATE_RATIO = Histogram(
     "smore_job_estimate_ratio",

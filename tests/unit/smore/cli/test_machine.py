@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -152,9 +153,19 @@ class TestMachine:
         platform.answers["GET /healthz"] = (200, {"status": "ok"})
         ready = {"instance": "one", "checks": {}, "job_leader": "host:1:a", "warnings": ["nobody leads"]}
         platform.answers["GET /readyz"] = (200, ready)
+        over = {"state": "ended", "project": "default", "ended_at": datetime.now(UTC).isoformat()}
+        jobs = [
+            over | {"id": "j1", "name": "night", "outcome": "killed", "exit_code": -9},
+            over | {"id": "j2", "name": "good", "outcome": "succeeded", "exit_code": 0},
+            over | {"id": "j3", "name": "old", "outcome": "failed", "exit_code": 1, "ended_at": "2026-01-01T00:00:00Z"},
+            over | {"id": "j4", "name": "gone", "project": "b", "state": "lost", "outcome": "unknown"},
+        ]
+        platform.answers["GET /v1/jobs"] = (200, {"jobs": jobs})
         assert smore("health") == 0
         out, err = capsys.readouterr()
-        folder, beat, control, answered, trainings = out.splitlines()
+        folder, beat, control, answered, trainings, badly = out.splitlines()
+        assert "night (killed by SIGKILL at" in badly and "b/gone (lost at" in badly
+        assert "good" not in badly and "old" not in badly
         assert folder.split(maxsplit=1) == ["folder", f"{home}, logs in {home / 'logs'}"]
         assert beat.split() == ["beat", "RUNNING", "17", "metrics", "on", "port", "8413"]
         assert "warning: control serves no metrics: process 5 has port 8414" in err
