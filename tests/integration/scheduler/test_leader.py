@@ -340,7 +340,7 @@ def test_lost_dispatch_comes_back_as_another_attempt(
     finish(queue, id_, 2)
 
 
-def test_a_worker_that_began_anew_is_in_the_log(queue: Queue, lead: Callable[[], threading.Event]) -> None:
+def test_a_worker_that_began_anew_is_in_the_log(queue: Queue, lead: Callable[..., threading.Event]) -> None:
     """With how long it was silent, also where the leader had given it up meanwhile."""
 
     def said(event: str) -> list[Any]:
