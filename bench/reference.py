@@ -90,7 +90,7 @@ CAUSES: Final[Mapping[invocation.Cause, str]] = {
     invocation.Cause.OUT_OF_MEMORY: "the function used more memory than it may",
     invocation.Cause.TIMED_OUT: "the run took longer than `limits.timeout`",
     invocation.Cause.LOAD_FAILED: "the handler could not be loaded",
-    invocation.Cause.BAD_OUTPUT: "the output does not fit the declared tensors, or cannot be encoded",
+    invocation.Cause.BAD_OUTPUT: "the output is not what the function declares (tensors, or the record of a handler), or cannot be encoded",
     invocation.Cause.RESULT_TOO_LARGE: "the result is larger than `SMORE_QUEUE__MAX_RESULT_BYTES`",
     invocation.Cause.QUARANTINED: "the revision is kept out after crashes",
     invocation.Cause.FUNCTION_DELETED: "the function was deleted while the invocation waited",

@@ -57,24 +57,25 @@ def up(
     warn_of_unknown_settings()
     if changed := local.changed_settings(home, configuration()):
         print(differing(changed), file=sys.stderr)
+    new_key = not (home / "key").exists()
     try:
         if foreground:
             start = partial(local.up, progress=_progress)
-            local.run_foreground(home, start=start, started=lambda ends: _greet(ends, home))
+            local.run_foreground(home, start=start, started=lambda ends: _greet(ends, home, new_key))
         else:
-            _greet(local.up(home, progress=_progress), home)
+            _greet(local.up(home, progress=_progress), home, new_key)
     except InvalidSetting as error:
         fail(str(error), EXIT_USAGE)
     except (local.ServerMissing, local.StartFailed) as error:
         fail(str(error))
 
 
-def _greet(endpoints: "Endpoints", home: Path) -> None:
+def _greet(endpoints: "Endpoints", home: Path, new_key: bool) -> None:
     """Say what there is, once what no request needs works too: the queue of trainings, the metrics."""
     from smore import local
 
     local.await_rest(endpoints, _progress)
-    print(greeting(endpoints, home), flush=True)
+    print(greeting(endpoints, home, new_key), flush=True)
     for line in _silent(local.without_metrics(endpoints)):
         print(f"warning: {line}", file=sys.stderr)
 
@@ -119,15 +120,16 @@ def _devices(endpoints: "Endpoints", key: str, home: Path) -> str:
     return "\n".join([*lines, *filter(None, [unmeasured(gpus, places)])])
 
 
-def greeting(endpoints: "Endpoints", home: Path) -> str:
+def greeting(endpoints: "Endpoints", home: Path, new_key: bool) -> str:
     """
     What ``up`` prints: the address of the platform, the API key, who decides, what computes, three commands to paste.
+    ``new_key``: this start made the key, which is shown whole once.
     """
     file = home / "key"
     try:
         key = file.read_text().strip()
     except OSError:
-        key = "(not written yet)"
+        key = "not there"
     call = f'curl -sS -H "Authorization: Bearer $(cat {file})" -H "Content-Type: application/json"'
     functions_url = f"{endpoints.gateway_url}/v1/functions/echo"
     document = {
@@ -138,7 +140,7 @@ def greeting(endpoints: "Endpoints", home: Path) -> str:
     }
     return f"""\
 SMore is up: {endpoints.gateway_url}   (API document: {endpoints.gateway_url}/docs)
-API key:     {key}   (in {file})
+API key:     {key if new_key else _shortened(key)}   ({"in" if new_key else "whole: cat"} {file})
 Folder:      {home.resolve()}   (logs in {home.resolve() / "logs"})
 {_devices(endpoints, key, home)}
 
@@ -150,6 +152,10 @@ See the GPU instances:
   smore gpus
 
 `smore down` ends it, `smore logs -f` shows what it does."""
+
+
+def _shortened(key: str) -> str:
+    return f"{key[:4]}…{key[-4:]}" if len(key) > 12 else key
 
 
 def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs too.")] = False) -> None:

@@ -34,14 +34,15 @@ def free_block(host: str, first: int, count: int, but: Collection[int]) -> int:
 
 
 @contextmanager
-def claimed_block(host: str, first: int, count: int, but: Collection[int]) -> Iterator[int]:
+def claimed_block(host: str, first: int, count: int, but: Collection[int], before: int | None = None) -> Iterator[int]:
     """
-    As :func:`free_block`. While the context lasts, nobody else on this machine is given one of the ports: a platform that
-    starts listens on them only seconds after it has chosen them.
+    As :func:`free_block`, but the block from ``before`` on where that is free. While the context lasts, nobody else on
+    this machine is given one of the ports: a platform that starts listens on them only seconds after it has chosen them.
 
     Raises OSError where no block is free.
     """
-    for ports in _blocks(first, count, but):
+    earlier = [] if before is None else list(_blocks(before, count, but))[:1]
+    for ports in (*earlier, *_blocks(first, count, but)):
         with ExitStack() as claims:
             if all(_claim(port, claims) and refusal(host, port) is None for port in ports):
                 yield ports[0]

@@ -46,7 +46,16 @@ class TestMachine:
         platform.answers["GET /readyz"] = (200, ready)
         platform.answers["GET /v1/gpus"] = (200, {"gpus": [{"id": "cpu0", "device": "CPU partition: 1 core"}]})
         platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": []})
-        (home / "key").write_text("sk_1_s\n")
+        key = "smk_0123456789ab_a-very-secret-part-wxyz"
+
+        def first(home: Path, progress: object) -> local.Endpoints:
+            (home / "key").write_text(f"{key}\n")
+            return reached
+
+        with monkeypatch.context() as begun:
+            begun.setattr(local, "up", first)
+            assert smore("up") == 0
+        assert f"API key:     {key}   (in {home / 'key'})" in capsys.readouterr().out
         assert smore("up") == 0
         said, progress = capsys.readouterr()
         assert progress.splitlines() == [
@@ -54,7 +63,7 @@ class TestMachine:
             "waiting: nobody leads trainings yet",
             "warning: learn serves no metrics: process 5 has port 8415",
         ]
-        assert "sk_1_s" in said
+        assert f"API key:     smk_…wxyz   (whole: cat {home / 'key'})" in said and key not in said
         assert f"Folder:      {home}   (logs in {home / 'logs'})" in said
         assert "Warning:     The platform is drained." in said
         assert "scheduler-0 (process 17)" in said

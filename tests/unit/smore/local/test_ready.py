@@ -23,6 +23,7 @@ from smore.local.embedded import StartFailed
 from smore.local.findings import Finding, Site, Verdict
 from smore.local.layout import Process
 from smore.local.machine import _await_ready, _layout
+from smore.local.started_settings import note_metrics_port
 from smore.local.supervision import ProcessStatus
 from smore.process import observability
 from smore.process.instance import instance_id
@@ -159,6 +160,25 @@ def test_ports_that_a_platform_has_chosen_are_given_to_no_other(gateway: Answers
         assert again == first, "the claim ends with the start"
     with pytest.raises(OSError, match="no 6 ports in a row are free from 65530 on"):
         ports.claimed_block("127.0.0.1", 65_530, 6, ()).__enter__()
+
+
+def test_a_platform_takes_the_ports_for_metrics_that_it_had_last(tmp_path: Path) -> None:
+    lowest = ports.free_block("127.0.0.1", 20_000, 6, ())
+    before = ports.free_block("127.0.0.1", lowest + 300, 6, ())
+    config = Settings(node=NodeSettings(metrics_port=lowest))
+    note_metrics_port(tmp_path, config, before)
+
+    def chosen(config: Settings) -> int:
+        with ExitStack() as claims:
+            return _layout(tmp_path, config, 1, "r", "p", claims).metrics_port
+
+    assert chosen(config) == before, "though the lower ones are free"
+    with ports.claimed_block("127.0.0.1", before, 1, ()):
+        assert chosen(config) not in range(before, before + 1), "another platform has them now"
+    other = Settings(node=NodeSettings(metrics_port=lowest + 60))
+    assert chosen(other) != before, "an operator has set others"
+    (tmp_path / "metrics-port.json").write_text("{")
+    assert chosen(config) != before
 
 
 def test_a_start_without_ports_for_metrics_is_refused(tmp_path: Path) -> None:
