@@ -3,19 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from api import job_pairs
 from api.dates import moment
 from api.deps import Gateway
 from api.job_names import Say
 from api.schemas import jobs as schemas
-from smore.domain.job import OVER, JobPlace, exit_of, outcome_of, signal_of, state_of
+from smore.domain.job import OVER, WAITING, JobPlace, JobState, ended_in_words, exit_of, outcome_of, signal_of, state_of
 from smore.messages.job_queue import PublishedJob, PublishedQueue
 from smore.messages.reports import JobReport
 
 if TYPE_CHECKING:
     from smore.postgres.jobs import Attempt, Job, JobDecision
+
+
+#: Of a job that waits, or whose start was decided so.
+MOVED: Final = "An operator put it before all others that wait."
 
 
 def live(gateway: Gateway) -> dict[str, list[JobReport]]:
@@ -177,7 +181,7 @@ def explanation(
                 attempt=one.attempt,
                 kind=one.kind,
                 gpus=list(one.gpus),
-                message=say(one.message),
+                message=say(_message(one)),
                 reasons=dict(one.reasons) if one.reasons is not None else None,
             )
             for one in decisions
@@ -185,15 +189,21 @@ def explanation(
     )
 
 
+def _message(decision: "JobDecision") -> str:
+    """Its words, and whether an operator's order came before the order of the queue."""
+    moved = decision.reasons is not None and decision.reasons.get("turn") == "moved"
+    return f"{MOVED} {decision.message}".strip() if moved else decision.message
+
+
 def _why(job: "Job", of_queue: PublishedJob | None, decisions: Sequence["JobDecision"], leading: bool) -> str:
     last = next((one.message for one in decisions if one.message and one.kind != "start"), "")
     if job.state in OVER:
-        outcome = job.outcome.value if job.outcome is not None else job.state.value
-        return f"It is over: {outcome}. {job.reason or last}".strip()
+        outcome = job.outcome.value if job.outcome is not None and job.state is not JobState.LOST else job.state.value
+        return f"It is over: {ended_in_words(outcome, job.exit_code)}. {job.reason or last}".strip()
     if not leading:
         return "No job scheduler leads now: what runs goes on, and nothing is started."
     if of_queue is not None:
-        return of_queue.message
+        return f"{MOVED} {of_queue.message}".strip() if job.moved and job.state in WAITING else of_queue.message
     return "The job scheduler has not decided about it yet."
 
 

@@ -90,7 +90,7 @@ CAUSES: Final[Mapping[invocation.Cause, str]] = {
     invocation.Cause.OUT_OF_MEMORY: "the function used more memory than it may",
     invocation.Cause.TIMED_OUT: "the run took longer than `limits.timeout`",
     invocation.Cause.LOAD_FAILED: "the handler could not be loaded",
-    invocation.Cause.BAD_OUTPUT: "the output does not fit the declared tensors, or cannot be encoded",
+    invocation.Cause.BAD_OUTPUT: "the output is not what the function declares (tensors, or the record of a handler), or cannot be encoded",
     invocation.Cause.RESULT_TOO_LARGE: "the result is larger than `SMORE_QUEUE__MAX_RESULT_BYTES`",
     invocation.Cause.QUARANTINED: "the revision is kept out after crashes",
     invocation.Cause.FUNCTION_DELETED: "the function was deleted while the invocation waited",
@@ -126,6 +126,7 @@ METRIC_FROM: Final[Mapping[str, str]] = {
     "smore_deadline_missed_total": "function",
     "smore_gpu_healthy": "start",
     "smore_gpu_reporting": "lead",
+    "smore_jobs_ended_total": "project",
     "smore_job_restarts_total": "lead",
     "smore_job_placements_total": "lead",
 }
@@ -384,7 +385,8 @@ def metrics() -> str:
         "[administration](../guides/administration.md#metrics) says who may. Every process also serves `python_*` and "
         "`process_*` of the Prometheus client. A histogram has the series `_bucket`, `_sum` and `_count`. `function` is "
         "`project/name`. *From*: `start` = the series is there from the start of its process; `lead` = from when its process leads; "
-        "`function` = for each deployed function; `use` = once something was counted or measured, so an alert "
+        "`function` = for each deployed function; `project` = from the first training of a "
+        "project; `use` = once something was counted or measured, so an alert "
         "treats its absence as 0 (`or vector(0)`).",
         table(("metric", "type", "labels", "served by", "from", "meaning"), rows),
     )

@@ -68,8 +68,9 @@ INTRODUCTION: Final = (
     " [`code`](errors.md); under /v2 they are `application/json` and have the additional member `error`. A status that is not"
     " listed has the same form.",
     "**Repeating.** 503 and 429 have `Retry-After`: the seconds after which the same request may be accepted. The exception is 429"
-    " `slo_infeasible` where waiting helps nothing, because the deadline is shorter than a run takes on an idle platform or the"
-    " function fits no GPU instance: it has no `Retry-After`, and a client must not repeat it with the same deadline. A POST that has no"
+    " `slo_infeasible` where waiting helps nothing: the deadline is shorter than what the call takes with nothing before it (a run,"
+    " and the load where no instance stands ready), or the function fits no GPU instance. It has no `Retry-After`, and a client"
+    " should not repeat it with the same deadline but with `earliest_deadline_ms`, if that is there. A POST that has no"
     " `Idempotency-Key` may run twice when it is repeated after a broken connection.",
 )
 

@@ -158,9 +158,9 @@ def refusal(admission: Admission, slo_us: int, parts: str = "") -> CallerError:
             later_us = needed_us - slo_us if needed_us < _NEVER_US else 0
             named = earliest(admission.now_us, needed_us)
             detail = _infeasible(admission, slo_us, cast("int | None", named.get("earliest_deadline_ms")))
-            if admission.floor_us <= slo_us:
+            # With nothing before it. A deadline that is earlier still would be refused however often it is repeated.
+            if max(admission.floor_us, admission.cold_us) <= slo_us:
                 named["retry_after_s"] = _after_s(later_us)
-            # Else it is too early even on an idle platform, so a repetition would be refused for ever.
             return SloInfeasible(detail, **named)
         case "no_leader":
             return NoLeader(retry_after_s=1)

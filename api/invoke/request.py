@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -125,7 +126,8 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
     shape = headers.get(b"smore-shape")
     if raw:
         payload = from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)
-        given = _Given([payload], several=False, deadline_ms=None, written=body)
+        checksum = zlib.crc32(body).to_bytes(4) if key_given else b""
+        given = _Given([payload], several=False, deadline_ms=None, digest=checksum)
     elif len(body) > LARGE_BODY:
         given = await run_in_threadpool(_parse, body, spec, most, keyed=bool(key_given))
     else:
@@ -136,7 +138,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
         parts = request_parts(
             {
                 "function": entry.key.encode(),
-                "inputs" if given.several else "input": given.written,
+                "inputs" if given.several else "input": given.digest,
                 "deadline_ms": repr(given.deadline_ms).encode(),
                 "Smore-Shape": shape or b"",
                 "Content-Type": RAW if raw else b"",
@@ -157,7 +159,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
         idempotency_key=key_given,
         request_hash=digest(entry.key, shape, body) if key_given else "",
         request_parts=parts,
-        parts_suffice=True,
+        parts_suffice=not raw,
         request_id=scope["request_id"],
         limits=of_project,
     )
@@ -228,14 +230,15 @@ def _is_raw(content_type: bytes) -> bool:
 
 class _Given(NamedTuple):
     """
-    What a body holds. ``several``: it had ``inputs``; ``deadline_ms``: as it stands there. ``written``: its input or
-    inputs in one form for all ways to write the same JSON value; b'' where nobody asked for that.
+    What a body holds. ``several``: it had ``inputs``; ``deadline_ms``: as it stands there. ``digest``: of its input or
+    inputs, the same for all ways to write the same JSON value; of raw bodies a checksum, which suffices to say whether they
+    differ. b'' where nobody asked for it.
     """
 
     payloads: list[Payload]
     several: bool
     deadline_ms: object
-    written: bytes
+    digest: bytes
 
 
 def _parse(body: bytes, spec: FunctionSpec, max_inputs: int, *, keyed: bool = False) -> _Given:
@@ -264,8 +267,8 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int, *, keyed: bool = Fa
         raise InvalidInput(f'input: missing{unknown}. What the function gets is the value of "input"', field="input")
     if document:
         raise _unknown(document)
-    written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if keyed else b""
-    return _Given(payloads, several, in_body, written)
+    same = hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).digest() if keyed else b""
+    return _Given(payloads, several, in_body, same)
 
 
 def _unknown(document: Mapping[str, object]) -> InvalidInput:

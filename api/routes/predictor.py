@@ -1,5 +1,6 @@
 """The degradation table, the predictor behind it, and its prediction for a training and a function."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -8,10 +9,11 @@ from api.dates import moment
 from api.deps import Gateway, ReadKey, TheGateway
 from api.schemas import predictor as schemas
 from api.server.bodies import BoundedRoute
-from smore.domain.errors import InvalidInput, Unavailable
+from smore.domain.errors import FunctionNotFound, InvalidInput, NotFound, Unavailable
 from smore.domain.job import JobState
-from smore.domain.workload import CONSERVATIVE, parse_model, parse_training
+from smore.domain.workload import CONSERVATIVE, parse_function, parse_training
 from smore.messages.degradation import BadTable, PlaceTable, Table
+from smore.postgres.jobs import Job
 from smore.redis.tables import Tables
 
 router = APIRouter(prefix="/v1", tags=["predictor"], route_class=BoundedRoute)
@@ -54,11 +56,17 @@ def get_predictions(
     gateway: TheGateway,
     caller: ReadKey,
     job: Annotated[
-        str, Query(description="A job's id, or a workload such as resnet50/cpu/training/8", max_length=256)
+        str, Query(description="A job's id or name, or a workload such as resnet50/cpu/training/8", max_length=256)
     ] = "",
-    function: Annotated[str, Query(description="A function's name, or a model such as bert/cpu", max_length=256)] = "",
+    function: Annotated[
+        str,
+        Query(
+            description="A function's name, a model such as bert/cpu, or a workload such as bert/cpu/function/1",
+            max_length=256,
+        ),
+    ] = "",
     k: Annotated[int, Query(ge=1, le=8, description="Invocations at a time")] = 1,
-    rows: Annotated[int, Query(ge=1, le=1024, description="Rows of each")] = 1,
+    rows: Annotated[int, Query(ge=1, le=1024, description="Rows of each, where `function` is no workload")] = 1,
     training: Annotated[
         str, Query(description="A training, named as `job`, to be held beside another", max_length=256)
     ] = "",
@@ -66,8 +74,9 @@ def get_predictions(
 ) -> schemas.Predictions:
     """
     Predict what `k` invocations of `function` at a time would cost the training `job`, and the training them: for the
-    GPU instances where the job runs, or for every device of the table where a workload is named. The conservative bound
-    stands where the table does not know one of them.
+    GPU instances where the job runs, or for every device of the table where a workload is named. Of the profiled batches
+    of a function the smallest with as many rows answers, else the largest. Where the table does not know one of the two,
+    the degradations are assumptions, without a bound.
 
     With `training` and `beside`, predict what two trainings on one GPU instance would cost each other: for the devices
     on which one of them runs now, or else for every device of the table.
@@ -81,17 +90,15 @@ def get_predictions(
     for field, value in (("job", job), ("function", function)):
         if not value:
             raise InvalidInput(f"{field}: needed, or else training and beside", field=field)
-    workload, where = _training(gateway, caller.project, job)
-    model, declared = _model(gateway, caller.project, function)
-    places = (
-        where
-        if where is not None
-        else [(place.device, place.sharing_mode) for place in (table.places if table is not None else [])]
-    )
+    workload, where = _training(gateway, caller.project, table, job)
+    model, declared, batch = _model(gateway, caller.project, table, function)
+    if batch and rows not in (1, batch):
+        raise InvalidInput(f"rows: {rows}, but {function} has {batch}", field="rows")
+    places = where if where is not None else [(place.device, place.sharing_mode) for place in _places(table)]
     predictions = []
     for device, sharing_mode in places:
         place = table.place(device, sharing_mode) if table is not None else None
-        predictions.append(_prediction(place, device, sharing_mode, workload, model, declared, k, rows))
+        predictions.append(_prediction(place, device, sharing_mode, workload, model, declared, k, batch or rows))
     return schemas.Predictions(version=table.version if table is not None else 0, predictions=predictions)
 
 
@@ -116,9 +123,9 @@ def _prediction(
             known=False,
             measured=False,
             training_degradation=k * declared,
-            training_degradation_upper=k * declared,
+            training_degradation_upper=None,
             function_degradation=k * declared,
-            function_degradation_upper=k * declared,
+            function_degradation_upper=None,
         )
     index = next((index for batch, index in batches if batch >= rows), batches[-1][1])
     predicted = place.predict(place.trainings.index(training), index, k)
@@ -141,9 +148,9 @@ def _pairs(
     gateway: Gateway, project: str, table: Table | None, training: str, beside: str
 ) -> list[schemas.PairPrediction]:
     (first, first_runs), (second, second_runs) = (
-        _workload(gateway, project, name, field) for name, field in ((training, "training"), (beside, "beside"))
+        _workload(gateway, project, table, name, field) for name, field in ((training, "training"), (beside, "beside"))
     )
-    everywhere = [(place.device, place.sharing_mode) for place in (table.places if table is not None else [])]
+    everywhere = [(place.device, place.sharing_mode) for place in _places(table)]
     predictions = []
     for device, sharing_mode in sorted({*first_runs, *second_runs}) or everywhere:
         place = table.place(device, sharing_mode) if table is not None else None
@@ -160,14 +167,37 @@ def _pairs(
     return predictions
 
 
-def _workload(gateway: Gateway, project: str, name: str, field: str) -> tuple[str, list[tuple[str, str]]]:
+def _workload(
+    gateway: Gateway, project: str, table: Table | None, name: str, field: str
+) -> tuple[str, list[tuple[str, str]]]:
     """The workload of a job or of its own name, and the places where the job runs now."""
     if "/" in name or not name:
         return parse_training(name, field), []
-    workload = gateway.store().jobs.get(project, name).workload
-    if not workload:
+    job = _job(gateway, project, table, name)
+    if not job.workload:
         raise InvalidInput(f"{field}: {name} names no workload, so nothing is known of it", field=field)
-    return workload, _runs(gateway, name)
+    return job.workload, _runs(gateway, job.id)
+
+
+def _job(gateway: Gateway, project: str, table: Table | None, name: str) -> Job:
+    """A job by its id or name. Raises NotFound, which says how workloads are named."""
+    try:
+        return gateway.store().jobs.find(project, name)
+    except NotFound as error:
+        measured = {training for place in _places(table) for training in place.trainings}
+        form = "model/size/training/batch, such as resnet50/cpu/training/8"
+        raise NotFound(f"{error} {_named('workload', form, name, measured)}") from error
+
+
+def _named(kind: str, form: str, name: str, measured: Iterable[str]) -> str:
+    """How ``kind`` is named, those ``measured`` that begin with ``name``, and where all of them stand."""
+    near = sorted(each for each in measured if each.startswith(f"{name}/"))[:3]
+    meant = f"; did you mean {' or '.join(near)}?" if near else "."
+    return f"A {kind} is named {form}{meant} `smore predictor -o yaml` lists what is measured."
+
+
+def _places(table: Table | None) -> list[PlaceTable]:
+    return table.places if table is not None else []
 
 
 def _table(gateway: Gateway) -> Table | None:
@@ -177,12 +207,14 @@ def _table(gateway: Gateway) -> Table | None:
         raise Unavailable(f"The degradation table cannot be read: {error}") from error
 
 
-def _training(gateway: Gateway, project: str, job: str) -> tuple[str, list[tuple[str, str]] | None]:
+def _training(
+    gateway: Gateway, project: str, table: Table | None, job: str
+) -> tuple[str, list[tuple[str, str]] | None]:
     """The workload, and the places where the job runs now (None: a workload was named, not a job)."""
     if "/" in job:
         return parse_training(job, "job"), None
-    record = gateway.store().jobs.get(project, job)
-    running = _runs(gateway, job)
+    record = _job(gateway, project, table, job)
+    running = _runs(gateway, record.id)
     if not running:
         raise InvalidInput(f"job: {job} does not run now", field="job")
     return record.workload, running
@@ -198,9 +230,16 @@ def _runs(gateway: Gateway, job: str) -> list[tuple[str, str]]:
     return sorted(running)
 
 
-def _model(gateway: Gateway, project: str, function: str) -> tuple[str, float]:
-    """The model's name ('' = nobody has profiled it) and what was declared of the function."""
+def _model(gateway: Gateway, project: str, table: Table | None, function: str) -> tuple[str, float, int]:
+    """The model ('' = nobody has profiled it), what was declared of the function, and the batch named, 0 = none."""
     if "/" in function:
-        return parse_model(function, "function"), CONSERVATIVE
-    profile = gateway.store().get_function(project, function).spec
-    return (profile.profile.model, profile.profile.degradation) if profile is not None else ("", CONSERVATIVE)
+        model, batch = parse_function(function, "function")
+        return model, CONSERVATIVE, batch
+    try:
+        profile = gateway.store().get_function(project, function).spec
+    except FunctionNotFound as error:
+        measured = {row.rpartition("/function/")[0] for place in _places(table) for row in place.functions}
+        raise FunctionNotFound(
+            f"{error} {_named('model', 'model/size, such as bert/cpu', function, measured)}"
+        ) from error
+    return (profile.profile.model, profile.profile.degradation, 0) if profile is not None else ("", CONSERVATIVE, 0)

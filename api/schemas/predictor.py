@@ -38,7 +38,8 @@ class Predictor(BaseModel):
 class PlacePrediction(BaseModel):
     """
     The degradation of both sides when ``k`` invocations of ``function`` at a time run beside ``training`` on one
-    device; ``measured``: a measured row, not a prediction.
+    device; ``measured``: a measured row, not a prediction. Where ``known`` is false both degradations are assumed, from
+    what the function declares or 1.0 for each invocation, and ``*_upper``, which hold for 90 %, are null.
     """
 
     device: str
@@ -49,9 +50,9 @@ class PlacePrediction(BaseModel):
     known: bool
     measured: bool
     training_degradation: float
-    training_degradation_upper: float
+    training_degradation_upper: float | None
     function_degradation: float
-    function_degradation_upper: float
+    function_degradation_upper: float | None
 
 
 class PairPrediction(BaseModel):

@@ -93,8 +93,9 @@ MAYBE_RETRY_AFTER: Final[Mapping[str, Any]] = {
     "Retry-After": {
         "required": False,
         "schema": {"type": "integer"},
-        "description": "Seconds after which the same request may be accepted; absent where it never would be: the deadline is"
-        " shorter than a run takes on an idle platform, or the function fits no GPU instance",
+        "description": "Seconds after which the same request may be accepted; absent where waiting helps nothing: the"
+        " deadline is shorter than what it takes with nothing before it (a run, and the load where no instance stands ready),"
+        " or the function fits no GPU instance",
     }
 }
 ACCEPTED_HEADERS: Final[Mapping[str, Any]] = {

@@ -857,7 +857,8 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 class PlacePrediction(msgspec.Struct, frozen=True, kw_only=True):
     """
     The degradation of both sides when ``k`` invocations of ``function`` at a time run beside ``training`` on one
-    device; ``measured``: a measured row, not a prediction.
+    device; ``measured``: a measured row, not a prediction. Where ``known`` is False both degradations are assumed, from
+    what the function declares or 1.0 for each invocation, and ``*_upper``, which hold for 90 %, are None.
     """
 
     device: str
@@ -868,9 +869,9 @@ class PlacePrediction(msgspec.Struct, frozen=True, kw_only=True):
     known: bool = False
     measured: bool = False
     training_degradation: float = 0.0
-    training_degradation_upper: float = 0.0
+    training_degradation_upper: float | None = None
     function_degradation: float = 0.0
-    function_degradation_upper: float = 0.0
+    function_degradation_upper: float | None = None
 
 
 class PairPrediction(msgspec.Struct, frozen=True, kw_only=True):

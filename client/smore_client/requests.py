@@ -521,17 +521,18 @@ class Requests(JobRequests, GpuRequests):
         return (yield from fetch(Predictor, request("GET", "predictor")))
 
     @operation
-    def predictions(self, job: str, function: str, k: int = 1) -> Flow[list[PlacePrediction]]:
+    def predictions(self, job: str, function: str, k: int = 1, rows: int = 1) -> Flow[list[PlacePrediction]]:
         """
-        What ``k`` invocations of a function at a time and a training would cost each other, by device.
+        What ``k`` invocations of a function at a time, of ``rows`` rows each, and a training would cost each other, by
+        device. Bounds are None where the training or the function is not known: degradations are assumed then.
 
-        ``job`` is a job's id or a workload (``resnet50/cpu/training/8``), ``function`` a function's name or a model
-        (``bert/cpu``).
+        ``job`` is a job's id or name or a workload (``resnet50/cpu/training/8``), ``function`` a function's name, a
+        model (``bert/cpu``) or a workload (``bert/cpu/function/1``), whose batch takes the place of ``rows``.
 
         >>> client.predictions("resnet50/cpu/training/8", "bert/cpu")[0].training_degradation
         0.12
         """
-        query = {"job": job, "function": function, "k": k}
+        query = {"job": job, "function": function, "k": k, "rows": rows}
         return (yield from fetch(Predictions, request("GET", "predictions", query=query))).predictions
 
     @operation

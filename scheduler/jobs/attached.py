@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from smore.domain.job import STARTED, Action, JobState, exit_of, state_of
+from scheduler.jobs import ends
+from smore.domain.job import OVER, STARTED, Action, JobState, exit_of, state_of
 from smore.messages.reports import JobReport, Report
 from smore.postgres.jobs import Change, Job, JobStore
 
@@ -34,6 +35,7 @@ class Attached:
                 self._write(job, ranks[job.id])
             elif at - self._unseen[job.id] > self._silent_s:
                 self._jobs.move(job.id, Action.LOSE)
+                ends.tell(job, JobState.LOST, None, why="No GPU worker reports it.")
 
     def _write(self, job: Job, told: Sequence[JobReport]) -> None:
         state = state_of(job.state, {rank.state for rank in told})
@@ -41,3 +43,5 @@ class Attached:
             reason = next((rank.reason for rank in told if rank.reason), "")
             details = Change(exit_code=exit_of([rank.exit_code for rank in told]), reason=reason)
             self._jobs.move(job.id, _REPORTED[state], details)
+            if state in OVER:
+                ends.tell(job, state, details.exit_code, asked=job.state is JobState.STOPPING, reason=reason)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from math import inf
 from typing import Final, assert_never
 
-from scheduler.jobs import losses
+from scheduler.jobs import ends, losses
 from scheduler.jobs.attached import Attached
 from scheduler.jobs.attempts import Attempt
 from scheduler.jobs.board import Board, beside
@@ -113,6 +113,8 @@ class Lead:
         self._attempts: dict[str, Attempt] = {}
         self._limits: Mapping[str, Limits] = {}
         self._nodes: dict[str, str] = {}
+        #: Those of trainings that were there.
+        self._projects: set[str] = set()
         #: What the rule is told at the next round.
         self._next: list[Event] = []
         #: By how much the time of day was before the steady clock, seconds.
@@ -145,6 +147,9 @@ class Lead:
         self._round_at = at
         mine = {row.id: row for row in rows if row.source == STARTED}
         new = [row for row in mine.values() if row.id not in self._jobs]
+        for project in {row.project for row in rows} - self._projects:
+            ends.begin(project)
+            self._projects.add(project)
         self._take_over(at, [row for row in new if row.state in PLACED])
         events, self._next = self._next, []
         events += [*self._changed_limits(), *self._seen(at, reports), *self._known_pairs.changed(self._specs.kinds)]
@@ -328,7 +333,9 @@ class Lead:
             log.info("training waits again", job=requeue.id, why=details.message)
         else:
             # Its owner has stopped it in this moment; the rule hears of it at the next round.
-            self._ledger.over(requeue.id, requeue.attempt, Action.END, details, Decided(kind="finish"))
+            row = self._jobs[requeue.id]
+            if self._ledger.over(requeue.id, requeue.attempt, Action.END, details, Decided(kind="finish")):
+                ends.tell(row, JobState.ENDED, attempt.exit_code, asked=True, why=attempt.stop)
 
     def _finish(self, finish: Finish) -> None:
         attempt, row = self._over(finish.id), self._jobs[finish.id]
@@ -342,7 +349,9 @@ class Lead:
         decided = Decided(kind="finish", message=details.message)
         if not self._ledger.over(finish.id, attempt.attempt, action, details, decided, finish.ratios):
             return
-        log.info("training over", job=finish.id, ended=finish.ended.value, why=details.message)
+        state = JobState.LOST if finish.ended is Ended.LOST else JobState.ENDED
+        asked = finish.ended is Ended.STOPPED
+        ends.tell(row, state, attempt.exit_code, asked=asked, reason=details.reason, why=details.message)
         if finish.ended is Ended.SUCCEEDED:
             metrics.JOB_COMPLETION_SECONDS.observe(max(0.0, time.time() - row.created_at))
             for source, ratio in finish.ratios.items():

@@ -537,13 +537,7 @@ def of(document: Mapping[str, Any], world: World, seed: int, *, data: Sequence[P
                 raise bad("trace.path", f"a trace of the kind {kind} needs the path of its file")
             path = Path(reader.word("path", ""))
             reader.end()
-            match kind:
-                case "csv":
-                    return own(path, world, seed)
-                case "history":
-                    return history(path, [function.name for function in world.functions])
-                case _:
-                    return read(path)
+            return _whole(kind, path, world, seed)
         rate = reader.number("rate_per_min", 12_000, 0.001, 1e9) / 60.0
         seconds = reader.number("seconds", 60, 0.001, LONGEST_S)
         if kind == "azure":
@@ -572,6 +566,21 @@ def of(document: Mapping[str, Any], world: World, seed: int, *, data: Sequence[P
         raise BadTrace(f"file: {error.filename}: {error.strerror}", field="file") from error
     except NotFound as error:
         raise BadTrace(f"file: {error}", field="file") from error
+
+
+def _whole(kind: str, path: Path, world: World, seed: int) -> Trace:
+    """A trace of the user's. Raises BadTrace, which names the file by the whole path that was given."""
+    try:
+        match kind:
+            case "csv":
+                return own(path, world, seed)
+            case "history":
+                return history(path, [function.name for function in world.functions])
+            case _:
+                return read(path)
+    except BadTrace as error:
+        # Readers name a file without its folder, because that of an upload is of no use to who sent it.
+        raise BadTrace(str(error).replace(path.name, str(path), 1), **error.details) from error
 
 
 def _stamped(path: Path) -> tuple[Path, int]:

@@ -305,18 +305,22 @@ class Reader:
             raise bad(path or "document", "a mapping is expected")
         self._raw = dict(raw)
         self._path = path
+        #: Fields that may be there.
+        self._asked: set[str] = set()
 
     def path(self, key: str) -> str:
         return f"{self._path}.{key}" if self._path else key
 
     def has(self, key: str) -> bool:
+        self._asked.add(key)
         return key in self._raw
 
     def take(self, key: str, default: object = None) -> Any:
+        self._asked.add(key)
         return self._raw.pop(key, default)
 
     def number(self, key: str, default: float, low: float, high: float) -> float:
-        value = self._raw.pop(key, default)
+        value = self.take(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise bad(self.path(key), f"a number in {low:g}..{high:g} is expected, not {value!r}")
         return float(value)
@@ -328,22 +332,22 @@ class Reader:
         return int(value)
 
     def word(self, key: str, default: str, among: Sequence[str] = ()) -> str:
-        value = self._raw.pop(key, default)
+        value = self.take(key, default)
         if not isinstance(value, str) or (among and value not in among):
             wanted = f"one of {', '.join(among)}" if among else "a text"
             raise bad(self.path(key), f"{wanted} is expected, not {value!r}")
         return value
 
     def items(self, key: str) -> list[tuple[str, Any]]:
-        value = self._raw.pop(key, [])
+        value = self.take(key, [])
         if not isinstance(value, list):
             raise bad(self.path(key), "a list is expected")
         return [(f"{self.path(key)}[{position}]", one) for position, one in enumerate(value)]
 
     def end(self) -> None:
         if self._raw:
-            name = self.path(str(next(iter(self._raw))))
-            raise bad(name, "unknown field")
+            name = str(next(iter(self._raw)))
+            raise bad(self.path(name), f"unknown field{did_you_mean(name, sorted(self._asked))}")
 
 
 def training(raw: object, path: str) -> Training | None:
@@ -510,6 +514,8 @@ def load(
     Raises BadWorld for a name that does not exist.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS / f"{name}.yaml"
+    if name.endswith((".yaml", ".yml")) and not path.is_file():
+        raise bad("preset", f"there is no file {name}")
     if not path.is_file() or ("/" in name and path.parent == PRESETS):
         raise unknown_preset(name, names())
     try:

@@ -1,9 +1,10 @@
 """Trainings in words: lengths, moments to come, states, where one runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from smore.domain.job import REFUSED, JobState, Outcome, ended_in_words
 from smore.domain.loss import LEAST_WINDOWS
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
@@ -100,19 +101,31 @@ def state(job: Any) -> str:
     """The state of a job, and how it ended."""
     if job.suspended:
         return f"{job.state}, suspended by a signal: no steps"
-    match job.outcome:
-        case None:
-            return str(job.state)
-        case "killed":
-            return f"{job.state}: killed by {job.signal}"
-        case "failed":
-            return f"{job.state}: failed, exit code {job.exit_code}"
-        case "refused" | "detached":
-            return f"{job.state}: {job.outcome}, {job.reason}"
-        case "stopped":
-            return f"{job.state}: stopped by its owner"
-        case _:
-            return f"{job.state}: {job.outcome}"
+    if job.outcome is None or job.state == JobState.LOST:
+        return str(job.state)
+    return f"{job.state}: {ended_in_words(job.outcome, job.exit_code, job.reason or '')}"
+
+
+def attempt_end(attempt: Any) -> str:
+    """How an attempt ended, in the words of :func:`state`."""
+    if not attempt.why:
+        return "goes on" if attempt.ended_at is None else ""
+    # Of one that its worker refused the message says why.
+    refused = attempt.why == Outcome.FAILED and attempt.exit_code == REFUSED
+    return ended_in_words(Outcome.REFUSED if refused else attempt.why, attempt.exit_code)
+
+
+def failures(jobs: Iterable[Any], since: datetime) -> list[str]:
+    """The trainings among these that failed, were killed, refused or lost since then: name, end, moment."""
+    return [
+        f"{job.name if job.project == 'default' else f'{job.project}/{job.name}'}"
+        f" ({ended_in_words('lost' if job.state == JobState.LOST else job.outcome, job.exit_code, job.reason or '')}"
+        f" at {clock(job.ended_at)})"
+        for job in jobs
+        if job.ended_at is not None
+        and job.ended_at >= since
+        and (job.state == JobState.LOST or job.outcome in (Outcome.FAILED, Outcome.KILLED, Outcome.REFUSED))
+    ]
 
 
 def where(job: Any) -> str:

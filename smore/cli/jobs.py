@@ -361,11 +361,10 @@ def attempts(job: JobId, project: ProjectOption = None, output: OutputOption = O
         ("started", lambda a: moment(a.started_at)),
         ("took", lambda a: job_words.span((a.ended_at - a.started_at).total_seconds()) if a.ended_at else None),
         ("iterations", lambda a: f"{a.iterations_from}..{a.iterations}"),
-        ("ended", lambda a: a.why or ("goes on" if a.ended_at is None else "")),
-        ("exit code", lambda a: a.exit_code),
+        ("ended", job_words.attempt_end),
         ("message", lambda a: a.message),
     ]
-    show(of_job, columns, output, optional=("nodes", "message", "exit code", "started"))
+    show(of_job, columns, output, optional=("nodes", "message", "started"))
 
 
 @app.command("logs")

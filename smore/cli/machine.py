@@ -1,11 +1,15 @@
 """``smore up``, ``down``, ``health``, ``version`` and ``doctor``: the platform of this machine."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Seconds that `down --jobs` waits for trainings to end.
 END_S: Final = 20.0
+#: Trainings that are over among which `health` looks for those that failed lately, the newest first.
+MOST_TRAININGS: Final = 1000
 
 
 def up(
@@ -51,24 +57,25 @@ def up(
     warn_of_unknown_settings()
     if changed := local.changed_settings(home, configuration()):
         print(differing(changed), file=sys.stderr)
+    new_key = not (home / "key").exists()
     try:
         if foreground:
             start = partial(local.up, progress=_progress)
-            local.run_foreground(home, start=start, started=lambda ends: _greet(ends, home))
+            local.run_foreground(home, start=start, started=lambda ends: _greet(ends, home, new_key))
         else:
-            _greet(local.up(home, progress=_progress), home)
+            _greet(local.up(home, progress=_progress), home, new_key)
     except InvalidSetting as error:
         fail(str(error), EXIT_USAGE)
     except (local.ServerMissing, local.StartFailed) as error:
         fail(str(error))
 
 
-def _greet(endpoints: "Endpoints", home: Path) -> None:
+def _greet(endpoints: "Endpoints", home: Path, new_key: bool) -> None:
     """Say what there is, once what no request needs works too: the queue of trainings, the metrics."""
     from smore import local
 
     local.await_rest(endpoints, _progress)
-    print(greeting(endpoints, home), flush=True)
+    print(greeting(endpoints, home, new_key), flush=True)
     for line in _silent(local.without_metrics(endpoints)):
         print(f"warning: {line}", file=sys.stderr)
 
@@ -113,15 +120,16 @@ def _devices(endpoints: "Endpoints", key: str, home: Path) -> str:
     return "\n".join([*lines, *filter(None, [unmeasured(gpus, places)])])
 
 
-def greeting(endpoints: "Endpoints", home: Path) -> str:
+def greeting(endpoints: "Endpoints", home: Path, new_key: bool) -> str:
     """
     What ``up`` prints: the address of the platform, the API key, who decides, what computes, three commands to paste.
+    ``new_key``: this start made the key, which is shown whole once.
     """
     file = home / "key"
     try:
         key = file.read_text().strip()
     except OSError:
-        key = "(not written yet)"
+        key = "not there"
     call = f'curl -sS -H "Authorization: Bearer $(cat {file})" -H "Content-Type: application/json"'
     functions_url = f"{endpoints.gateway_url}/v1/functions/echo"
     document = {
@@ -132,7 +140,7 @@ def greeting(endpoints: "Endpoints", home: Path) -> str:
     }
     return f"""\
 SMore is up: {endpoints.gateway_url}   (API document: {endpoints.gateway_url}/docs)
-API key:     {key}   (in {file})
+API key:     {key if new_key else _shortened(key)}   ({"in" if new_key else "whole: cat"} {file})
 Folder:      {home.resolve()}   (logs in {home.resolve() / "logs"})
 {_devices(endpoints, key, home)}
 
@@ -144,6 +152,10 @@ See the GPU instances:
   smore gpus
 
 `smore down` ends it, `smore logs -f` shows what it does."""
+
+
+def _shortened(key: str) -> str:
+    return f"{key[:4]}…{key[-4:]}" if len(key) > 12 else key
 
 
 def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs too.")] = False) -> None:
@@ -228,21 +240,40 @@ def health(output: OutputOption = Output.TABLE) -> None:
         client.healthy()
         ready = client.ready()
         url = client.url
+        failed = _failed_trainings(client)
     of = f"of {home.resolve()}" if own is not None and own.instance == ready.get("instance") else "of another folder"
     if output is not Output.TABLE:
         counted = {name: asdict(end) for name, end in ends.items()}
         metrics = dict(own.metrics_ports) if own is not None else {}
         here = {"folder": str(home.resolve()), "logs": str(home.resolve() / "logs")} if own is not None else {}
         shown = {**here, "processes": processes, "ends": counted, "metrics_ports": metrics, "no_metrics": silent}
-        show_value({"url": url, "answers": of, **shown, **ready}, output)
+        show_value({"url": url, "answers": of, **shown, **ready, "failed_trainings": failed}, output)
         return
     print(f"{'platform':<24} {'answers':<10} {url} {of}")
     for name, check in ready.get("checks", {}).items():
         print(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
     if leader := ready.get("job_leader"):
         print(f"{'leader of trainings':<24} {'ok':<10} {leader}")
+    if failed:
+        print(f"{'trainings':<24} {'note':<10} ended badly within the last hour: {'; '.join(failed)}")
     for warning in ready.get("warnings", ()):
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _failed_trainings(client: "Client") -> list[str]:
+    """
+    Those that failed within the last hour, in words: of all projects where the key may read them, else of its own; none
+    where nobody can say.
+    """
+    from smore.cli.job_words import failures
+    from smore_client import ClientError
+
+    since = datetime.now().astimezone() - timedelta(hours=1)
+    for all_projects in (True, False):
+        with suppress(ClientError):
+            over = client.each_job(("ended", "lost"), all_projects=all_projects)
+            return failures(islice(over, MOST_TRAININGS), since)
+    return []
 
 
 def _metrics(port: int | None) -> str:
@@ -259,6 +290,19 @@ def _unasked(end: "End") -> str:
     return f"  ended unasked {times}, last at {end.at} ({end.how})"
 
 
+def _readiness() -> Mapping[str, Any]:
+    """What the platform says of its readiness, ready or not."""
+    from smore_client import ApiError
+
+    with connected() as client:
+        try:
+            return client.ready()
+        except ApiError as error:
+            if "checks" not in error.body:
+                raise
+            return error.body
+
+
 def version(output: OutputOption = Output.TABLE) -> None:
     """The version of this program."""
     from smore.process import observability
@@ -269,15 +313,20 @@ def version(output: OutputOption = Output.TABLE) -> None:
 def doctor(output: OutputOption = Output.TABLE) -> None:
     """
     Look at the running installation for what is known to go wrong, with a remedy for each. Exit code 1 where something
-    is broken.
+    is broken. In a folder without a platform it shows what the one at SMORE_URL says of itself.
     """
     from smore import local
     from smore.local import doctor as checks
     from smore.local.findings import Finding, Verdict
 
-    if configuration().redis.url is None and local.endpoints(platform_home()) is None:
+    config = configuration()
+    url = os.environ.get("SMORE_URL")
+    if config.redis.url is None and local.endpoints(config.home) is None:
         print(f"smore: {searched()}", file=sys.stderr)
-    findings = checks.examine(checks.site(configuration()))
+    if config.redis.url is None and url and not (config.home / "supervisord.conf").exists():
+        findings = checks.of_another_machine(url, _readiness())
+    else:
+        findings = checks.examine(checks.site(config))
     if output is not Output.TABLE:
         show_value(findings, output)
     else:

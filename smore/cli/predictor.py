@@ -157,7 +157,7 @@ def ask(
     job: Annotated[
         str,
         typer.Argument(
-            autocompletion=names.trainings, help="A job's id, or a workload such as resnet50/cpu/training/8."
+            autocompletion=names.trainings, help="A job's id or name, or a workload such as resnet50/cpu/training/8."
         ),
     ],
     function: Annotated[
@@ -165,16 +165,22 @@ def ask(
         typer.Argument(
             metavar="FUNCTION|TRAINING",
             autocompletion=names.functions_or_models,
-            help="A function's name, a model such as bert/cpu, or another training.",
+            help="A function's name, a model such as bert/cpu, a workload such as bert/cpu/function/1, or another training.",
         ),
     ],
     k: Annotated[int, typer.Option("-k", min=1, max=8, help="Invocations at a time.")] = 1,
+    rows: Annotated[
+        int,
+        typer.Option(
+            min=1, max=1024, help="Rows of each; the smallest batch with as many, that was profiled, answers."
+        ),
+    ] = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """What a function and a training, or two trainings on one GPU instance, would cost each other."""
     with connected() as client:
         pairs = client.pair_predictions(job, function) if _TRAINING.fullmatch(function) else None
-        predictions = client.predictions(job, function, k) if pairs is None else []
+        predictions = client.predictions(job, function, k, rows) if pairs is None else []
         answers: Sequence[Any] = pairs if pairs is not None else predictions
         known = answers and all(answer.known for answer in answers)
         why = "" if known or output is not Output.TABLE else _why_unknown(client.predictor().places, (job, function))
@@ -197,29 +203,26 @@ def _why_unknown(places: "Sequence[PredictorPlace]", asked: Sequence[str]) -> st
         )
     trainings = sorted({training for place in places for training in place.trainings})
     models = sorted({row.rpartition("/function/")[0] for place in places for row in place.functions})
-    missing = [
-        f"No device has a row of the {kind} {name}{did_you_mean(name, names) or '.'}"
-        for name in asked
-        for kind, names in (("training", trainings) if "/training/" in name else ("model", models),)
-        if "/" in name and name not in names
-    ]
+    missing = []
+    for asked_name in asked:
+        kind, names = ("training", trainings) if "/training/" in asked_name else ("model", models)
+        name = asked_name.partition("/function/")[0]
+        if "/" in name and name not in names:
+            missing.append(f"No device has a row of the {kind} {name}{did_you_mean(name, names) or '.'}")
     return " ".join(missing)
 
 
 def _show_predictions(predictions: "Sequence[PlacePrediction]", output: Output) -> None:
+    def loses(expected: float, upper: float | None) -> str:
+        return f"{percent(expected)} ({'assumed' if upper is None else f'90 %: {percent(upper)}'})"
+
     columns: list[Column[Any]] = [
         ("device", lambda p: p.device),
         ("sharing", lambda p: p.sharing_mode),
         ("function", lambda p: p.function),
-        (
-            "training loses",
-            lambda p: f"{percent(p.training_degradation)} (90 %: {percent(p.training_degradation_upper)})",
-        ),
-        (
-            "function loses",
-            lambda p: f"{percent(p.function_degradation)} (90 %: {percent(p.function_degradation_upper)})",
-        ),
-        ("from", lambda p: "a measurement" if p.measured else "the predictor" if p.known else "the conservative rule"),
+        ("training loses", lambda p: loses(p.training_degradation, p.training_degradation_upper)),
+        ("function loses", lambda p: loses(p.function_degradation, p.function_degradation_upper)),
+        ("from", lambda p: "a measurement" if p.measured else "the predictor" if p.known else "nothing: an assumption"),
     ]
     show(predictions, columns, output)
 

@@ -146,6 +146,25 @@ def signal_of(exit_code: int | None) -> str | None:
         return f"signal {-exit_code}"
 
 
+def ended_in_words(outcome: str, exit_code: int | None, reason: str = "") -> str:
+    """
+    How a job, or an attempt of it, ended: ``killed by SIGKILL``, ``failed, exit code 3``. ``outcome``: one of
+    :class:`Outcome`, or the end of an attempt (``lost``, ``outgrown``).
+    """
+    signal_name = signal_of(exit_code)
+    match outcome:
+        case Outcome.KILLED | Outcome.FAILED if signal_name is not None:
+            return f"killed by {signal_name}"
+        case Outcome.FAILED if exit_code is not None:
+            return f"failed, exit code {exit_code}"
+        case Outcome.REFUSED | Outcome.DETACHED if reason:
+            return f"{outcome}, {reason}"
+        case Outcome.STOPPED:
+            return "stopped by its owner"
+        case _:
+            return outcome
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """

@@ -35,6 +35,22 @@ def parse_model(value: object, field: str) -> str:
     return value
 
 
+def parse_function(value: str, field: str) -> tuple[str, int]:
+    """
+    The model of a function workload, ``resnet50/cpu/function/8`` or ``resnet50/cpu``, and the batch that it names, 0 =
+    none. Raises InvalidSpec.
+    """
+    model, named, batch = value.partition("/function/")
+    if not named:
+        return parse_model(value, field), 0
+    if _WORKLOAD.fullmatch(value) is None:
+        raise InvalidSpec(
+            f"{field}: {quoted(value)} is not of the form model/size/function/batch, such as bert/cpu/function/1",
+            field=field,
+        )
+    return model, int(batch)
+
+
 def parse_training(value: object, field: str) -> str:
     """The name of a training workload. Raises InvalidSpec that names the field."""
     if not isinstance(value, str) or _WORKLOAD.fullmatch(value) is None or value.split("/")[2] != "training":

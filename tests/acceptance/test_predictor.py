@@ -32,7 +32,8 @@ def test_the_table_holds_where_the_rows_were_measured(platform: Platform, versio
     assert predictor.reason
     (prediction, *_) = platform.client.predictions(WORKLOAD, "bert/cpu", k=2)
     assert prediction.known
-    assert 0 <= prediction.training_degradation <= prediction.training_degradation_upper
+    upper = prediction.training_degradation_upper
+    assert upper is not None and 0 <= prediction.training_degradation <= upper
 
 
 def test_an_execution_has_the_predicted_and_the_measured_degradation(platform: Platform, version: int) -> None:

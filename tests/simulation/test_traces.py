@@ -357,6 +357,10 @@ def test_bad_rows_of_a_csv_are_refused_by_line(tmp_path: Path, text: str, where:
     with pytest.raises(BadTrace) as refused:
         traces.own(path, WORLD, 0)
     assert str(refused.value).startswith(where)
+    # By the path that was given, where a person gave it.
+    with pytest.raises(BadTrace) as refused:
+        traces.of({"kind": "csv", "path": str(path)}, WORLD, 0)
+    assert str(refused.value).startswith(f"{tmp_path}/{where}")
 
 
 def test_another_kind_of_trace_drops_the_rate_of_the_preset() -> None:

@@ -160,8 +160,10 @@ def _with_unknown(mistakes: Sequence[Mistake], value: object, schema: Mapping[st
         if names is not None and isinstance(there, dict):
             more = ((*path, name) for name in there if name not in names)
             unknown += islice((each for each in more if each not in known), _MOST)
-    hints = [Mistake(path, _UNKNOWN + _hint(path, value, schema)) for path in unknown]
-    return [mistake for mistake in mistakes if mistake.words != _UNKNOWN] + hints
+    # More are not shown, and a search for each would take long.
+    named = [Mistake(path, _UNKNOWN + _hint(path, value, schema)) for path in unknown[:_MOST]]
+    others = [mistake for mistake in mistakes if mistake.words != _UNKNOWN]
+    return [*others, *named, *(Mistake(path, _UNKNOWN) for path in unknown[_MOST:])]
 
 
 def _hint(path: Path, value: object, schema: Mapping[str, Any]) -> str:

@@ -1485,8 +1485,17 @@ def test_predictions(
     assert three["function_degradation"] == pytest.approx(0.3 + 2 * 2.0 * 0.5)
     (stranger,) = http.get("/v1/predictions", params=ask | {"function": "nobody/s"}).json()["predictions"]
     assert (stranger["known"], stranger["training_degradation"]) == (False, 1.0)
+    assert stranger["training_degradation_upper"] is stranger["function_degradation_upper"] is None
+    # A function as the answer names it.
+    (named,) = http.get("/v1/predictions", params=ask | {"function": alone["function"]}).json()["predictions"]
+    assert named == alone
+    for wrong, code in ({"rows": "9"}, "invalid_input"), ({"function": "f0/s/function/0"}, "invalid_spec"):
+        problem(http.get("/v1/predictions", params=ask | {"function": alone["function"]} | wrong), 422, code)
     problem(http.get("/v1/predictions", params=ask | {"k": "9"}), 422, "invalid_input")
-    problem(http.get("/v1/predictions", params=ask | {"job": "0" * 32}), 404, "not_found")
+    no_job = problem(http.get("/v1/predictions", params=ask | {"job": "t0"}), 404, "not_found")
+    assert "model/size/training/batch" in no_job["detail"] and "did you mean t0/s/training/8?" in no_job["detail"]
+    no_function = problem(http.get("/v1/predictions", params=ask | {"function": "f0"}), 404, "function_not_found")
+    assert "did you mean f0/s?" in no_function["detail"]
     problem(http.get("/v1/predictions", params=ask | {"function": "Bert/"}), 422, "invalid_spec")
     problem(http.get("/v1/predictions", params={"job": ask["job"]}), 422, "invalid_input")
     redis_client.set(f"{config.redis.prefix}degradation:table", b"cut")

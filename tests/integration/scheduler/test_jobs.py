@@ -9,11 +9,13 @@ import pytest
 import redis
 from sqlalchemy import Engine, text, update
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 
 from api import job_views
 from scheduler.jobs.lead import Lead
 from scheduler.jobs.recording import replay
 from scheduler.policy.jobs.knobs import SETTINGS
+from smore.cli import job_words
 from smore.domain.job import Action, JobRequest, JobState, Outcome
 from smore.messages.commands import DropCheckpoints, ForgetJob, StartJob, StopJob
 from smore.messages.job_queue import PublishedJob, TrialAnswer
@@ -22,6 +24,7 @@ from smore.postgres.history.reader import Reader
 from smore.postgres.job_ledger import Fenced, JobLedger
 from smore.postgres.jobs import Job, JobStore
 from smore.postgres.rows import JobPairRow
+from smore.process.observability import CONTROL
 from smore.process.settings import JobsSettings, Settings
 from smore.process.vault import Vault, make_key, seal_env
 from smore.redis.catalog import Catalog
@@ -115,6 +118,37 @@ def stage(config: Settings, redis_client: "redis.Redis", engine: Engine, tmp_pat
     return Stage(config.model_copy(update={"jobs": jobs, "home": tmp_path}), redis_client, engine)
 
 
+def ended(outcome: str) -> float:
+    return CONTROL.get_sample_value("smore_jobs_ended_total", {"outcome": outcome, "project": "default"}) or 0.0
+
+
+def test_a_training_that_is_killed_is_counted_and_told_in_the_same_words(stage: Stage) -> None:
+    first, job = stage.submit("first", count=4), stage.submit("doomed")
+    stage.pass_by()
+    assert CONTROL.get_sample_value("smore_jobs_ended_total", {"outcome": "killed", "project": "default"}) is not None
+    later = stage.submit("later")
+    stage.jobs.put_first("default", later.id)
+    stage.pass_by()
+    waiting = job_views.explanation(stage.job(later), stage.entry(later), [], [], [], leading=True)
+    assert waiting.summary.startswith("An operator put it before all others that wait. ")
+    before = ended("killed")
+    stage.ranks.tell(first.id, state="ended", exit_code=0)
+    for _ in range(3):
+        stage.pass_by()
+    stage.ranks.tell(job.id, state="ended", exit_code=-9)
+    with capture_logs() as lines:
+        stage.pass_by()
+    [line] = [line for line in lines if line["event"] == "training over"]
+    assert (line["log_level"], line["ended"], line["name"]) == ("warning", "killed by SIGKILL", "doomed")
+    assert ended("killed") == before + 1
+    over = job_views.explanation(stage.job(job), None, stage.jobs.decisions(job.id), [], [], leading=True)
+    assert over.summary.startswith("It is over: killed by SIGKILL. ") and "failed" not in over.summary
+    [attempt] = stage.jobs.attempts(job.id)
+    assert job_words.attempt_end(attempt) == "killed by SIGKILL"
+    moved = job_views.explanation(stage.job(later), None, stage.jobs.decisions(later.id), [], [], leading=True)
+    assert moved.decisions[-1].message.startswith("An operator put it before all others that wait.")
+
+
 def test_a_gang_starts_whole_and_the_next_one_waits_its_turn(stage: Stage, tmp_path: Path) -> None:
     make_key(stage.config.secrets_file)
     env = seal_env(Vault.open(stage.config.secrets_file), "default", "big", {"SEED": "7"})
@@ -138,6 +172,7 @@ def test_a_gang_starts_whole_and_the_next_one_waits_its_turn(stage: Stage, tmp_p
     stage.pass_by()
     assert stage.states(big, wide) == [JobState.RUNNING, JobState.RUNNING]
 
+    before = ended("succeeded")
     for job in (big, wide):
         stage.ranks.tell(job.id, state="ended", exit_code=0, iterations=100)
     stage.pass_by()
@@ -147,6 +182,7 @@ def test_a_gang_starts_whole_and_the_next_one_waits_its_turn(stage: Stage, tmp_p
     assert {id_ for _, id_, _ in stage.ranks.ranks} == {next_.id}, "recorded ends are forgotten"
     [attempt] = stage.jobs.attempts(big.id)
     assert (attempt.why, attempt.iterations) == ("succeeded", 100)
+    assert ended("succeeded") == before + 2
     assert [decision.kind for decision in stage.jobs.decisions(big.id)] == ["finish", "start"]
     calls = list(replay(tmp_path / "record"))
     assert sum(len(placed) for placed, _ in calls) == 3

@@ -335,12 +335,15 @@ def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None
 
 
 def test_only_a_refusal_that_waiting_helps_says_when_to_come_again() -> None:
-    def refused(slo_us: int, floor_us: int) -> dict[str, str]:
-        admission = Admission(status="infeasible", earliest_us=3_500_000, now_us=1_000_000, floor_us=floor_us)
-        return document(refusal(admission, slo_us))[2]
+    def refused(slo_us: int, floor_us: int, cold_us: int) -> dict[str, str]:
+        admission = Admission(status="infeasible", earliest_us=3_500_000, now_us=1_000_000)
+        return document(refusal(replace(admission, floor_us=floor_us, cold_us=cold_us), slo_us))[2]
 
-    assert refused(400_000, 12_000)["retry-after"] == "3"
-    assert "retry-after" not in refused(1_000, 12_000)
+    assert refused(400_000, 12_000, 0)["retry-after"] == "3"
+    assert "retry-after" not in refused(1_000, 12_000, 0)
+    assert "retry-after" not in refused(400_000, 12_000, 2_500_000), (
+        "the load takes longer, also with nothing before it"
+    )
     # It fits no GPU instance, also later.
     with pytest.raises(Ended) as raised:
         settled(reply("rejected", error_result("It needs more memory."), "infeasible"), RUN, "r")

@@ -320,7 +320,7 @@ def test_how_a_job_ended_is_told(serve: Serve, capsys: pytest.CaptureFixture[str
         ({"state": "ended", "outcome": "killed", "signal": "SIGSEGV", "exit_code": -11}, "ended: killed by SIGSEGV"),
         ({"state": "ended", "outcome": "stopped", "exit_code": 0}, "ended: stopped by its owner"),
         ({"state": "ended", "outcome": "refused", "reason": "of the kernel"}, "ended: refused, of the kernel"),
-        ({"state": "lost", "outcome": "unknown"}, "lost: unknown"),
+        ({"state": "lost", "outcome": "unknown"}, "lost"),
         # Of an older platform.
         ({"state": "ended"}, "ended"),
     ]

@@ -54,10 +54,11 @@ def test_a_question_without_an_answer_says_what_is_missing(serve: Serve, capsys:
     known = {"device": "d", "trainings": ["resnet50/cpu/training/8"], "functions": ["bert/cpu/function/1"]}
     platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": [known]})
     unknown = {"device": "d", "known": False, "training_degradation": 1.0, "function_degradation": 1.0}
+    unknown |= {"training_degradation_upper": None, "function_degradation_upper": None}
     platform.answers["GET /v1/predictions"] = (200, {"version": 1, "predictions": [unknown]})
     assert smore("predictor", "ask", "resnet5/cpu/training/8", "brt/cpu") == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "the conservative rule" in shown
+    assert "100.0 % (assumed) 100.0 % (assumed) nothing: an assumption" in shown and "90 %" not in shown
     assert "row of the training resnet5/cpu/training/8; did you mean resnet50/cpu/training/8?" in shown
     assert "row of the model brt/cpu; did you mean bert/cpu?" in shown
     assert smore("predictor", "ask", "resnet50/cpu/training/8", "bert/cpu", "-o", "json") == 0

@@ -14,6 +14,7 @@ from smore.domain.function import FunctionSpec, TensorSpec
 from smore.handler import Handler
 from worker import frames
 from worker.frames import SCHEMA_BYTES, Answer, BadFrame, Item, Results
+from worker.runner import mistakes
 from worker.runner.answers import describe, results
 from worker.runner.declared import Declared
 from worker.runner.resident import Resident
@@ -195,6 +196,18 @@ def test_all_mistakes_of_an_input_are_named(handler: type[Handler], value: Any, 
 def test_mistakes_beyond_a_bound_are_counted() -> None:
     [(answer, _)] = answers(Models(), {f"f{number}": 1 for number in range(100)} | {"limit": {"most": "x" * 5000}})
     assert answer.message.endswith("; and 2 more") and len(answer.message) < 700
+
+
+def test_names_are_suggested_for_what_is_shown_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+
+    def search(name: str, names: list[str]) -> str:
+        searched.append(name)
+        return "; did you mean age?"
+
+    monkeypatch.setattr(mistakes, "did_you_mean", search)
+    [(answer, _)] = answers(People(), {f"f{number}": 1 for number in range(1000)} | {"income": 1, "age": 1})
+    assert answer.message.count("did you mean") == len(searched) == 5 and answer.message.endswith(" and 995 more")
 
 
 class Score(BaseModel):
