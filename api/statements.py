@@ -79,7 +79,7 @@ def stated(
         ],
         beside=beside,
         summary=f"{harvest.seconds:.1f} function-seconds harvested; {_lost(worst, budget, verdict)}"
-        f"{_words(verdict, worst, over=not going_on, to_go=to_go, to_go_s=to_go_s)}"
+        f"{_words(verdict, worst, budget, missing, pace_s, over=not going_on)}"
         f"{''.join(f'; {job_pairs.cost(each)}' for each in beside)}",
     )
 
@@ -95,8 +95,10 @@ def _lost(worst: Loss | None, budget: float, verdict: Verdict) -> str:
     return f"training lost <= {bound:.1f} % with 95 % confidence (budget {budget * 100:.3g} %): "
 
 
-def _words(verdict: Verdict, worst: Loss | None, *, over: bool, to_go: int | None, to_go_s: float | None) -> str:
-    """The verdict, and what is missing to one."""
+def _words(
+    verdict: Verdict, worst: Loss | None, budget: float, missing: int, pace_s: float | None, *, over: bool
+) -> str:
+    """The verdict, and what is missing to one; ``missing``: windows to an estimate; ``pace_s``: from one to the next."""
     match verdict:
         case Verdict.KEPT:
             return "kept"
@@ -108,13 +110,18 @@ def _words(verdict: Verdict, worst: Loss | None, *, over: bool, to_go: int | Non
             )
     if over:
         return "not proven: it ended before there were enough closed windows"
-    if to_go is None:
-        return "not proven: the loss is too close to the budget to tell them apart"
-    soon = f", about {_about(to_go_s)}" if to_go_s is not None else ""
+    more = missing if worst is None else _rounded(loss.least_to_go(worst, budget))
+    windows = f"closed window{'s' if more != 1 else ''}"
+    soon = f", about {_about(more * pace_s)}" if pace_s is not None else ""
     if worst is None:
-        return f"not proven: {to_go} closed window{'s' if to_go != 1 else ''} to go{soon}"
-    # The mean moves while there are few windows, and with it what is still missing, by twice and more.
-    return f"not proven: some {to_go} more closed windows if it goes on losing {worst.mean * 100:.1f} %{soon}"
+        return f"not proven: {more} {windows} to go{soon}"
+    # How many it will take cannot be told: what can is that fewer will not do.
+    return f"not proven: at least {more} more {windows}{soon}"
+
+
+def _rounded(windows: int) -> int:
+    """To one digit: ``53`` to ``50``."""
+    return round(windows, 1 - len(str(windows)))
 
 
 def _about(seconds: float) -> str:

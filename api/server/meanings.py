@@ -374,7 +374,8 @@ OF: Final[Mapping[str, str]] = {
     "Statement.harvested_since": "from when on the harvest is counted",
     "Statement.windows": "closed windows that the loss rests on",
     "Statement.missing_windows": "closed windows that are missing for a loss",
-    "Statement.windows_to_go": "closed windows until it is proven; null = it cannot be told, or the job is over",
+    "Statement.windows_to_go": "closed windows until it is proven if loss and scatter stay as they are, which jumps while the"
+    " interval is wide; null = it cannot be told, or the job is over",
     "StepsBody.first": "the number of the first iteration",
     "StepsBody.steps": "[end in epoch seconds, duration in seconds] of each, the oldest first",
     "Stranger.allowed": "whether functions may run beside it",

@@ -1,6 +1,7 @@
 """``smore up``, ``down``, ``health``, ``version`` and ``doctor``: the platform of this machine."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -56,24 +57,25 @@ def up(
     warn_of_unknown_settings()
     if changed := local.changed_settings(home, configuration()):
         print(differing(changed), file=sys.stderr)
+    new_key = not (home / "key").exists()
     try:
         if foreground:
             start = partial(local.up, progress=_progress)
-            local.run_foreground(home, start=start, started=lambda ends: _greet(ends, home))
+            local.run_foreground(home, start=start, started=lambda ends: _greet(ends, home, new_key))
         else:
-            _greet(local.up(home, progress=_progress), home)
+            _greet(local.up(home, progress=_progress), home, new_key)
     except InvalidSetting as error:
         fail(str(error), EXIT_USAGE)
     except (local.ServerMissing, local.StartFailed) as error:
         fail(str(error))
 
 
-def _greet(endpoints: "Endpoints", home: Path) -> None:
+def _greet(endpoints: "Endpoints", home: Path, new_key: bool) -> None:
     """Say what there is, once what no request needs works too: the queue of trainings, the metrics."""
     from smore import local
 
     local.await_rest(endpoints, _progress)
-    print(greeting(endpoints, home), flush=True)
+    print(greeting(endpoints, home, new_key), flush=True)
     for line in _silent(local.without_metrics(endpoints)):
         print(f"warning: {line}", file=sys.stderr)
 
@@ -118,15 +120,16 @@ def _devices(endpoints: "Endpoints", key: str, home: Path) -> str:
     return "\n".join([*lines, *filter(None, [unmeasured(gpus, places)])])
 
 
-def greeting(endpoints: "Endpoints", home: Path) -> str:
+def greeting(endpoints: "Endpoints", home: Path, new_key: bool) -> str:
     """
     What ``up`` prints: the address of the platform, the API key, who decides, what computes, three commands to paste.
+    ``new_key``: this start made the key, which is shown whole once.
     """
     file = home / "key"
     try:
         key = file.read_text().strip()
     except OSError:
-        key = "(not written yet)"
+        key = "not there"
     call = f'curl -sS -H "Authorization: Bearer $(cat {file})" -H "Content-Type: application/json"'
     functions_url = f"{endpoints.gateway_url}/v1/functions/echo"
     document = {
@@ -137,7 +140,7 @@ def greeting(endpoints: "Endpoints", home: Path) -> str:
     }
     return f"""\
 SMore is up: {endpoints.gateway_url}   (API document: {endpoints.gateway_url}/docs)
-API key:     {key}   (in {file})
+API key:     {key if new_key else _shortened(key)}   ({"in" if new_key else "whole: cat"} {file})
 Folder:      {home.resolve()}   (logs in {home.resolve() / "logs"})
 {_devices(endpoints, key, home)}
 
@@ -149,6 +152,10 @@ See the GPU instances:
   smore gpus
 
 `smore down` ends it, `smore logs -f` shows what it does."""
+
+
+def _shortened(key: str) -> str:
+    return f"{key[:4]}…{key[-4:]}" if len(key) > 12 else key
 
 
 def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs too.")] = False) -> None:
@@ -283,6 +290,19 @@ def _unasked(end: "End") -> str:
     return f"  ended unasked {times}, last at {end.at} ({end.how})"
 
 
+def _readiness() -> Mapping[str, Any]:
+    """What the platform says of its readiness, ready or not."""
+    from smore_client import ApiError
+
+    with connected() as client:
+        try:
+            return client.ready()
+        except ApiError as error:
+            if "checks" not in error.body:
+                raise
+            return error.body
+
+
 def version(output: OutputOption = Output.TABLE) -> None:
     """The version of this program."""
     from smore.process import observability
@@ -293,15 +313,20 @@ def version(output: OutputOption = Output.TABLE) -> None:
 def doctor(output: OutputOption = Output.TABLE) -> None:
     """
     Look at the running installation for what is known to go wrong, with a remedy for each. Exit code 1 where something
-    is broken.
+    is broken. In a folder without a platform it shows what the one at SMORE_URL says of itself.
     """
     from smore import local
     from smore.local import doctor as checks
     from smore.local.findings import Finding, Verdict
 
-    if configuration().redis.url is None and local.endpoints(platform_home()) is None:
+    config = configuration()
+    url = os.environ.get("SMORE_URL")
+    if config.redis.url is None and local.endpoints(config.home) is None:
         print(f"smore: {searched()}", file=sys.stderr)
-    findings = checks.examine(checks.site(configuration()))
+    if config.redis.url is None and url and not (config.home / "supervisord.conf").exists():
+        findings = checks.of_another_machine(url, _readiness())
+    else:
+        findings = checks.examine(checks.site(config))
     if output is not Output.TABLE:
         show_value(findings, output)
     else:

@@ -347,6 +347,7 @@ def _start(
         metrics_ports=metrics_ports(table),
     )
     started_settings.note_settings(home, config)
+    started_settings.note_metrics_port(home, config, layout.metrics_port)
     # Written last: the file means that all of the above is done.
     embedded.write_private(run / "endpoints.json", json.dumps(asdict(endpoints)))
     return endpoints
@@ -402,7 +403,9 @@ def _layout(
     first = config.node.metrics_port
     if first:
         count = len(parts) + METRICS_PORTS
-        block = ports.claimed_block(config.metrics_host, first, count, {config.api.port})
+        # A scraper that was set up for its ports reads them again, also where lower ones have become free.
+        before = started_settings.noted_metrics_port(home, config)
+        block = ports.claimed_block(config.metrics_host, first, count, {config.api.port}, before)
         try:
             first = claims.enter_context(block)
         except OSError as error:

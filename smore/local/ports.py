@@ -1,12 +1,14 @@
 """TCP ports of this machine: whether they are free, and who has one."""
 
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import psutil
 
+#: The modules of the platform's processes that listen on ports (smore/local/layout.py).
+_LISTENING: Final = frozenset({"api.app", "scheduler.worker", "worker.app"})
 #: Blocks of metrics ports that are looked at before a start goes on without a free one.
 _BLOCKS: Final = 64
 
@@ -32,14 +34,15 @@ def free_block(host: str, first: int, count: int, but: Collection[int]) -> int:
 
 
 @contextmanager
-def claimed_block(host: str, first: int, count: int, but: Collection[int]) -> Iterator[int]:
+def claimed_block(host: str, first: int, count: int, but: Collection[int], before: int | None = None) -> Iterator[int]:
     """
-    As :func:`free_block`. While the context lasts, nobody else on this machine is given one of the ports: a platform that
-    starts listens on them only seconds after it has chosen them.
+    As :func:`free_block`, but the block from ``before`` on where that is free. While the context lasts, nobody else on
+    this machine is given one of the ports: a platform that starts listens on them only seconds after it has chosen them.
 
     Raises OSError where no block is free.
     """
-    for ports in _blocks(first, count, but):
+    earlier = [] if before is None else list(_blocks(before, count, but))[:1]
+    for ports in (*earlier, *_blocks(first, count, but)):
         with ExitStack() as claims:
             if all(_claim(port, claims) and refusal(host, port) is None for port in ports):
                 yield ports[0]
@@ -85,9 +88,18 @@ def owner(port: int) -> str:
         text = f"process {pid}"
         try:
             process = psutil.Process(pid)
-            text += f" ({' '.join(process.cmdline())[:120]})"
+            words = process.cmdline()
+            text += f" ({' '.join(words)[:120]})"
+            # A shell that was told of a platform gives SMORE_HOME to all that it starts.
+            if not of_a_platform(words):
+                return text
             home = process.environ().get("SMORE_HOME")
         except psutil.Error:
             return text
         return f"{text} of the platform in {home}" if home else text
     return "a process that this user cannot see"
+
+
+def of_a_platform(words: Sequence[str]) -> bool:
+    """Whether a command line starts a process of a platform."""
+    return len(words) > 2 and words[1] == "-m" and words[2] in _LISTENING

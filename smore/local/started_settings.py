@@ -11,6 +11,8 @@ from smore.process.settings import Settings
 
 #: The file of the settings that the platform was last started with, in its home.
 _FILE: Final = "settings.json"
+#: The file of the first of its ports for metrics, and of the setting that it was chosen by.
+_PORTS: Final = "metrics-port.json"
 
 
 def running_settings(home: Path) -> dict[str, str] | None:
@@ -25,6 +27,23 @@ def running_settings(home: Path) -> dict[str, str] | None:
 def note_settings(home: Path, config: Settings) -> None:
     """Write down what the platform of this home is started with."""
     embedded.write_private(home / _FILE, json.dumps(_shown(config)))
+
+
+def note_metrics_port(home: Path, config: Settings, first: int) -> None:
+    """Write down the first port of the block that the platform of this home has for its metrics."""
+    embedded.write_private(home / _PORTS, json.dumps({"setting": config.node.metrics_port, "first": first}))
+
+
+def noted_metrics_port(home: Path, config: Settings) -> int | None:
+    """
+    The first of the ports for metrics that the platform of this home had last; None where it had none, or another
+    SMORE_NODE__METRICS_PORT is set since.
+    """
+    try:
+        noted = json.loads((home / _PORTS).read_text())
+        return int(noted["first"]) if noted["setting"] == config.node.metrics_port else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _noted_settings(home: Path) -> dict[str, str] | None:

@@ -1,5 +1,6 @@
 """What a statement says of other trainings on the same GPU instances."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -115,5 +116,4 @@ def test_what_is_not_proven_has_its_interim_estimate() -> None:
     assert (
         f"{(statement.loss_high or 0) * 100:.1f} % with 95 % confidence (budget 10 %): not proven" in statement.summary
     )
-    more = f"some {statement.windows_to_go} more closed windows if it goes on losing 6.0 %, about "
-    assert more in statement.summary, "what the forecast depends on is said: it moves with the estimate"
+    assert re.search(r": not proven: at least [1-9]0* more closed windows?, about ", statement.summary)

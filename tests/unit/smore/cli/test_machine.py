@@ -46,7 +46,16 @@ class TestMachine:
         platform.answers["GET /readyz"] = (200, ready)
         platform.answers["GET /v1/gpus"] = (200, {"gpus": [{"id": "cpu0", "device": "CPU partition: 1 core"}]})
         platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": []})
-        (home / "key").write_text("sk_1_s\n")
+        key = "smk_0123456789ab_a-very-secret-part-wxyz"
+
+        def first(home: Path, progress: object) -> local.Endpoints:
+            (home / "key").write_text(f"{key}\n")
+            return reached
+
+        with monkeypatch.context() as begun:
+            begun.setattr(local, "up", first)
+            assert smore("up") == 0
+        assert f"API key:     {key}   (in {home / 'key'})" in capsys.readouterr().out
         assert smore("up") == 0
         said, progress = capsys.readouterr()
         assert progress.splitlines() == [
@@ -54,7 +63,7 @@ class TestMachine:
             "waiting: nobody leads trainings yet",
             "warning: learn serves no metrics: process 5 has port 8415",
         ]
-        assert "sk_1_s" in said
+        assert f"API key:     smk_…wxyz   (whole: cat {home / 'key'})" in said and key not in said
         assert f"Folder:      {home}   (logs in {home / 'logs'})" in said
         assert "Warning:     The platform is drained." in said
         assert "scheduler-0 (process 17)" in said
@@ -301,6 +310,24 @@ class TestMachine:
         (home / "new").write_text("longer than before\n")
         (home / "new").rename(file)
         assert came() == ["longer than before"]
+
+
+def test_away_from_any_platform_the_doctor_asks_the_one_at_the_url(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SMORE_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("SMORE_URL", "http://platform.example")
+    platform = serve()
+    ready = {"ready": True, "checks": {"gpus": {"ok": True, "detail": "cpu0 (paused)"}}, "warnings": ["paused: cpu0"]}
+    platform.answers["GET /readyz"] = (200, ready)
+    assert smore("doctor") == 0
+    out, err = capsys.readouterr()
+    assert "cpu0 (paused)" in out and "paused: cpu0" in out and "Redis" not in out
+    assert f"Looked into {tmp_path / 'none'}" in err
+    ready["checks"] = {"leader": {"ok": False, "detail": "no scheduler holds the lease"}}
+    platform.answers["GET /readyz"] = (503, ready)
+    assert smore("doctor") == EXIT_FAILED
+    assert "broken: leader" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,22 @@ def test_what_is_missing_to_a_verdict(
     assert needed == to_go
 
 
+def test_what_is_missing_at_least_stays_bounded_while_the_forecast_does_not() -> None:
+    """At a loss near the budget the forecast goes from a few windows to thousands, and back."""
+    rng, forecasts, least = random.Random(5), [], []
+    windows: list[Window] = []
+    for _ in range(60):
+        before, closed, after = (rng.gauss(0.1 * slow, 0.004) for slow in (1.1, 1.0, 1.1))
+        windows.append(window(before_s=before, closed_s=closed, after_s=after))
+        known = estimate(windows)
+        if known is None or loss.judge(known, 0.10) is not Verdict.NOT_PROVEN:
+            continue
+        forecasts.append(loss.to_go(known, len(windows), 0.10) or loss.MOST_TO_GO)
+        least.append(loss.least_to_go(known, 0.10))
+        assert 1 <= least[-1] <= min(forecasts[-1], 4 * len(windows))
+    assert min(forecasts) < 10 and max(forecasts) > 500
+
+
 def test_without_an_estimate_nothing_is_proven() -> None:
     assert loss.judge(None, 0.10) is Verdict.NOT_PROVEN
     assert [loss.to_go(None, windows, 0.10) for windows in (0, 5)] == [8, 3]

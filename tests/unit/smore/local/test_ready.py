@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ from smore.local.embedded import StartFailed
 from smore.local.findings import Finding, Site, Verdict
 from smore.local.layout import Process
 from smore.local.machine import _await_ready, _layout
+from smore.local.started_settings import note_metrics_port
 from smore.local.supervision import ProcessStatus
 from smore.process import observability
 from smore.process.instance import instance_id
@@ -159,6 +162,25 @@ def test_ports_that_a_platform_has_chosen_are_given_to_no_other(gateway: Answers
         ports.claimed_block("127.0.0.1", 65_530, 6, ()).__enter__()
 
 
+def test_a_platform_takes_the_ports_for_metrics_that_it_had_last(tmp_path: Path) -> None:
+    lowest = ports.free_block("127.0.0.1", 20_000, 6, ())
+    before = ports.free_block("127.0.0.1", lowest + 300, 6, ())
+    config = Settings(node=NodeSettings(metrics_port=lowest))
+    note_metrics_port(tmp_path, config, before)
+
+    def chosen(config: Settings) -> int:
+        with ExitStack() as claims:
+            return _layout(tmp_path, config, 1, "r", "p", claims).metrics_port
+
+    assert chosen(config) == before, "though the lower ones are free"
+    with ports.claimed_block("127.0.0.1", before, 1, ()):
+        assert chosen(config) not in range(before, before + 1), "another platform has them now"
+    other = Settings(node=NodeSettings(metrics_port=lowest + 60))
+    assert chosen(other) != before, "an operator has set others"
+    (tmp_path / "metrics-port.json").write_text("{")
+    assert chosen(config) != before
+
+
 def test_a_start_without_ports_for_metrics_is_refused(tmp_path: Path) -> None:
     config = Settings(node=NodeSettings(metrics_port=65_000), metrics_host="192.0.2.1")
     with ExitStack() as claims, pytest.raises(StartFailed, match=r"no port for metrics on 192\.0\.2\.1 from 65000 on"):
@@ -175,6 +197,30 @@ def scraped() -> Iterator[int]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.mark.parametrize(("module", "of_the_platform"), [("api.app", True), ("server", False)])
+def test_the_owner_of_a_port_is_of_a_platform_by_what_it_runs(
+    module: str, of_the_platform: bool, tmp_path: Path
+) -> None:
+    """Whatever a shell that knows a platform starts has its SMORE_HOME."""
+    (tmp_path / "api").mkdir()
+    code = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    (tmp_path / "api" / "__init__.py").touch()
+    for path in ("api/app.py", "server.py"):
+        (tmp_path / path).write_text(code)
+    with subprocess.Popen(
+        [sys.executable, "-m", module],
+        cwd=tmp_path,
+        env={"SMORE_HOME": "/srv/other"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        said = ports.owner(int(process.stdout.readline()))
+        process.communicate(b"\n")
+    assert said.startswith(f"process {process.pid} (") and f"-m {module}" in said
+    assert said.endswith(" of the platform in /srv/other") is of_the_platform
 
 
 def test_a_process_whose_port_another_one_has_is_named(scraped: int, tmp_path: Path) -> None:
