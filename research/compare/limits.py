@@ -48,8 +48,8 @@ def _excess(policy: str, world: World, loss: float, seconds: float) -> str:
     allowed = at_once / seconds + knobs.aim * limit
     if loss > allowed:
         return (
-            f"{said}. Its token bucket allows {100 * allowed:.1f} % in runs of {seconds:.3g} s; what functions cost the"
-            " trainings beyond that was not predicted."
+            f"{said}. Its token bucket allows {100 * allowed:.1f} % in runs of {seconds:.3g} s; beyond that batches cost more"
+            " than was predicted, or more than a full bucket holds."
         )
     return (
         f"{said}. Runs of {seconds:.3g} s are too short for it: the token bucket is full at the start, with tokens of"

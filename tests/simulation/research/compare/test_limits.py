@@ -22,7 +22,7 @@ def test_runs_too_short_for_a_token_bucket_are_named_as_the_cause() -> None:
     assert "Runs of 0.3 s are too short" in words and "tokens of 2 s (145 ms of training time)" in words
     # With a bucket that holds a hundredth of a second it is not the length.
     words = said("smore-product:account_s=0.01", 0.259, 0.3)
-    assert "allows 7.5 %" in words and "was not predicted" in words
+    assert "allows 7.5 %" in words and "more than was predicted" in words
 
 
 def test_a_limit_on_what_is_predicted_is_not_the_buckets() -> None:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from research.compare import section
 from research.compare.__main__ import main
 from research.compare.measures import MEASURES, undefined_policies
-from research.compare.policy_style import scale
+from research.compare.policy_style import POLICY_STYLES, VERDICT_STYLES, scale
 from research.compare.policy_words import in_words
 from scheduler.policy.knobs import PRESETS
 from scheduler.simulation import timeline, traces
@@ -112,6 +112,10 @@ def test_raw_rows_and_a_table_with_intervals_are_written(folders: dict[str, Path
         if (row["world"], row["seed"], row["configuration"], row["policy"]) == ("0", "1", "heavy", "edf-util")
     )
     assert float((run.attempts > 0).mean()) == pytest.approx(float(row["admission"]))
+
+
+def test_no_verdict_has_the_colour_of_a_policy() -> None:
+    assert not {style[0] for style in VERDICT_STYLES.values()} & {style[0] for style in POLICY_STYLES}
 
 
 def test_the_page_says_what_was_simulated_and_what_held(folders: dict[str, Path]) -> None:
