@@ -191,7 +191,7 @@ def prepare(platform: Platform, home: Path) -> Left:
             shown: dict[str, Any] = asked(http.get(f"/v1/jobs/{id_}"))
             return shown
 
-        eventually(lambda: job(ended)["state"] == "ended", PATIENCE_S, "the short training's end")
+        eventually(lambda: job(ended)["exit_code"] is not None, PATIENCE_S, "the short training's end")
         eventually(lambda: job(running)["iterations"] > 3, PATIENCE_S, "iterations")
         for id_ in finished:
             eventually(partial(executions, http, id_), PATIENCE_S, "the history")
@@ -280,6 +280,10 @@ def observe(http: httpx.Client, end: local.Endpoints, left: Left) -> Seen:
 def figures(left: Left, seen: Seen) -> dict[str, float]:
     jobs = {job["id"]: job for job in seen.jobs}
     same = [job for job in left.jobs if all(jobs.get(job["id"], {}).get(name) == job.get(name) for name in IDENTITY)]
+    for job in left.jobs:
+        if job not in same:
+            was, is_now = ({name: of.get(name) for name in IDENTITY} for of in (job, jobs.get(job["id"], {})))
+            progress(f"the training {was} is read as {is_now}")
     for name, count in left.rows.items():
         if seen.rows.get(name, 0) < count:
             progress(f"{name}: {seen.rows.get(name, 0)} of {count} rows were read")

@@ -213,8 +213,7 @@ class Executor:
         if not members:
             return
         batch = Batch(function, revision, members)
-        trace = members[0].begun.trace
-        with structlog.contextvars.bound_contextvars(function=function, trace=trace):
+        with structlog.contextvars.bound_contextvars(**_context(batch)):
             with self._lock:
                 self._batches.add(batch)
             try:
@@ -572,3 +571,10 @@ def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Sea
         cause=Cause(answer.cause) if failed else Cause.OK,
         result=encode_result(result),
     )
+
+
+def _context(batch: Batch) -> dict[str, object]:
+    """What each line that is written about a batch carries, those of a load that it waits for included."""
+    trace = batch.members[0].begun.trace
+    shown: dict[str, object] = {"function": batch.function, "ids": [member.id for member in batch.members]}
+    return shown | ({"trace": trace} if trace else {})

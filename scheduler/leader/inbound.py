@@ -87,10 +87,10 @@ class Inbound:
         self._allowed: frozenset[str] = frozenset()
         #: Functions with traffic → their newest revision.
         self.active: dict[str, int] = {}
-        #: When each GPU instance last reported, epoch seconds.
+        #: When each GPU instance that is not lost last reported, epoch seconds.
         self._reported_at: dict[str, float] = {}
-        #: GPU instance → which start of its worker reported last.
-        self._boots: dict[str, str] = {}
+        #: GPU instance, lost or not → which start of its worker reported last, and when, epoch seconds.
+        self._boots: dict[str, tuple[str, float]] = {}
         #: Questions of gateways that are not answered yet.
         self._asked: list[stream.Asked] = []
         #: What the gauges of pauses and drains show (:func:`_show`).
@@ -312,10 +312,11 @@ class Inbound:
             log.warning("unreadable report passed over")
             return
         now = self._now()
-        if self._boots.get(report.gpu, report.boot) != report.boot:
-            silent_s = round(now - self._reported_at[report.gpu], 3) if report.gpu in self._reported_at else None
+        boot, last_at = self._boots.get(report.gpu, (report.boot, now))
+        if boot != report.boot:
+            silent_s = round(now - last_at, 3)
             log.warning("GPU worker began anew: the one before it ended or died", gpu=report.gpu, silent_s=silent_s)
-        self._boots[report.gpu] = report.boot
+        self._boots[report.gpu] = report.boot, now
         self._reported_at[report.gpu] = now
         counts: Counter[tuple[str, int]] = Counter()
         loading: Counter[tuple[str, int]] = Counter()

@@ -5,7 +5,19 @@ from typing import Annotated, Any
 import typer
 
 from smore.cli import names
-from smore.cli.terminal import Column, Output, OutputOption, ProjectOption, connected, list_alone, moment, show, tell
+from smore.cli.terminal import (
+    Column,
+    Output,
+    OutputOption,
+    ProjectOption,
+    connected,
+    fail,
+    list_alone,
+    moment,
+    problem,
+    show,
+    tell,
+)
 
 app = typer.Typer(help="API keys; alone: list them.", invoke_without_command=True)
 
@@ -37,8 +49,15 @@ def create(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create an API key and print it. It is shown this once."""
+    from smore_client import ApiError
+
     with connected() as client:
-        created = client.create_key(name, scope or ["invoke", "read"], project)
+        try:
+            created = client.create_key(name, scope or ["invoke", "read"], project)
+        except ApiError as error:
+            if project is None or error.code != "not_found":
+                raise
+            fail(f"{problem(error)}\nnext: `smore projects create {project}` makes the project")
     tell(str(created.key), created, output)
 
 

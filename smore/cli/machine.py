@@ -1,6 +1,7 @@
 """``smore up``, ``down``, ``health``, ``version`` and ``doctor``: the platform of this machine."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -289,6 +290,19 @@ def _unasked(end: "End") -> str:
     return f"  ended unasked {times}, last at {end.at} ({end.how})"
 
 
+def _readiness() -> Mapping[str, Any]:
+    """What the platform says of its readiness, ready or not."""
+    from smore_client import ApiError
+
+    with connected() as client:
+        try:
+            return client.ready()
+        except ApiError as error:
+            if "checks" not in error.body:
+                raise
+            return error.body
+
+
 def version(output: OutputOption = Output.TABLE) -> None:
     """The version of this program."""
     from smore.process import observability
@@ -299,15 +313,20 @@ def version(output: OutputOption = Output.TABLE) -> None:
 def doctor(output: OutputOption = Output.TABLE) -> None:
     """
     Look at the running installation for what is known to go wrong, with a remedy for each. Exit code 1 where something
-    is broken.
+    is broken. In a folder without a platform it shows what the one at SMORE_URL says of itself.
     """
     from smore import local
     from smore.local import doctor as checks
     from smore.local.findings import Finding, Verdict
 
-    if configuration().redis.url is None and local.endpoints(platform_home()) is None:
+    config = configuration()
+    url = os.environ.get("SMORE_URL")
+    if config.redis.url is None and local.endpoints(config.home) is None:
         print(f"smore: {searched()}", file=sys.stderr)
-    findings = checks.examine(checks.site(configuration()))
+    if config.redis.url is None and url and not (config.home / "supervisord.conf").exists():
+        findings = checks.of_another_machine(url, _readiness())
+    else:
+        findings = checks.examine(checks.site(config))
     if output is not Output.TABLE:
         show_value(findings, output)
     else:

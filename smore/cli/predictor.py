@@ -131,13 +131,28 @@ def _show_predictor(output: Output) -> str:
         ("sharing", lambda p: p.sharing_mode),
         ("trainings", lambda p: len(p.trainings)),
         ("functions", lambda p: len(p.functions)),
-        ("measured", lambda p: f"{p.measured} of {len(p.trainings) * len(p.functions)}"),
+        ("measured", lambda p: f"{p.measured} of {_pairs(p)}"),
         ("weights", lambda p: p.weights),
     ]
     show(predictor.places, columns, output)
+    if any(_wait(training) for place in predictor.places for training in place.trainings):
+        say(
+            "measured: pairs of a training and a function, of all but those of trainings whose names have -wait-, which are"
+            " measured beside trainings alone."
+        )
     if lacking:
         say(lacking)
     return lacking
+
+
+def _pairs(place: "PredictorPlace") -> int:
+    """Pairs of a training and a function that are there to be measured beside each other."""
+    return len(place.functions) * sum(not _wait(training) for training in place.trainings)
+
+
+def _wait(training: str) -> bool:
+    """Whether a training is profiled with another wait for input than its model card's (``resnet50/cpu-wait-0.6/…``)."""
+    return "-wait-" in training
 
 
 @app.callback()

@@ -10,11 +10,11 @@ import re
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import psutil
 import redis
@@ -75,6 +75,19 @@ def examine(place: Site) -> list[Finding]:
     for machine_check in _OF_PLACE:
         findings += _carefully(machine_check, place)
     return findings
+
+
+def of_another_machine(url: str, readiness: Mapping[str, Any]) -> list[Finding]:
+    """What the gateway at ``url`` says of its own platform in its answer ``readiness`` (`/readyz`)."""
+    findings = [ok("gateway", f"{url}, of another folder or machine")]
+    for name, check in readiness.get("checks", {}).items():
+        if check["ok"]:
+            findings.append(ok(name, check["detail"] or "-"))
+        else:
+            findings.append(
+                broken(name, check["detail"], "an operator runs `smore doctor` where that platform was started")
+            )
+    return [*findings, *(warning("platform", text, "") for text in readiness.get("warnings", ()))]
 
 
 def _carefully(check: Callable[..., Iterator[Finding]], *arguments: object) -> list[Finding]:

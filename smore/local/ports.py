@@ -1,12 +1,14 @@
 """TCP ports of this machine: whether they are free, and who has one."""
 
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import psutil
 
+#: The modules of the platform's processes that listen on ports (smore/local/layout.py).
+_LISTENING: Final = frozenset({"api.app", "scheduler.worker", "worker.app"})
 #: Blocks of metrics ports that are looked at before a start goes on without a free one.
 _BLOCKS: Final = 64
 
@@ -86,9 +88,18 @@ def owner(port: int) -> str:
         text = f"process {pid}"
         try:
             process = psutil.Process(pid)
-            text += f" ({' '.join(process.cmdline())[:120]})"
+            words = process.cmdline()
+            text += f" ({' '.join(words)[:120]})"
+            # A shell that was told of a platform gives SMORE_HOME to all that it starts.
+            if not of_a_platform(words):
+                return text
             home = process.environ().get("SMORE_HOME")
         except psutil.Error:
             return text
         return f"{text} of the platform in {home}" if home else text
     return "a process that this user cannot see"
+
+
+def of_a_platform(words: Sequence[str]) -> bool:
+    """Whether a command line starts a process of a platform."""
+    return len(words) > 2 and words[1] == "-m" and words[2] in _LISTENING

@@ -300,6 +300,24 @@ class _Lines:
             sys.stderr.flush()
 
 
+class _CelerySeverity(logging.Filter):
+    """
+    Severities of Celery's records as the platform means them: a Redis that cannot be reached is a warning, as everywhere
+    else, and advice about later versions of Celery is no event.
+    """
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._level = level
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == "py.warnings" and "CPendingDeprecationWarning" in record.getMessage():
+            return False
+        if record.name == "celery.worker.consumer.consumer" and "Cannot connect to" in str(record.msg):
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return record.levelno >= self._level
+
+
 def configure(config: Settings, process: str) -> None:
     """Set up logging for a process and, where a port is given, serve its metrics there."""
     level = logging.getLevelNamesMapping()[config.log_level]
@@ -322,6 +340,7 @@ def configure(config: Settings, process: str) -> None:
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
+    handler.addFilter(_CelerySeverity(level))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(level, logging.INFO))

@@ -16,7 +16,6 @@ from smore.domain.job import JobPlace
 
 _WORDS: Final[Mapping[JobRefusal, str]] = {
     JobRefusal.LOST: "silent",
-    JobRefusal.CLOSED: "closed to jobs",
     JobRefusal.ATTACHED: "with a training that was started elsewhere",
     JobRefusal.BUSY: "busy",
     JobRefusal.KEPT: "free but kept",
@@ -26,8 +25,9 @@ _WORDS: Final[Mapping[JobRefusal, str]] = {
     JobRefusal.PINNED: "not among those it is pinned to",
     JobRefusal.HOME: "on other nodes than its checkpoint",
 }
-#: How many GPU instances refuse a job for what, by what it needs and whether some are kept for another one.
-Refused = dict[tuple[Needs, bool], Counter[JobRefusal]]
+#: How many GPU instances refuse a job for what, and that in words, by what it needs and whether some are kept for
+#: another one.
+Refused = dict[tuple[Needs, bool], tuple[Counter[JobRefusal], str]]
 
 
 def why(
@@ -58,10 +58,10 @@ def why(
         held = f"{most:g} GPU instance{'' if most == 1 else 's'}"
         return Wait.LIMIT, f"Its project may hold {held} and holds {have}; it needs {needs.size}."
     others = kept.gpus if kept is not None and kept.id != job.spec.id else frozenset[str]()
-    refused = counted.get((needs, bool(others)))
-    if refused is None:
-        refused = counted[needs, bool(others)] = fleet.refused(needs, others)
-    counts = _counted(refused)
+    if (needs, bool(others)) not in counted:
+        refused = fleet.refused(needs, others)
+        counted[needs, bool(others)] = refused, _counted(refused, fleet, needs, others)
+    refused, counts = counted[needs, bool(others)]
     if needs.pins:
         return Wait.PINNED, f"It is pinned to {', '.join(needs.pins)}: {_pins(fleet, job, jobs, others)}."
     free = len(fleet.gpus) - sum(refused.values())
@@ -98,8 +98,20 @@ def _size(job: Job) -> str:
     return words + (f" with {needs.memory_mib:.0f} MiB" if needs.memory_mib else "")
 
 
-def _counted(refused: Mapping[JobRefusal, int]) -> str:
-    return ", ".join(f"{count} {_WORDS[code]}" for code, count in sorted(refused.items()) if count)
+def _counted(refused: Mapping[JobRefusal, int], fleet: Fleet, needs: Needs, kept: frozenset[str]) -> str:
+    """``refused`` in words; of those that are closed, why (:class:`~scheduler.policy.jobs.events.GpuSeen`)."""
+    words: list[str] = []
+    for code, count in sorted(refused.items()):
+        if code is JobRefusal.CLOSED:
+            closed = Counter(
+                gpu.seen.closed
+                for gpu in fleet.gpus.values()
+                if gpu.seen is not None and fleet.refusal(gpu, needs, kept) is code
+            )
+            words += [f"{n} {why}" for why, n in sorted(closed.items())]
+        elif count:
+            words.append(f"{count} {_WORDS[code]}")
+    return ", ".join(words)
 
 
 def _pins(fleet: Fleet, job: Job, jobs: Mapping[str, Job], kept: frozenset[str]) -> str:

@@ -1102,7 +1102,7 @@ def test_deploy_canary_activate_rollback_delete(http: httpx.Client, store: Store
 
 
 def test_outputs_of_a_first_run_are_held_against_what_is_declared_and_what_was(
-    http: httpx.Client, platform: FakePlatform
+    http: httpx.Client, store: Store, platform: FakePlatform
 ) -> None:
     assert http.put("/v1/functions/fresh", json=function_yaml("fresh")).status_code == 201
     scores = {"name": "score", "datatype": "FP32", "shape": [-1, 3]}

@@ -340,16 +340,20 @@ def test_lost_dispatch_comes_back_as_another_attempt(
     finish(queue, id_, 2)
 
 
-def test_a_worker_that_began_anew_is_in_the_log(queue: Queue, lead: Callable[[], threading.Event]) -> None:
-    def said() -> list[Any]:
-        heartbeat(queue, boot=new_id())
-        return [line for line in logged if line["event"].startswith("GPU worker began anew")]
+def test_a_worker_that_began_anew_is_in_the_log(queue: Queue, lead: Callable[..., threading.Event]) -> None:
+    """With how long it was silent, also where the leader had given it up meanwhile."""
+
+    def said(event: str) -> list[Any]:
+        return [line for line in logged if line["event"].startswith(event)]
 
     with capture_logs() as logged:
-        lead()
-        first, *_ = eventually(said, what="the line")
+        lead(CONFIG.model_copy(update={"worker": CONFIG.worker.model_copy(update={"heartbeat_s": 0.02})}))
+        heartbeat(queue, boot=new_id())
+        eventually(lambda: said("GPU instance lost"), what="the loss")
+        heartbeat(queue, boot=new_id())
+        first, *_ = eventually(lambda: said("GPU worker began anew"), what="the line")
     assert (first["gpu"], first["log_level"]) == ("cpu0", "warning")
-    assert first["silent_s"] >= 0
+    assert first["silent_s"] >= 0.08
 
 
 def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.contextvars import get_contextvars
 
 from smore.domain.function import FunctionSpec, OnLate
 from smore.domain.invocation import Cause, Encoding
@@ -193,3 +194,16 @@ def test_a_canary_that_was_held_up_is_not_taken_for_the_run_time(phases_ms: dict
         b'{"inputs":null,"outputs":null,"memory_mib":1.0}', Ran(answers=[], results=[], run_s=0.1025), seat
     )
     assert json.loads(described)["run_ms"] == run_ms
+
+
+@pytest.mark.parametrize(("trace", "shown"), [("t1", {"trace": "t1"}), ("", {})])
+def test_lines_of_a_batch_name_its_invocations(
+    trace: str, shown: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Gpu()
+    seen: list[dict[str, object]] = []
+    begun = SimpleNamespace(trace=trace)
+    monkeypatch.setattr(stage, "start", lambda *_: [begun, None], raising=False)
+    monkeypatch.setattr(stage.executor, "_serve", lambda _batch: seen.append(get_contextvars()))
+    stage.executor.run("p/a", 1, [("i", 1), ("gone", 1)])
+    assert seen == [{"function": "p/a", "ids": ["i"]} | shown]

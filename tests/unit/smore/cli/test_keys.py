@@ -25,6 +25,14 @@ def test_a_key_that_runs_code_must_be_asked_for_by_name(serve: Serve) -> None:
     assert platform.asked == [("POST /v1/keys", {"name": "ci", "scopes": ["invoke", "read"]})]
 
 
+def test_a_project_that_is_missing_is_made_first(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = {"status": 404, "code": "not_found", "title": "Not Found", "detail": "There is no project teamp."}
+    serve().answers["POST /v1/keys"] = (404, missing)
+    assert smore("keys", "create", "ci", "--project", "teamp") == 1
+    said = capsys.readouterr().err
+    assert "There is no project teamp." in said and "next: `smore projects create teamp`" in said
+
+
 class TestTrust:
     def test_a_secret_comes_from_a_pipe_and_is_never_shown(
         self, serve: Serve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

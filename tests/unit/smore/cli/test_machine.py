@@ -312,6 +312,24 @@ class TestMachine:
         assert came() == ["longer than before"]
 
 
+def test_away_from_any_platform_the_doctor_asks_the_one_at_the_url(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SMORE_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("SMORE_URL", "http://platform.example")
+    platform = serve()
+    ready = {"ready": True, "checks": {"gpus": {"ok": True, "detail": "cpu0 (paused)"}}, "warnings": ["paused: cpu0"]}
+    platform.answers["GET /readyz"] = (200, ready)
+    assert smore("doctor") == 0
+    out, err = capsys.readouterr()
+    assert "cpu0 (paused)" in out and "paused: cpu0" in out and "Redis" not in out
+    assert f"Looked into {tmp_path / 'none'}" in err
+    ready["checks"] = {"leader": {"ok": False, "detail": "no scheduler holds the lease"}}
+    platform.answers["GET /readyz"] = (503, ready)
+    assert smore("doctor") == EXIT_FAILED
+    assert "broken: leader" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("verdict", "code"),
     [(Verdict.OK, 0), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0), (Verdict.BROKEN, EXIT_FAILED)],

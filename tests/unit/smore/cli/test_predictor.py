@@ -35,13 +35,18 @@ def machine(monkeypatch: pytest.MonkeyPatch, *parts: Partition, runs: bool) -> N
 
 def test_the_version_in_force_names_devices_without_rows(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
-    places = [{"device": "measured", "sharing_mode": "time-slice", "measured": 3}]
+    trainings = ["bert/cpu/training/1", "bert/cpu/training/2", "bert/cpu-wait-0.6/training/1"]
+    functions = ["bert/cpu/function/1", "bert/cpu/function/2"]
+    place = {"device": "measured", "sharing_mode": "time-slice", "measured": 3}
+    places = [place | {"trainings": trainings, "functions": functions}]
     platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": places})
     gpus = [{"id": "gpu0", "device": "measured", "sharing_mode": "time-slice"}, {"id": "gpu1", "device": "other"}]
     platform.answers["GET /v1/gpus"] = (200, {"gpus": gpus})
     for command in (["predictor"], ["predictor", "show"]):
         assert smore(*command) == 0
-        assert "No measured rows: gpu1. " in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        # A training with another wait for input is measured beside trainings alone.
+        assert "3 of 4" in shown and "-wait-" in shown and "No measured rows: gpu1. " in shown
 
 
 def test_a_question_without_an_answer_says_what_is_missing(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

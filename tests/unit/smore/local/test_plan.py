@@ -21,6 +21,7 @@ from smore.local import (
 )
 from smore.local.layout import METRICS_PORTS, metrics_ports, node_partitions
 from smore.local.machine import _layout
+from smore.local.ports import of_a_platform
 from smore.process.settings import NodeSettings, Settings, WorkerSettings
 from smore.redis.url import celery_url, unix_url
 from tests.support import nvml
@@ -170,6 +171,7 @@ def test_table_of_processes() -> None:
         for name, process in table.items()
         if "SMORE_METRICS_PORT" in dict(process.env)
     }
+    assert all(of_a_platform(table[name].command) for name in ports), "the owner of a port is known by its module"
     assert ports.pop("gateway") == 0, "it serves its own at /metrics"
     assert sorted(ports.values()) == list(range(8410, 8410 + 2 + METRICS_PORTS)), (
         "one setting says where all of them are"

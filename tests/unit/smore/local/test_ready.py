@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -195,6 +197,30 @@ def scraped() -> Iterator[int]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.mark.parametrize(("module", "of_the_platform"), [("api.app", True), ("server", False)])
+def test_the_owner_of_a_port_is_of_a_platform_by_what_it_runs(
+    module: str, of_the_platform: bool, tmp_path: Path
+) -> None:
+    """Whatever a shell that knows a platform starts has its SMORE_HOME."""
+    (tmp_path / "api").mkdir()
+    code = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    (tmp_path / "api" / "__init__.py").touch()
+    for path in ("api/app.py", "server.py"):
+        (tmp_path / path).write_text(code)
+    with subprocess.Popen(
+        [sys.executable, "-m", module],
+        cwd=tmp_path,
+        env={"SMORE_HOME": "/srv/other"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        said = ports.owner(int(process.stdout.readline()))
+        process.communicate(b"\n")
+    assert said.startswith(f"process {process.pid} (") and f"-m {module}" in said
+    assert said.endswith(" of the platform in /srv/other") is of_the_platform
 
 
 def test_a_process_whose_port_another_one_has_is_named(scraped: int, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Logs of the platform's processes."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,32 @@ print("went on")
 
     assert '"event": "read"' in done.stderr
     assert done.stdout.split() == ["went", "on"]
+
+
+def test_celery_is_no_louder_than_the_platform() -> None:
+    """A Redis that is away is a warning, and advice about a later Celery is no line."""
+    code = """
+import logging, sys, warnings
+from celery.exceptions import CPendingDeprecationWarning
+from celery.worker.consumer import consumer
+from smore.process.observability import configure
+from smore.process.settings import Settings
+
+configure(Settings(log_level=sys.argv[1]), "test")
+logging.captureWarnings(True)
+warnings.simplefilter("always")
+warnings.warn(consumer.CANCEL_TASKS_BY_DEFAULT, CPendingDeprecationWarning)
+consumer.error(consumer.CONNECTION_ERROR, "redis+socket:///r", "refused", "Trying again")
+consumer.error("another error")
+"""
+
+    def lines(level: str) -> list[tuple[str, str]]:
+        done = subprocess.run([sys.executable, "-c", code, level], cwd=ROOT, capture_output=True, text=True, check=True)
+        said = [json.loads(line) for line in done.stderr.splitlines() if line]
+        return [(line["level"], line["event"].split(" to ")[0].strip()) for line in said]
+
+    assert lines("INFO") == [("warning", "consumer: Cannot connect"), ("error", "another error")]
+    assert lines("ERROR") == [("error", "another error")]
 
 
 def test_a_process_serves_its_own_families_and_none_that_is_empty() -> None:

@@ -234,6 +234,16 @@ def test_no_gpu_instance_stands_idle_for_whoever_waits_for_its_project_s_limit()
     assert started(jobs.end("first")) == ["second"]
 
 
+def test_why_gpu_instances_are_closed_is_said_of_a_job_that_waits() -> None:
+    fleet = gpus(3)
+    jobs = DrivenJobs(fleet=fleet)
+    jobs.tell(
+        replace(fleet[0], closed="drained"), replace(fleet[1], closed="paused"), replace(fleet[2], closed="paused")
+    )
+    jobs.submit("one")
+    assert "1 drained, 2 paused." in jobs.entry("one").message
+
+
 def test_what_stands_against_a_job_is_said_of_every_gpu_instance() -> None:
     fleet = gpus(5)
     jobs = DrivenJobs(fleet=[*fleet, *gpus(1, device="B"), replace(fleet[0], gpu="small", memory_mib=100.0)])
