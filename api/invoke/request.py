@@ -79,8 +79,9 @@ class Call:
     def submission(self, position: int) -> Submission:
         """The input at ``position`` under a new id."""
         spec, payload, waits = self.spec, self.payloads[position], self.wait_s is not None
-        # A caller's key holds no space, so that the keys of several inputs collide with no other request's.
-        suffix = f" {position}" if self.several else ""
+        # The first input has the caller's own key, so that another request with it is known. A caller's key holds no
+        # space, so that the keys of further inputs collide with no other request's.
+        suffix = f" {position}" if position else ""
         return Submission(
             id=new_id(),
             function=self.entry.key,

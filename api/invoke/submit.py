@@ -88,7 +88,8 @@ def _submitted(submission: Submission, reply: Reply | None, state: str) -> Submi
 async def submit_several(call: Call) -> Sequence[Submitted | CallerError]:
     """
     Queue every input, as an invocation with an id and a state of its own, and wait for all of them where the call
-    waits. In place of one that was refused stands the error. Raises ResultDropped.
+    waits. In place of one that was refused stands the error. Raises ResultDropped, and IdempotencyMismatch, before anything
+    is queued, where another request had the key.
     """
     results: list[Submitted | CallerError] = []
     for start in range(0, len(call.payloads), _TOGETHER):
@@ -105,8 +106,15 @@ async def _submit_together(call: Call, submissions: Sequence[Submission]) -> lis
             waiters[each.id] = gateway.waiters.expect(project, each.id, call.wait_s, told=True)
     results: list[Submitted | CallerError] = []
     try:
+        admissions: list[Admission] = []
+        if call.idempotency_key and submissions[0].idempotency_key == call.idempotency_key:
+            # The first input alone tells whether another request had the key: then none of the others may run.
+            admissions.append(await gateway.queue.enqueue(submissions[0]))
+            if admissions[0].status == "mismatch" and not _repeats(call, admissions[0]):
+                raise refusal(admissions[0], submissions[0].slo_us, call.request_parts)
         # In one turn of the event loop, and so in one round trip.
-        admissions = await asyncio.gather(*(gateway.queue.enqueue(submission) for submission in submissions))
+        others = submissions[len(admissions) :]
+        admissions += await asyncio.gather(*(gateway.queue.enqueue(submission) for submission in others))
         for submission, admission in zip(submissions, admissions, strict=True):
             if _repeats(call, admission):
                 submitted = await _earlier(call, admission.known_id)

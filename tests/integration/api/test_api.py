@@ -495,6 +495,27 @@ def test_several_inputs_are_replayed_one_by_one(http: httpx.Client) -> None:
     assert again.headers["idempotency-replayed"] == "true"
 
 
+@pytest.mark.parametrize("body", [{"inputs": [1, 2, 3]}, {"inputs": [2, 1]}, {"inputs": [1]}, {"input": 1}])
+def test_another_list_under_a_known_key_runs_nothing(
+    http: httpx.Client, platform: FakePlatform, body: dict[str, object]
+) -> None:
+    headers = {"Idempotency-Key": f"l-{body}".replace(" ", "")}
+    first = http.post("/v1/functions/echo/invocations", json={"inputs": [1, 2]}, headers=headers)
+    runs: list[bytes] = []
+
+    def count(begun: StartedInvocation) -> Result:
+        runs.append(begun.payload)
+        return echo(begun)
+
+    platform.handlers[ECHO] = count
+    refused = problem(
+        http.post("/v1/functions/echo/invocations", json=body, headers=headers), 422, "idempotency_mismatch"
+    )
+    assert refused["id"] == first.json()["invocations"][0]["id"] and refused["differs"]
+    again = http.post("/v1/functions/echo/invocations", json={"inputs": [1, 2]}, headers=headers)
+    assert again.json()["invocations"] == first.json()["invocations"] and runs == []
+
+
 def test_a_replay_whose_result_is_gone(http: httpx.Client, redis_client: "redis.Redis") -> None:
     id_ = http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Idempotency-Key": "g"}).json()["id"]
     redis_client.delete(f"smore:i:default:{id_}", f"smore:r:default:{id_}")
