@@ -26,14 +26,15 @@ from pydantic_core import PydanticUndefined
 
 from api import errors as api_errors
 from api.app import create_app
-from api.errors import FAILURE, STATUS, Ended
+from api.errors import FAILURE, STATUS, Ended, outcome
 from bench import rest_pages
 from bench.markdown import NONE, Incomplete, page, prose, table
 from bench.report import ROOT
 from smore.cli.app import app as cli
 from smore.domain import errors as domain_errors
 from smore.domain import function, invocation, job
-from smore.domain.errors import CallerError, SmoreError
+from smore.domain.errors import CallerError, DeadlineExpired, SmoreError
+from smore.domain.invocation import Cause, State
 from smore.messages import stream
 from smore.process import observability, vault
 from smore.process.environment import comments, described, nested, type_text
@@ -284,10 +285,21 @@ def errors() -> str:
             code, ("caller" if STATUS.get(code, 500) < 500 else "platform", UNRAISED.get(code, ""))
         )
         status = STATUS.get(code, 400 if fault == "caller" else 500)
-        rows.append((f"`{code}`", "the cause's" if code == Ended.code else str(status), fault, meaning))
+        if code == Ended.code:
+            # An answer has the code of the end itself.
+            continue
+        if code == DeadlineExpired.code:
+            status_words = (
+                f"{status}, and {outcome(State.EXPIRED, code)[0]} where it was accepted and not finished in time"
+            )
+        else:
+            status_words = str(status)
+        rows.append((f"`{code}`", status_words, fault, meaning))
     _missing("causes", [cause.value for cause in invocation.Cause], [cause.value for cause in CAUSES])
+    ends = {Cause.DEADLINE_EXPIRED: State.EXPIRED, Cause.INFEASIBLE: State.REJECTED, Cause.CANCELLED: State.CANCELLED}
+    statuses = dict(FAILURE) | {cause: outcome(state, cause)[0] for cause, state in ends.items()}
     causes = [
-        (f"`{cause.value}`", str(FAILURE[cause]) if cause in FAILURE else NONE, _sentence(meaning))
+        (f"`{cause.value}`", str(statuses[cause]) if cause in statuses else NONE, _sentence(meaning))
         for cause, meaning in CAUSES.items()
     ]
     return page(
