@@ -397,8 +397,8 @@ def metrics() -> str:
         "[administration](../guides/administration.md#metrics) says who may. Every process also serves `python_*` and "
         "`process_*` of the Prometheus client. A histogram has the series `_bucket`, `_sum` and `_count`. `function` is "
         "`project/name`. *From*: `start` = the series is there from the start of its process; `lead` = from when its process leads; "
-        "`function` = for each deployed function; `project` = from the first training of a "
-        "project; `use` = once something was counted or measured, so an alert "
+        "`function` = for each deployed function; `project` = for each project; "
+        "`use` = once something was counted or measured, so an alert "
         "treats its absence as 0 (`or vector(0)`).",
         table(("metric", "type", "labels", "served by", "from", "meaning"), rows),
     )

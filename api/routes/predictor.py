@@ -1,7 +1,7 @@
 """The degradation table, the predictor behind it, and its prediction for a training and a function."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query
 
@@ -13,8 +13,10 @@ from smore.domain.errors import FunctionNotFound, InvalidInput, NotFound, Unavai
 from smore.domain.job import JobState
 from smore.domain.workload import CONSERVATIVE, parse_function, parse_training
 from smore.messages.degradation import BadTable, PlaceTable, Table
-from smore.postgres.jobs import Job
 from smore.redis.tables import Tables
+
+if TYPE_CHECKING:
+    from smore.postgres.jobs import Job
 
 router = APIRouter(prefix="/v1", tags=["predictor"], route_class=BoundedRoute)
 
@@ -179,7 +181,7 @@ def _workload(
     return job.workload, _runs(gateway, job.id)
 
 
-def _job(gateway: Gateway, project: str, table: Table | None, name: str) -> Job:
+def _job(gateway: Gateway, project: str, table: Table | None, name: str) -> "Job":
     """A job by its id or name. Raises NotFound, which says how workloads are named."""
     try:
         return gateway.store().jobs.find(project, name)
@@ -193,7 +195,7 @@ def _named(kind: str, form: str, name: str, measured: Iterable[str]) -> str:
     """How ``kind`` is named, those ``measured`` that begin with ``name``, and where all of them stand."""
     near = sorted(each for each in measured if each.startswith(f"{name}/"))[:3]
     meant = f"; did you mean {' or '.join(near)}?" if near else "."
-    return f"A {kind} is named {form}{meant} `smore predictor -o yaml` lists what is measured."
+    return f"A {kind} is named {form}{meant} `smore predictor show -o yaml` lists what is measured."
 
 
 def _places(table: Table | None) -> list[PlaceTable]:

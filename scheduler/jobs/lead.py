@@ -147,12 +147,13 @@ class Lead:
         self._round_at = at
         mine = {row.id: row for row in rows if row.source == STARTED}
         new = [row for row in mine.values() if row.id not in self._jobs]
-        for project in {row.project for row in rows} - self._projects:
+        limits = self._changed_limits()
+        for project in {*(row.project for row in rows), *self._limits} - self._projects:
             ends.begin(project)
             self._projects.add(project)
         self._take_over(at, [row for row in new if row.state in PLACED])
         events, self._next = self._next, []
-        events += [*self._changed_limits(), *self._seen(at, reports), *self._known_pairs.changed(self._specs.kinds)]
+        events += [*limits, *self._seen(at, reports), *self._known_pairs.changed(self._specs.kinds)]
         # Hosts before their guests.
         for row in sorted(new, key=self._placed_at):
             spec = self._specs.of(row.id, row.project, row.name, row.request)

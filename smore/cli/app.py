@@ -5,6 +5,7 @@ What a command needs beyond typer is imported inside it: ``smore --help`` loads 
 settings.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Annotated, Final
 
@@ -118,7 +119,10 @@ for name, group in {
 
 def main() -> None:
     """The entry point of ``smore``."""
-    app(prog_name="smore")
+    try:
+        app(prog_name="smore")
+    except TimeoutError as error:
+        sys.exit(f"smore: {error}")
 
 
 if __name__ == "__main__":

@@ -66,8 +66,11 @@ def list_gpus(output: Output) -> None:
     from smore_client import ApiError
 
     with connected() as client:
-        gpus, line, names = client.gpus(), "", dict[str, str]()
+        gpus, line, names, warnings = client.gpus(), "", dict[str, str](), list[str]()
         if output is Output.TABLE:
+            with suppress(ApiError):
+                # An instance that is silent is in no list.
+                warnings = [each for each in client.ready().get("warnings", ()) if each.startswith("GPU instances ")]
             # Both need Postgres, and the list does not.
             with suppress(ApiError):
                 names = _names(client, gpus)
@@ -89,8 +92,8 @@ def list_gpus(output: Output) -> None:
         ("strangers", lambda g: [f"{s.pid}:{'allowed' if s.allowed else 'protected'}" for s in g.strangers or ()]),
     ]
     show(gpus, columns, output, optional=OPTIONAL)
-    if line:
-        say(line)
+    for each in [*warnings, *([line] if line else [])]:
+        say(each)
 
 
 def _names(client: "Client", gpus: "Sequence[Gpu]") -> dict[str, str]:

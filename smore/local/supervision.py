@@ -5,6 +5,7 @@ import re
 import secrets
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +26,8 @@ from smore.local.layout import Process
 SERVERS = "servers"
 PLATFORM = "platform"
 
+#: Seconds in which a supervisor answers, even on a busy machine.
+ANSWER_S: Final = 10.0
 _USER: Final = "smore"
 #: "2026-01-31 12:00:00,123 WARN exited: control (exit status 2; not expected)"; ends that were asked for are "stopped".
 _EXITED: Final = re.compile(r"([\d-]+ [\d:]+),\d+ \w+ exited: (\S+) \((.*?)(?:; (?:not )?expected)?\)$")
@@ -255,13 +258,42 @@ class Supervisor:
 
 
 def running(run: Path) -> Supervisor | None:
-    """The supervisor whose socket is in this folder; None where there is none, or where it is stopping."""
+    """
+    The supervisor whose socket is in this folder; None where there is none, or where it is stopping. Raises TimeoutError
+    for one that does not answer.
+    """
+    _await_answer(run)
     supervisor = Supervisor(run)
     try:
         supervisor.pid()
     except (OSError, xmlrpc.client.Fault):
         return None  # none runs, or it is stopping
     return supervisor
+
+
+def _await_answer(run: Path) -> None:
+    """
+    Raises TimeoutError where a supervisor takes connections and says nothing, as one does that is stopped (SIGSTOP): its
+    client would wait for ever.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWER_S)
+        try:
+            connection.connect(str(run / "supervisor.sock"))
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            connection.recv(1)
+        except TimeoutError as error:
+            try:
+                pid = (run / "supervisor.pid").read_text().strip()
+            except OSError:
+                pid = "PID"
+            raise TimeoutError(
+                f"The supervisor of this platform (process {pid}) does not answer within {ANSWER_S:g} s. It may be stopped:"
+                f" `kill -CONT {pid}` lets it go on. The platform's processes run without it, but none that ends is"
+                " started again."
+            ) from error
+        except OSError:
+            return  # none runs
 
 
 def killed(run: Path) -> int | None:

@@ -65,17 +65,17 @@ class ApiSettings(BaseModel):
     #: Address on which the gateway listens.
     host: str = "127.0.0.1"
     #: Port on which the gateway listens.
-    port: int = 8400
+    port: int = Field(default=8400, ge=0, le=65_535)
     #: Bodies above this are refused with 413 before they are read whole.
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int = Field(default=8 << 20, ge=1)
     #: Who reads ``/metrics``: ``key`` = keys of the project ``default`` with the scope ``read``; ``open`` = everybody
     #: who reaches the port.
     metrics: Literal["key", "open"] = "key"
     #: Most inputs of a call that waits for its results; with ``Prefer: respond-async`` as many as may wait at all
     #: (``SMORE_QUEUE__MAX_PENDING``).
-    max_inputs_per_call: int = 64
+    max_inputs_per_call: int = Field(default=64, ge=1)
     #: How long a synchronous call waits when the client names no ``Prefer: wait``; then it becomes a 202.
-    sync_wait_s: float = 30.0
+    sync_wait_s: float = Field(default=30.0, ge=0)
     #: Connections at a time. Beyond them those that have waited longest for a request are closed; where all are at
     #: work, the newest (503).
     max_connections: int = Field(default=8192, ge=16)
@@ -118,36 +118,36 @@ class QueueSettings(BaseModel):
     """Bounds of what Redis holds."""
 
     #: Invocations that may wait, over all functions.
-    max_pending: int = 20_000
+    max_pending: int = Field(default=20_000, ge=0)
     #: Bytes of all payloads.
-    payload_bytes: int = 512 << 20
+    payload_bytes: int = Field(default=512 << 20, ge=1)
     #: A folder in memory that the gateways and GPU workers of one machine share: payloads of 64 KiB and more whose
     #: callers wait lie there (smore/redis/payloads.py). None = all go through Redis, as they must where a GPU worker is
     #: on another machine.
     payloads: Path | None = None
     #: Bytes of all results.
-    result_bytes: int = 256 << 20
+    result_bytes: int = Field(default=256 << 20, ge=1)
     #: Bytes of one result, ``result_too_large`` beyond it. All results of a batch together have ``result_bytes``. Redis
     #: ends a connection that 32 MiB wait for (client-output-buffer-limit pubsub): a gateway would be cut off with all
     #: its callers.
     max_result_bytes: int = Field(default=24 << 20, ge=1)
     #: Entries of the event stream.
-    events: int = 1_000_000
+    events: int = Field(default=1_000_000, ge=1)
     #: How long a finished invocation's record and result stay in Redis.
-    result_ttl_s: float = 600.0
+    result_ttl_s: float = Field(default=600.0, ge=1)
     #: The same for a result that a synchronous caller has been sent: long enough for a gateway to reconnect and read it
     #: again.
-    sync_result_ttl_s: float = 30.0
+    sync_result_ttl_s: float = Field(default=30.0, ge=0)
     #: How long an Idempotency-Key is remembered. Its invocation's result is kept for ``result_ttl_s``.
-    idempotency_ttl_s: float = 3600.0
+    idempotency_ttl_s: float = Field(default=3600.0, ge=1)
     #: Keys of all kinds in Redis (records, results, idempotency keys): what has no byte budget of its own is bounded by
     #: their number.
-    keys: int = 1_500_000
+    keys: int = Field(default=1_500_000, ge=1)
     #: Questions to the leader (dry runs, explanations of what waits) that are let through in a second, over all
     #: gateways.
-    asks_per_s: int = 20
+    asks_per_s: int = Field(default=20, ge=1)
     #: Dispatches that may be lost (worker died before user code began) before an invocation fails.
-    max_lost: int = 5
+    max_lost: int = Field(default=5, ge=0)
 
 
 class LogSettings(BaseModel):
@@ -239,14 +239,14 @@ class SchedulerSettings(BaseModel):
     """The leader and its standby."""
 
     #: The leader must renew within this, else the standby takes over.
-    lease_s: float = 2.0
+    lease_s: float = Field(default=2.0, gt=0)
     #: How long the deciding loop sleeps when nothing happens.
-    tick_s: float = 0.1
+    tick_s: float = Field(default=0.1, gt=0)
     #: How often the gate is told what trainings' budgets leave, while functions want it. With many of them less often:
     #: telling takes at most a twentieth of the leader's time.
     gate_s: float = Field(default=0.02, gt=0)
     #: A dispatched invocation that no worker started within this returns to the queue.
-    dispatch_lease_s: float = 2.0
+    dispatch_lease_s: float = Field(default=2.0, gt=0)
 
 
 #: The name of the nursery's socket.
@@ -265,7 +265,7 @@ class WorkerSettings(BaseModel):
     #: CPU partition: the part of the cores' time that belongs to it, 0 < share <= 1.
     share: float = Field(default=1.0, gt=0, le=1)
     #: CPU partition: memory for warm instances, MiB.
-    memory_mib: int = 2048
+    memory_mib: int = Field(default=2048, ge=1)
     #: ``time-slice``; the others are refused with the reason (smore/process/device_name.py).
     sharing_mode: Literal["time-slice", "mps", "streams"] = "time-slice"
     #: How much lower than training's the priority of functions on the machine's cores is (``nice``). On a CPU partition
@@ -286,9 +286,9 @@ class WorkerSettings(BaseModel):
     #: Concurrent batches (assumption A58, docs/paper.md).
     slots: int = Field(default=8, ge=1, le=64)
     #: How often a GPU worker reports and renews the leases of what it runs, seconds.
-    heartbeat_s: float = 0.5
+    heartbeat_s: float = Field(default=0.5, gt=0)
     #: A running invocation whose worker misses heartbeats for this long returns to the queue.
-    lease_s: float = 2.0
+    lease_s: float = Field(default=2.0, gt=0)
     #: The socket of this machine's nursery (worker/runner/nursery.py), None = the one in ``<home>/run``.
     nursery: Path | None = None
     #: Keep one started runner without a model, so that a cold start pays neither imports nor the device context.
@@ -369,7 +369,7 @@ class Settings(BaseSettings):
     log_format: Literal["json", "console"] = "json"
     #: Port where this process serves its Prometheus metrics, without a key (the gateway serves its own at /metrics). 0
     #: = off.
-    metrics_port: int = 0
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
     #: Its address. Whoever reaches it may read: another than 127.0.0.1 belongs to a network of the operators' own.
     metrics_host: str = "127.0.0.1"
 

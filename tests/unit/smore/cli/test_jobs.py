@@ -253,6 +253,7 @@ def test_a_gpu_instance_names_whatever_trains_there(serve: Serve, capsys: pytest
     platform = serve()
     gpu = {"id": "cpu0", "trainings": 2, "jobs": [{"id": "j2", "project": "vision"}], "draining": True}
     platform.answers["GET /v1/gpus"] = (200, {"gpus": [gpu]})
+    platform.answers["GET /readyz"] = (503, {"ready": False})
     platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": []})
     night = {"id": "j2", "project": "vision", "name": "night", "state": "running", "gpus": ["cpu0"]}
     platform.answers["GET /v1/jobs"] = (200, {"jobs": [night]})

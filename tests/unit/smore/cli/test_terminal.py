@@ -41,8 +41,11 @@ class TestLists:
         platform.answers["GET /v1/jobs"] = (200, {"jobs": [job]})
         places = [{"device": "measured", "measured": 3}]
         platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": places})
+        warnings = ["GPU instances silent: cpu7 since 2026-01-31 12:00:00 UTC.", "Functions paused: default/echo."]
+        platform.answers["GET /readyz"] = (200, {"ready": True, "warnings": warnings})
         assert smore("gpus", "ls") == 0
         table = capsys.readouterr().out
+        assert "cpu7" in table and "Functions paused" not in table
         assert "No measured rows: cpu0. " in table
         assert "night" in table
         assert all(text in table for text in ("cpu0", "50.0 %", "100/2048", "1/8", "default/echo:idle"))
@@ -53,6 +56,7 @@ class TestLists:
             platform.answers |= {
                 "GET /v1/jobs": (200, {"jobs": []}),
                 "GET /v1/predictor": (200, {"version": 0}),
+                "GET /readyz": (200, {"ready": True}),
                 f"GET /v1/{noun}": (200, {noun: []}),
             }
             assert smore(noun) == 0
