@@ -113,7 +113,7 @@ class Lead:
         self._attempts: dict[str, Attempt] = {}
         self._limits: Mapping[str, Limits] = {}
         self._nodes: dict[str, str] = {}
-        #: Those of trainings that were there.
+        #: Whose counters have begun.
         self._projects: set[str] = set()
         #: What the rule is told at the next round.
         self._next: list[Event] = []
@@ -135,6 +135,7 @@ class Lead:
             metrics.JOB_PLACEMENTS.labels(kind)
         for ended in (Ended.FAILED, Ended.LOST, Ended.OUTGROWN):
             metrics.JOB_RESTARTS.labels(ended.value)
+        self._begin_counters(self._ledger.projects())
         log.info("leading the queue of trainings", token=token, setting=self._setting)
 
     def round(self, now: float, at: float) -> float:
@@ -147,13 +148,10 @@ class Lead:
         self._round_at = at
         mine = {row.id: row for row in rows if row.source == STARTED}
         new = [row for row in mine.values() if row.id not in self._jobs]
-        limits = self._changed_limits()
-        for project in {*(row.project for row in rows), *self._limits} - self._projects:
-            ends.begin(project)
-            self._projects.add(project)
+        self._begin_counters({row.project for row in rows})
         self._take_over(at, [row for row in new if row.state in PLACED])
         events, self._next = self._next, []
-        events += [*limits, *self._seen(at, reports), *self._known_pairs.changed(self._specs.kinds)]
+        events += [*self._changed_limits(), *self._seen(at, reports), *self._known_pairs.changed(self._specs.kinds)]
         # Hosts before their guests.
         for row in sorted(new, key=self._placed_at):
             spec = self._specs.of(row.id, row.project, row.name, row.request)
@@ -193,6 +191,11 @@ class Lead:
         self._sharing.take_over([pair for pair in self._ledger.pairs(last) if pair.attempt == last[pair.job].attempt])
         for row in rows:
             self._attempts[row.id] = taken_over(row, last.get(row.id), at)
+
+    def _begin_counters(self, projects: set[str]) -> None:
+        for project in projects - self._projects:
+            ends.begin(project)
+            self._projects.add(project)
 
     def _changed_limits(self) -> list[Event]:
         limits = self._catalog.limits()
@@ -378,6 +381,7 @@ class Lead:
         if at - self._noted_at <= NOTED_S:
             return
         self._noted_at = at
+        self._begin_counters(self._ledger.projects())
         self._progress.write(self._attempts.values())
         self._ledger.note_pairs(self._sharing.changed())
         self._queue.note_heard(self._watch.heard)

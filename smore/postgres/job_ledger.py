@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from smore.domain.job import OVER, PLACED, STARTED, WAITING, Action, Outcome
 from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, worse_since, write_pairs
 from smore.postgres.jobs import Attempt, Change, attempt_of, change
-from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow
+from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow, ProjectRow
 
 #: Runs that lengths are learnt from when a leader begins.
 RUNS: Final = 500
@@ -123,6 +123,11 @@ class JobLedger:
             PastRun(project=project, name=name, seconds=seconds, ratios=ratios or {})
             for project, name, seconds, ratios in reversed(rows)
         ]
+
+    def projects(self) -> set[str]:
+        """The names of all projects."""
+        with Session(self._engine) as session:
+            return set(session.scalars(select(ProjectRow.name)))
 
     def standing(self, jobs: Collection[str]) -> dict[str, tuple[str, int, bool]]:
         """Source, last attempt, and whether an attempt is under way, of those jobs that there are."""
