@@ -7,6 +7,12 @@ iterations they make, how much memory they need, and a share of 0.5. By turns, e
 led by ``sjf`` (nobody shares) and by ``smore-jobs``; at last by ``smore-jobs`` with functions of the zoo beside them under
 a steady load. ``--quick``: trainings of a third of the length, one turn.
 
+Trainings that share with nobody in any turn take as long under either setting, so their time tells how fast the machine was
+during a turn. A turn in which they took more than 1.1 times what they took in the quickest turn was disturbed from outside
+and is made again, at most twice for each setting. Of each setting the quickest turns by this measure count; ``left_out`` is
+the number of turns that do not, ``pace`` the slowest turn that counts over the quickest. The time of trainings that share is
+not looked at for this.
+
 What pairs cost is told by the degradation table, from the rows of this kind of machine in ``ml/data``. Where there are none
 of these trainings, ``ml.profile`` measures them first (nothing else should run meanwhile), and each platform fits a predictor
 on what it has measured; the first line on stderr and ``rows`` in the JSON line say which of the two it was.
@@ -35,7 +41,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -89,6 +95,10 @@ RATE: Final = 4.0
 _DRIVEN_S: Final = 5.0
 _LOOK_S: Final = 0.5
 _GIVEN_UP_S: Final = 1800.0
+#: A turn is made again where trainings alone took more than so many times what they took in the quickest turn.
+DISTURBED: Final = 1.1
+#: Turns that are made again, of each setting, at most.
+FURTHER: Final = 2
 SJF: Final = "sjf"
 OWN: Final = "smore-jobs"
 
@@ -327,12 +337,65 @@ def simulated_s(alone_s: Mapping[str, float], made: Turn) -> float:
     return statistics.fmean(end - submit for end, submit in zip(result.end_s, result.submit_s, strict=True))
 
 
+def lone(turns: Iterable[Turn]) -> set[str]:
+    """Workloads that share with nobody in any of these turns."""
+    found = set(WORKLOADS)
+    for one in turns:
+        shared = {pair.job for pair in one.pairs} | {pair.other for pair in one.pairs}
+        found -= {job.workload for job in one.jobs if job.id in shared}
+    return found
+
+
+def lone_s(one: Turn, workloads: Iterable[str]) -> float:
+    """Mean seconds that these workloads were on a GPU instance in a turn."""
+    return statistics.fmean(one.alone_s[workload] for workload in sorted(workloads))
+
+
+def by_turns(make: Callable[[str], Turn], count: int) -> tuple[dict[str, list[Turn]], dict[str, float]]:
+    """
+    The turns of each setting that count, ``count`` of each, and what is said of the others.
+
+    They are made by turns. While the ``count``-th quickest turn of a setting, by trainings that share with nobody, was
+    disturbed, the setting has another one, at most ``FURTHER``. Raises SystemExit where every workload shares in some turn.
+    """
+    turns: dict[str, list[Turn]] = {SJF: [], OWN: []}
+    for _ in range(count):
+        for setting, made in turns.items():
+            made.append(make(setting))
+
+    def paces() -> dict[str, list[float]]:
+        workloads = lone(one for made in turns.values() for one in made)
+        if not workloads:
+            sys.exit("sharing: no training runs alone in every turn, so a disturbed machine cannot be told")
+        return {setting: [lone_s(one, workloads) for one in made] for setting, made in turns.items()}
+
+    while True:
+        seconds = paces()
+        quickest = min(min(each) for each in seconds.values())
+        again = [
+            setting
+            for setting, each in seconds.items()
+            if sorted(each)[count - 1] > DISTURBED * quickest and len(each) < count + FURTHER
+        ]
+        if not again:
+            break
+        for setting in again:
+            progress(f"{setting}: a turn was disturbed from outside; once more")
+            turns[setting].append(make(setting))
+    kept = {
+        setting: sorted(sorted(range(len(each)), key=each.__getitem__)[:count]) for setting, each in seconds.items()
+    }
+    slowest = max(seconds[setting][index] for setting, indices in kept.items() for index in indices)
+    figures = {
+        "left_out": float(sum(len(made) - count for made in turns.values())),
+        "pace": slowest / quickest,
+    }
+    return {setting: [turns[setting][index] for index in indices] for setting, indices in kept.items()}, figures
+
+
 def run(size: Size, rows: Rows) -> dict[str, float]:
     """All figures."""
-    turns: dict[str, list[Turn]] = {SJF: [], OWN: []}
-    for _ in range(size.turns):
-        for setting, made in turns.items():
-            made.append(turn(setting, size.seconds, rows))
+    turns, controls = by_turns(lambda setting: turn(setting, size.seconds, rows), size.turns)
     with_functions = turn(OWN, LONGER * size.seconds, rows, functions=True)
     completion_s = {setting: statistics.fmean(one.completion_s for one in made) for setting, made in turns.items()}
     alone_s = {
@@ -347,6 +410,7 @@ def run(size: Size, rows: Rows) -> dict[str, float]:
     ]
     figures = {
         "jct_ratio": completion_s[OWN] / completion_s[SJF],
+        **controls,
         "jct_s.sjf": completion_s[SJF],
         "jct_s.smore_jobs": completion_s[OWN],
         "jct_s.functions": with_functions.completion_s,

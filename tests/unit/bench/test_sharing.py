@@ -1,4 +1,7 @@
-"""Where the benchmark of sharing has its rows from: those of the checkout, or measured first on another machine."""
+"""
+Where the benchmark of sharing has its rows from: those of the checkout, or measured first on another machine. Which of its
+turns count: those in which trainings that share with nobody took about as long as in the quickest.
+"""
 
 import subprocess
 from dataclasses import replace
@@ -9,7 +12,11 @@ import pytest
 
 from bench import sharing
 from bench.report import ROOT
+from bench.sharing import OWN, SJF, WORKLOADS, Turn
 from ml.measure.rows import Solo, read, write
+from smore.domain.job import JobState
+from smore.postgres.job_pairs import JobPair
+from smore.postgres.jobs import Job
 
 SHIPPED = ROOT / "ml" / "data" / "cpu-partition-trainings.jsonl"
 
@@ -65,3 +72,69 @@ def test_what_cannot_be_measured_ends_it(tmp_path: Path, commands: list[list[str
     with pytest.raises(SystemExit, match="could not be measured"):
         sharing.rows_of(("another device", "time-slice"), "0", 5, tmp_path)
     assert len(commands) == 1
+
+
+HEAVY = [workload for workload, wait in WORKLOADS.items() if wait == 0]
+
+
+def made(heavy_s: float, *, shared: bool = False, all_shared: bool = False) -> Turn:
+    """A turn in which heavy trainings take so long, and light ones share or take as long whatever the machine does."""
+    jobs = [
+        Job(
+            id=workload,
+            project="default",
+            name=workload,
+            argv=["train"],
+            gpus=["0"],
+            state=JobState.ENDED,
+            created_at=0.0,
+            workload=workload,
+            ran_s=heavy_s if workload in HEAVY else 100.0,
+        )
+        for workload in WORKLOADS
+    ]
+    light = [workload for workload in WORKLOADS if workload not in HEAVY]
+    couples = [light] if shared else []
+    if all_shared:
+        couples.append(HEAVY)
+    pairs = [
+        JobPair(
+            job=job,
+            attempt=1,
+            other=other,
+            other_attempt=1,
+            guest=guest,
+            gpus=["0"],
+            device="d",
+            sharing_mode="m",
+            from_at=0.0,
+        )
+        for first, second in couples
+        for job, other, guest in ((first, second, False), (second, first, True))
+    ]
+    return Turn(jobs=jobs, pairs=pairs)
+
+
+@pytest.mark.parametrize(
+    ("heavy_s", "sjf", "own", "left_out", "pace"),
+    [
+        pytest.param([60, 62, 64, 65], [60, 64], [62, 65], 0, 65 / 60, id="quiet"),
+        pytest.param([60, 62, 64, 72, 63], [60, 64], [62, 63], 1, 64 / 60, id="one disturbed"),
+        pytest.param([70, 72, 71, 80, 60, 62, 61, 63], [62, 63], [60, 61], 4, 63 / 60, id="quiet late"),
+        pytest.param([60, 75, 60, 75, 74, 73], [60, 60], [74, 73], 2, 74 / 60, id="never quiet"),
+    ],
+)
+def test_turns_of_a_disturbed_machine_are_made_again(
+    heavy_s: list[float], sjf: list[float], own: list[float], left_out: int, pace: float
+) -> None:
+    left = list(heavy_s)
+    turns, figures = sharing.by_turns(lambda setting: made(left.pop(0), shared=setting == OWN), 2)
+    assert not left
+    took = {setting: [one.alone_s[HEAVY[0]] for one in each] for setting, each in turns.items()}
+    assert took == {SJF: sjf, OWN: own}
+    assert figures == {"left_out": left_out, "pace": pytest.approx(pace)}
+
+
+def test_without_a_training_alone_in_every_turn_nothing_is_said() -> None:
+    with pytest.raises(SystemExit, match="no training runs alone"):
+        sharing.by_turns(lambda setting: made(60, shared=True, all_shared=setting == OWN), 1)
