@@ -1,6 +1,7 @@
 """Readers of the publishers' traces of trainings."""
 
 import csv
+import gzip
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_workloads_of_pollux_get_lengths_by_their_class() -> None:
         low, high = GPU_HOURS[CLASSES[job.model]]
         assert low <= job.gpus * job.seconds / 3600 <= high
     assert [job.id for job in jobs(preset.trace, 64, 11, (BUNDLED,))] == [job.id for job in found]
+
+
+def test_workloads_of_pollux_come_as_published() -> None:
+    with gzip.open(BUNDLED / "jobs" / "pollux_workloads.csv.gz", "rt") as file:
+        published = sorted(float(row["time"]) for row in csv.DictReader(file) if row["workload"] == "4")
+    found = jobs(load_job_preset("jobs-pollux").trace, 64, 3, (BUNDLED,))
+
+    assert [job.submit_s for job in found] == pytest.approx([at - published[0] for at in published])
+    assert found[-1].submit_s <= 8 * 3600
 
 
 def test_jobs_of_constant_are_drawn_with_the_seed() -> None:
