@@ -306,6 +306,18 @@ class TestMachine:
         assert smore("logs", "twice", "--since", "1h", "-o", "json") == 0
         assert [json.loads(text)["text"] for text in capsys.readouterr().out.splitlines()] == ["ValueError: no"] * 2
         assert set(platform.asked[-1][1]) == {"since", "lines"}
+        platform.answers["GET /v1/functions/twice/logs"] = (200, {"lines": []})
+        unknown = {"code": "invocation_not_found", "detail": "There is no invocation 'a1'."}
+        platform.answers["GET /v1/invocations/a1"] = (404, unknown)
+        for follow in ((), ("-f",)):
+            assert smore("logs", "twice", "--invocation", "a1", *follow) == EXIT_FAILED
+            assert "There is no invocation 'a1'." in capsys.readouterr().err
+        platform.answers["GET /v1/invocations/a1"] = (200, {"id": "a1", "function": "twice", "state": "succeeded"})
+        assert smore("logs", "twice", "--invocation", "a1", "--since", "1h") == 0
+        assert capsys.readouterr() == ("", "smore: the log of the last 1h has no line of a1, which is succeeded\n")
+        platform.answers["GET /v1/invocations/a1"] = (200, {"id": "a1", "function": "thrice", "state": "succeeded"})
+        assert smore("logs", "twice", "--invocation", "a1") == EXIT_FAILED
+        assert "smore logs thrice --invocation a1" in capsys.readouterr().err
         (home / "logs" / "gateway.log").write_text("a\n")
         assert smore("logs", "gateway") == 0
         assert capsys.readouterr().out == "a\n"
