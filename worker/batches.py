@@ -54,6 +54,8 @@ LATE_MARGIN_S: Final = 0.01
 #: Seconds from SIGTERM to SIGKILL of a cancelled invocation's runner.
 CANCEL_S: Final = 1.0
 
+#: Why the platform refuses one output of a batch that ran.
+_REFUSED: Final = frozenset({Cause.BAD_OUTPUT, Cause.RESULT_TOO_LARGE})
 #: Ends of a run that its handler cannot print itself.
 _NOTED: Final = frozenset(
     {
@@ -331,6 +333,9 @@ class Executor:
         self._pool.release(seat)
         self._pool.ran(seat, ran.run_s)
         observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(ran.run_s)
+        for member, answer in zip(members, ran.answers, strict=True):
+            if answer.cause in _REFUSED:
+                self._say(batch, [member.id], answer.cause, answer.message)
         meta = encode_execution(
             Execution(
                 boot=self._boot,
@@ -467,8 +472,11 @@ class Executor:
     def _note(self, batch: Batch, cause: Cause, message: str) -> None:
         """Say in the function's log what only the platform knows of a run."""
         if cause in _NOTED:
-            ids = [member.id for member in batch.members]
-            self._tell(batch.function, batch.revision, ids, f"{cause}: {message.partition(chr(10))[0]}")
+            self._say(batch, [member.id for member in batch.members], cause, message)
+
+    def _say(self, batch: Batch, ids: Sequence[str], cause: str, message: str) -> None:
+        """Add a line about these invocations to the function's log."""
+        self._tell(batch.function, batch.revision, ids, f"{cause}: {message.partition(chr(10))[0]}")
 
     def _fail(self, batch: Batch, cause: Cause, message: str, traceback: str = "") -> None:
         self._settling(batch)

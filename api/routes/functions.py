@@ -92,7 +92,9 @@ async def deploy(
         try:
             measured = await _canary(gateway, caller.project, caller.id, function, revision, spec)
         except SmoreError as error:
-            await run_in_threadpool(store.fail_revision, caller.project, function, revision, str(error))
+            error.details["serving"] = await run_in_threadpool(
+                _settle_failed, store, caller.project, function, revision, str(error)
+            )
             raise
         before = await run_in_threadpool(_activate, store, trail, caller, function, revision, measured)
         changed = changes(before, measured)
@@ -105,6 +107,12 @@ async def deploy(
         FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec
     )
     return schemas.Deployed(**shown.model_dump(), created=created, measured=measured, changed=changed)
+
+
+def _settle_failed(store: "Store", project: str, function: str, revision: int, log_text: str) -> int:
+    """The revision that has the traffic still, 0 = none."""
+    store.fail_revision(project, function, revision, log_text)
+    return store.get_function(project, function).revision
 
 
 def _activate(

@@ -36,6 +36,7 @@ class Problem(BaseModel):
     part: str | None = None
     differs: list[str] | None = None
     revision: int | None = None
+    serving: int | None = None
     missing: list[str] | None = None
     offset: int | None = None
     line: int | None = None

@@ -402,6 +402,7 @@ OF: Final[Mapping[str, str]] = {
     " `gpus` or `gateway`",
     "Problem.differs": "of `idempotency_mismatch`: the parts of the request that differ from those of the first one",
     "Problem.revision": "of `canary_failed`: the revision whose first run failed",
+    "Problem.serving": "of a deploy whose first run failed: the revision that takes the traffic still, 0 = none",
     "Problem.missing": "of `invalid_spec`: digests of the blobs that were not uploaded",
     "Problem.offset": "of `conflict`: how many bytes of the blob have arrived",
     "Problem.line": "of an imported trace: the line of the file, 0 = the whole file",

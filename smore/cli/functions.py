@@ -36,15 +36,21 @@ def list_functions(output: Output) -> None:
         functions = client.functions()
     columns: list[Column[Any]] = [
         ("name", lambda f: f.name),
-        ("revision", lambda f: f.revision or None),
+        ("revision", lambda f: f.revision or "none serves"),
         ("entrypoint", lambda f: f.entrypoint),
         ("deadline", lambda f: None if f.deadline_ms is None else f"{f.deadline_ms:g} ms"),
         (
             "inputs",
-            lambda f: "json" if f.inputs is None else [f"{t.name}:{t.datatype}{list(t.shape)}" for t in f.inputs],
+            lambda f: _inputs(f) if f.revision else None,
         ),
     ]
     show(functions, columns, output)
+
+
+def _inputs(function: "Function") -> object:
+    if function.inputs is None:
+        return "json"
+    return [f"{tensor.name}:{tensor.datatype}{list(tensor.shape)}" for tensor in function.inputs]
 
 
 @app.command("show")

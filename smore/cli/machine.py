@@ -5,11 +5,10 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -36,10 +35,13 @@ from smore.cli.terminal import (
 if TYPE_CHECKING:
     from smore.local import End, Endpoints
     from smore_client import Client
+    from smore_client.transport import Answer, Call
     from smore_client.types import Job
 
 #: Seconds that `down --jobs` waits for trainings to end.
 END_S: Final = 20.0
+#: Seconds that `health` and `doctor` wait for the answer to a question, which they do not repeat.
+ANSWER_S: Final = 2.0
 #: Trainings that are over among which `health` looks for those that failed lately, the newest first.
 MOST_TRAININGS: Final = 1000
 
@@ -219,7 +221,11 @@ def _end_trainings(client: "Client") -> "list[Job]":
 
 
 def health(output: OutputOption = Output.TABLE) -> None:
-    """Whether the platform can do work, and this machine's processes."""
+    """
+    Whether the platform can do work, and this machine's processes. Exit code 1 where it cannot.
+
+    No question waits longer than 2 s for its answer, and none is asked twice: what is not known then is said so.
+    """
     from smore import local
 
     home = platform_home()
@@ -236,44 +242,59 @@ def health(output: OutputOption = Output.TABLE) -> None:
             print(f"warning: {line}", file=sys.stderr)
     if (abandoned := local.abandoned(platform_home())) is not None:
         print(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", file=sys.stderr)
-    with connected() as client:
-        client.healthy()
-        ready = client.ready()
-        url = client.url
-        failed = _failed_trainings(client)
+    with connected() as client, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(_failed_trainings, client)
+        ready = _readiness(client)
+        url, (failed, unknown) = client.url, asked.result()
+    checks = ready.get("checks", {})
     of = f"of {home.resolve()}" if own is not None and own.instance == ready.get("instance") else "of another folder"
+    missing = [name for name, check in checks.items() if not check["ok"]]
     if output is not Output.TABLE:
         counted = {name: asdict(end) for name, end in ends.items()}
         metrics = dict(own.metrics_ports) if own is not None else {}
         here = {"folder": str(home.resolve()), "logs": str(home.resolve() / "logs")} if own is not None else {}
         shown = {**here, "processes": processes, "ends": counted, "metrics_ports": metrics, "no_metrics": silent}
-        show_value({"url": url, "answers": of, **shown, **ready, "failed_trainings": failed}, output)
-        return
-    print(f"{'platform':<24} {'answers':<10} {url} {of}")
-    for name, check in ready.get("checks", {}).items():
-        print(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
-    if leader := ready.get("job_leader"):
-        print(f"{'leader of trainings':<24} {'ok':<10} {leader}")
-    if failed:
-        print(f"{'trainings':<24} {'note':<10} ended badly within the last hour: {'; '.join(failed)}")
-    for warning in ready.get("warnings", ()):
-        print(f"warning: {warning}", file=sys.stderr)
+        trainings = None if unknown else failed
+        show_value({"url": url, "answers": of, **shown, **ready, "failed_trainings": trainings}, output)
+    else:
+        print(f"{'platform':<24} {'answers':<10} {url} {of}")
+        for name, check in checks.items():
+            print(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
+        if leader := ready.get("job_leader"):
+            print(f"{'leader of trainings':<24} {'ok':<10} {leader}")
+        if unknown:
+            away = (f"{part.capitalize()} is away" for part in ("postgres", "redis") if part in missing)
+            print(f"{'trainings':<24} {'not known':<10} {next(away, unknown)}")
+        elif failed:
+            print(f"{'trainings':<24} {'note':<10} ended badly within the last hour: {'; '.join(failed)}")
+        for warning in ready.get("warnings", ()):
+            print(f"warning: {warning}", file=sys.stderr)
+    if not ready.get("ready", True):
+        fail(f"the platform is not ready: {', '.join(name for name in missing if name != 'postgres')}")
 
 
-def _failed_trainings(client: "Client") -> list[str]:
+def _failed_trainings(client: "Client") -> tuple[list[str], str]:
     """
-    Those that failed within the last hour, in words: of all projects where the key may read them, else of its own; none
-    where nobody can say.
+    Those that failed within the last hour, in words: of all projects where the key may read them, else of its own. Then
+    why they are not known, "" = they are.
     """
     from smore.cli.job_words import failures
     from smore_client import ClientError
+    from smore_client.many import listed_jobs
+    from smore_client.transport import read_answer, refusal
+    from smore_client.types import Jobs
 
     since = datetime.now().astimezone() - timedelta(hours=1)
-    for all_projects in (True, False):
-        with suppress(ClientError):
-            over = client.each_job(("ended", "lost"), all_projects=all_projects)
-            return failures(islice(over, MOST_TRAININGS), since)
-    return []
+    try:
+        for all_projects in (True, False):
+            answer = _asked_once(client, listed_jobs(("ended", "lost"), None, all_projects, limit=MOST_TRAININGS))
+            if answer.status < 400:
+                return failures(read_answer(answer, Jobs).jobs, since), ""
+            if answer.status != 403:
+                break
+        return [], refusal(answer).detail
+    except ClientError as error:
+        return [], str(error)
 
 
 def _metrics(port: int | None) -> str:
@@ -290,17 +311,26 @@ def _unasked(end: "End") -> str:
     return f"  ended unasked {times}, last at {end.at} ({end.how})"
 
 
-def _readiness() -> Mapping[str, Any]:
+def _readiness(client: "Client") -> Mapping[str, Any]:
     """What the platform says of its readiness, ready or not."""
-    from smore_client import ApiError
+    from smore_client.transport import Call, read_answer, refusal
 
-    with connected() as client:
-        try:
-            return client.ready()
-        except ApiError as error:
-            if "checks" not in error.body:
-                raise
-            return error.body
+    answer = _asked_once(client, Call(method="GET", path="/readyz"))
+    error = refusal(answer)
+    if answer.status >= 400 and "checks" not in error.body:
+        raise error
+    return read_answer(answer, dict[str, Any])
+
+
+def _asked_once(client: "Client", call: "Call") -> "Answer":
+    """The answer to a request that waits :data:`ANSWER_S` at most and is not sent again. Raises Unreachable."""
+    from smore_client import Unreachable
+    from smore_client.transport import Answer
+
+    outcome = client.perform(replace(call, timeout_s=ANSWER_S))
+    if isinstance(outcome, Answer):
+        return outcome
+    raise Unreachable(outcome.reason if outcome is not None else "")
 
 
 def version(output: OutputOption = Output.TABLE) -> None:
@@ -324,7 +354,8 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     if config.redis.url is None and local.endpoints(config.home) is None:
         print(f"smore: {searched()}", file=sys.stderr)
     if config.redis.url is None and url and not (config.home / "supervisord.conf").exists():
-        findings = checks.of_another_machine(url, _readiness())
+        with connected() as client:
+            findings = checks.of_another_machine(url, _readiness(client))
     else:
         findings = checks.examine(checks.site(config))
     if output is not Output.TABLE:

@@ -122,6 +122,8 @@ def problem(error: "ClientError") -> str:
     if step := _key_sent() if error.status == 401 else _next_step(error.code, error.body):
         later = f", or try again in {error.retry_after_s:g} s" if error.status == 429 and error.retry_after_s else ""
         lines.append(f"next: {step}{later}")
+    if (serving := error.body.get("serving")) is not None:
+        lines.append(f"revision {serving} still serves" if serving else "no revision serves")
     if verbose.get():
         lines.append(json.dumps(error.body, indent=2))
     return "\n".join(lines)

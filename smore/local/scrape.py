@@ -5,6 +5,8 @@ Where the platform's processes serve their metrics, as ``scrape_configs`` of Pro
 import http.client
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from smore.local import ports
@@ -43,8 +45,9 @@ def silent(host: str, of_process: Mapping[str, int], instance: str) -> dict[str,
     words, by name.
     """
     without: dict[str, str] = {}
-    for name, port in of_process.items():
-        text = _served(host, port)
+    with ThreadPoolExecutor(max(1, len(of_process))) as pool:
+        served = list(pool.map(partial(_served, host), of_process.values()))
+    for (name, port), text in zip(of_process.items(), served, strict=True):
         if text is None:
             without[name] = f"nobody answers on port {port} of {host}"
         elif f'smore_process_info{{installation="{instance}",name="{name}"}}' not in text:

@@ -1105,6 +1105,7 @@ def test_deploy_canary_activate_rollback_delete(http: httpx.Client, store: Store
         http.put("/v1/functions/fresh", json=function_yaml("fresh", slo={"deadline": 3})), 422, "canary_failed"
     )
     assert (failed["detail"], failed["cause"], failed["revision"]) == ("ImportError: no module", "load_failed", 3)
+    assert failed["serving"] == 2
     assert http.get("/v1/functions/fresh").json()["revision"] == 2
     revisions = http.get("/v1/functions/fresh/revisions").json()["revisions"]
     assert [(one["revision"], one["state"], one.get("error")) for one in revisions] == [
@@ -1147,7 +1148,8 @@ def test_a_first_revision_that_fails_leaves_a_function_that_is_not_ready(
 ) -> None:
     platform.handlers["default/fresh"] = lambda begun: Failure(cause=Cause.CRASHED, message="signal 11")
 
-    problem(http.put("/v1/functions/fresh", json=function_yaml("fresh")), 422, "canary_failed")
+    failed = problem(http.put("/v1/functions/fresh", json=function_yaml("fresh")), 422, "canary_failed")
+    assert failed["serving"] == 0
 
     problem(http.post("/v1/functions/fresh/invocations", json={"input": 1}), 409, "not_ready")
 

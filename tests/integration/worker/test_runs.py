@@ -189,6 +189,7 @@ def test_a_record_that_does_not_fit_is_refused_by_its_place(stage: Bench) -> Non
     assert result.message == "input.income: missing; input.incom: unknown field; did you mean income?"
     record, result = stage.call(function, {"income": 0})
     assert (record.cause, result.message) == ("bad_output", "output.share: a number is expected, not a string")
+    assert stage.line(function, f"bad_output: {result.message}").invocations == [record.id]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ PLACE = ("a device", "time-slice")
 def attempt(job: str, **reported: Any) -> Attempt:
     under_way = Attempt(
         job=job,
-        attempt=number,
+        attempt=1,
         gpus=["g0"],
         since_at=0.0,
         awaited_at=0.0,
@@ -32,7 +32,7 @@ def attempt(job: str, **reported: Any) -> Attempt:
         home="",
     )
     under_way.ranks[0].report = JobReport(
-        id=job, project="p", state="running", pid=1, memory_mib=1.0, iterations=1, attempt=number, **reported
+        id=job, project="p", state="running", pid=1, memory_mib=1.0, iterations=1, attempt=1, **reported
     )
     return under_way
 
@@ -88,12 +88,11 @@ def test_a_guest_that_comes_back_to_its_host_is_measured_again() -> None:
     host = {"alone_s": 0.5, "alone_n": 100, "alone_se": 0.005, "beside": ["guest"], "beside_n": 50, "beside_se": 0.006}
     stage.attempts["host"] = attempt("host", **host, beside_since=10.0, beside_s=0.6)
     assert [event.slowdown for event in stage.follow(71.0) if isinstance(event, PairMeasured)] == [pytest.approx(1.2)]
-    del stage.attempts["guest"]
+    guest = stage.attempts.pop("guest")
     stage.follow(72.0)
-    stage.attempts["guest"] = again = attempt("guest", number=2)
+    guest.attempt, stage.attempts["guest"] = 2, guest
     costs = Beside("host", 1.2, 1.3, 1.1, 1.15)
     stage.sharing.take_over(stage.sharing.begin(80.0, "guest", 2, ["g0"], [(costs, stage.attempts["host"])], PLACE))
-    assert again.attempt == 2
     stage.attempts["host"] = attempt("host", **host, beside_since=90.0, beside_s=0.7)
     assert [event.slowdown for event in stage.follow(151.0) if isinstance(event, PairMeasured)] == [pytest.approx(1.4)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from smore.cli import deploy
-from smore.cli.terminal import EXIT_USAGE
+from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
 from smore_client.pack import pack
 from tests.support.cli import Serve, serve, smore
 
@@ -74,6 +74,21 @@ def test_an_upload_is_a_step(
     assert capsys.readouterr().err.startswith("upload")
 
 
+@pytest.mark.parametrize(("serving", "last"), [(2, "revision 2 still serves"), (0, "no revision serves")])
+def test_a_failed_deploy_ends_with_what_still_serves(
+    serve: Serve, file: Path, capsys: pytest.CaptureFixture[str], serving: int, last: str
+) -> None:
+    failed = {
+        "detail": "KeyError: 1",
+        "code": "canary_failed",
+        "traceback": "in predict\nKeyError: 1",
+        "serving": serving,
+    }
+    serve().answers["PUT /v1/functions/own"] = (422, failed)
+    assert smore("deploy", str(file)) == EXIT_FAILED
+    assert capsys.readouterr().err.splitlines()[-2:] == ["KeyError: 1", last]
+
+
 def test_watch_deploys_what_has_changed_and_rests(
     serve: Serve, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,3 +152,13 @@ def test_revisions_say_which_serves_and_how_their_first_runs_went(
     header, _, *rows = [line.split() for line in out.splitlines() if line.strip()]
     assert header[:4] == ["revision", "serves", "first", "run"]
     assert [row[:3] for row in rows[:3]] == [["3", "-", "failed"], ["2", "yes", "passed"], ["1", "-", "passed"]]
+
+
+def test_a_function_of_which_no_revision_serves_is_listed_as_such(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    functions = [{"name": "never", "revision": 0}, {"name": "own", "revision": 2, "entrypoint": "handler:Own"}]
+    serve().answers["GET /v1/functions"] = (200, {"functions": functions})
+    assert smore("functions") == 0
+    _, _, *rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert rows == [["never", "none", "serves", "-", "-", "-"], ["own", "2", "handler:Own", "-", "json"]]

@@ -6,6 +6,7 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 import pytest
 
 from smore import local
@@ -159,7 +160,6 @@ class TestMachine:
             "2026-01-31 11:00:04,001 INFO stopped: beat (exit status 0)\n"
         )
         platform = serve()
-        platform.answers["GET /healthz"] = (200, {"status": "ok"})
         ready = {"instance": "one", "checks": {}, "job_leader": "host:1:a", "warnings": ["nobody leads"]}
         platform.answers["GET /readyz"] = (200, ready)
         over = {"state": "ended", "project": "default", "ended_at": datetime.now(UTC).isoformat()}
@@ -186,6 +186,44 @@ class TestMachine:
         told = json.loads(capsys.readouterr().out)
         assert (told["answers"], told["ends"]["control"]["count"]) == ("of another folder", 2)
         assert (told["logs"], told["metrics_ports"]["beat"]) == (str(home / "logs"), 8413)
+
+    def test_health_asks_once_and_says_what_is_not_known(
+        self, serve: Serve, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def ready(**checks: bool) -> dict[str, object]:
+            of = {name: {"ok": ok, "detail": ""} for name, ok in checks.items()}
+            return {"ready": all(ok for name, ok in checks.items() if name != "postgres"), "checks": of}
+
+        def refused(request: httpx.Request) -> tuple[int, object]:
+            assert request.extensions["timeout"]["read"] == machine.ANSWER_S
+            return 503, {"code": "unavailable", "detail": "The platform is away; try again."}
+
+        def trainings(output: str) -> list[str]:
+            return [line for line in output.splitlines() if line.startswith("trainings")]
+
+        platform = serve()
+        platform.answers |= {"GET /v1/jobs": refused, "GET /readyz": (200, ready(gpus=True, postgres=False))}
+        assert smore("health") == 0
+        out = capsys.readouterr().out
+        assert [line.split(maxsplit=1) for line in trainings(out)] == [["trainings", "not known  Postgres is away"]]
+        assert sorted(name for name, _ in platform.asked) == ["GET /readyz", "GET /v1/jobs"], "nothing is tried again"
+        platform.answers["GET /readyz"] = (503, ready(gpus=False, postgres=False))
+        assert smore("health", "-o", "json") == EXIT_FAILED
+        out, err = capsys.readouterr()
+        assert json.loads(out)["failed_trainings"] is None
+        assert err == "smore: the platform is not ready: gpus\n"
+        own = {"state": "ended", "id": "j1", "name": "night", "project": "b", "outcome": "failed", "exit_code": 1}
+        platform.answers["GET /readyz"] = (200, ready(gpus=True))
+        platform.answers["GET /v1/jobs"] = lambda request: (
+            (403, {"code": "forbidden", "detail": "For operators."})
+            if "all_projects" in request.url.params
+            else (200, {"jobs": [own | {"ended_at": datetime.now(UTC).isoformat()}]})
+        )
+        assert smore("health") == 0
+        assert "b/night (failed, exit code 1" in trainings(capsys.readouterr().out)[0]
+        platform.answers["GET /v1/jobs"] = (403, {"code": "forbidden", "detail": "This key may not read."})
+        assert smore("health") == 0
+        assert trainings(capsys.readouterr().out)[0].endswith("not known  This key may not read.")
 
     def test_up_says_which_settings_are_not_those_of_the_running_platform(
         self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -268,6 +306,18 @@ class TestMachine:
         assert smore("logs", "twice", "--since", "1h", "-o", "json") == 0
         assert [json.loads(text)["text"] for text in capsys.readouterr().out.splitlines()] == ["ValueError: no"] * 2
         assert set(platform.asked[-1][1]) == {"since", "lines"}
+        platform.answers["GET /v1/functions/twice/logs"] = (200, {"lines": []})
+        unknown = {"code": "invocation_not_found", "detail": "There is no invocation 'a1'."}
+        platform.answers["GET /v1/invocations/a1"] = (404, unknown)
+        for follow in ((), ("-f",)):
+            assert smore("logs", "twice", "--invocation", "a1", *follow) == EXIT_FAILED
+            assert "There is no invocation 'a1'." in capsys.readouterr().err
+        platform.answers["GET /v1/invocations/a1"] = (200, {"id": "a1", "function": "twice", "state": "succeeded"})
+        assert smore("logs", "twice", "--invocation", "a1", "--since", "1h") == 0
+        assert capsys.readouterr() == ("", "smore: the log of the last 1h has no line of a1, which is succeeded\n")
+        platform.answers["GET /v1/invocations/a1"] = (200, {"id": "a1", "function": "thrice", "state": "succeeded"})
+        assert smore("logs", "twice", "--invocation", "a1") == EXIT_FAILED
+        assert "smore logs thrice --invocation a1" in capsys.readouterr().err
         (home / "logs" / "gateway.log").write_text("a\n")
         assert smore("logs", "gateway") == 0
         assert capsys.readouterr().out == "a\n"
