@@ -32,7 +32,8 @@ log = logger("api")
 #: Lines of one code in a second.
 LINES_PER_S: Final = 20
 #: Characters of a detail in a line, and of a path that is no route's.
-_MOST: Final = 256
+_MOST_DETAIL: Final = 1024
+_MOST_PATH: Final = 256
 #: What a function may be called; whatever else stands in a path is not repeated.
 _NAME: Final = re.compile(r"[a-z0-9-]{1,63}")
 #: Endings whose message is the platform's own. That of others is the function's, which may quote its input.
@@ -94,7 +95,7 @@ def record(scope: Scope, error: Exception | CancelledError, answer: Response, bu
         **more,
     }
     if not isinstance(error, Ended) or body.get("state") in _OWN:
-        facts["detail"] = cut(str(body["detail"]).partition("\n")[0], _MOST)
+        facts["detail"] = cut(str(body["detail"]).partition("\n")[0], _MOST_DETAIL)
     if left_out:
         facts["left_out"] = left_out
     getattr(log, method)(event, **facts)
@@ -122,7 +123,7 @@ def inputs_refused(
 def _asked(scope: Scope) -> dict[str, object]:
     """Who asked what, as far as that is known."""
     route, caller = scope.get("route"), scope.get("caller")
-    path = str(getattr(route, "path", "")) or cut(scope["path"].encode("unicode_escape").decode(), _MOST)
+    path = str(getattr(route, "path", "")) or cut(scope["path"].encode("unicode_escape").decode(), _MOST_PATH)
     parameters = scope.get("path_params") or {}
     name = str(parameters.get("function") or parameters.get("model") or "")
     asked: dict[str, object] = {"request": f"{scope['method']} {path}"}

@@ -172,6 +172,11 @@ class Attempt:
         return max((rank.report.length for rank in self.ranks if rank.report), default=0)
 
     @property
+    def memory_mib(self) -> float:
+        """What its largest rank takes now."""
+        return max((rank.report.memory_mib for rank in self.ranks if rank.report), default=0.0)
+
+    @property
     def iteration_s(self) -> float:
         """Mean seconds of an iteration lately, of the slowest rank; 0 = not measured."""
         return max((_pace(rank.report) for rank in self.ranks if rank.report), default=0.0)

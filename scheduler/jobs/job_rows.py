@@ -59,10 +59,10 @@ def ordered(row: Job, before: Job, phase: Phase) -> list[Event]:
     return events
 
 
-def taken_over(row: Job, last: PastAttempt | None, at: float) -> Attempt:
+def taken_over(row: Job, last: PastAttempt | None, hosts: Mapping[str, Sequence[str]], at: float) -> Attempt:
     """
-    The attempt that a former leader has placed. ``last``: its row, None = it has none, as before there was a queue; ``at``:
-    now, on the steady clock.
+    The attempt that a former leader has placed. ``last``: its row, None = it has none, as before there was a queue;
+    ``hosts`` as of :func:`begun`; ``at``: now, on the steady clock.
     """
     return Attempt(
         job=row.id,
@@ -74,6 +74,7 @@ def taken_over(row: Job, last: PastAttempt | None, at: float) -> Attempt:
         began_with=last.iterations_from if last is not None else 0,
         checkpoint=row.iterations,
         home=row.home,
+        hosts=hosts,
         micro_batches=last.micro_batches if last is not None else 1,
         lost_s=last.lost_s if last is not None else 0.0,
         up=row.state is JobState.RUNNING,

@@ -49,7 +49,7 @@ from scheduler.policy.jobs.events import (
     StartRefused,
 )
 from scheduler.policy.jobs.knobs import JobKnobs
-from smore.domain.job import PLACED, STARTED, Action, JobState
+from smore.domain.job import PLACED, RESERVE, STARTED, Action, JobState
 from smore.domain.limits import Limits
 from smore.messages.reports import Report
 from smore.postgres.history.reader import Reader
@@ -188,9 +188,11 @@ class Lead:
     def _take_over(self, at: float, rows: Sequence[Job]) -> None:
         """Attempts that a former leader has placed."""
         last = self._ledger.under_way([row.id for row in rows]) if rows else {}
-        self._sharing.take_over([pair for pair in self._ledger.pairs(last) if pair.attempt == last[pair.job].attempt])
+        pairs = [pair for pair in self._ledger.pairs(last) if pair.attempt == last[pair.job].attempt]
+        self._sharing.take_over(pairs)
         for row in rows:
-            self._attempts[row.id] = taken_over(row, last.get(row.id), at)
+            hosts = {pair.other: pair.gpus for pair in pairs if pair.job == row.id and pair.guest}
+            self._attempts[row.id] = taken_over(row, last.get(row.id), hosts, at)
 
     def _begin_counters(self, projects: set[str]) -> None:
         for project in projects - self._projects:
@@ -262,6 +264,7 @@ class Lead:
                         iterations=attempt.iterations,
                         iteration_s=attempt.iteration_s,
                         length=attempt.length,
+                        memory_mib=attempt.memory_mib * (1 + RESERVE),
                     )
                 )
         return events

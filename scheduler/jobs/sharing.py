@@ -7,6 +7,7 @@ predicted. A host's loss is that of the closed windows in which its guest is hel
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -65,17 +66,18 @@ class KnownPairs:
         except BadTable as error:
             log.error("no trainings are paired: the degradation table cannot be read", error=str(error))
             table = None
-        published = table.places if table is not None else ()
-        self._alone_s = {(place.device, place.sharing_mode): place.alone_s() for place in published}
+        published = {(place.device, place.sharing_mode): place for place in (table.places if table is not None else ())}
+        self._alone_s = {place: of.alone_s() for place, of in published.items()}
         worse = self._worse_since(table.created_at) if table is not None else set()
+        # The rule does not tell GPU instances of one device in several sharing modes apart, and rows of one mode say nothing
+        # of another: nobody is paired there.
+        modes = Counter(device for device, _ in set(places))
         pairs = [
-            PairKnown(place.device, pair.training, pair.beside, 1 + pair.degradation, 1 + pair.upper)
-            for place in published
-            if (place.device, place.sharing_mode) in places
-            for pair in place.training_pairs()
-            if worse.isdisjoint(
-                {(place.device, pair.training, pair.beside), (place.device, pair.beside, pair.training)}
-            )
+            PairKnown(device, pair.training, pair.beside, 1 + pair.degradation, 1 + pair.upper)
+            for (device, mode), of in published.items()
+            if (device, mode) in places and modes[device] == 1
+            for pair in of.training_pairs()
+            if worse.isdisjoint({(device, pair.training, pair.beside), (device, pair.beside, pair.training)})
         ]
         log.info("pairs of trainings are known", table=now[0], pairs=len(pairs))
         return [PairsKnown(pairs=pairs)]
@@ -102,15 +104,17 @@ class Sharing:
     def __init__(self, alone_of: AloneOf) -> None:
         self._alone_of = alone_of
         self._pairs: dict[tuple[str, int], list[_Measured]] = {}
-        #: Of each attempt: the others beside which what it takes was told to the rule.
-        self._told: dict[tuple[str, int], frozenset[str]] = {}
+        #: Of each attempt: the others' attempts beside which what it takes was told to the rule.
+        self._told: dict[tuple[str, int], frozenset[tuple[str, int]]] = {}
         #: (job, attempt) → seconds held back that were counted.
         self._held: dict[tuple[str, int], float] = {}
 
     def take_over(self, pairs: Sequence[JobPair]) -> None:
         """Those that a former leader wrote down of the attempts under way."""
         for pair in pairs:
-            self._pairs.setdefault((pair.job, pair.attempt), []).append(_Measured(pair))
+            key = pair.job, pair.attempt
+            self._pairs.setdefault(key, []).append(_Measured(pair))
+            self._held[key] = self._held.get(key, 0.0) + pair.held_s
 
     def begin(
         self,
@@ -173,7 +177,7 @@ class Sharing:
             slowdown = max((pair.measured or pair.predicted or 1.0 for pair in open_), default=None)
             if slowdown is not None:
                 metrics.JOB_PAIR_SLOWDOWN.labels(key[0]).set(slowdown)
-            others = frozenset(pair.other for pair in open_)
+            others = frozenset((pair.other, pair.other_attempt) for pair in open_)
             measured = [pair.measured for pair in open_ if pair.measured is not None]
             if open_ and len(measured) == len(open_) and self._told.get(key) != others:
                 self._told[key] = others

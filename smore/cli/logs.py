@@ -26,6 +26,7 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from smore_client import Client
     from smore_client.types import LogLine
 
 #: Seconds between two reads of a file that is followed.
@@ -89,7 +90,7 @@ def logs(
         try:
             _show_function(name, follow, invocation, since, FUNCTION_LINES if lines is None else lines, output)
         except typer.Exit:
-            if files:
+            if files and invocation is None:
                 print(f"This machine's processes: {', '.join(files)}", file=sys.stderr)
             raise
         return
@@ -105,7 +106,11 @@ def _show_function(
 ) -> None:
     moment = datetime.now(UTC) - timedelta(seconds=span_s(since)) if since is not None else None
     with connected() as client, suppress(KeyboardInterrupt):
+        if invocation is not None and follow:
+            _state_of(client, invocation, name)
+        printed = False
         for line in client.logs(name, invocation=invocation, since=moment, lines=lines, follow=follow):
+            printed = True
             match output:
                 case Output.TABLE:
                     print(_worded(line), flush=follow)
@@ -114,6 +119,20 @@ def _show_function(
                 case Output.YAML:
                     show_value([line], output)
                     sys.stdout.flush()
+        if invocation is not None and lines and not printed and not follow:
+            state = _state_of(client, invocation, name)
+            when = "" if since is None else f" of the last {since}"
+            print(f"smore: the log{when} has no line of {invocation}, which is {state}", file=sys.stderr)
+
+
+def _state_of(client: "Client", invocation: str, function: str) -> str:
+    """The state of an invocation. The command ends with exit code 1 where there is none, or it is another function's."""
+    known = client.invocation(invocation)
+    if known.function and known.function != function:
+        fail(
+            f"{invocation} is an invocation of {known.function}: smore logs {known.function} --invocation {invocation}"
+        )
+    return known.state
 
 
 def _worded(line: "LogLine") -> str:

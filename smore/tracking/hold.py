@@ -87,6 +87,8 @@ class Hold:
         return began + min(share_s, self._longest_s)
 
     def close(self) -> None:
+        """It looks no more: from now on the worker stops and continues its process."""
+        struct.pack_into("<Q", self._map, 8 * _PID, 0)
         self._floats.release()
         self._map.close()
 

@@ -186,10 +186,15 @@ def wake(job: Job) -> None:
 
 
 def _pair(running: Collection[Job]) -> tuple[Job | None, Job | None]:
-    """The host and its guest: of two of which either came beside the other, the one that began later is the guest."""
+    """
+    The host and its guest, which was started beside it, whichever process began first. Where both were started beside the
+    other, a former host has come back: the one that began later is the guest.
+    """
     for guest in running:
         host = next((job for job in running if job.record.id in guest.record.hosts), None)
-        if host is not None:
-            first, second = sorted((host, guest), key=lambda job: job.record.started_at)
-            return first, second
+        if host is None:
+            continue
+        if guest.record.id in host.record.hosts:
+            host, guest = sorted((host, guest), key=lambda job: job.record.started_at)
+        return host, guest
     return None, None

@@ -149,7 +149,6 @@ class JobPolicy:
                 for job in self.jobs.values():
                     if job.beside:
                         job.settle(at)
-                        job.measured = 0.0
                         job.beside = {id_: self._slowdown(job, self.jobs[id_]) for id_ in job.beside}
             case PairMeasured():
                 self._measured(at, event)
@@ -216,7 +215,7 @@ class JobPolicy:
         job.beside, job.measured = {}, 0.0
         self.fleet.give(job.spec.id, job.gpus)
         self.projects.held[job.spec.project] -= len(job.gpus)
-        job.gpus, job.device = (), ""
+        job.gpus, job.device, job.taken_mib = (), "", 0.0
         job.parts = MicroBatches(count=1, memory_mib=job.spec.memory_mib)
 
     def _under_way(self, event: JobUnderWay) -> None:
@@ -282,6 +281,7 @@ class JobPolicy:
             job.spec = replace(job.spec, iterations=event.length)
         job.iterations, job.iteration_s = event.iterations, event.iteration_s / job.slowdown
         job.progressed_s = job.alone_s(at)
+        job.taken_mib = max(job.taken_mib, event.memory_mib)
         job.note_told(self.lengths, at)
 
     def _measured(self, at: float, event: PairMeasured) -> None:

@@ -98,6 +98,7 @@ class JobProgressed:
     """
     The attempt has done ``iterations`` of the job in all, and one takes ``iteration_s`` now, whoever is beside it.
     ``length``: how many the job has, as its process says, 0 = it says nothing; it counts where its owner said none.
+    ``memory_mib``: what its largest rank takes, with what is kept free beside it.
     """
 
     id: str
@@ -105,6 +106,7 @@ class JobProgressed:
     iterations: int
     iteration_s: float
     length: int = 0
+    memory_mib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -250,7 +250,7 @@ def _because(knobs: JobKnobs, fleet: Fleet, parts: MicroBatches, best: Candidate
                 f" and two contexts of {seen.context_mib:.0f} MiB" if seen is not None and seen.context_mib else ""
             )
             return (
-                f"{parts.memory_mib:.0f} MiB and {best.host.parts.memory_mib:.0f} MiB do not fit into {there:.0f} MiB with"
+                f"{parts.memory_mib:.0f} MiB and {best.host.occupied_mib:.0f} MiB do not fit into {there:.0f} MiB with"
                 f" {100 * knobs.spare_part:.0f} %{context} to spare"
             )
         case PairRefusal.LITTLE:

@@ -60,6 +60,7 @@ class Job:
         "slowed_at",
         "spec",
         "submitted_at",
+        "taken_mib",
         "told",
         "waited_s",
         "withdrawn",
@@ -83,6 +84,8 @@ class Job:
         #: What all of them cost it together by measurement, 0 = not measured; how its attempt runs its batch.
         self.measured = 0.0
         self.parts = MicroBatches(count=1, memory_mib=event.spec.memory_mib)
+        #: The most memory that its attempt was seen to take, of its largest rank.
+        self.taken_mib = 0.0
         self.told: dict[Source, tuple[float, float]] = {}
         self.withdrawn = False
         #: How its attempt is over by a decision of the rule; None = as it is reported.
@@ -112,6 +115,11 @@ class Job:
         memory_mib = max(memory_mib, self.spec.memory_mib)
         self.spec = replace(self.spec, memory_mib=memory_mib, share=0.0, micro_batches=())
         self.parts = MicroBatches(count=1, memory_mib=memory_mib)
+
+    @property
+    def occupied_mib(self) -> float:
+        """What it leaves to nobody beside it: the memory that was said of it, or what it takes where that is more."""
+        return max(self.parts.memory_mib, self.taken_mib)
 
     def waiting_s(self, at: float) -> float:
         """Time in the queue so far."""

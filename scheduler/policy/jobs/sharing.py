@@ -4,8 +4,8 @@ Beside whom a job starts for which too few GPU instances are free.
 SMore's rule shares only if
 
 1. neither is slowed by more than its owner allows, by the 90 % bound (``JobSpec.share``; 0 = nobody beside me);
-2. both fit into the memory, with 5 % and two contexts to spare; where they do not, in the fewest micro-batches with which
-   they do;
+2. both fit into the memory, with 5 % and two contexts to spare (of a host that takes more than it said, what it takes
+   counts); where they do not, in the fewest micro-batches with which they do;
 3. the mean end is earlier than if the newcomer waited until the plan has its GPU instances free, whoever frees them;
 4. the two together do at least 1.2 times the work of one (1/x_a + 1/x_b); where no workload of the jobs that wait or run
    would do more with either, 1.1 times is enough, because nobody better is kept out. Or the newcomer is through within a
@@ -209,7 +209,7 @@ class Partners:
             return PairRefusal.ITS_SHARE, candidate
         if not host.parts.memory_mib:
             return PairRefusal.MEMORY_UNKNOWN, candidate
-        fitting = [name for name in names if self._room_mib(name) >= host.parts.memory_mib + parts.memory_mib]
+        fitting = [name for name in names if self._room_mib(name) >= host.occupied_mib + parts.memory_mib]
         if not fitting:
             return PairRefusal.MEMORY, candidate
         return None, candidate if len(fitting) == len(names) else candidate._replace(names=fitting)

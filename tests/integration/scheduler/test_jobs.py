@@ -296,6 +296,37 @@ def test_a_leader_that_dies_neither_loses_nor_doubles(stage: Stage) -> None:
     assert stage.ranks.alive(jobs[0].id) == []
 
 
+def test_a_guest_whose_leader_died_before_it_told_the_worker_is_started_as_a_guest(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heavy, light = "resnet50/cpu/training/8", "deepfm/cpu/training/8"
+    stage.publish({(heavy, light): 0.1, (light, heavy): 0.2})
+    hosts = [
+        stage.submit(f"host-{n}", workload=heavy, duration_s=4000.0, memory_mib=256.0, share=0.5) for n in range(4)
+    ]
+    stage.pass_by()
+    # One takes more than it said: beside it there is no room.
+    [full] = stage.job(hosts[0]).gpus
+    stage.ranks.tell(hosts[0].id, memory_mib=1e9, iterations=10, solo_s=1.0, solo_count=10)
+    stage.pass_by(6.0)
+    guest = stage.submit("guest", workload=light, duration_s=600.0, memory_mib=256.0, share=0.5)
+
+    def dies(*_: object) -> None:
+        raise redis.ConnectionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Fleet, "send", dies)
+        with pytest.raises(redis.ConnectionError):
+            stage.pass_by()
+    assert stage.states(guest) == [JobState.STARTING]
+    stage.new_lead()
+    stage.pass_by()
+    told = next(command for _, command in stage.ranks.heard if isinstance(command, StartJob) and command.id == guest.id)
+    [host] = [pair.other for pair in stage.jobs.pairs(guest.id)]
+    assert told.hosts == [host]
+    assert told.gpus != [full]
+
+
 def test_two_trainings_share_a_gpu_instance_and_are_measured(stage: Stage, tmp_path: Path) -> None:
     heavy, light = "resnet50/cpu/training/8", "deepfm/cpu/training/8"
     stage.publish({(heavy, light): 0.1, (light, heavy): 0.2})

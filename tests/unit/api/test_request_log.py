@@ -46,6 +46,12 @@ def test_a_refusal_is_found_by_its_request_id() -> None:
     }
 
 
+def test_a_detail_is_whole_where_it_is_no_log() -> None:
+    long = "x" * 1000
+    assert line(SloInfeasible(f"{long}\nfrom a log"))["detail"] == long
+    assert len(line(SloInfeasible(long * 9))["detail"]) < len(long) * 2
+
+
 def test_an_ending_is_named_and_a_functions_own_message_is_left_out() -> None:
     failed = {"status": 422, "code": "handler_error", "id": "i1", "state": "failed", "cause": "handler_error"}
     said = line(Ended("ValueError: secret", **failed))

@@ -21,7 +21,15 @@ PLACE = ("a device", "time-slice")
 
 def attempt(job: str, **reported: Any) -> Attempt:
     under_way = Attempt(
-        job=job, attempt=1, gpus=["g0"], since_at=0.0, awaited_at=0.0, grace_s=1.0, began_with=0, checkpoint=0, home=""
+        job=job,
+        attempt=1,
+        gpus=["g0"],
+        since_at=0.0,
+        awaited_at=0.0,
+        grace_s=1.0,
+        began_with=0,
+        checkpoint=0,
+        home="",
     )
     under_way.ranks[0].report = JobReport(
         id=job, project="p", state="running", pid=1, memory_mib=1.0, iterations=1, attempt=1, **reported
@@ -73,6 +81,32 @@ def test_the_first_minute_is_measured_and_reported_to_the_rule_once() -> None:
     stage.attempts["host"] = attempt("host", **host, beside_s=0.7, beside_n=90, beside_se=0.006)
     assert stage.follow(90.0) == []
     assert (stage.host.measured, stage.host.loss) == (pytest.approx(1.2), pytest.approx(0.4)), "the first minute stays"
+
+
+def test_a_guest_that_comes_back_to_its_host_is_measured_again() -> None:
+    stage = Stage()
+    host = {"alone_s": 0.5, "alone_n": 100, "alone_se": 0.005, "beside": ["guest"], "beside_n": 50, "beside_se": 0.006}
+    stage.attempts["host"] = attempt("host", **host, beside_since=10.0, beside_s=0.6)
+    assert [event.slowdown for event in stage.follow(71.0) if isinstance(event, PairMeasured)] == [pytest.approx(1.2)]
+    guest = stage.attempts.pop("guest")
+    stage.follow(72.0)
+    guest.attempt, stage.attempts["guest"] = 2, guest
+    costs = Beside("host", 1.2, 1.3, 1.1, 1.15)
+    stage.sharing.take_over(stage.sharing.begin(80.0, "guest", 2, ["g0"], [(costs, stage.attempts["host"])], PLACE))
+    stage.attempts["host"] = attempt("host", **host, beside_since=90.0, beside_s=0.7)
+    assert [event.slowdown for event in stage.follow(151.0) if isinstance(event, PairMeasured)] == [pytest.approx(1.4)]
+
+
+def test_the_next_leader_counts_no_time_held_twice() -> None:
+    stage = Stage()
+    stage.attempts["guest"] = attempt("guest", held_s=10.0)
+    stage.follow(20.0)
+    assert stage.guest.held_s == 10.0
+    stage.sharing = Sharing(lambda *_: None)
+    stage.sharing.take_over([stage.guest, stage.host])
+    stage.attempts["guest"] = attempt("guest", held_s=12.0)
+    stage.follow(30.0)
+    assert stage.guest.held_s == 12.0
 
 
 def test_a_pair_that_ends_early_is_measured_over_what_it_had() -> None:
@@ -131,6 +165,8 @@ def test_pairs_are_those_of_the_published_table_and_of_the_places_that_there_are
         ("b/s/training/1", "b/s/training/1"),
     }
     assert pairs.changed([("another device", here[1])]) == [PairsKnown(pairs=[])], "tables of other places say nothing"
+    both = [here, (report.device, "another mode")]
+    assert pairs.changed(both) == [PairsKnown(pairs=[])], "nor those of one mode where there are two"
     tables.number, tables.broken = 3, True
     assert pairs.changed([here]) == [PairsKnown(pairs=[])]
 

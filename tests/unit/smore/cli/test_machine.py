@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,8 +39,12 @@ class TestMachine:
             home=str(home), gateway_url="http://127.0.0.1:8400", redis_url="r", postgres_url="p", supervisor_pid=1
         )
         monkeypatch.setattr(local, "up", lambda home, progress: progress("no report of cpu0 yet") or reached)
-        monkeypatch.setattr(local, "await_rest", lambda endpoints, progress: progress("nobody leads trainings yet"))
-        monkeypatch.setattr(local, "without_metrics", lambda endpoints: {"learn": "process 5 has port 8415"})
+
+        def await_rest(_: local.Endpoints, progress: Callable[[str], None]) -> list[tuple[str, str]]:
+            progress("nobody leads trainings yet")
+            return [("control", "nobody leads trainings")]
+
+        monkeypatch.setattr(local, "await_rest", await_rest)
         leader = local.ProcessStatus(name="scheduler-0", state="RUNNING", pid=17, uptime_s=1.0)
         monkeypatch.setattr(local, "status", lambda home: (leader,))
         platform = serve()
@@ -62,7 +67,7 @@ class TestMachine:
         assert progress.splitlines() == [
             "waiting: no report of cpu0 yet",
             "waiting: nobody leads trainings yet",
-            "warning: learn serves no metrics: process 5 has port 8415",
+            f"warning: nobody leads trainings; {home / 'logs' / 'control.log'} may say why",
         ]
         assert f"API key:     smk_…wxyz   (whole: cat {home / 'key'})" in said and key not in said
         assert f"Folder:      {home}   (logs in {home / 'logs'})" in said
@@ -306,6 +311,18 @@ class TestMachine:
         assert smore("logs", "twice", "--since", "1h", "-o", "json") == 0
         assert [json.loads(text)["text"] for text in capsys.readouterr().out.splitlines()] == ["ValueError: no"] * 2
         assert set(platform.asked[-1][1]) == {"since", "lines"}
+        platform.answers["GET /v1/functions/twice/logs"] = (200, {"lines": []})
+        unknown = {"code": "invocation_not_found", "detail": "There is no invocation 'a1'."}
+        platform.answers["GET /v1/invocations/a1"] = (404, unknown)
+        for follow in ((), ("-f",)):
+            assert smore("logs", "twice", "--invocation", "a1", *follow) == EXIT_FAILED
+            assert "There is no invocation 'a1'." in capsys.readouterr().err
+        platform.answers["GET /v1/invocations/a1"] = (200, {"id": "a1", "function": "twice", "state": "succeeded"})
+        assert smore("logs", "twice", "--invocation", "a1", "--since", "1h") == 0
+        assert capsys.readouterr() == ("", "smore: the log of the last 1h has no line of a1, which is succeeded\n")
+        platform.answers["GET /v1/invocations/a1"] = (200, {"id": "a1", "function": "thrice", "state": "succeeded"})
+        assert smore("logs", "twice", "--invocation", "a1") == EXIT_FAILED
+        assert "smore logs thrice --invocation a1" in capsys.readouterr().err
         (home / "logs" / "gateway.log").write_text("a\n")
         assert smore("logs", "gateway") == 0
         assert capsys.readouterr().out == "a\n"

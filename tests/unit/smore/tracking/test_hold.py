@@ -126,6 +126,7 @@ def test_the_time_for_which_it_was_held_back_is_none_of_its_iterations(
             tracker.step()
     _, *steps = TrackReader(str(path)).read_new()
     assert [duration for _, duration in steps] == [pytest.approx(0.4)] * 3
+    assert file.read().pid == 0, "it looks no more"
     # It waits after each part, not for four times as long at the end.
     assert clock.now - began == pytest.approx(2 * 1.2, rel=0.05)
 

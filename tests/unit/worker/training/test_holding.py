@@ -169,6 +169,13 @@ def test_the_one_that_came_later_is_the_guest(stage: Any) -> None:
     assert (stage.holding.host, stage.holding.guest) == (stage.guest, again)
 
 
+def test_a_guest_whose_process_began_before_that_of_its_host_is_the_guest(stage: Any) -> None:
+    late = job(stage.records, "late", 30.0)
+    early = job(stage.records, "early", 20.0, hosts=("late",))
+    stage.holding.look(100.0, [early, late])
+    assert (stage.holding.host, stage.holding.guest) == (late, early)
+
+
 def test_two_that_know_nothing_of_each_other_are_no_pair(stage: Any) -> None:
     stage.holding.look(100.0, [stage.host, job(stage.records, "other", 30.0, hosts=("gone",))])
     assert stage.holding.guest is None and stage.host.guest_windows is None

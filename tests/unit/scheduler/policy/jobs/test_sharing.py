@@ -137,6 +137,18 @@ def test_two_contexts_are_left_free() -> None:
     assert started(driven.share("fits", memory_mib=35_000.0)) == ["fits"]
 
 
+def test_a_host_that_takes_more_memory_than_it_said_leaves_less() -> None:
+    driven = Sharers()
+    driven.share("host", hours=5)
+    driven.tell(JobProgressed(id="host", attempt=1, iterations=10, iteration_s=1.0, memory_mib=75_000.0))
+    assert started(driven.share("guest", "b", hours=1)) == []
+    assert "8000 MiB and 75000 MiB do not fit" in driven.message("guest")
+    driven.tell(JobProgressed(id="host", attempt=1, iterations=20, iteration_s=1.0, memory_mib=9_000.0))
+    assert "8000 MiB and 75000 MiB do not fit" in driven.message("guest"), "it may take it again"
+    driven.end("host")
+    assert driven.running["guest"]
+
+
 def test_who_needs_too_much_memory_runs_in_the_fewest_micro_batches_that_fit() -> None:
     driven = Sharers()
     driven.share("host", memory_mib=40_000.0)
@@ -252,6 +264,9 @@ def test_a_measurement_replaces_what_was_predicted_until_somebody_comes_or_goes(
     driven.tell(PairMeasured(id="host", attempt=1, slowdown=1.6), later=60.0)
     assert driven.policy.jobs["host"].slowdown == 1.6
     assert driven.message("host") == "It runs beside guest, at 0.62 of its speed (measured)."
+    driven.tell(pairs(aa=1.25, ab=1.3, ba=1.3))
+    assert driven.policy.jobs["host"].slowdown == 1.6, "another table predicts, and does not measure"
+    driven.tell(pairs(aa=1.25, ab=1.25, ba=1.25))
     driven.end("guest")
     assert driven.policy.jobs["host"].slowdown == 1.0
     # 1.6 is within what the owner allows, so the pair may be formed again; 2.1 is not.
