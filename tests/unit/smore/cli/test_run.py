@@ -128,9 +128,10 @@ def test_a_function_yaml_is_read_as_by_the_gateway(folder: Path, capfd: pytest.C
     assert "There is no secret A_SECRET_THAT_NOBODY_SET" in said
     (folder / "function.yaml").write_text(FUNCTION.replace("batching", "batchign"))
     assert smore("run", "own") == EXIT_FAILED
-    assert "spec.batchign: unknown field (invalid_spec)" in capfd.readouterr().err
+    assert "spec.batchign: unknown field; did you mean batching? (invalid_spec)" in capfd.readouterr().err
     (folder / "function.yaml").unlink()
     assert smore("run", "own") == EXIT_USAGE
+    assert "own: the folder has no function.yaml" in capfd.readouterr().err
 
 
 def test_a_first_run_whose_output_is_not_as_declared_fails(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
