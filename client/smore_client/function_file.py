@@ -18,10 +18,14 @@ def read_function_file(path: str | Path) -> dict[str, Any]:
     finite. Raises OSError, and ValueError that names the file.
     """
     file = Path(path)
-    if file.is_dir():
+    in_folder = file.is_dir()
+    if in_folder:
         file /= FUNCTION_FILE
     try:
         document = yaml.load(file.read_text(), Loader=_Loader)  # noqa: S506 - it is a SafeLoader
+    except FileNotFoundError as error:
+        missing = f"the folder has no {FUNCTION_FILE}" if in_folder else "no such file or folder"
+        raise FileNotFoundError(f"{path}: {missing}; a {FUNCTION_FILE} or a folder with one is expected") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from error
     if not isinstance(document, dict):
@@ -55,7 +59,15 @@ def _requirements(folder: Path, given: object) -> object:
     ``requirements`` as the platform takes them: the lines of a file where its name is given, else what is given. Raises
     OSError.
     """
-    return list(_lines((folder / given).read_text())) if isinstance(given, str) else given
+    if not isinstance(given, str):
+        return given
+    try:
+        return list(_lines((folder / given).read_text()))
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise FileNotFoundError(
+            f"{folder}: spec.requirements: the folder has no file {given!r}; a list, or the name of a file of the folder, is"
+            " expected"
+        ) from error
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -122,10 +122,13 @@ def failures(jobs: Iterable[Any], since: datetime) -> list[str]:
         f" ({ended_in_words('lost' if job.state == JobState.LOST else job.outcome, job.exit_code, job.reason or '')}"
         f" at {clock(job.ended_at)})"
         for job in jobs
-        if job.ended_at is not None
-        and job.ended_at >= since
-        and (job.state == JobState.LOST or job.outcome in (Outcome.FAILED, Outcome.KILLED, Outcome.REFUSED))
+        if job.ended_at is not None and job.ended_at >= since and (ended_badly(job) or job.outcome == Outcome.REFUSED)
     ]
+
+
+def ended_badly(job: Any) -> bool:
+    """Whether a job that was started failed, was killed or lost."""
+    return job.state == JobState.LOST or job.outcome in (Outcome.FAILED, Outcome.KILLED)
 
 
 def where(job: Any) -> str:

@@ -300,10 +300,13 @@ def explain(job: JobId, project: ProjectOption = None, output: OutputOption = Ou
     with connected() as client:
         answer = client.explain_job(job, project=project)
         expected, source = answer.expected, ""
+        badly = answer.state not in GOING_ON and job_words.ended_badly(client.job(answer.id, project=project))
         if output is Output.TABLE and expected is not None:
             guessed = expected.source == "assumed"
             source = (
-                job_words.guess(client.job(answer.id)) if guessed else SOURCES.get(expected.source, expected.source)
+                job_words.guess(client.job(answer.id, project=project))
+                if guessed
+                else SOURCES.get(expected.source, expected.source)
             )
     if output is not Output.TABLE:
         show_value(answer, output)
@@ -326,6 +329,8 @@ def explain(job: JobId, project: ProjectOption = None, output: OutputOption = Ou
             f"What is left: {job_words.span(expected.length_s)}, in one case of ten more than"
             f" {job_words.span(expected.length_90_s)} ({source})."
         )
+    if badly:
+        say(f"What it printed: smore jobs logs {job}" + (f" --project {project}" if project is not None else ""))
     for place in answer.places[:PLACES]:
         say(f"  {place.gpu} {place.message}.")
     if len(answer.places) > PLACES:

@@ -76,10 +76,10 @@ def _greet(endpoints: "Endpoints", home: Path, new_key: bool) -> None:
     """Say what there is, once what no request needs works too: the queue of trainings, the metrics."""
     from smore import local
 
-    local.await_rest(endpoints, _progress)
+    faults = local.await_rest(endpoints, _progress)
     print(greeting(endpoints, home, new_key), flush=True)
-    for line in _silent(local.without_metrics(endpoints)):
-        print(f"warning: {line}", file=sys.stderr)
+    for process, fault in faults:
+        print(f"warning: {fault}; {home.resolve() / 'logs' / process}.log may say why", file=sys.stderr)
 
 
 def differing(changed: Mapping[str, tuple[str, str]]) -> str:
@@ -238,8 +238,8 @@ def health(output: OutputOption = Output.TABLE) -> None:
             end = ends.get(process.name)
             port = "" if own is None or process.name in silent else _metrics(own.metrics_ports.get(process.name))
             print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}{port}{_unasked(end) if end else ''}")
-        for line in _silent(silent):
-            print(f"warning: {line}", file=sys.stderr)
+        for name, why in silent.items():
+            print(f"warning: {local.unserved(name, why)}", file=sys.stderr)
     if (abandoned := local.abandoned(platform_home())) is not None:
         print(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", file=sys.stderr)
     with connected() as client, ThreadPoolExecutor(1) as pool:
@@ -299,11 +299,6 @@ def _failed_trainings(client: "Client") -> tuple[list[str], str]:
 
 def _metrics(port: int | None) -> str:
     return f"  metrics on port {port}" if port is not None else ""
-
-
-def _silent(silent: Mapping[str, str]) -> list[str]:
-    """A line for each process that does not serve its metrics, with the reason; ``silent``: both."""
-    return [f"{name} serves no metrics: {why}" for name, why in silent.items()]
 
 
 def _unasked(end: "End") -> str:

@@ -25,7 +25,8 @@ def scrape_config(
     workers: Annotated[int, typer.Option(min=1, help="With --compose: GPU instances of the node.")] = 1,
 ) -> None:
     """
-    Print scrape_configs for prometheus.yml: the platform of this machine, or the gateway at SMORE_URL.
+    Print scrape_configs for prometheus.yml: the platform of this machine, or where SMORE_URL names another one its
+    gateway alone.
     """
     import yaml
 
@@ -40,7 +41,11 @@ def scrape_config(
             scrape.gateway_job("gateway:8400", KEY_FILE),
             scrape.processes_job(dict(scrape.of_compose(workers))),
         ]
-    elif url:
+    elif url and (endpoints is None or url.rstrip("/") != endpoints.gateway_url):
+        print(
+            f"# The gateway at {url} alone. The platform's other processes serve metrics of their own on ports that are"
+        )
+        print("# known where it runs: run `smore metrics scrape-config` there too, with --compose where that runs it.")
         parts = urlsplit(url)
         jobs = [scrape.gateway_job(parts.netloc, KEY_FILE, scheme=parts.scheme)]
     elif endpoints is not None:

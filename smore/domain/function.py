@@ -13,6 +13,7 @@ from typing import Any, Final
 from smore.domain.artifact import Artifact, parse_artifact, parse_requirements
 from smore.domain.errors import InvalidSpec
 from smore.domain.quote import quoted
+from smore.domain.spelling import did_you_mean
 from smore.domain.tensors import DATATYPES, ITEM_BYTES
 from smore.domain.workload import CONSERVATIVE, parse_model
 
@@ -214,20 +215,22 @@ class _Reader:
         if not isinstance(raw, Mapping):
             raise InvalidSpec(f"{path}: a mapping is expected", field=path)
         self._raw = dict(raw)
+        self._known: list[str] = []
         self._path = path
 
     def path(self, key: str) -> str:
         return f"{self._path}.{key}" if self._path else key
 
     def take(self, key: str, default: object = None) -> Any:
+        self._known.append(key)
         return self._raw.pop(key, default)
 
     def section(self, key: str) -> "_Reader":
-        value = self._raw.pop(key, None)
+        value = self.take(key)
         return _Reader({} if value is None else value, self.path(key))
 
     def number(self, key: str, default: float, low: float, high: float) -> float:
-        value = self._raw.pop(key, default)
+        value = self.take(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise InvalidSpec(
                 f"{self.path(key)}: a number in {low:g}..{high:g} is expected, not {quoted(value)}",
@@ -244,7 +247,7 @@ class _Reader:
         return int(value)
 
     def seconds(self, key: str, default: float, low: float, high: float) -> float:
-        value = duration_s(self._raw.pop(key, default), self.path(key))
+        value = duration_s(self.take(key, default), self.path(key))
         if not low <= value <= high:
             raise InvalidSpec(
                 f"{self.path(key)}: must be within {low:g}..{high:g} s, not {value:g}", field=self.path(key)
@@ -254,8 +257,8 @@ class _Reader:
     def end(self) -> None:
         """Refuse keys that nobody took: a misspelt key must not silently mean the default."""
         if self._raw:
-            name = self.path(next(iter(self._raw)))
-            raise InvalidSpec(f"{name}: unknown field", field=name)
+            key = str(next(iter(self._raw)))
+            raise InvalidSpec(f"{self.path(key)}: unknown field{did_you_mean(key, self._known)}", field=self.path(key))
 
 
 #: Tensors of a function on either side, axes of one, and sizes of batches that a profile names.

@@ -8,7 +8,7 @@ what it was started with, ``asking.py`` and ``scrape.py`` ask it over HTTP, ``tr
 ``doctor.py`` examines what runs.
 """
 
-from smore.local.asking import Endpoints, answering_instance, await_rest, without_metrics
+from smore.local.asking import Endpoints, answering_instance, await_rest, unserved, without_metrics
 from smore.local.embedded import ServerMissing, StartFailed
 from smore.local.layout import (
     Layout,
@@ -71,6 +71,7 @@ __all__ = [
     "start",
     "status",
     "stop",
+    "unserved",
     "up",
     "without_metrics",
 ]

@@ -56,26 +56,38 @@ def answering_instance(url: str) -> str | None:
     return None if answer is None else str(answer.get("instance", ""))
 
 
-def await_rest(endpoints: Endpoints, progress: Callable[[str], None]) -> None:
+def await_rest(endpoints: Endpoints, progress: Callable[[str], None]) -> list[tuple[str, str]]:
     """
     Wait, at most :data:`REST_S`, until what no request needs works too: somebody leads the queue of trainings, and each
     process serves its metrics. ``progress`` is called as by :func:`smore.local.machine.up`.
+
+    Returns what does not work then: the process whose log may say why, and the fault in words.
     """
     deadline, said = time.monotonic() + REST_S, ""
-    while missing := _missing_rest(endpoints):
+    while True:
+        unled, silent = not _led(endpoints), without_metrics(endpoints)
+        waits_for = ["nobody leads the queue of trainings yet"] if unled else []
+        if not (missing := "; ".join([*waits_for, *(f"no metrics of {name} yet" for name in silent)])):
+            return []
         if missing != said:
             progress(missing)
             said = missing
         if time.monotonic() > deadline:
-            return
+            break
         time.sleep(ASK_S)
+    nobody = f"after {REST_S:g} s nobody leads the queue of trainings: no training starts until somebody does"
+    return [*([("control", nobody)] if unled else []), *((name, unserved(name, why)) for name, why in silent.items())]
 
 
-def _missing_rest(endpoints: Endpoints) -> str:
+def _led(endpoints: Endpoints) -> bool:
+    """Whether somebody leads the queue of trainings."""
     parts = urlsplit(endpoints.gateway_url)
-    answer = asked(parts.hostname or "", parts.port or 80, "/readyz") or {}
-    unled = [] if answer.get("job_leader") else ["nobody leads the queue of trainings yet"]
-    return "; ".join([*unled, *(f"no metrics of {name} yet" for name in without_metrics(endpoints))])
+    return bool((asked(parts.hostname or "", parts.port or 80, "/readyz") or {}).get("job_leader"))
+
+
+def unserved(name: str, why: str) -> str:
+    """A process that does not serve its metrics, in words."""
+    return f"{name} serves no metrics: {why}"
 
 
 def without_metrics(endpoints: Endpoints) -> dict[str, str]:

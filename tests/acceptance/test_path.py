@@ -104,6 +104,7 @@ def test_canary_that_fails_leaves_the_old_revision(platform: Platform, http: htt
         platform.deploy("echo", "zoo.echo:NoSuchClass")
 
     assert (refused.value.status, refused.value.code) == (422, "canary_failed")
+    assert refused.value.detail.startswith("spec.entrypoint: there is no class NoSuchClass in the module zoo.echo;")
     assert before == platform.client.function("echo").revision
     assert platform.client.invoke("echo", 5).output == 5
 

@@ -25,12 +25,12 @@ import msgspec
 
 from smore.domain.invocation import Cause
 from smore.domain.quote import cut
-from smore.handler import Handler
 from worker import frames, proc
 from worker.frames import Channel, Chunk, Failed, Loaded, Prepared
 from worker.runner import cuda
 from worker.runner.arrays import BadOutput
 from worker.runner.encoding import ResultTooLarge
+from worker.runner.entrypoint import BadEntrypoint, handler_class
 from worker.runner.output_log import OutputLog
 from worker.runner.resident import Resident
 
@@ -61,6 +61,8 @@ def failure(error: BaseException, device: str, memory_mib: float, folder: str = 
         return Failed(cause=Cause.BAD_OUTPUT, message=str(error)[: frames.TEXT])
     if isinstance(error, ResultTooLarge):
         return Failed(cause=Cause.RESULT_TOO_LARGE, message=str(error))
+    if isinstance(error, BadEntrypoint):
+        return Failed(cause=Cause.HANDLER_ERROR, message=str(error)[: frames.TEXT])
     cause = cuda.fault(error, memory_mib) if device == "cuda" else None
     return Failed(
         cause=cause or (Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR),
@@ -82,7 +84,12 @@ def own_traceback(error: BaseException, folder: str = "") -> str:
 
 
 def print_error(error: BaseException, folder: str = "") -> None:
-    """Print it to standard error, for whoever wrote the handler. ``folder`` as for :func:`own_traceback`."""
+    """
+    Print it to standard error, for whoever wrote the handler; of a bad entrypoint the answer says all. ``folder`` as for
+    :func:`own_traceback`.
+    """
+    if isinstance(error, BadEntrypoint):
+        return
     print(own_traceback(error, folder).rstrip() or f"{type(error).__name__}: {error}", file=sys.stderr)
 
 
@@ -162,10 +169,7 @@ def load(request: frames.Load) -> tuple[Resident, Loaded]:
         _activate(Path(request.environment))
     if request.folder:
         _enter(Path(request.folder))
-    module, _, name = request.entrypoint.partition(":")
-    kind = getattr(importlib.import_module(module), name)
-    if not (isinstance(kind, type) and issubclass(kind, Handler)):
-        raise TypeError(f"{request.entrypoint} is no subclass of smore.Handler")
+    kind = handler_class(request.entrypoint, request.folder)
     imported = time.perf_counter()
     handler = kind()
     handler.load(request.device)

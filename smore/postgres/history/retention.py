@@ -148,7 +148,8 @@ def _deletion(table: str, rows: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """
-    The size of the history, indices included, as of Postgres' last statistics.
+    The size of the history, indices included, as of Postgres' last statistics, which are of ``as_of`` (epoch seconds; None =
+    Postgres does not know any more). Of a table without statistics, which is new, it is that of now.
 
     ``bytes``: of the rows; ``file_bytes``: of the files, in which space that retention frees is used again but not given
     back. ``bytes_per_day``: growth, from the invocations that ended in the last day (or since the first of them); None =
@@ -160,25 +161,30 @@ class Size:
     invocations: int
     oldest_at: float | None
     bytes_per_day: float | None
+    as_of: float | None
 
 
 def measure(connection: Connection) -> Size:
-    """Measure the size from Postgres' catalogs and a day of minutes, without counting rows of the large tables."""
+    """Measure the size from Postgres' catalogs and a day of minutes, without counting rows of tables with statistics."""
     query = """
-        SELECT c.relname, pg_total_relation_size(c.oid), pg_relation_size(c.oid), c.reltuples, coalesce(w.bytes, 0)
-        FROM pg_class AS c LEFT JOIN (
+        SELECT c.relname, pg_total_relation_size(c.oid), pg_relation_size(c.oid), c.reltuples, coalesce(w.bytes, 0),
+        extract(epoch FROM greatest(s.last_vacuum, s.last_autovacuum, s.last_analyze, s.last_autoanalyze))::float8
+        FROM pg_class AS c LEFT JOIN pg_stat_user_tables AS s ON s.relid = c.oid LEFT JOIN (
             SELECT tablename, sum(avg_width * (1 - null_frac)) AS bytes FROM pg_stats WHERE schemaname = current_schema() GROUP BY 1
         ) AS w ON w.tablename = c.relname
         WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace AND c.relname = ANY(%s)
     """
-    invocations, used, files = 0, 0.0, 0
+    invocations, used, files, as_of = 0, 0.0, 0, None
     with connection.transaction():
-        for name, total, heap, rows, width in connection.execute(query, (list(_ROWS),)).fetchall():
+        for name, total, heap, rows, width, at in connection.execute(query, (list(_ROWS),)).fetchall():
             files += total
             # A table without statistics is new: hardly any row was deleted.
             used += total if rows < 0 else total * min(1.0, rows * (width + _ROW_BYTES) / max(heap, 1))
             if name == "invocations":
-                invocations = max(0, int(rows))
+                invocations, as_of = int(rows), at
+        if invocations < 0:
+            now = connection.execute("SELECT count(*), extract(epoch FROM now())::float8 FROM invocations").fetchone()
+            invocations, as_of = now if now is not None else (0, None)
         oldest = connection.execute("SELECT min(arrival_at) FROM invocations").fetchone()
         counted = connection.execute(
             "SELECT coalesce(sum(succeeded + failed), 0), extract(epoch FROM now() - min(minute))::float8 FROM"
@@ -193,4 +199,5 @@ def measure(connection: Connection) -> Size:
         invocations=invocations,
         bytes_per_day=daily,
         oldest_at=oldest[0].timestamp() if oldest is not None and oldest[0] is not None else None,
+        as_of=as_of,
     )

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import msgspec
-import psycopg
 import pytest
 import redis
 from sqlalchemy import Engine, text
@@ -27,6 +26,7 @@ from smore.messages.results import Result, encode_result
 from smore.messages.stream import encode
 from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
+from smore.postgres.driver import driver
 from smore.postgres.history.reader import Reader
 from smore.postgres.history.recorder import Recorder
 from smore.postgres.history.retention import measure, retain
@@ -762,12 +762,15 @@ def test_what_is_too_large_loses_its_oldest_rows_and_keeps_its_minutes(
             ),
         )
     recorder.drain()
+    with driver(engine) as connection:
+        new = measure(connection)
+    assert new.invocations == 1000, "counted: there are no statistics yet"
     assert retain(engine, 1e5) == 0, "nothing is too old, nothing too large"
     totals, minutes = reader.totals("default"), table(engine, "function_minutes")
-    with engine.connect() as connection:
-        driver = connection.connection.driver_connection
-        size = measure(cast("psycopg.Connection[Any]", driver))
+    with driver(engine) as connection:
+        size = measure(connection)
     assert size.invocations == 1000
+    assert new.as_of is not None and size.as_of is not None
     assert 0 < size.bytes <= size.file_bytes
     before = RETIRED.labels("invocations")._value.get()
 

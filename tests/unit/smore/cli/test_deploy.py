@@ -138,6 +138,25 @@ def test_what_cannot_be_read_ends_a_deploy_that_does_not_watch(serve: Serve, fil
     assert smore("deploy", str(file)) == EXIT_USAGE
 
 
+def test_a_missing_file_is_named_with_what_was_expected(
+    serve: Serve, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve()
+    nowhere, folder = file.parent / "own", file.parent
+    assert smore("deploy", str(nowhere)) == EXIT_USAGE
+    expected = "a function.yaml or a folder with one is expected\n"
+    assert capsys.readouterr().err == f"smore: {nowhere}: no such file or folder; {expected}"
+    (folder / "handler.py").write_text("...")
+    file.write_text("spec: {requirements: needs.txt}\n")
+    assert smore("deploy", str(folder)) == EXIT_USAGE
+    assert capsys.readouterr().err.startswith(
+        f"smore: {folder}: spec.requirements: the folder has no file 'needs.txt';"
+    )
+    file.unlink()
+    assert smore("deploy", str(folder)) == EXIT_USAGE
+    assert capsys.readouterr().err == f"smore: {folder}: the folder has no function.yaml; {expected}"
+
+
 def test_revisions_say_which_serves_and_how_their_first_runs_went(
     serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:

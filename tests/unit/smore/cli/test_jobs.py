@@ -187,6 +187,21 @@ def test_why_a_job_waits_is_said(serve: Serve, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
+    ("outcome", "logs"), [("failed", "What it printed: smore jobs logs night --project vision\n"), ("succeeded", "")]
+)
+def test_of_a_job_that_failed_the_log_is_named(
+    serve: Serve, capsys: pytest.CaptureFixture[str], outcome: str, logs: str
+) -> None:
+    platform = serve()
+    answer = {"id": "j1", "name": "night", "state": "ended", "summary": "It is over: as it is."}
+    platform.answers["GET /v1/jobs/night/explain"] = (200, answer)
+    platform.answers["GET /v1/jobs/j1"] = (200, {"id": "j1", "state": "ended", "outcome": outcome})
+    assert smore("jobs", "explain", "night", "--project", "vision") == 0
+    assert capsys.readouterr().out == f"night (ended): It is over: as it is.\n{logs}"
+    assert platform.asked[-1] == ("GET /v1/jobs/j1", {"project": "vision"})
+
+
+@pytest.mark.parametrize(
     ("job", "said"),
     [
         (

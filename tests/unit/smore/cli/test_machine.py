@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,8 +39,12 @@ class TestMachine:
             home=str(home), gateway_url="http://127.0.0.1:8400", redis_url="r", postgres_url="p", supervisor_pid=1
         )
         monkeypatch.setattr(local, "up", lambda home, progress: progress("no report of cpu0 yet") or reached)
-        monkeypatch.setattr(local, "await_rest", lambda endpoints, progress: progress("nobody leads trainings yet"))
-        monkeypatch.setattr(local, "without_metrics", lambda endpoints: {"learn": "process 5 has port 8415"})
+
+        def await_rest(_: local.Endpoints, progress: Callable[[str], None]) -> list[tuple[str, str]]:
+            progress("nobody leads trainings yet")
+            return [("control", "nobody leads trainings")]
+
+        monkeypatch.setattr(local, "await_rest", await_rest)
         leader = local.ProcessStatus(name="scheduler-0", state="RUNNING", pid=17, uptime_s=1.0)
         monkeypatch.setattr(local, "status", lambda home: (leader,))
         platform = serve()
@@ -62,7 +67,7 @@ class TestMachine:
         assert progress.splitlines() == [
             "waiting: no report of cpu0 yet",
             "waiting: nobody leads trainings yet",
-            "warning: learn serves no metrics: process 5 has port 8415",
+            f"warning: nobody leads trainings; {home / 'logs' / 'control.log'} may say why",
         ]
         assert f"API key:     smk_…wxyz   (whole: cat {home / 'key'})" in said and key not in said
         assert f"Folder:      {home}   (logs in {home / 'logs'})" in said

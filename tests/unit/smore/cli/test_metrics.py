@@ -39,8 +39,11 @@ def test_of_the_platform_of_this_machine(
         ),
     )
     assert smore("metrics", "scrape-config") == 0
-
     text = capsys.readouterr().out
+    monkeypatch.setenv("SMORE_URL", "http://127.0.0.1:8400/")
+    assert smore("metrics", "scrape-config") == 0
+    assert capsys.readouterr().out == text, "the URL is that of this machine's platform"
+
     printed = jobs(text)
     assert printed["smore-gateway"]["authorization"] == {"credentials_file": str(home / "prometheus-key")}
     assert f"smore keys create prometheus --scope read > {home / 'prometheus-key'}" in text, "not the operator's"
@@ -63,6 +66,7 @@ def test_of_a_gateway_elsewhere_and_of_compose(
     assert jobs(printed).keys() == {"smore-gateway"}
     assert jobs(printed)["smore-gateway"]["scheme"] == "https"
     assert "--scope read" in printed
+    assert printed.startswith("# The gateway at https://smore.example alone.")
 
 
 def test_without_a_platform(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,9 +128,34 @@ def test_a_function_yaml_is_read_as_by_the_gateway(folder: Path, capfd: pytest.C
     assert "There is no secret A_SECRET_THAT_NOBODY_SET" in said
     (folder / "function.yaml").write_text(FUNCTION.replace("batching", "batchign"))
     assert smore("run", "own") == EXIT_FAILED
-    assert "spec.batchign: unknown field (invalid_spec)" in capfd.readouterr().err
+    assert "spec.batchign: unknown field; did you mean batching? (invalid_spec)" in capfd.readouterr().err
     (folder / "function.yaml").unlink()
     assert smore("run", "own") == EXIT_USAGE
+    assert "own: the folder has no function.yaml" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "said"),
+    [
+        ("handler:Onw", "there is no class Onw in the module handler; its subclasses of smore.Handler are Own"),
+        ("handler:os", "os is no subclass of smore.Handler in the module handler; its subclasses of smore.Handler are"),
+        ("plain:Plain", "in the module plain; its classes are Plain, none a subclass of smore.Handler"),
+        ("empty:Own", "there is no class Own in the module empty; it has no class of its own"),
+        ("handlr:Own", "there is no module handlr; the folder has empty, handler, imports, plain"),
+        ("imports:Own", "No module named 'no_such_module'"),
+    ],
+)
+def test_a_wrong_entrypoint_gets_the_classes_and_modules_that_there_are(
+    folder: Path, capfd: pytest.CaptureFixture[str], entrypoint: str, said: str
+) -> None:
+    (folder / "function.yaml").write_text(FUNCTION.replace("handler:Own", entrypoint))
+    (folder / "plain.py").write_text("class Plain: ...\n")
+    (folder / "empty.py").write_text("from pathlib import Path\n")
+    (folder / "imports.py").write_text("import no_such_module\n")
+    assert smore("run", "own") == EXIT_FAILED
+    error = capfd.readouterr().err
+    assert said in error and error.endswith(" (load_failed)\n")
+    assert error.startswith("smore: spec.entrypoint: ") is ("no_such_module" not in said)
 
 
 def test_a_first_run_whose_output_is_not_as_declared_fails(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

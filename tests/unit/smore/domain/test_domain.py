@@ -225,6 +225,22 @@ def test_what_is_wrong_is_named(raw: object, field: str) -> None:
     assert str(caught.value).startswith(field)
 
 
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (spec(batchign={}), "spec.batchign: unknown field; did you mean batching?"),
+        (spec(batching={"maxsize": 2}), "spec.batching.maxsize: unknown field; did you mean max_size?"),
+        (spec(limits={"time_out": 2}), "spec.limits.time_out: unknown field; did you mean timeout?"),
+        (spec(slo={"x": 2}), "spec.slo.x: unknown field"),
+        (spec(slo={3: 2}), "spec.slo.3: unknown field"),
+    ],
+)
+def test_a_misspelt_field_gets_the_name_that_was_meant(raw: object, said: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        parse_spec(raw)
+    assert str(caught.value) == said
+
+
 def test_a_bare_off_in_yaml_is_off() -> None:
     assert parse_spec(spec(scaling={"prewarm": False})).prewarm is Prewarming.OFF
 

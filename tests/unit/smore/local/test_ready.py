@@ -263,11 +263,15 @@ def test_it_waits_for_the_leader_of_trainings_and_for_the_metrics(
 
     said: list[str] = []
     gateway.left = [(200, {"job_leader": ""}), (200, {"job_leader": "host:1:a"})]
-    await_rest(ends(beat=scraped), said.append)
+    assert await_rest(ends(beat=scraped), said.append) == []
     assert said == ["nobody leads the queue of trainings yet"]
     monkeypatch.setattr("smore.local.asking.REST_S", 0.0)
-    await_rest(ends(control=scraped), said.append)
-    assert said[1:] == ["no metrics of control yet"], "the wait is bounded"
+    ((process, fault),) = await_rest(ends(learn=scraped), said.append)
+    assert said[1:] == ["no metrics of learn yet"], "the wait is bounded"
+    assert process == "learn" and fault.startswith("learn serves no metrics: ") and f"has port {scraped}" in fault
+    gateway.left = [(200, {"job_leader": ""})]
+    ((process, fault),) = await_rest(ends(beat=scraped), said.append)
+    assert process == "control" and "nobody leads the queue of trainings: no training starts" in fault
 
 
 def test_the_doctor_names_the_folder_and_the_url_of_the_platform_that_answers(gateway: Answers, tmp_path: Path) -> None:
