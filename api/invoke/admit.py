@@ -180,16 +180,17 @@ def _infeasible(admission: Admission, slo_us: int, named_ms: int | None) -> str:
         return f"{asked}: as things are, no GPU instance could load and run it."
     needed_us = admission.earliest_us - admission.now_us
     alone = f"a run takes {duration(admission.floor_us / 1e6)} at the least"
+    offer = f"The earliest deadline that would be accepted, with a margin, is {named_ms} ms"
     if admission.cold_us and admission.cold_us >= needed_us:
         why = f"no instance of the function stands ready, so one is loaded first; {alone}"
     elif needed_us > admission.floor_us:
-        why = f"{alone}; the rest is its way through the platform, and the wait for what comes before it or for the budget of a training"
+        wait = duration((needed_us - admission.floor_us) / 1e6)
+        reason = "for what comes first or for the budget of a training"
+        why = f"{alone}; before it are {wait} on its way and in the queue, {reason}"
+        offer = f"{offer}, as long as nothing more comes before it"
     else:
         why = f"{alone}, on a GPU instance with nothing else to do"
-    return (
-        f"{asked}: as things are it would end after {duration(needed_us / 1e6)} ({why})."
-        f" The earliest deadline that would be accepted, with a margin, is {named_ms} ms."
-    )
+    return f"{asked}: as things are it would end after {duration(needed_us / 1e6)} ({why}). {offer}."
 
 
 def request_parts(parts: Mapping[str, bytes]) -> str:

@@ -142,7 +142,7 @@ def _outcome(
     if not check.feasible:
         named = earliest(check.now_us, check.promised_us)
         when = (
-            f"the earliest deadline that would be met is {named['earliest_deadline_ms']} ms"
+            f"the earliest deadline that it would accept now is {named['earliest_deadline_ms']} ms"
             if named
             else "nothing could load it now"
         )

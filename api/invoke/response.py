@@ -6,7 +6,7 @@ way.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, cast
 
 import orjson
 from starlette.responses import Response
@@ -222,9 +222,20 @@ def _ended(reply: Reply, result: Result, after: Afterwards | None) -> Ended:
         details["field"] = result.field
     if status == 503:
         details["retry_after_s"] = 1
-    if after is not None and after.check is not None and after.check.promises and reply.state == State.EXPIRED:
-        details |= earliest(after.check.now_us, after.check.promised_us)
-    return Ended(_in_words(reply, result, after, details.get("earliest_deadline_ms")) or None, **details)
+    named = _believable(reply, after)
+    return Ended(_in_words(reply, result, after, named.get("earliest_deadline_ms")) or None, **details, **named)
+
+
+def _believable(reply: Reply, after: Afterwards | None) -> dict[str, object]:
+    """
+    The earliest deadline that would be accepted now, of an invocation that expired. Nothing where it is no longer than
+    the one that was just missed, unless a lost worker was the reason.
+    """
+    if after is None or after.check is None or not after.check.promises or reply.state != State.EXPIRED:
+        return {}
+    named = earliest(after.check.now_us, after.check.promised_us)
+    had_ms = (reply.deadline_us - reply.arrival_us) / 1000 if reply.deadline_us else 0.0
+    return named if named and (after.lost_gpu or cast(int, named["earliest_deadline_ms"]) > had_ms) else {}
 
 
 def _in_words(reply: Reply, result: Result, after: Afterwards | None, named_ms: object) -> str:
@@ -232,13 +243,17 @@ def _in_words(reply: Reply, result: Result, after: Afterwards | None, named_ms: 
     sentences = [result.message] if result.message else []
     if reply.state == State.EXPIRED and reply.deadline_us:
         allowed, took = reply.deadline_us - reply.arrival_us, reply.finished_us - reply.arrival_us
+        waited = f", of which it waited {duration((reply.started_us - reply.arrival_us) / 1e6)}"
         sentences.append(
-            f"It was to end {duration(allowed / 1e6)} after its arrival and was given up after {duration(took / 1e6)}."
+            f"It was to end {duration(allowed / 1e6)} after its arrival and was given up after {duration(took / 1e6)}"
+            f"{waited if reply.started_us else ' of waiting'}."
         )
+        if after is not None and after.check is not None and after.check.floor_us:
+            sentences.append(f"A run takes {duration(after.check.floor_us / 1e6)} at the least.")
     if after is not None and after.lost_gpu:
         sentences.append(worker_lost(after.lost_gpu, after.lost_us / 1e6))
     if named_ms is not None:
-        sentences.append(f"A deadline of {named_ms} ms would be accepted now.")
+        sentences.append(f"A deadline of {named_ms} ms would be accepted now, as long as nothing more comes before it.")
     return " ".join(sentences)
 
 

@@ -177,7 +177,8 @@ def input_outcome(output: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "earliest_deadline_ms": _described(
             {"type": "integer"},
-            "Of `slo_infeasible` and `deadline_expired`: the earliest deadline that would be accepted now, milliseconds",
+            "Of `slo_infeasible` and `deadline_expired`: the earliest deadline that would be accepted now, milliseconds, as"
+            " long as nothing more comes before it; absent where it is no longer than the deadline that was just missed",
         ),
         "earliest_deadline_at": _described(_MOMENT, "The same as an instant"),
         **{
@@ -227,6 +228,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     " `dispatch_limit`",
     "503": "`no_leader`: nobody schedules now. `draining`: nothing new is taken. `quarantined`: the revision is kept out after"
     " crashes. `payload_lost`. `unavailable` and `writes_refused`: a part of the platform is away, or full",
-    "504": "`deadline_expired`: it could not be finished in time (`earliest_deadline_ms` could be now). `timed_out`: its run"
+    "504": "`deadline_expired`: it could not be finished in time (`earliest_deadline_ms`, if it is there, would be accepted now)."
+    " `timed_out`: its run"
     " took longer than its revision may",
 }

@@ -390,7 +390,8 @@ OF: Final[Mapping[str, str]] = {
     "Problem.cause": "the code of why the invocation, or the first run of a revision, ended as it did",
     "Problem.late_ms": "milliseconds after its deadline at which the invocation ended",
     "Problem.earliest_deadline_ms": "of `slo_infeasible` and `deadline_expired`: the earliest deadline that would be accepted"
-    " now, milliseconds from arrival; absent where it is not known",
+    " now, milliseconds from arrival, as long as nothing more comes before it; absent where it is not known, and where it is no"
+    " longer than the deadline that was just missed",
     "Problem.earliest_deadline_at": "the same as an instant",
     "Problem.field": "the place in the request, as a path (`inputs[2].x`), or the limit of the project that is reached",
     "Problem.limit": "the bound that was passed: its value, of `queue_full` its name",

@@ -420,8 +420,10 @@ def outlook(size: "Size", kept: PostgresSettings, free: float | None) -> Finding
     text = f"{size.bytes / gib:.2f} GiB of rows, {size.invocations} invocations"
     if size.oldest_at is not None:
         text += f" since {time.strftime('%Y-%m-%d', time.gmtime(size.oldest_at))}"
-    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(size.as_of)) if size.as_of is not None else "an unknown moment"
-    text += f" (by Postgres' statistics of {at})"
+    at = "Postgres' last statistics"
+    if size.as_of is not None:
+        at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(size.as_of))
+    text += f" (as of {at})"
     if not day:
         return ok("history size", f"{text}; its growth is not known yet")
     text += f", {day / gib:.2f} GiB more a day"

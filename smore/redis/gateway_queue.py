@@ -55,7 +55,8 @@ class AdmissionCheck:
     The admission gate's answer to a :class:`Question`. Times in microseconds.
 
     ``needed_us``: the earliest feasible finish from now, by which the gate admits, 0 = not known; ``promised_us``: the
-    same with the cold start, where no instance stands ready: the earliest that a refusal may name.
+    same with the cold start, where no instance stands ready: the earliest that a refusal may name; ``floor_us``: what it takes
+    on an idle platform, 0 = not known.
 
     ``full``: the bound of the queue that one more invocation would exceed, '' = none; ``limited``: the project's limit
     that it would exceed, '' = none, ``bound`` its value, ``after_us`` when to try again; ``paused``: '', ``function`` or
@@ -73,6 +74,7 @@ class AdmissionCheck:
     limited: str = ""
     bound: float = 0.0
     after_us: int = 0
+    floor_us: int = 0
 
     @property
     def feasible(self) -> bool:
@@ -118,6 +120,7 @@ def _check(raw: Sequence[bytes]) -> AdmissionCheck:
         limited=values["limited"],
         bound=float(values["bound"]),
         after_us=int(values["after_us"]),
+        floor_us=int(values["floor_us"]),
     )
 
 

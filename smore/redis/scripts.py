@@ -104,6 +104,7 @@ ADMISSION: Final = (
 )
 CHECK: Final = (
     *("now_us", "deadline_us", "needed_us", "promised_us", "full", "paused", "leader", "limited", "bound", "after_us"),
+    "floor_us",
 )
 STARTED: Final = ("payload", "encoding", "accept", "rows", "deadline_us", "trace", "alone", "payload_bytes")
 

@@ -328,7 +328,9 @@ def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None
     assert str(error).startswith(
         "The deadline, 400.0 ms after arrival, cannot be met: as things are it would end after 2.5 s ("
     )
-    assert str(error).endswith("The earliest deadline that would be accepted, with a margin, is 2760 ms.")
+    assert str(error).endswith(
+        "The earliest deadline that would be accepted, with a margin, is 2760 ms, as long as nothing more comes before it."
+    )
     _, body, headers = document(error)
     assert (body["earliest_deadline_at"], headers["retry-after"]) == ("1970-01-01T00:00:03.760000+00:00", "3")
     assert "retry_after_s" not in body
@@ -354,7 +356,7 @@ def test_only_a_refusal_that_waiting_helps_says_when_to_come_again() -> None:
 @pytest.mark.parametrize(
     ("floor_us", "cold_us", "why"),
     [
-        (12_000, 0, "a run takes 12.0 ms at the least; the rest is its way through the platform, and the wait"),
+        (12_000, 0, "a run takes 12.0 ms at the least; before it are 2.5 s on its way and in the queue"),
         (12_000, 2_500_000, "no instance of the function stands ready, so one is loaded first; a run takes 12.0 ms"),
         (2_500_000, 0, "a run takes 2.5 s at the least, on a GPU instance with nothing else to do)."),
     ],
@@ -394,9 +396,19 @@ def test_an_expired_call_says_how_long_it_had_and_which_worker_was_lost() -> Non
     with pytest.raises(Ended) as raised:
         settled(expired, RUN, "r", Afterwards(check=check, lost_gpu="gpu3", lost_us=1_800_000_000_000_000))
     assert str(raised.value) == (
-        "Too late. It was to end 8.0 ms after its arrival and was given up after 10.0 ms. An attempt was lost with the"
-        " worker of gpu3, which reported last at 2027-01-15 08:00:00 UTC: the worker died, or was cut off. A deadline of"
-        " 54 ms would be accepted now."
+        "Too late. It was to end 8.0 ms after its arrival and was given up after 10.0 ms, of which it waited 3.0 ms. An"
+        " attempt was lost with the worker of gpu3, which reported last at 2027-01-15 08:00:00 UTC: the worker died, or"
+        " was cut off. A deadline of 54 ms would be accepted now, as long as nothing more comes before it."
+    )
+    # What is no longer than what it had is not offered, unless a lost worker was the reason.
+    longer = replace(expired, deadline_us=1_054_000, started_us=0, finished_us=1_060_000)
+    for lost_gpu, offered in (("gpu3", True), ("", False)):
+        with pytest.raises(Ended) as raised:
+            settled(longer, RUN, "r", Afterwards(check=replace(check, floor_us=12_000), lost_gpu=lost_gpu))
+        assert ("earliest_deadline_ms" in raised.value.details) is offered
+    assert str(raised.value) == (
+        "Too late. It was to end 54.0 ms after its arrival and was given up after 60.0 ms of waiting. A run takes 12.0 ms"
+        " at the least."
     )
     for nothing in (replace(check, paused="platform"), replace(check, promised_us=int(NEVER_S * 1e6))):
         with pytest.raises(Ended) as raised:

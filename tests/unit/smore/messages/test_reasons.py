@@ -196,7 +196,7 @@ class TestDryRun:
     def test_refused_by_the_gate(self) -> None:
         found = _dry_run(gate(needed_us=800_000), BUSY)
         assert (found.outcome, found.feasible, found.gpu, found.earliest_deadline_ms) == ("refused", False, None, 891)
-        bound = "The gate would refuse it: the earliest deadline that would be met is 891 ms."
+        bound = "The gate would refuse it: the earliest deadline that it would accept now is 891 ms."
         assert found.detail == f"{bound} 2 GPU instances are busy with the function."
         cold = _dry_run(gate(needed_us=800_000), PLACED)
         assert cold.detail == f"{bound} No instance of it is free: one would have to be loaded."

@@ -27,7 +27,7 @@ def size(gib: float, daily: float | None, files: float = 0.0) -> Size:
     ("found", "free", "said"),
     [
         (size(2, None), 1.0, "not known yet"),
-        (size(2, None), 1.0, "1000 invocations since 2026-09-21 (by Postgres' statistics of 2026-09-21 14:15 UTC)"),
+        (size(2, None), 1.0, "1000 invocations since 2026-09-21 (as of 2026-09-21 14:15 UTC)"),
         (size(2, 1), 100.0, "retention ends its growth in 12.0 days at 14.00 GiB (14 days of it)"),
         (size(2, 5), 100.0, "retention ends its growth in 6.0 days at 32.00 GiB (the bound of 32 GiB)"),
         (size(14, 1), None, "in 0.0 days at 14.00 GiB"),
