@@ -36,6 +36,7 @@ _KINDS: Final[Mapping[str, type]] = {
         happened.RunsKnown,
         happened.PairsKnown,
         happened.PairMeasured,
+        happened.GuestHeldBack,
     )
 }
 

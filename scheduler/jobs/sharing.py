@@ -14,7 +14,7 @@ from typing import Final
 
 from scheduler.jobs.attempts import Attempt
 from scheduler.policy.jobs.decisions import Beside
-from scheduler.policy.jobs.events import Event, PairKnown, PairMeasured, PairsKnown
+from scheduler.policy.jobs.events import Event, GuestHeldBack, PairKnown, PairMeasured, PairsKnown
 from smore.domain.loss import LEAST_WINDOWS
 from smore.messages.degradation import BadTable
 from smore.messages.reports import JobReport
@@ -42,7 +42,7 @@ AloneOf = Callable[[str, Place], float | None]
 
 class KnownPairs:
     """
-    What the published degradation table says of pairs, without those that ``worse_since`` its making turned out worse than an
+    What the published degradation table says of pairs, and which of them ``worse_since`` its making turned out worse than an
     owner allows: what a former leader has measured holds too. It has the iteration times alone too (:meth:`alone_s`).
     """
 
@@ -73,11 +73,17 @@ class KnownPairs:
         # of another: nobody is paired there.
         modes = Counter(device for device, _ in set(places))
         pairs = [
-            PairKnown(device, pair.training, pair.beside, 1 + pair.degradation, 1 + pair.upper)
+            PairKnown(
+                device,
+                pair.training,
+                pair.beside,
+                1 + pair.degradation,
+                1 + pair.upper,
+                worse=(device, pair.training, pair.beside) in worse,
+            )
             for (device, mode), of in published.items()
             if (device, mode) in places and modes[device] == 1
             for pair in of.training_pairs()
-            if worse.isdisjoint({(device, pair.training, pair.beside), (device, pair.beside, pair.training)})
         ]
         log.info("pairs of trainings are known", table=now[0], pairs=len(pairs))
         return [PairsKnown(pairs=pairs)]
@@ -108,6 +114,8 @@ class Sharing:
         self._told: dict[tuple[str, int], frozenset[tuple[str, int]]] = {}
         #: (job, attempt) → seconds held back that were counted.
         self._held: dict[tuple[str, int], float] = {}
+        #: Of each attempt that is held back: the part of the time that was told to the rule.
+        self._parts: dict[tuple[str, int], float] = {}
 
     def take_over(self, pairs: Sequence[JobPair]) -> None:
         """Those that a former leader wrote down of the attempts under way."""
@@ -173,6 +181,10 @@ class Sharing:
                 if not goes_on and each.pair.until_at is None:
                     each.pair.until_at = at
                     _settle(each, _LEAST_S)
+            part = min((rank.report.held for rank in attempt.ranks if rank.report is not None), default=1.0)
+            if part != self._parts.get(key, 1.0):
+                self._parts[key] = part
+                events.append(GuestHeldBack(id=key[0], attempt=key[1], part=part))
             open_ = [each.pair for each in pairs if each.pair.until_at is None]
             slowdown = max((pair.measured or pair.predicted or 1.0 for pair in open_), default=None)
             if slowdown is not None:
@@ -228,6 +240,7 @@ class Sharing:
         pairs = self._pairs.pop((job, attempt), [])
         self._told.pop((job, attempt), None)
         self._held.pop((job, attempt), None)
+        self._parts.pop((job, attempt), None)
         for each in pairs:
             if each.pair.until_at is None:
                 each.pair.until_at = at

@@ -10,7 +10,7 @@ offset type meaning
 0      8s   magic ``SMHLD001``
 8      f64  the part of the time in which it may run, 0 to 1 (by the worker)
 16     f64  when the worker last wrote, seconds of the machine's monotonic clock
-24     f64  seconds for which it was held back so far (by the training)
+24     f64  seconds for which it was held back so far (by the training; by the worker of one that does not look)
 32     f64  since when it has been waiting, same clock; 0 = it runs (by the training)
 40     u64  process id of the training that looks at this file; 0 = none does
 ====== ==== ==========================================================================
@@ -120,6 +120,12 @@ class HoldFile:
             # The time first: a fraction beside an old time would count for nothing.
             os.pwrite(file.fileno(), struct.pack("<d", time.monotonic()), 8 * _AT)
             os.pwrite(file.fileno(), struct.pack("<d", fraction), 8 * _FRACTION)
+
+    def add(self, seconds: float) -> None:
+        """A training that does not look at this file was stopped for so long."""
+        held_s = self.read().seconds + seconds
+        with contextlib.suppress(FileNotFoundError), open(self._path, "r+b", buffering=0) as file:
+            os.pwrite(file.fileno(), struct.pack("<d", held_s), 8 * _HELD)
 
     def read(self) -> Held:
         """Nothing where there is no such file."""

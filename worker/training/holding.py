@@ -96,7 +96,7 @@ class Holding:
             self._pauser = None
 
     def reported(self, job: Job) -> tuple[float | None, float]:
-        """The part of the time in which a job may run as a guest, None = it is none; seconds held as it counted itself."""
+        """The part of the time in which a job may run as a guest, None = it is none; seconds for which it was held back."""
         held_s = HoldFile(self._records.hold(job.record.key)).read().seconds if job.record.hosts else 0.0
         return (self.fraction if job is self.guest else None), held_s
 
@@ -128,7 +128,7 @@ class Holding:
             self._pause(1.0)
         else:
             if self._said < 1.0:
-                self.guest.paused_s += (mono - self._said_at) * (1.0 - self._said)
+                file.add((mono - self._said_at) * (1.0 - self._said))
             self._pause(fraction)
         self._said, self._said_at = fraction, mono
 

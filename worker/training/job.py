@@ -68,9 +68,8 @@ class Job:
     kill_at: float | None = None
     #: Its iterations by who else trains here.
     beside: Beside = field(init=False)
-    #: Closed windows in which its guest is held back, None = it is no host; seconds for which it was stopped as a guest.
+    #: Closed windows in which its guest is held back, None = it is no host.
     guest_windows: Windows | None = None
-    paused_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.beside = Beside(Pace(*self.record.alone))
@@ -204,7 +203,7 @@ class Job:
     def report(self, checkpoint_iterations: int = 0, held: float | None = None, held_s: float = 0.0) -> JobReport:
         """
         ``checkpoint_iterations``: of the last complete checkpoint in its folder; ``held``: the part of the time in which it
-        may run as a guest, None = it is none; ``held_s``: as it counted itself.
+        may run as a guest, None = it is none; ``held_s``: seconds for which it was held back.
         """
         solo = [duration for _, duration, shared in self.iterations if shared is False]
         shared = [duration for _, duration, shared in self.iterations if shared]
@@ -257,7 +256,7 @@ class Job:
             beside_s=beside.mean,
             beside_n=beside.n,
             beside_se=beside.error,
-            held_s=held_s + self.paused_s,
+            held_s=held_s,
             guest=held is not None,
             held=1.0 if held is None else held,
             pair_loss=pair.mean if pair else None,

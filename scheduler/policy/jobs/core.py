@@ -34,6 +34,7 @@ from scheduler.policy.jobs.events import (
     Event,
     GpuLost,
     GpuSeen,
+    GuestHeldBack,
     JobHeld,
     JobMoved,
     JobProgressed,
@@ -152,6 +153,8 @@ class JobPolicy:
                         job.beside = {id_: self._slowdown(job, self.jobs[id_]) for id_ in job.beside}
             case PairMeasured():
                 self._measured(at, event)
+            case GuestHeldBack():
+                self._held_back(at, event)
             case QueueAsked() | TrialAsked() | PlacesAsked():
                 questions.append(event)
             case _:
@@ -216,6 +219,7 @@ class JobPolicy:
         self.fleet.give(job.spec.id, job.gpus)
         self.projects.held[job.spec.project] -= len(job.gpus)
         job.gpus, job.device, job.taken_mib = (), "", 0.0
+        job.part = 1.0
         job.parts = MicroBatches(count=1, memory_mib=job.spec.memory_mib)
 
     def _under_way(self, event: JobUnderWay) -> None:
@@ -279,7 +283,7 @@ class JobPolicy:
             return
         if event.length and not job.spec.iterations:
             job.spec = replace(job.spec, iterations=event.length)
-        job.iterations, job.iteration_s = event.iterations, event.iteration_s / job.slowdown
+        job.iterations, job.iteration_s = event.iterations, event.iteration_s / job.pace
         job.progressed_s = job.alone_s(at)
         job.taken_mib = max(job.taken_mib, event.memory_mib)
         job.note_told(self.lengths, at)
@@ -293,6 +297,12 @@ class JobPolicy:
             worst = max(job.beside, key=lambda id_: (job.beside[id_].expected, id_))
             self.pairs.note_worse(job.device, job.spec.workload, self.jobs[worst].spec.workload)
         job.measured = max(1.0, event.slowdown / job.factor)
+
+    def _held_back(self, at: float, event: GuestHeldBack) -> None:
+        job = self.jobs.get(event.id)
+        if job is not None and job.gpus and event.attempt == job.attempt and 0 < event.part <= 1:
+            job.settle(at)
+            job.part = event.part
 
     def _over(self, at: float, event: AttemptOver, decisions: list[Decision]) -> None:
         job = self.jobs.get(event.id)

@@ -193,7 +193,8 @@ class RunsKnown:
 class PairKnown(NamedTuple):
     """
     On one ``device``, an iteration of ``workload`` takes ``slowdown`` (>= 1) times as long as alone while ``beside``
-    trains there too; more than ``most`` times in one case of ten.
+    trains there too; more than ``most`` times in one case of ten. ``worse``: one of the two was measured to lose more than
+    its owner allows, so the pair is not formed.
     """
 
     device: str
@@ -201,6 +202,7 @@ class PairKnown(NamedTuple):
     beside: str
     slowdown: float
     most: float
+    worse: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +223,15 @@ class PairMeasured:
     id: str
     attempt: int
     slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestHeldBack:
+    """The attempt may run for ``part`` of the time from now on, because of what it costs its host; 1 = freely."""
+
+    id: str
+    attempt: int
+    part: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,5 +277,6 @@ Event = (
     | RunsKnown
     | PairsKnown
     | PairMeasured
+    | GuestHeldBack
     | Question
 )

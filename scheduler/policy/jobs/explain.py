@@ -211,7 +211,8 @@ def runs(job: Job, others: Sequence[Job]) -> str:
         return "It runs."
     names = ", ".join(sorted(called(job, other) for other in others))
     source = "measured" if job.measured else "expected"
-    return f"It runs beside {names}, at {1 / job.slowdown:.2f} of its speed ({source})."
+    held = f", held back to {100 * job.part:.0f} % of the time" if job.part < 1 else ""
+    return f"It runs beside {names}, at {1 / job.slowdown:.2f} of its speed ({source}{held})."
 
 
 def unable_to_share(job: Job) -> str:

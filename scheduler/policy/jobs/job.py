@@ -49,6 +49,7 @@ class Job:
         "moved",
         "needs",
         "not_before",
+        "part",
         "parts",
         "phase",
         "progressed_s",
@@ -83,6 +84,8 @@ class Job:
         self.beside: dict[str, Slowdown] = {}
         #: What all of them cost it together by measurement, 0 = not measured; how its attempt runs its batch.
         self.measured = 0.0
+        #: The part of the time in which it may run as a guest.
+        self.part = 1.0
         self.parts = MicroBatches(count=1, memory_mib=event.spec.memory_mib)
         #: The most memory that its attempt was seen to take, of its largest rank.
         self.taken_mib = 0.0
@@ -145,7 +148,16 @@ class Job:
 
     @property
     def besides(self) -> float:
-        """Of that, what those beside it cost it."""
+        """Of that, what those beside it cost it, held back for their sake or not."""
+        return self._met / self.part if self.beside else 1.0
+
+    @property
+    def pace(self) -> float:
+        """How many times longer than alone an iteration takes, without the time for which it is held back."""
+        return self.factor * self._met
+
+    @property
+    def _met(self) -> float:
         if not self.beside:
             return 1.0
         return self.measured or max([slowdown.expected for slowdown in self.beside.values()])
@@ -163,7 +175,7 @@ class Job:
         expected = self.beside[id_].expected
         if self.measured:
             expected *= self.measured / max(slowdown.expected for slowdown in self.beside.values())
-        return self.factor * expected
+        return self.factor * expected / self.part
 
     def left(self, lengths: Lengths, at: float, device: str = "") -> Length:
         """What is left of it on ``device`` ('' = where it is, else the fastest)."""

@@ -30,20 +30,25 @@ class Pairs:
         self._known: dict[tuple[str, str, str], Slowdown] = {}
         self._worse: set[tuple[str, str, str]] = set()
 
-    def learn(self, pairs: Iterable[PairKnown]) -> None:
+    def learn(self, pairs: Sequence[PairKnown]) -> None:
         """These and no others."""
         self._known = {
             (pair.device, pair.workload, pair.beside): Slowdown(max(1.0, pair.slowdown), max(1.0, pair.most))
             for pair in pairs
         }
         self._worse.clear()
+        for pair in pairs:
+            if pair.worse:
+                self.note_worse(pair.device, pair.workload, pair.beside)
 
     def of(self, device: str, workload: str, beside: str) -> Slowdown | None:
         """Of ``workload`` beside another one, None = nobody has profiled the two."""
         return self._known.get((device, workload, beside))
 
     def gain(self, device: str, one: str, other: str) -> float:
-        """The work that two do together of what one does alone, 0 = nobody has profiled the two."""
+        """The work that two do together of what one does alone, 0 = they were never profiled, or measured to be worse."""
+        if self.was_worse(device, one, other):
+            return 0.0
         first, second = self.of(device, one, other), self.of(device, other, one)
         return 1 / first.expected + 1 / second.expected if first is not None and second is not None else 0.0
 

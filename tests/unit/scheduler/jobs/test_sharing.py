@@ -8,7 +8,7 @@ import pytest
 from scheduler.jobs.attempts import Attempt
 from scheduler.jobs.sharing import KnownPairs, Sharing
 from scheduler.policy.jobs.decisions import Beside
-from scheduler.policy.jobs.events import Event, PairMeasured, PairsKnown
+from scheduler.policy.jobs.events import Event, GuestHeldBack, PairMeasured, PairsKnown
 from smore.messages.degradation import BadTable, Table
 from smore.messages.reports import JobReport
 from smore.postgres.job_pairs import JobPair
@@ -97,6 +97,16 @@ def test_a_guest_that_comes_back_to_its_host_is_measured_again() -> None:
     assert [event.slowdown for event in stage.follow(151.0) if isinstance(event, PairMeasured)] == [pytest.approx(1.4)]
 
 
+def test_the_rule_hears_for_which_part_of_the_time_a_guest_may_run_when_that_changes() -> None:
+    stage = Stage()
+    said = []
+    for held in (1.0, 0.25, 0.25, 1.0):
+        stage.attempts["guest"] = attempt("guest", guest=True, held=held)
+        said.append(stage.follow(20.0))
+    told = [GuestHeldBack(id="guest", attempt=1, part=part) for part in (0.25, 1.0)]
+    assert said == [[], [told[0]], [], [told[1]]]
+
+
 def test_the_next_leader_counts_no_time_held_twice() -> None:
     stage = Stage()
     stage.attempts["guest"] = attempt("guest", held_s=10.0)
@@ -160,10 +170,10 @@ def test_pairs_are_those_of_the_published_table_and_of_the_places_that_there_are
     tables.number = 2
     [event] = pairs.changed([here])
     assert isinstance(event, PairsKnown)
-    assert {(pair.workload, pair.beside) for pair in event.pairs} == {
-        ("a/s/training/1", "a/s/training/1"),
-        ("b/s/training/1", "b/s/training/1"),
+    assert {(pair.workload, pair.beside) for pair in event.pairs if pair.worse} == {
+        ("b/s/training/1", "a/s/training/1")
     }
+    assert len(event.pairs) == 4
     assert pairs.changed([("another device", here[1])]) == [PairsKnown(pairs=[])], "tables of other places say nothing"
     both = [here, (report.device, "another mode")]
     assert pairs.changed(both) == [PairsKnown(pairs=[])], "nor those of one mode where there are two"

@@ -10,6 +10,7 @@ from scheduler.policy.jobs.decisions import Decision, PairRefusal, Requeue, Star
 from scheduler.policy.jobs.events import (
     Ended,
     GpuSeen,
+    GuestHeldBack,
     JobMoved,
     JobProgressed,
     JobSubmitted,
@@ -276,6 +277,41 @@ def test_a_measurement_replaces_what_was_predicted_until_somebody_comes_or_goes(
     assert started(driven.share("never", "b", hours=1)) == []
     assert "measured to be worse than its owner allows" in driven.message("never")
     assert started(driven.tell(pairs(ab=1.25, ba=1.25))) == ["never"]
+
+
+def test_a_guest_that_is_held_back_ends_later_and_has_run_for_less() -> None:
+    driven = Sharers(slowdown=1.25)
+    driven.share("host", hours=1)
+    driven.share("guest", "b", iterations=1000, iteration_s={"A": 3.6}, duration_s=0.0)
+    driven.tell(GuestHeldBack(id="guest", attempt=1, part=0.25))
+    assert (
+        driven.message("guest")
+        == "It runs beside host, at 0.20 of its speed (expected, held back to 25 % of the time)."
+    )
+    job = driven.policy.jobs["guest"]
+    # Iterations are told without the time for which it is held back.
+    driven.tell(JobProgressed(id="guest", attempt=1, iterations=100, iteration_s=4.5), later=0.5 * HOUR)
+    assert job.alone_s(driven.now) == pytest.approx(0.1 * HOUR)
+    assert job.left(driven.policy.lengths, driven.now).expected_s == pytest.approx(0.9 * HOUR)
+    end_at = driven.entry("guest").end_at
+    assert end_at is not None
+    # Until the host ends, in 0.75 h, it does a fifth.
+    assert end_at[0] == pytest.approx(driven.now + 0.75 * HOUR + 0.75 * HOUR)
+    driven.tell(GuestHeldBack(id="guest", attempt=1, part=1.0))
+    assert job.slowdown == 1.25
+    driven.tell(GuestHeldBack(id="guest", attempt=1, part=0.05))
+    driven.end("host")
+    assert job.slowdown == 1.0
+
+
+def test_a_pair_that_a_former_leader_has_measured_to_be_worse_is_not_formed_and_said_to_be() -> None:
+    driven = Sharers()
+    driven.share("host", hours=4)
+    driven.tell(
+        PairsKnown(pairs=[PairKnown("A", "a", "b", 1.25, 1.25, worse=True), PairKnown("A", "b", "a", 1.25, 1.25)])
+    )
+    assert started(driven.share("guest", "b", hours=1)) == []
+    assert "measured to be worse than its owner allows" in driven.message("guest")
 
 
 def test_a_host_that_ends_leaves_its_guest_where_it_is() -> None:
