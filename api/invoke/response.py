@@ -158,7 +158,7 @@ def settled(
     return BytesResponse(
         200,
         b'{%b,"state":"succeeded",%b,"late_ms":%b,"output":%b}'
-        % (run.head(), _when(reply, result), late_ms(reply), result.body),
+        % (run.head(), _members(reply, result), late_ms(reply), result.body),
         request_id,
         [JSON_TYPE, *headers],
     )
@@ -184,23 +184,23 @@ def result_of(reply: Reply, after: Afterwards | None = None, *, replayed: bool =
     return result
 
 
-def _when(reply: Reply, result: Result) -> bytes:
-    """
-    Which attempt succeeded (``cause`` is ``ok``), where and when, and whether it was a cold start, as members of a JSON
-    object.
-    """
-    about = orjson.dumps(
-        {
-            "attempt": reply.attempt,
-            "cause": reply.cause,
-            "gpu": reply.gpu,
-            "cold": result.cold,
-            "arrival_at": moment(reply.arrival_us / 1e6),
-            "deadline_at": moment(reply.deadline_us / 1e6) if reply.deadline_us else None,
-            "finished_at": moment(reply.finished_us / 1e6),
-        }
-    )
-    return about[1:-1]
+def _about(reply: Reply, result: Result) -> dict[str, object]:
+    """Which attempt ended, why, where and when, and, of one that ran, whether it was a cold start."""
+    ran = reply.state == State.SUCCEEDED or result.run_us
+    return {
+        "attempt": reply.attempt,
+        "cause": reply.cause,
+        "gpu": reply.gpu,
+        **({"cold": result.cold} if ran else {}),
+        "arrival_at": moment(reply.arrival_us / 1e6),
+        "deadline_at": moment(reply.deadline_us / 1e6) if reply.deadline_us else None,
+        "finished_at": moment(reply.finished_us / 1e6),
+    }
+
+
+def _members(reply: Reply, result: Result) -> bytes:
+    """The same as members of a JSON object."""
+    return orjson.dumps(_about(reply, result))[1:-1]
 
 
 def accepted(run: Run, state: str, durability: str, request_id: str) -> Response:
@@ -265,11 +265,12 @@ def item(reply: Reply, run: Run, after: Afterwards | None = None) -> bytes:
     """One input of several, as JSON; ``status`` is what a call of its own would have been answered with."""
     result = decode_result(reply.result)
     if reply.state == State.SUCCEEDED:
-        parts = (run.head(), _when(reply, result), late_ms(reply), result.body)
+        parts = (run.head(), _members(reply, result), late_ms(reply), result.body)
         return b'{%b,"state":"succeeded",%b,"status":200,"late_ms":%b,"output":%b}' % parts
     error = _ended(reply, result, after)
     details = {key: value for key, value in error.details.items() if key != "retry_after_s"}
-    return orjson.dumps(details | {"function": run.function, "revision": run.revision, "detail": str(error)})
+    known = _about(reply, result) | {"function": run.function, "revision": run.revision, "detail": str(error)}
+    return orjson.dumps(details | known)
 
 
 def server_timing(reply: Reply, result: Result) -> bytes:

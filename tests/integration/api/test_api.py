@@ -206,6 +206,8 @@ def test_several_inputs(http: httpx.Client, platform: FakePlatform) -> None:
     assert [item["status"] for item in items] == [200, 422, 200]
     assert (items[0]["output"], items[1]["detail"], items[1]["code"]) == (0, "odd", "handler_error")
     assert len({item["id"] for item in items}) == 3
+    assert [(item["attempt"], item["gpu"]) for item in items] == [(1, items[0]["gpu"])] * 3 and items[1]["gpu"]
+    assert all(item["arrival_at"] <= item["finished_at"] <= item["deadline_at"] for item in items)
 
 
 def test_of_several_inputs_some_may_be_refused(http: httpx.Client, platform: FakePlatform) -> None:
