@@ -61,7 +61,7 @@ INTRODUCTION: Final = (
     " and cancelling need the scope `invoke`; polling and the result need `read`. A key with `invoke` alone can submit and cancel,"
     " but gets 403 when it asks for its own invocation.",
     "**Key.** Every operation needs an API key, but `/healthz`, `/readyz` and `/v2/health`: `Authorization: Bearer smk_…`, or"
-    " `X-API-Key: smk_…`.",
+    " `X-API-Key: smk_…`. A 401 has `WWW-Authenticate: Bearer`.",
     "**Request id.** Every answer has `X-Request-Id`: the caller's own where the request has that header (1 to 128 visible ASCII"
     " characters), else a new one.",
     f"**Errors** are problem documents ([{_PROBLEM}](#problem-schema), `application/problem+json`) with a stable"
@@ -71,7 +71,8 @@ INTRODUCTION: Final = (
     " `slo_infeasible` where waiting helps nothing: the deadline is shorter than what the call takes with nothing before it (a run,"
     " and the load where no instance stands ready), or the function fits no GPU instance. It has no `Retry-After`, and a client"
     " should not repeat it with the same deadline but with `earliest_deadline_ms`, if that is there. A POST that has no"
-    " `Idempotency-Key` may run twice when it is repeated after a broken connection.",
+    " `Idempotency-Key` may run twice when it is repeated after a broken connection. An answer about the invocation of an earlier"
+    " request with the key has `Idempotency-Replayed: true`, errors included.",
 )
 
 
@@ -156,12 +157,12 @@ def _answer(status: str, answer: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _headers(operation: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:
-    """(header, its meaning) → the statuses that have it; without a Retry-After that is always there."""
+    """(header, its meaning) → the statuses that have it; without those that the introduction explains."""
     headers: dict[tuple[str, str], list[str]] = {}
     for status, answer in _listed(operation):
         for name, header in answer.get("headers", {}).items():
-            # Required ones are explained in the introduction.
-            if name != "Retry-After" or not header.get("required"):
+            # What is always there is explained in the introduction.
+            if "$ref" not in header and not header.get("required"):
                 headers.setdefault((name, header.get("description", "")), []).append(status)
     return headers
 

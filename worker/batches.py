@@ -13,10 +13,11 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeVar
 
+import msgspec
 import redis
 import structlog
 
@@ -54,6 +55,8 @@ LATE_MARGIN_S: Final = 0.01
 #: Seconds from SIGTERM to SIGKILL of a cancelled invocation's runner.
 CANCEL_S: Final = 1.0
 
+#: How errors begin of the second run of a canary, of two examples together.
+PAIR: Final = "Two inputs in one batch: "
 #: Why the platform refuses one output of a batch that ran.
 _REFUSED: Final = frozenset({Cause.BAD_OUTPUT, Cause.RESULT_TOO_LARGE})
 #: Ends of a run that its handler cannot print itself.
@@ -305,11 +308,16 @@ class Executor:
             )
             for member in members
         ]
+        during = ""
         try:
             payloads = [member.begun.payload for member in members]
-            ran = seat.runner.predict(items, payloads, [member.id for member in members], limit_s)
+            ids = [member.id for member in members]
+            ran = seat.runner.predict(items, payloads, ids, limit_s)
+            if spec.max_batch > 1 and items[0].encoding == Encoding.CANARY and ran.answers[0].form == "json":
+                during = PAIR
+                ran = _of_both(ran, seat.runner.predict(items[:1] * 2, payloads[:1] * 2, ids, limit_s))
         except RunnerDied as error:
-            self._died(batch, seat, error)
+            self._died(batch, seat, error, during)
             return
         except RunnerTimeout:
             self._end(batch, seat)
@@ -317,10 +325,10 @@ class Executor:
                 self._drop(batch)
                 return
             log.warning("timed out", revision=batch.revision, timeout_s=spec.timeout_s)
-            self._charge(batch, Cause.TIMED_OUT, f"It ran longer than its limit of {spec.timeout_s:g} s.")
+            self._charge(batch, Cause.TIMED_OUT, f"{during}It ran longer than its limit of {spec.timeout_s:g} s.")
             return
         except RunnerFailed as error:
-            self._failed(batch, seat, error)
+            self._failed(batch, seat, RunnerFailed(error.cause, f"{during}{error}", error.traceback))
             return
         except BadFrame as error:
             self._broke(batch, seat, error)
@@ -364,7 +372,7 @@ class Executor:
         self._settling(batch)
         self._pool.release(seat, healthy=False)
 
-    def _died(self, batch: Batch, seat: Seat, error: RunnerDied) -> None:
+    def _died(self, batch: Batch, seat: Seat, error: RunnerDied, during: str) -> None:
         members = batch.owned()
         self._end(batch, seat)
         if not members:
@@ -383,7 +391,7 @@ class Executor:
             (Cause.OUT_OF_MEMORY, "It took more memory than it may.") if ran_out else (Cause.CRASHED, str(error))
         )
         self._pool.crashed(seat, members[0].id, cause)
-        self._retry(batch, cause, message)
+        self._retry(batch, cause, during + message)
 
     def _failed(self, batch: Batch, seat: Seat, error: RunnerFailed) -> None:
         culprit = batch.members[0].id
@@ -517,6 +525,14 @@ class Executor:
                     return None
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 1.0)
+
+
+def _of_both(one: Ran, pair: Ran) -> Ran:
+    """What came of a canary: of the run of its example, or the error of the run of two."""
+    error = next((answer for answer in pair.answers if answer.form == "error"), None)
+    if error is None:
+        return one
+    return replace(one, answers=[msgspec.structs.replace(error, message=PAIR + error.message)], results=[b""])
 
 
 def _rows(items: Sequence[Item], given: Sequence[Answer]) -> int:

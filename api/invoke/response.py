@@ -69,11 +69,8 @@ async def respond(call: Call, submitted: Submitted) -> Response:
             response.headers["Preference-Applied"] = "respond-async"
     else:
         after = await afterwards(call.gateway, call.entry.key, submitted.reply)
-        try:
-            response = settled(submitted.reply, _run(call, submitted), call.request_id, after)
-        except Ended as error:
-            error.details["replayed"] = submitted.replayed
-            raise
+        run = _run(call, submitted)
+        response = settled(submitted.reply, run, call.request_id, after, replayed=submitted.replayed)
     if submitted.replayed:
         response.headers["Idempotency-Replayed"] = "true"
     return response
@@ -139,9 +136,14 @@ def _refused(error: CallerError, entry: FunctionEntry) -> bytes:
     return orjson.dumps(details | shown, default=str)
 
 
-def settled(reply: Reply, run: Run, request_id: str, after: Afterwards | None = None) -> Response:
-    """200 with the output. Raises :class:`Ended` for an ending without one, which says what ``after`` knows."""
-    result = result_of(reply, after)
+def settled(
+    reply: Reply, run: Run, request_id: str, after: Afterwards | None = None, *, replayed: bool = False
+) -> Response:
+    """
+    200 with the output. Raises :class:`Ended` for an ending without one, which says what ``after`` knows and whether it is
+    ``replayed``.
+    """
+    result = result_of(reply, after, replayed=replayed)
     headers = [(b"server-timing", server_timing(reply, result)), *late_header(reply)]
     if result.form == "raw":
         headers = [
@@ -172,11 +174,13 @@ def late_header(reply: Reply) -> list[tuple[bytes, bytes]]:
     return [(b"smore-late-ms", late_ms(reply))] if reply.late_us else []
 
 
-def result_of(reply: Reply, after: Afterwards | None = None) -> Result:
+def result_of(reply: Reply, after: Afterwards | None = None, *, replayed: bool = False) -> Result:
     """The result of an invocation that succeeded. Raises as :func:`settled` does."""
     result = decode_result(reply.result)
     if reply.state != State.SUCCEEDED:
-        raise _ended(reply, result, after)
+        error = _ended(reply, result, after)
+        error.details["replayed"] = replayed
+        raise error
     return result
 
 

@@ -163,7 +163,9 @@ async def _earlier(call: Call, id_: str) -> Submitted:
     record = await gateway.queue.record(project, id_)
     if record is None:
         raise ResultDropped(
-            "The first request with this Idempotency-Key was served; its result has been dropped.", id=id_
+            "The first request with this Idempotency-Key was served; its result has been dropped.",
+            id=id_,
+            replayed=True,
         )
     reply = await gateway.queue.reply(project, id_)
     if reply is None and call.wait_s is not None:

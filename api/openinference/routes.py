@@ -477,9 +477,13 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
         submitted = await _submit(call, began)
         if submitted.reply is None:
             raise StillRunning(
-                f"The wait has ended; ask at /v1/invocations/{submitted.id}.", id=submitted.id, state=submitted.state
+                f"The wait has ended; ask at /v1/invocations/{submitted.id}.",
+                id=submitted.id,
+                state=submitted.state,
+                replayed=submitted.replayed,
             )
-        result = result_of(submitted.reply, await afterwards(gateway, entry.key, submitted.reply))
+        after = await afterwards(gateway, entry.key, submitted.reply)
+        result = result_of(submitted.reply, after, replayed=submitted.replayed)
         coding = _coding(next((value for name, value in request.scope["headers"] if name == b"accept-encoding"), b""))
         if (coding or not inference.binary) and len(result.body) > _LARGE_ANSWER:
             body, size = await run_in_threadpool(_written, result, inference, entry, coding)

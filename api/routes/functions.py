@@ -71,9 +71,10 @@ async def deploy(
     gateway: TheGateway, caller: DeployKey, trail: TheTrail, request: Request, response: Response, function: str
 ) -> schemas.Deployed:
     """
-    Register a revision of a function, and run its handler's example through the ordinary queue. Where that run succeeds
-    the revision takes the traffic (201). Where it fails (422 `canary_failed`, with the log) the function stays as it
-    was. A revision that takes the traffic already is not run again (200).
+    Register a revision of a function, and run its handler's example through the ordinary queue, then two of them
+    together where `batching.max_size` allows it. Where that succeeds the revision takes the traffic (201). Where it
+    fails (422 `canary_failed`, with the log) the function stays as it was. A revision that takes the traffic already is
+    not run again (200).
 
     `spec.artifact` names an uploaded folder, whose blobs must have been sent (`/v1/blobs`). Deploying is running code:
     the scope `deploy` equals a shell on the GPU workers.

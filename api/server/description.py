@@ -10,7 +10,14 @@ from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
 from api.server.examples import ANSWERS, ANSWERS_OF, BODIES, PARAMETERS, command
-from api.server.invocation_description import INPUT_OUTCOME, MAYBE_RETRY_AFTER, input_outcome
+from api.server.invocation_description import (
+    ENDINGS,
+    INPUT_OUTCOME,
+    MAYBE_RETRY_AFTER,
+    REPLAYED,
+    REQUEST_ID,
+    input_outcome,
+)
 from api.server.meanings import describe_fields, describe_operation
 from api.server.statuses import refusals, routes_by_name
 
@@ -47,6 +54,11 @@ _FOREIGN: Final = ("HTTPValidationError", "ValidationError")
 _UNSAID: Final = "Successful Response"
 _SAID: Final[Mapping[str, str]] = {"201": "Made", "202": "Accepted: it goes on", "204": "Done; there is no body"}
 _RETRY_AFTER: Final = {"Retry-After": {"required": True, "schema": {"type": "integer"}, "description": "Seconds"}}
+#: Headers of every answer, and of every 401.
+_HEADERS: Final[Mapping[str, Any]] = {
+    **REQUEST_ID,
+    "WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}, "description": "How a key is sent"},
+}
 
 
 def describe(
@@ -82,12 +94,11 @@ def describe(
                 if _is_problem(answer):
                     media_type = "application/json" if standard else "application/problem+json"
                     answer["content"] = {media_type: {"schema": _problem(standard)}}
-                if status in ("429", "503"):
-                    answer["headers"] = (
-                        MAYBE_RETRY_AFTER if "`slo_infeasible`" in answer["description"] else _RETRY_AFTER
-                    )
+                repeatable = any(each["name"] == "Idempotency-Key" for each in operation.get("parameters", []))
+                answer["headers"] = _headers(status, answer, repeatable=repeatable)
     for name in _FOREIGN:
         document["components"]["schemas"].pop(name, None)
+    document["components"]["headers"] = dict(_HEADERS)
     document["components"]["schemas"][INPUT_OUTCOME] = input_outcome({})
     describe_fields(document["components"]["schemas"])
     return document
@@ -115,6 +126,17 @@ def _illustrate(method: str, path: str, operation: dict[str, Any]) -> None:
         schema = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
         if status.startswith("2") and schema in ANSWERS:
             content["example"] = ANSWERS_OF.get(name, ANSWERS[schema])
+
+
+def _headers(status: str, answer: Mapping[str, Any], *, repeatable: bool) -> dict[str, Any]:
+    """The headers of an answer. ``repeatable``: of an operation that takes an Idempotency-Key."""
+    headers = dict(answer.get("headers", {}))
+    if status in ("429", "503"):
+        headers |= MAYBE_RETRY_AFTER if "`slo_infeasible`" in answer["description"] else _RETRY_AFTER
+    if repeatable and status in ENDINGS:
+        headers |= REPLAYED
+    always = ["X-Request-Id", *(["WWW-Authenticate"] if status == "401" else [])]
+    return headers | {name: {"$ref": f"#/components/headers/{name}"} for name in always}
 
 
 def _problem(standard: bool) -> dict[str, Any]:

@@ -8,12 +8,15 @@ from api.server.invocation_description import (
     ACCEPTED_HEADERS,
     CALL_ACCEPTED,
     DEADLINE,
+    ENDINGS,
     HEADERS,
     INPUT_OUTCOME,
     INPUTS,
     MAYBE_RETRY_AFTER,
     PARAMETERS,
     REFUSALS,
+    REPLAYED,
+    REQUEST_ID,
     RESULT,
     SEVERAL,
     input_outcome,
@@ -30,10 +33,10 @@ _ELEMENTS: Final[Mapping[str, str]] = {
     "FP64": "number",
 }
 _DEFINITIONS: Final = "#/$defs/"
-#: Status → headers of the refusals that have any.
+#: Status → headers of the refusals that have some of their own.
 _REFUSAL_HEADERS: Final[Mapping[str, Any]] = {
-    "429": {"headers": MAYBE_RETRY_AFTER},
-    "503": {"headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds"}}},
+    "429": MAYBE_RETRY_AFTER,
+    "503": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds"}},
 }
 
 
@@ -73,16 +76,16 @@ def describe_function(
         "responses": {
             "200": {
                 "description": "The result; `invocations` where `inputs` were sent",
-                "headers": HEADERS,
+                "headers": {**HEADERS, **REQUEST_ID},
                 "content": {"application/json": {"schema": answer}},
             },
             "202": {
                 "description": "It goes on; ask at `Location`",
-                "headers": ACCEPTED_HEADERS,
+                "headers": {**ACCEPTED_HEADERS, **REQUEST_ID},
                 "content": {"application/json": {"schema": CALL_ACCEPTED}},
             },
             **{
-                status: {"description": text, "content": problem, **_REFUSAL_HEADERS.get(status, {})}
+                status: {"description": text, "content": problem, "headers": _refusal_headers(status)}
                 for status, text in REFUSALS.items()
             },
             "default": {"description": "What went wrong, under a stable `code`", "content": problem},
@@ -99,6 +102,11 @@ def describe_function(
         "paths": {f"/v1/functions/{name}/invocations": {"post": operation}},
         "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }
+
+
+def _refusal_headers(status: str) -> dict[str, Any]:
+    replayed = REPLAYED if status in ENDINGS else {}
+    return {**_REFUSAL_HEADERS.get(status, {}), **replayed, **REQUEST_ID}
 
 
 def _tensors(declared: Sequence[TensorSpec]) -> dict[str, Any]:

@@ -62,10 +62,21 @@ PARAMETERS: Final = (
     header("traceparent", "W3C trace context, kept with the invocation"),
 )
 
-_REPLAYED: Final = {
+#: Of every answer about an invocation that a request with an Idempotency-Key may have made.
+REPLAYED: Final[Mapping[str, Any]] = {
     "Idempotency-Replayed": {
         "schema": _TEXT,
         "description": "`true`: an earlier request with this Idempotency-Key made the invocation; absent otherwise",
+    }
+}
+#: Statuses of the errors that say what became of an invocation.
+ENDINGS: Final = frozenset({"404", "409", "410", "422", "429", "502", "503", "504"})
+#: Of every answer.
+REQUEST_ID: Final[Mapping[str, Any]] = {
+    "X-Request-Id": {
+        "required": True,
+        "schema": _TEXT,
+        "description": "The request's own X-Request-Id, else a new one; the gateway's log has it",
     }
 }
 #: Of an answer about an invocation that has ended.
@@ -80,7 +91,7 @@ ENDED_HEADERS: Final[Mapping[str, Any]] = {
     },
 }
 #: Of the answer to a call that ran to its end.
-HEADERS: Final[Mapping[str, Any]] = {**ENDED_HEADERS, **_REPLAYED}
+HEADERS: Final[Mapping[str, Any]] = {**ENDED_HEADERS, **REPLAYED}
 #: Of a raw answer, which has no JSON to say it in.
 RAW_HEADERS: Final[Mapping[str, Any]] = {
     "Smore-Outputs": {"schema": _TEXT, "description": "Raw answers: `name:datatype:d0,d1;…`, the tensors in the body"},
@@ -104,7 +115,7 @@ ACCEPTED_HEADERS: Final[Mapping[str, Any]] = {
         "schema": _TEXT,
         "description": "`respond-async` where the request asked for that; absent with `inputs`",
     },
-    **_REPLAYED,
+    **REPLAYED,
 }
 
 

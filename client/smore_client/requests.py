@@ -46,6 +46,7 @@ from smore_client.transport import (
     Stream,
     exchange,
     fetch,
+    is_replayed,
     parse_timings,
     path_of,
     read_answer,
@@ -734,7 +735,7 @@ class Requests(JobRequests, GpuRequests):
 def _invocation(answer: Answer, function: str = "") -> Invocation:
     """The invocation of an answer; ``function``: the one that was called, where that is known."""
     timings = parse_timings(answer.headers.get("server-timing", ""))
-    replayed = answer.headers.get("idempotency-replayed") == "true"
+    replayed = is_replayed(answer)
     if answer.headers.get("content-type", "").partition(";")[0].strip() == RAW:
         return Invocation(
             id=answer.headers.get("smore-invocation", ""),

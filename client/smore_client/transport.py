@@ -42,8 +42,9 @@ class ApiError(ClientError):
     ``status`` is the HTTP status; ``code`` is stable (``slo_infeasible``, ``function_not_found``); ``detail`` is for
     people; ``body`` is the whole problem document with its other fields (``id``, ``field``, ``earliest_deadline_ms``);
     ``retry_after_s``: seconds after which another attempt may succeed, None = the platform names none; ``traceback``:
-    where the handler raised an error, the frames of its own code as Python prints them, else ''. Its text is ``detail``
-    with the code, the status, and the ids of the request and of the invocation, under which logs have more.
+    where the handler raised an error, the frames of its own code as Python prints them, else ''. ``request_id`` and ``id``:
+    of the request and of the invocation, under which logs have more, '' = there is none; ``replayed``: an earlier request
+    with the same ``idempotency_key`` made the invocation. Its text is ``detail`` with the code, the status and the ids.
 
     >>> try:
     ...     client.invoke("echo", {"x": 1}, deadline_ms=5)
@@ -53,7 +54,14 @@ class ApiError(ClientError):
     """
 
     def __init__(
-        self, status: int, code: str, detail: str, body: Mapping[str, Any], retry_after_s: float | None = None
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        body: Mapping[str, Any],
+        retry_after_s: float | None = None,
+        *,
+        replayed: bool = False,
     ) -> None:
         ids = [f"{name} {body[key]}" for name, key in _IDS if body.get(key)]
         super().__init__(f"{detail} ({code}, {status}{'; ' if ids else ''}{', '.join(ids)})")
@@ -63,6 +71,9 @@ class ApiError(ClientError):
         self.body = body
         self.retry_after_s = retry_after_s
         self.traceback = str(body.get("traceback") or "")
+        self.request_id = str(body.get("request_id") or "")
+        self.id = str(body.get("id") or "")
+        self.replayed = replayed
 
 
 class Unreachable(ClientError):
@@ -192,7 +203,15 @@ def refusal(answer: Answer) -> ApiError:
         body = {}
     text = answer.body.decode(errors="replace").strip()[:200]
     detail = str(body.get("detail") or body.get("title") or text or f"HTTP {answer.status}")
-    return ApiError(answer.status, str(body.get("code") or "error"), detail, body, _retry_after_s(answer))
+    replayed = is_replayed(answer)
+    return ApiError(
+        answer.status, str(body.get("code") or "error"), detail, body, _retry_after_s(answer), replayed=replayed
+    )
+
+
+def is_replayed(answer: Answer) -> bool:
+    """Whether an earlier request with the same Idempotency-Key made the invocation."""
+    return answer.headers.get("idempotency-replayed") == "true"
 
 
 def _retry_after_s(answer: Answer) -> float | None:

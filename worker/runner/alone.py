@@ -164,15 +164,27 @@ def _load(name: str, spec: FunctionSpec, request: LocalRun) -> _Loaded:
     except Exception as error:
         raise _Refused(Cause.LOAD_FAILED, str(_failed(error))) from error
     made = _Loaded(spec=spec, resident=resident, phases_ms=loaded.phases)
-    [answer], [described], _ = made.run([Item(encoding=Encoding.CANARY, accept=Encoding.JSON, rows=1, length=0)], b"")
-    if answer.form == "error":
-        raise _Refused(answer.cause, f"The first run, on the handler's example: {answer.message}")
-    description = answers.describe(described)
+    description = answers.describe(_canary(made, 1))
+    if spec.max_batch > 1:
+        _canary(made, 2)
     words = misfit(spec.outputs, description.outputs) if spec.outputs is not None else ""
     if words:
         raise _Refused(Cause.BAD_OUTPUT, words)
     inputs = spec.inputs if spec.inputs is not None else description.inputs
     return replace(made, spec=replace(spec, inputs=None if inputs is None else tuple(inputs)))
+
+
+def _canary(loaded: _Loaded, copies: int) -> bytes:
+    """The description that comes of a run of so many copies of the example together. Raises _Refused."""
+    item = Item(encoding=Encoding.CANARY, accept=Encoding.JSON, rows=1, length=0)
+    given = "the handler's example" if copies == 1 else f"{copies} copies of the handler's example in one batch"
+    try:
+        [answer, *_], [described, *_], _ = loaded.run([item] * copies, b"")
+    except _Refused as error:
+        raise _Refused(error.cause, f"The first run, on {given}: {error}") from error
+    if answer.form == "error":
+        raise _Refused(answer.cause, f"The first run, on {given}: {answer.message}")
+    return described
 
 
 def _outcomes(loaded: _Loaded, values: Sequence[Any]) -> Iterator[Outcome]:

@@ -57,12 +57,11 @@ class Resident:
         #: The event loop of an asynchronous ``predict``, the same for all batches.
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def first_run(self) -> Any:
-        """One run on the example; its output: tensors, checked, or a list of one JSON value."""
+    def first_run(self, copies: int = 1) -> list[Any]:
+        """One run on so many copies of the example together; the output of each: tensors, checked, or a JSON value."""
         if self.tensors:
-            rows = next(iter(self._example.values())).shape[0]
-            return checked_outputs(self._predict(dict(self._example)), rows)
-        return self._values([self._declared.read(self._example, "example")])
+            return self._rows([dict(self._example) for _ in range(copies)])
+        return self._values([self._declared.read(self._example, "example") for _ in range(copies)])
 
     def warm_up(self, batch: int) -> None:
         """
@@ -116,14 +115,15 @@ class Resident:
         """Move the weights back to the device."""
         return Loaded(phases={"host": self._weights.restore()}, memory_mib=self.memory_mib(), tensors=self.tensors)
 
-    def canary(self) -> tuple[Answer, list[Chunk]]:
+    def canary(self, copies: int = 1) -> tuple[Answer, list[Chunk]]:
         """
-        Run the example once more, warm, and describe what went in and came out; an error where a call could not be
-        answered with that output.
+        Run so many copies of the example together, warm, and describe what went in and came out of one; an error where
+        a call could not be answered with its output.
         """
-        output = self.first_run()
-        if error := self._unanswerable(output):
+        outputs = self.first_run(copies)
+        if error := next(filter(None, map(self._unanswerable, outputs)), None):
             return error, []
+        output = outputs[0]
         input_schema, output_schema = (None, None) if self.tensors else self._declared.schemas()
         body = msgspec.json.encode(
             frames.Description(
@@ -141,7 +141,7 @@ class Resident:
         if self.tensors:
             answers = [self._answered(output, raw=raw)[0] for raw in (True, False)]
         else:
-            answers = [self._answered(output[0], raw=False, most_checked=None)[0]]
+            answers = [self._answered(output, raw=False, most_checked=None)[0]]
         errors = [answer for answer in answers if answer.form == "error"]
         # Tensors that are too large for JSON, or hold bytes, are answered where the caller asks for them as they are.
         none_left = len(errors) == len(answers)
@@ -150,7 +150,7 @@ class Resident:
     def predict(self, items: Sequence[Item], body: memoryview) -> tuple[Predicted, list[Chunk]]:
         """
         Serve a batch; ``body`` holds the payloads one after the other. An invocation whose payload cannot be read is
-        answered with its own error; the others run.
+        answered with its own error; the others run. Canaries are one run of as many examples, and get one answer.
 
         Raises what the handler raises, BadOutput where its output does not fit the inputs, ResultTooLarge where all
         results together are too large.
@@ -159,11 +159,13 @@ class Resident:
         bodies: list[list[Chunk]] = [[] for _ in items]
         inputs: list[tuple[int, Any]] = []
         start = 0
+        canaries = sum(item.encoding == Encoding.CANARY for item in items)
+        described = self.canary(canaries) if canaries else None
         for index, item in enumerate(items):
             payload = body[start : start + item.length]
             start += item.length
-            if item.encoding == Encoding.CANARY:
-                answers[index], bodies[index] = self.canary()
+            if described is not None and item.encoding == Encoding.CANARY:
+                answers[index], bodies[index] = described
                 continue
             try:
                 inputs.append((index, self._read(item, payload)))

@@ -479,10 +479,12 @@ def test_a_replay_in_flight_waits_for_the_same_invocation(
 
 def test_a_replay_of_a_failure_is_the_failure(http: httpx.Client, platform: FakePlatform) -> None:
     platform.handlers[ECHO] = lambda begun: Failure(cause=Cause.HANDLER_ERROR, message="no")
-    for replayed in (None, "true"):
-        response = http.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Idempotency-Key": "f"})
-        problem(response, 422, "handler_error")
-        assert response.headers.get("idempotency-replayed") == replayed
+    tensors = {"inputs": [{"name": "input", "shape": [1], "datatype": "BYTES", "data": ["1"]}]}
+    for path, body in (("/v1/functions/echo/invocations", {"input": 1}), ("/v2/models/echo/infer", tensors)):
+        for replayed in (None, "true"):
+            response = http.post(path, json=body, headers={"Idempotency-Key": path})
+            assert (response.status_code, response.json()["code"]) == (422, "handler_error")
+            assert response.headers.get("idempotency-replayed") == replayed
 
 
 def test_several_inputs_are_replayed_one_by_one(http: httpx.Client) -> None:

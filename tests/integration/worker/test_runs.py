@@ -182,6 +182,13 @@ def test_a_canary_whose_output_no_call_could_be_answered_with_fails(stage: Bench
     assert "the output is not JSON: Type is not JSON serializable: object" in result.message
 
 
+def test_a_canary_of_two_together_fails_where_a_batch_may_have_two(stage: Bench) -> None:
+    assert stage.canary(stage.function(f"{HERE}:WrongRows", "alone"))[0].state == "succeeded"
+    record, result = stage.canary(stage.function(f"{HERE}:WrongRows", "together", max_batch=2))
+    assert (record.state, record.cause) == ("failed", "bad_output")
+    assert result.message.startswith("Two inputs in one batch: ") and "2 rows are expected" in result.message
+
+
 def test_a_record_that_does_not_fit_is_refused_by_its_place(stage: Bench) -> None:
     function = stage.function(f"{HERE}:Typed")
     record, result = stage.call(function, {"incom": 1})

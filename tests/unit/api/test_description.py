@@ -9,11 +9,13 @@ import pytest
 
 from api import errors as api_errors
 from api.app import create_app
+from api.errors import outcome
 from api.server.description import EXAMPLE, GATEWAY, at
+from api.server.invocation_description import ENDINGS
 from api.server.meanings import OF, explained
 from api.server.statuses import ALSO
 from smore.domain.errors import CallerError, SmoreError
-from smore.domain.invocation import TERMINAL
+from smore.domain.invocation import TERMINAL, Cause, State
 from smore.process.settings import RedisSettings, Settings
 
 
@@ -45,7 +47,21 @@ def test_who_is_told_to_come_back_is_told_when(document: dict[str, Any]) -> None
                 # A deadline that is too early even for an idle platform is not to be tried again.
                 always = "`slo_infeasible`" not in answer["description"]
                 assert answer["headers"]["Retry-After"]["required"] == always, path
-            assert "headers" not in operation["responses"]["default"], path
+            assert "Retry-After" not in operation["responses"]["default"]["headers"], path
+
+
+def test_every_answer_says_its_headers(document: dict[str, Any]) -> None:
+    for path, operation in operations(document):
+        repeatable = any(each["name"] == "Idempotency-Key" for each in operation.get("parameters", []))
+        for status, answer in operation["responses"].items():
+            headers = answer["headers"]
+            assert "X-Request-Id" in headers and ("WWW-Authenticate" in headers) == (status == "401"), path
+            referenced = {each["$ref"].rpartition("/")[2] for each in headers.values() if "$ref" in each}
+            assert referenced <= set(document["components"]["headers"])
+            if status == "504":
+                assert ("Idempotency-Replayed" in headers) == repeatable, path
+    ends = {str(outcome(state, cause)[0]) for state in TERMINAL - {State.SUCCEEDED} for cause in Cause}
+    assert ends <= ENDINGS
 
 
 def test_frameworks_own_errors_are_not_ours(document: dict[str, Any]) -> None:
@@ -95,7 +111,8 @@ def test_the_problem_has_every_member_that_an_error_is_raised_with(document: dic
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds:
                 given |= {keyword.arg for keyword in node.keywords if keyword.arg}
     schema = document["components"]["schemas"]["Problem"]
-    assert given - {"retry_after_s"} <= set(schema["properties"])
+    # These become headers.
+    assert given - {"retry_after_s", "replayed"} <= set(schema["properties"])
     assert {"field", "limit", "differs"} <= given - set(schema["required"])
 
 

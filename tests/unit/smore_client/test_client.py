@@ -111,6 +111,10 @@ class TestInvoke:
             found, _ = drive(invoke(Requests(), 1), [answered])
             assert found.replayed
         assert not drive(invoke(Requests(), 1), [answer(DONE)])[0].replayed
+        for header in ("true", ""):
+            with pytest.raises(ApiError) as caught:
+                drive(invoke(Requests(), 1), [answer(PROBLEM, 422, idempotency_replayed=header)])
+            assert caught.value.replayed == bool(header)
         running = answer({"id": "i1", "state": "running"}, 202, idempotency_replayed="true")
         assert drive(invoke(Requests(), 1), [running, answer(DONE), answer(DONE)])[0].replayed
 
@@ -152,7 +156,8 @@ class TestInvoke:
         ended = PROBLEM | {"request_id": "01ab", "id": "0193"}
         with pytest.raises(ApiError, match=r"\(slo_infeasible, 429; request 01ab, invocation 0193\)$") as caught:
             drive(invoke(Requests(), 1), [answer(ended, 429)])
-        assert caught.value.retry_after_s is None
+        error = caught.value
+        assert (error.request_id, error.id, error.retry_after_s) == ("01ab", "0193", None)
 
     def test_an_error_page_of_a_proxy_is_an_error_too(self) -> None:
         page = Answer(status=502, headers={}, body=b"<html>Bad gateway</html>")

@@ -14,15 +14,17 @@ from structlog.contextvars import get_contextvars
 
 from smore.domain.function import FunctionSpec, OnLate
 from smore.domain.invocation import Cause, Encoding
+from smore.messages.results import decode_result
 from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.queue import Queue
 from tests.support.pool_stage import FakeRunner, Stage
 from worker.batches import LATE_MARGIN_S, Batch, Executor, Member, _measured
 from worker.device.device import Device
+from worker.frames import Answer, Item
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.pool import Seat
-from worker.runner.runner_handle import Ran, RunnerFailed, RunnerTimeout
+from worker.runner.runner_handle import Ran, RunnerDied, RunnerFailed, RunnerTimeout
 from worker.training.run_gate import RunGate
 
 
@@ -194,6 +196,65 @@ def test_a_canary_that_was_held_up_is_not_taken_for_the_run_time(phases_ms: dict
         b'{"inputs":null,"outputs":null,"memory_mib":1.0}', Ran(answers=[], results=[], run_s=0.1025), seat
     )
     assert json.loads(described)["run_ms"] == run_ms
+
+
+def _canary(max_batch: int, second: Exception | Answer | None) -> tuple[list[list[str]], list[str], list[Any]]:
+    """The encodings of each run of a canary, the function's log, and the outcomes; ``second``: what a run of two gives."""
+    stage = Gpu()
+    runs: list[list[str]] = []
+    noted: list[str] = []
+    outcomes: list[Any] = []
+    described = Answer(form="json", length=1)
+
+    def predict(items: list[Item], *_: object) -> Ran:
+        runs.append([item.encoding for item in items])
+        if len(items) == 2 and isinstance(second, Exception):
+            raise second
+        answer = second if len(items) == 2 and isinstance(second, Answer) else described
+        body = b'{"inputs":null,"outputs":null,"memory_mib":1.0}'
+        return Ran(answers=[answer] * len(items), results=[body] * len(items), run_s=float(len(items)))
+
+    def finish(_function: str, _meta: str, ended: list[Any], **_: bool) -> list[bool]:
+        outcomes.extend(ended)
+        return [True]
+
+    def requeue(_function: str, cause: Cause, _attempts: object, *, message: str, **_: object) -> list[int]:
+        outcomes.append((cause.value, message))
+        return [1]
+
+    stage.finish, stage.requeue = finish, requeue  # type: ignore[method-assign, assignment]
+    stage.executor._tell = lambda _function, _revision, _ids, text: noted.append(text)
+    seat = stage.acquire("a", max_batch=max_batch)
+    seat.runner.predict, seat.runner.ran_out = predict, False
+    begun = SimpleNamespace(encoding=Encoding.CANARY, accept=Encoding.JSON, rows=1, payload=b"", deadline_us=0)
+    batch = Batch("p/a", 1, [Member(id="i", attempt=1, begun=begun)])  # type: ignore[arg-type]
+    stage.executor._run(batch, seat, FunctionSpec(entrypoint="m:C", max_batch=max_batch))
+    return runs, noted, outcomes
+
+
+@pytest.mark.parametrize("max_batch", [1, 8])
+def test_a_canary_runs_two_together_where_a_batch_may_have_two(max_batch: int) -> None:
+    runs, noted, [outcome] = _canary(max_batch, None)
+    assert runs == [["canary"], ["canary", "canary"]][:max_batch]
+    assert (outcome.action, noted) == ("succeed", [])
+    assert json.loads(decode_result(outcome.result).body)["run_ms"] == 1000.0, "of the run of one"
+
+
+@pytest.mark.parametrize(
+    ("second", "cause", "message"),
+    [
+        (RunnerFailed(Cause.HANDLER_ERROR, "IndexError: 1"), "handler_error", "IndexError: 1"),
+        (Answer(form="error", cause="bad_output", message="output.x: missing"), "bad_output", "output.x: missing"),
+        (RunnerTimeout(), "timed_out", "It ran longer than its limit of 60 s."),
+        (RunnerDied(-11), "crashed", "The runner ended by SIGSEGV."),
+    ],
+)
+def test_a_canary_that_fails_with_two_together_says_so(second: Exception | Answer, cause: str, message: str) -> None:
+    _, noted, [outcome] = _canary(8, second)
+    expected = f"Two inputs in one batch: {message}"
+    given = outcome if isinstance(outcome, tuple) else (outcome.cause, decode_result(outcome.result).message)
+    assert given == (cause, expected)
+    assert noted == ([] if cause == "handler_error" else [f"{cause}: {expected}"])
 
 
 @pytest.mark.parametrize(("trace", "shown"), [("t1", {"trace": "t1"}), ("", {})])

@@ -134,6 +134,16 @@ def test_a_function_yaml_is_read_as_by_the_gateway(folder: Path, capfd: pytest.C
     assert "own: the folder has no function.yaml" in capfd.readouterr().err
 
 
+def test_a_batch_of_two_is_tried_where_there_may_be_one(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    handler = HANDLER.replace("        print(", "        assert len(inputs) == 1, 'one at a time'\n        print(")
+    (folder / "handler.py").write_text(handler)
+    assert smore("run", "own", "-i", '{"do": ""}') == EXIT_FAILED
+    said = capfd.readouterr().err
+    assert "on 2 copies of the handler's example in one batch: AssertionError: one at a time (handler_error)" in said
+    (folder / "function.yaml").write_text(FUNCTION.replace("max_size: 2", "max_size: 1"))
+    assert smore("run", "own", "-i", '{"do": ""}') == 0
+
+
 @pytest.mark.parametrize(
     ("entrypoint", "said"),
     [

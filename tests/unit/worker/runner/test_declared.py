@@ -16,6 +16,7 @@ from worker import frames
 from worker.frames import SCHEMA_BYTES, Answer, BadFrame, Item, Results
 from worker.runner import mistakes
 from worker.runner.answers import describe, results
+from worker.runner.arrays import BadOutput
 from worker.runner.declared import Declared
 from worker.runner.resident import Resident
 
@@ -97,9 +98,9 @@ def answers(handler: Handler, *values: Any) -> list[tuple[Answer, bytes]]:
     return [(each, bytes(next(parts)) if each.form == "json" else b"") for each in predicted.answers]
 
 
-def described(handler: Handler) -> Answer:
+def described(handler: Handler, copies: int = 1) -> Answer:
     """The answer to a canary."""
-    answer, _ = Resident(handler, "cpu", RESULTS).canary()
+    answer, _ = Resident(handler, "cpu", RESULTS).canary(copies)
     return answer
 
 
@@ -311,6 +312,31 @@ def test_a_canary_of_tensors_passes_where_a_call_can_be_answered(given: Any, cau
     assert described(tensors_of(given)).cause == cause
 
 
+class GivesRows(Gives):
+    """Answers of the first example alone are good."""
+
+    example: ClassVar = {"x": np.zeros((2, 300), np.float32)}
+
+    def predict(self, inputs: Any) -> Any:
+        return {"y": np.repeat(inputs["x"], 220, axis=1)[: self.given]}
+
+
+def test_a_canary_of_several_holds_each_against_what_a_call_can_be_answered_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert described(GivesRows(), 2).form == "json", "each is within the bound, both together are not"
+    monkeypatch.setattr(GivesRows, "given", 2)
+    assert described(GivesRows()).form == "json"
+    with pytest.raises(BadOutput, match="4 rows are expected"):
+        described(GivesRows(), 2)
+
+    class SecondIsWrong(GivesData):
+        def predict(self, inputs: list[Any]) -> list[Plainly]:
+            return [inputs[0], *[WRONG] * (len(inputs) - 1)]
+
+    assert (described(SecondIsWrong()).cause, described(SecondIsWrong(), 2).cause) == ("", "bad_output")
+
+
 @pytest.mark.parametrize("handler", [Plain, Unresolved])
 def test_other_annotations_declare_nothing(handler: type[Handler]) -> None:
     assert [orjson.loads(body) for _, body in answers(handler(), [1], {"a": 2})] == [[1], {"a": 2}]
@@ -351,7 +377,7 @@ def test_a_functions_document_has_the_schemas_without_dangling_references(handle
     assert {each["name"] for each in call["parameters"]} >= {"Prefer", "Idempotency-Key", "Smore-Deadline-Ms"}
     assert {"Location", "Idempotency-Replayed"} <= set(call["responses"]["202"]["headers"])
     assert "Server-Timing" in call["responses"]["200"]["headers"]
-    assert "Retry-After" in call["responses"]["429"]["headers"]
+    assert set(call["responses"]["429"]["headers"]) == {"Retry-After", "Idempotency-Replayed", "X-Request-Id"}
     body = call["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["inputs"]["items"] == body["properties"]["input"]
     assert schemas["InputOutcome"]["properties"]["output"]["$ref"].endswith("/output")
