@@ -3,7 +3,8 @@
 (smore/tracking/hold.py), by SIGSTOP and SIGCONT to its process group.
 
 The worker writes a line ``FRACTION PID START`` to stdin at least once a second: the training with that number and start time
-may run for that part of each :data:`PERIOD_S`. A process of its own, because a training that is stopped must go on whatever
+may run for that part of each :data:`PERIOD_S`, which begins at the same time everywhere: the ranks of a training that
+wait for each other must be stopped together. A process of its own, because a training that is stopped must go on whatever
 becomes of the worker: it is continued when stdin ends, and when nothing was written for :data:`SILENT_S`. Standard library
 only.
 """
@@ -50,20 +51,22 @@ def _start(pid: int) -> int:
         return -1
 
 
+def phase(now: float, fraction: float) -> tuple[bool, float]:
+    """Whether a training is stopped at ``now`` (epoch seconds), and for how many seconds that stays so."""
+    open_s, at = fraction * PERIOD_S, now % PERIOD_S
+    stop = at >= open_s
+    return stop, PERIOD_S - at if stop else open_s - at
+
+
 def main() -> None:
     os.set_blocking(0, False)
     target = Target()
-    began = heard_at = time.monotonic()
+    heard_at = time.monotonic()
     rest = b""
     try:
         while True:
-            now = time.monotonic()
-            open_s = target.fraction * PERIOD_S
-            at = (now - began) % PERIOD_S
-            stop = target.fraction < 1.0 and at >= open_s and now - heard_at <= SILENT_S
-            target.turn(stop)
-            # Until the other half of the period begins.
-            left_s = PERIOD_S - at if stop or at >= open_s else open_s - at
+            stop, left_s = phase(time.time(), target.fraction)
+            target.turn(stop and time.monotonic() - heard_at <= SILENT_S)
             if not select.select([0], [], [], max(0.001, left_s))[0]:
                 continue
             read = os.read(0, 4096)

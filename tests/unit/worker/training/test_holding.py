@@ -250,6 +250,17 @@ def test_a_loop_that_does_not_look_is_stopped_and_goes_on_when_its_worker_dies(t
         holding._pauser.wait()
 
 
+@pytest.mark.parametrize(
+    ("now", "fraction", "stopped", "left_s"),
+    [(1000.2, 0.5, False, 0.3), (1000.7, 0.5, True, 0.3), (1000.7, 0.75, False, 0.05), (1000.7, 0.0, True, 0.3)],
+)
+def test_all_ranks_of_a_training_are_stopped_in_the_same_part_of_a_second(
+    now: float, fraction: float, stopped: bool, left_s: float
+) -> None:
+    assert pauser.phase(now, fraction) == (stopped, pytest.approx(left_s))
+    assert pauser.phase(now, 1.0)[0] is False
+
+
 def test_a_worker_that_hangs_leaves_nobody_stopped() -> None:
     """Its end of the pipe stays open, and nothing is written any more."""
     hurried = "import pauser; pauser.PERIOD_S = pauser.SILENT_S = 0.2; pauser.main()"
