@@ -19,7 +19,7 @@ from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
 from api.invoke.admit import admit, request_parts
 from api.server.bodies import body_too_large, refuse_coding
-from api.server.invocation_description import MAX_WAIT_S
+from api.server.invocation_description import MAX_DEADLINE_MS, MAX_WAIT_S
 from smore.definition.inputs import Payload, from_json, from_raw
 from smore.domain.errors import InvalidInput, InvocationNotFound
 from smore.domain.function import FunctionSpec
@@ -33,8 +33,6 @@ from smore.redis.submission import Submission
 RAW = b"application/octet-stream"
 #: A larger body is checked in a worker thread, so that the event loop does not stand still for tens of milliseconds.
 LARGE_BODY = 512 << 10
-#: The longest deadline, as for a function's own.
-_MAX_DEADLINE_MS = 86_400_000.0
 #: The most rows that a dry run may name.
 _MAX_ROWS = 1 << 16
 
@@ -303,9 +301,9 @@ def slo_us(in_body: object, given: bytes | None, entry: FunctionEntry, spec: Fun
         except ValueError:
             value = None
     # NaN fails both comparisons.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_DEADLINE_MS:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_DEADLINE_MS:
         raise InvalidInput(
-            f"deadline_ms: milliseconds from arrival, 0 < ms <= {_MAX_DEADLINE_MS:.0f}, are expected",
+            f"deadline_ms: milliseconds from arrival, 0 < ms <= {MAX_DEADLINE_MS:.0f}, are expected",
             field="deadline_ms",
         )
     return max(1, int(value * 1000))

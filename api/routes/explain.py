@@ -8,6 +8,7 @@ from api.invoke.admit import admit
 from api.invoke.request import check_id, read_dry_run
 from api.schemas import explain as schemas
 from api.server.bodies import BoundedRoute
+from api.server.invocation_description import DEADLINE
 from smore.domain.errors import CallerError, Draining, LimitReached
 from smore.domain.limits import NO_LIMITS
 
@@ -28,11 +29,7 @@ _DRY_RUN: dict[str, object] = {
                             "minimum": 1,
                             "description": "In place of `input`: how many rows it would have",
                         },
-                        "deadline_ms": {
-                            "type": "number",
-                            "exclusiveMinimum": 0,
-                            "description": "From now; default: the function's",
-                        },
+                        "deadline_ms": {**DEADLINE, "description": "From now; default: the function's"},
                     },
                 }
             },

@@ -107,7 +107,11 @@ async def deploy(
     shown = _shown(
         FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec
     )
-    return schemas.Deployed(**shown.model_dump(), created=created, measured=measured, changed=changed)
+    return schemas.Deployed(**shown.model_dump(), created=created, measured=_measured(measured), changed=changed)
+
+
+def _measured(measured: Mapping[str, Any] | None) -> schemas.Measured | None:
+    return None if measured is None else schemas.Measured.model_validate(measured)
 
 
 def _settle_failed(store: "Store", project: str, function: str, revision: int, log_text: str) -> int:
@@ -301,7 +305,7 @@ def list_revisions(gateway: TheGateway, caller: ReadKey, function: str) -> schem
                 entrypoint=revision.spec.entrypoint,
                 created_at=moment(revision.created_at),
                 error=revision.log or None,
-                measured=dict(revision.measured) if revision.measured is not None else None,
+                measured=_measured(revision.measured),
                 artifact=revision.spec.artifact.digest if revision.spec.artifact is not None else None,
                 requirements=list(revision.spec.requirements),
             )

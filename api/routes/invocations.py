@@ -39,6 +39,7 @@ from api.server.invocation_description import (
     ACCEPTED,
     ACCEPTED_HEADERS,
     CALL_ACCEPTED,
+    CALL_OR_CALLS,
     DEADLINE,
     ENDED_HEADERS,
     HEADERS,
@@ -47,6 +48,7 @@ from api.server.invocation_description import (
     PARAMETERS,
     RAW_HEADERS,
     RESULT,
+    RESULT_OR_RESULTS,
     SEVERAL,
     header,
 )
@@ -102,6 +104,7 @@ async def invoke(request: Request, function: str) -> Response:
 _INPUT_DOCUMENT = {
     "type": "object",
     "additionalProperties": False,
+    "oneOf": list(CALL_OR_CALLS),
     "properties": {
         "input": {"description": "One input: a JSON value, or `{name: nested lists}` for a function of tensors"},
         "inputs": {"type": "array", "minItems": 1, "items": {}, "description": INPUTS},
@@ -110,6 +113,7 @@ _INPUT_DOCUMENT = {
 }
 _ANSWER = {
     "type": "object",
+    "oneOf": list(RESULT_OR_RESULTS),
     "properties": {
         **RESULT,
         "output": {"description": "What the function returned"},

@@ -80,6 +80,24 @@ class Function(BaseModel):
     scaling: Scaling | None = None
 
 
+class Measured(BaseModel):
+    """
+    What the first run of a revision measured. ``inputs`` and ``outputs``: its tensors, null = JSON values; ``load_ms``:
+    milliseconds from the import to the loaded weights, ``phases_ms`` those of each phase of the load; ``run_ms``: of one
+    run of the example; ``memory_mib``: what the runner held then. ``input_schema`` and ``output_schema``: the JSON Schema
+    of one input and of one output, null = the handler declares none.
+    """
+
+    inputs: tuple[TensorSpec, ...] | None = None
+    outputs: tuple[TensorSpec, ...] | None = None
+    load_ms: float | None = None
+    phases_ms: dict[str, float] = {}
+    run_ms: float | None = None
+    memory_mib: float | None = None
+    input_schema: dict[str, Any] | None = None
+    output_schema: dict[str, Any] | None = None
+
+
 class Deployed(Function):
     """
     The function after a deploy. ``created`` false: the same revision was there already; ``measured``: what its canary
@@ -87,7 +105,7 @@ class Deployed(Function):
     """
 
     created: bool
-    measured: dict[str, Any] | None = None
+    measured: Measured | None = None
     changed: list[str] = []
 
 
@@ -102,7 +120,7 @@ class Revision(BaseModel):
     entrypoint: str
     created_at: datetime
     error: str | None = None
-    measured: dict[str, Any] | None = None
+    measured: Measured | None = None
     artifact: str | None = None
     requirements: list[str] = []
 

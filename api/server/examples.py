@@ -98,7 +98,14 @@ _FUNCTION: Final = {
     "outputs": None,
     "scaling": _SCALING,
 }
-_MEASURED: Final = {"inputs": None, "outputs": None, "load_ms": 12.5, "run_ms": 0.4, "memory_mib": 48.0}
+_MEASURED: Final = {
+    "inputs": None,
+    "outputs": None,
+    "load_ms": 12.5,
+    "phases_ms": {"import": 9.0, "weights": 3.5},
+    "run_ms": 0.4,
+    "memory_mib": 48.0,
+}
 _INVOCATION: Final = {
     "id": _ID,
     "state": "succeeded",

@@ -7,6 +7,7 @@ from api.schemas.problem import Problem
 from api.server.invocation_description import (
     ACCEPTED_HEADERS,
     CALL_ACCEPTED,
+    CALL_OR_CALLS,
     DEADLINE,
     ENDINGS,
     HEADERS,
@@ -18,6 +19,7 @@ from api.server.invocation_description import (
     REPLAYED,
     REQUEST_ID,
     RESULT,
+    RESULT_OR_RESULTS,
     SEVERAL,
     input_outcome,
 )
@@ -58,13 +60,13 @@ def describe_function(
     several = {"type": "array", "minItems": 1, "items": refs["input"], "description": INPUTS}
     call = {
         "type": "object",
-        "oneOf": [{"required": ["input"]}, {"required": ["inputs"]}],
+        "oneOf": list(CALL_OR_CALLS),
         "properties": {"input": refs["input"], "inputs": several, "deadline_ms": DEADLINE},
     }
     result = {**RESULT, "state": {"const": "succeeded"}, "output": refs["output"]}
     answer = {
         "type": "object",
-        "oneOf": [{"required": ["id", "state", "output"]}, {"required": ["invocations"]}],
+        "oneOf": list(RESULT_OR_RESULTS),
         "properties": {**result, **SEVERAL},
     }
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/problem"}}}

@@ -14,6 +14,8 @@ _MOMENT: Final = {"type": "string", "format": "date-time"}
 
 #: The longest wait that a caller may ask for.
 MAX_WAIT_S: Final = 60.0
+#: The longest deadline, as for a function's own.
+MAX_DEADLINE_MS: Final = 86_400_000.0
 
 #: What it says of Idempotency-Key. It is made before the settings are known, so it names the default and the setting.
 IDEMPOTENCY: Final = (
@@ -35,6 +37,7 @@ INPUTS: Final = (
 DEADLINE: Final = {
     "type": "number",
     "exclusiveMinimum": 0,
+    "maximum": MAX_DEADLINE_MS,
     "description": "Milliseconds from arrival; without it the function's own. With `inputs` it is that of each",
 }
 
@@ -57,7 +60,11 @@ PARAMETERS: Final = (
         " an object's members do not count, the way a number is written (1, 1.0) does. Raw bodies are the same where their"
         " bytes and `Smore-Shape` are",
     ),
-    header("Smore-Deadline-Ms", "The deadline, where the body has none: milliseconds from arrival", "number"),
+    header(
+        "Smore-Deadline-Ms",
+        f"The deadline, where the body has none: milliseconds from arrival, > 0 and at most {MAX_DEADLINE_MS:.0f}",
+        "number",
+    ),
     header("Smore-Shape", "Raw bodies: `name=d0,d1;…`; needed where axes other than the first are free"),
     header("traceparent", "W3C trace context, kept with the invocation"),
 )
@@ -215,10 +222,14 @@ SEVERAL: Final[Mapping[str, Any]] = {
     },
     "durability": _DURABILITY,
 }
+#: Bodies of a call and of its answers: of one input, or of several.
+CALL_OR_CALLS: Final = ({"required": ["input"]}, {"required": ["inputs"]})
+RESULT_OR_RESULTS: Final = ({"required": ["id", "state", "output"]}, {"required": ["invocations", "durability"]})
 #: The body of a 202 to a call, of one input or several.
 CALL_ACCEPTED: Final[Mapping[str, Any]] = {
     "type": "object",
     "required": ["durability"],
+    "oneOf": [{"required": ["id", "state"]}, {"required": ["invocations"]}],
     "properties": {**ACCEPTED["properties"], **SEVERAL},
 }
 

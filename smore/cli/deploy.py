@@ -139,13 +139,13 @@ class _Steps:
 
     def done(self, deployed: "Deployed") -> None:
         """The first run has succeeded, or was not needed."""
-        measured = deployed.measured or {}
-        phases = measured.get("phases_ms") or {}
+        measured = deployed.measured
+        phases = {} if measured is None else measured.phases_ms
         for step, parts in STEPS.items():
             took_ms = [phases[part] for part in parts if part in phases]
             if took_ms:
                 self._end(step, sum(took_ms) / 1e3)
-        run_ms = measured.get("run_ms", 0.0)
+        run_ms = (measured.run_ms if measured is not None else None) or 0.0
         if deployed.deadline_ms is not None and run_ms > deployed.deadline_ms:
             unmet = f"A run took {run_ms:.0f} ms and the deadline is {deployed.deadline_ms:g} ms: none can meet it."
             print(unmet, file=sys.stderr, flush=True)

@@ -122,7 +122,9 @@ def test_a_functions_document_says_what_its_handler_declares(
         "input_schema": schema,
     }
     platform.handlers["default/own"] = lambda begun: Result(form="json", body=json.dumps(measured).encode())
-    assert client.deploy(folder(tmp_path / "f", "one")).measured == measured
+    told = client.deploy(folder(tmp_path / "f", "one")).measured
+    assert told is not None and (told.run_ms, told.input_schema, told.output_schema) == (1.0, schema, None)
+    assert client.revisions("own")[0].measured == told
     with httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {client.key}"}, timeout=30) as http:
         document = http.get("/v1/functions/own/openapi.json").json()
         assert document["servers"] == [{"url": gateway.url}]

@@ -116,6 +116,24 @@ def test_the_problem_has_every_member_that_an_error_is_raised_with(document: dic
     assert {"field", "limit", "differs"} <= given - set(schema["required"])
 
 
+def test_a_call_and_its_answers_are_of_one_input_or_of_several(document: dict[str, Any]) -> None:
+    operation = document["paths"]["/v1/functions/{function}/invocations"]["post"]
+
+    def valid(described: dict[str, Any], instance: dict[str, object]) -> bool:
+        schema = {**described["content"]["application/json"]["schema"], "components": document["components"]}
+        return bool(jsonschema_rs.validator_for(schema).is_valid(instance))
+
+    body, done, running = operation["requestBody"], operation["responses"]["200"], operation["responses"]["202"]
+    one: dict[str, object] = {"id": "i", "state": "succeeded", "output": 1, "durability": "none"}
+    several: dict[str, object] = {"invocations": [], "durability": "none"}
+    for described in (done, running):
+        assert valid(described, one) and valid(described, several)
+        assert not valid(described, one | several) and not valid(described, {"durability": "none"})
+    assert valid(body, {"input": 1}) and valid(body, {"inputs": [1]}) and not valid(body, {"deadline_ms": 1})
+    assert valid(body, {"input": 1, "deadline_ms": 86_400_000})
+    assert not valid(body, {"input": 1, "inputs": [1]}) and not valid(body, {"input": 1, "deadline_ms": 86_400_001})
+
+
 def test_each_of_several_inputs_is_described(document: dict[str, Any]) -> None:
     operation = document["paths"]["/v1/functions/{function}/invocations"]["post"]
     body = operation["requestBody"]["content"]["application/json"]["schema"]
