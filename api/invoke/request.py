@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
 import orjson
@@ -36,6 +36,14 @@ LARGE_BODY = 512 << 10
 #: The most rows that a dry run may name.
 _MAX_ROWS = 1 << 16
 
+#: What the body of an invocation, and of a dry run, may have.
+_CALL_HAS: Final = "a body has input or inputs, and deadline_ms"
+_DRY_RUN_HAS: Final = "a dry run is of one invocation, with input or rows, and deadline_ms"
+#: Fields that another body takes → where.
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "inputs": "taken by POST /v1/functions/NAME/invocations, in place of input",
+    "rows": "taken by a dry run (POST /v1/functions/NAME/invocations:dryRun), in place of input",
+}
 #: Unknown fields of a body that an error names.
 _MOST_NAMED = 5
 
@@ -240,8 +248,11 @@ class _Given(NamedTuple):
     digest: bytes
 
 
-def _parse(body: bytes, spec: FunctionSpec, max_inputs: int, *, keyed: bool = False) -> _Given:
-    """``keyed``: the request has an Idempotency-Key, so that its inputs are to be compared with another one's."""
+def _parse(body: bytes, spec: FunctionSpec, max_inputs: int, *, keyed: bool = False, has: str = _CALL_HAS) -> _Given:
+    """
+    ``keyed``: the request has an Idempotency-Key, so that its inputs are to be compared with another one's; ``has``: what
+    such a body may have, in words.
+    """
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -265,16 +276,15 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int, *, keyed: bool = Fa
         unknown = f"; unknown: {', '.join(map(quoted, islice(document, _MOST_NAMED)))}" if document else ""
         raise InvalidInput(f'input: missing{unknown}. What the function gets is the value of "input"', field="input")
     if document:
-        raise _unknown(document)
+        raise _unknown(document, has)
     same = hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).digest() if keyed else b""
     return _Given(payloads, several, in_body, same)
 
 
-def _unknown(document: Mapping[str, object]) -> InvalidInput:
+def _unknown(document: Mapping[str, object], has: str) -> InvalidInput:
     name = next(iter(document))
-    return InvalidInput(
-        f"{quoted(name)}: unknown field; a body has input or inputs, and deadline_ms", field=cut(name, MOST_QUOTED)
-    )
+    what = _ELSEWHERE.get(name, "unknown field")
+    return InvalidInput(f"{quoted(name)}: {what}; {has}", field=cut(name, MOST_QUOTED))
 
 
 def given_deadline(scope: Scope, headers: Mapping[bytes, bytes]) -> bytes | None:
@@ -367,15 +377,15 @@ def _parse_dry_run(body: bytes, spec: FunctionSpec) -> tuple[Payload, object]:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Malformed(f"The body is not JSON: {error}") from error
+    if isinstance(document, dict) and "inputs" in document:
+        raise _unknown({"inputs": document["inputs"]}, _DRY_RUN_HAS)
     if not isinstance(document, dict) or "rows" not in document:
-        given = _parse(body, spec, 1)
-        if given.several:
-            raise InvalidInput("inputs: a dry run is of one invocation, with input or rows", field="inputs")
+        given = _parse(body, spec, 1, has=_DRY_RUN_HAS)
         return given.payloads[0], given.deadline_ms
     rows, in_body = document.pop("rows"), document.pop("deadline_ms", None)
     most = _MAX_ROWS if spec.inputs is not None else 1
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= most:
         raise InvalidInput(f"rows: a whole number from 1 to {most} is expected", field="rows")
     if document:
-        raise _unknown(document)
+        raise _unknown(document, _DRY_RUN_HAS)
     return Payload(body=b"", encoding=Encoding.JSON, rows=rows), in_body
