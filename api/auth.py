@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from typing import Final
 
 from smore.domain.access import Scope, read_token
 from smore.domain.errors import Forbidden, InvalidSpec, Unauthorised
@@ -9,6 +10,9 @@ from smore.redis.catalog import AsyncCatalog, KeyEntry
 
 #: Keys remembered by the digest of their header; beyond it all are forgotten at once, which costs each one hash again.
 _REMEMBERED = 4096
+
+#: How a request presents its key.
+_EXPECTED: Final = "`Authorization: Bearer smk_...`, or `X-API-Key: smk_...`,"
 
 #: The project whose administrators run the platform itself: all queues, GPU instances, projects.
 OPERATORS = "default"
@@ -34,7 +38,7 @@ class Access:
         """
         presented = authorization if authorization is not None else api_key
         if presented is None:
-            raise Unauthorised
+            raise Unauthorised(f"The request has no API key: {_EXPECTED} is expected.")
         # Both headers' forms differ, so that one table serves both; a digest, because the table must not hold secrets.
         digest = hashlib.sha256(presented).digest()
         entry = self._known.get(digest)
@@ -51,14 +55,14 @@ class Access:
         read = read_token(token.decode("latin-1"))
         entry = self._catalog.keys.get(read[0]) if read is not None else None
         if read is None or entry is None or not hmac.compare_digest(entry.digest, read[1]):
-            raise Unauthorised
+            raise Unauthorised("The API key is not valid: it was mistyped, is of another platform, or was revoked.")
         return entry
 
 
 def _bearer(header: bytes) -> bytes:
     scheme, _, token = header.partition(b" ")
     if scheme.lower() != b"bearer":
-        raise Unauthorised
+        raise Unauthorised(f"The header Authorization has no API key: {_EXPECTED} is expected.")
     return token.strip()
 
 

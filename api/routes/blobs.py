@@ -151,5 +151,5 @@ async def _project(gateway: Gateway, request: Request, digest: str) -> str:
         return gateway.access.caller(headers.get(b"authorization"), headers.get(b"x-api-key"), Scope.DEPLOY).project
     project = await redeem(gateway.redis, gateway.settings.redis.prefix, ticket.decode("latin-1"), digest)
     if project is None:
-        raise Unauthorised
+        raise Unauthorised("The ticket is not valid, or not any more.")
     return project
