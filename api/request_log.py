@@ -1,5 +1,6 @@
 """
-The log of requests that were refused or failed: one line for each, under the ``request_id`` that its answer names.
+The log of requests that were refused or failed, and of invocations that succeeded late: one line for each, under the
+``request_id`` that its answer names.
 
 A caller who is refused may ask again thousands of times a second. So each code has at most :data:`LINES_PER_S` lines a
 second in each gateway: the next line of that code says in ``left_out`` how many were left out, and
@@ -26,6 +27,7 @@ from smore.domain.errors import CallerError, PlatformError, SmoreError, Unavaila
 from smore.domain.invocation import State
 from smore.domain.quote import cut
 from smore.process.observability import logger
+from smore.redis.records import Reply
 
 log = logger("api")
 
@@ -118,6 +120,19 @@ def inputs_refused(
     more = {"left_out": left_out} if left_out else {}
     facts = {"request_id": request_id, "project": project, "key_id": key_id, "function": function}
     log.info("inputs refused or failed", **facts, codes=dict(codes), **more)
+
+
+def ended_late(
+    *, request_id: str, project: str, key_id: str, function: str, reply: Reply, budget: LineBudget = _budget
+) -> None:
+    """Write the line of an invocation that succeeded after its deadline."""
+    left_out = budget.take("late")
+    if left_out is None:
+        return
+    more = {"left_out": left_out} if left_out else {}
+    facts = {"request_id": request_id, "project": project, "key_id": key_id, "function": function, "id": reply.id}
+    ran = {"gpu": reply.gpu, "attempt": reply.attempt, "late_ms": reply.late_us / 1000}
+    log.info("ended late", **facts, **ran, **more)
 
 
 def _asked(scope: Scope) -> dict[str, object]:

@@ -17,6 +17,7 @@ from api.deps import Gateway
 from api.errors import ResultDropped
 from api.invoke.admit import refusal
 from api.invoke.request import Call
+from api.request_log import ended_late
 from api.waiters import Waiter
 from smore.domain.errors import CallerError
 from smore.domain.invocation import TERMINAL, State
@@ -78,7 +79,19 @@ async def submit_and_wait(call: Call, wait_s: float, began: float) -> Submitted:
             gateway.queue.forget_payload(submission.function, submission.id)
         _e2e(call.entry.key).observe(time.perf_counter() - began)
         _ends(call.entry.key, reply.state).inc()
+        _log_late(call, reply)
     return _submitted(submission, reply, state)
+
+
+def _log_late(call: Call, reply: Reply) -> None:
+    if reply.state == State.SUCCEEDED and reply.late_us:
+        ended_late(
+            request_id=call.request_id,
+            project=call.key.project,
+            key_id=call.key.id,
+            function=call.entry.name,
+            reply=reply,
+        )
 
 
 def _submitted(submission: Submission, reply: Reply | None, state: str) -> Submitted:
@@ -127,6 +140,8 @@ async def _submit_together(call: Call, submissions: Sequence[Submission]) -> lis
                 reply, state = _with_deadline(await waiters[submission.id].future, admission.deadline_us), ""
                 if reply is None:
                     reply, state = await _keep(gateway, project, submission.id)
+                if reply is not None:
+                    _log_late(call, reply)
                 submitted = _submitted(submission, reply, state)
             if submitted.reply is not None:
                 _ends(call.entry.key, submitted.reply.state).inc()
