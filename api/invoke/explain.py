@@ -27,7 +27,17 @@ from smore.domain.invocation import TERMINAL, Cause, State
 from smore.domain.limits import Limits
 from smore.messages.reasons import Candidate, DryRunAnswer, Reasons, decode_answer, reasons
 from smore.messages.results import Result, decode_result
-from smore.messages.wording import beside, duration, hopeless, in_words, obstacle, phases_ms, why_not_now, worker_lost
+from smore.messages.wording import (
+    beside,
+    duration,
+    hopeless,
+    in_words,
+    needs_person,
+    obstacle,
+    phases_ms,
+    why_not_now,
+    worker_lost,
+)
 from smore.redis.catalog import FunctionEntry
 from smore.redis.gateway_queue import AdmissionCheck, Question
 from smore.redis.records import InvocationRecord
@@ -41,6 +51,8 @@ ANSWER_S = 2.0
 HISTORY_S, LOOK_S = 2.0, 0.1
 #: Causes of attempts that ended because their worker was lost, or may have been.
 _LOST = (Cause.WORKER_LOST, Cause.DISPATCH_LOST)
+#: What a dry run says of an invocation that would wait for a person.
+_NEEDS_PERSON = "The gate would take it, and nothing places it until somebody changes this:"
 #: Seconds without a report after which a worker counts as lost.
 SILENT_S = 2.0
 
@@ -102,7 +114,8 @@ def _dry_run(check: AdmissionCheck, answer: DryRunAnswer, held: CallerError | No
         decision=_decision(answer.reasons, None),
     )
     outcome, shown.reason, shown.detail = _outcome(check, answer, held)
-    shown.outcome, shown.feasible = outcome, outcome == "placed" or (outcome == "waits" and not check.paused)
+    waits = outcome == "waits" and not check.paused and not needs_person(answer.reasons)
+    shown.outcome, shown.feasible = outcome, outcome == "placed" or waits
     if outcome == "placed":
         shown.gpu, shown.cold = answer.gpu, answer.cold
         shown.start_at, shown.finish_at = _at(answer.start_at), _at(answer.finish_at)
@@ -110,8 +123,9 @@ def _dry_run(check: AdmissionCheck, answer: DryRunAnswer, held: CallerError | No
         shown.predicted = _degradation(chosen) if chosen is not None else None
     elif shown.feasible and answer.finish_s is not None:
         shown.finish_at = moment(answer.at + answer.finish_s)
-    for name, value in _soonest(check, answer, outcome, shown.reason).items():
-        setattr(shown, name, value)
+    if shown.feasible or outcome != "waits":
+        for name, value in _soonest(check, answer, outcome, shown.reason).items():
+            setattr(shown, name, value)
     return shown
 
 
@@ -156,7 +170,7 @@ def _outcome(
             f"The gate would refuse it: {limit_reached(check.limited, check.bound, check.after_us)}",
         )
     if check.paused:
-        return "waits", "paused", why_not_now(answer.reasons, check.paused)
+        return "waits", "paused", f"{_NEEDS_PERSON} {why_not_now(answer.reasons, check.paused)}"
     if answer.gpu is not None:
         slack_s = check.deadline_us / 1e6 - (answer.finish_at or 0.0)
         how = "after a cold start" if answer.cold else "on a warm instance"
@@ -164,7 +178,8 @@ def _outcome(
     if hopeless(answer.reasons):
         detail = f"The gate would take it; as things are it would expire. {why_not_now(answer.reasons)}"
         return "late", DeadlineExpired.code, detail
-    return "waits", obstacle(answer.reasons), why_not_now(answer.reasons)
+    detail = why_not_now(answer.reasons)
+    return "waits", obstacle(answer.reasons), f"{_NEEDS_PERSON} {detail}" if needs_person(answer.reasons) else detail
 
 
 def _cause(check: AdmissionCheck, answer: DryRunAnswer) -> str:

@@ -92,7 +92,13 @@ def invoke(
     deadline_ms: Annotated[float | None, typer.Option(min=0, help="From now; instead of the function's own.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where it ended after its deadline.")] = False,
     asynchronous: Annotated[bool, typer.Option("--async", help="Print the ids and do not wait.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask what would become of it, and place nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Ask what would become of it, and place nothing; exit with 1 where it would not be in time.",
+        ),
+    ] = False,
     rows: Annotated[
         int | None, typer.Option(min=1, help="With --dry-run: how many rows it would have, in place of an input.")
     ] = None,
@@ -111,6 +117,8 @@ def invoke(
         if dry_run:
             answer = client.dry_run(function, None if rows is not None else value, rows=rows, deadline_ms=deadline_ms)
             _show_dry_run(answer, output)
+            if not answer.feasible:
+                raise typer.Exit(1)
             return
         if asynchronous:
             print(client.submit(function, value, deadline_ms=deadline_ms))
@@ -318,7 +326,8 @@ def _show_attempt(attempt: "Attempt") -> None:
         _show_decision(attempt.decision)
 
 
-def _show_decision(decision: "Decision") -> None:
+def _show_decision(decision: "Decision", said: str = "") -> None:
+    """``said``: what was printed before; it is not repeated."""
     from smore.messages.wording import REFUSED, refused_in_words
 
     shadow = decision.shadow
@@ -337,8 +346,9 @@ def _show_decision(decision: "Decision") -> None:
         ("why not", lambda c: None if c.refusal is None else REFUSED.get(c.refusal, (c.refusal, ""))[0]),
     ]
     show(decision.candidates, columns, Output.TABLE)
-    if decision.refused:
-        say(f"Refused: {refused_in_words(decision.refused)}.")
+    words = refused_in_words(decision.refused)
+    if words and words not in said:
+        say(f"Not chosen: {words}.")
 
 
 def _show_dry_run(answer: "DryRun", output: Output) -> None:
@@ -359,7 +369,7 @@ def _show_dry_run(answer: "DryRun", output: Output) -> None:
         )
     if answer.earliest_deadline_ms is not None:
         say(f"The earliest deadline that would be accepted is {answer.earliest_deadline_ms:.0f} ms.")
-    _show_decision(answer.decision)
+    _show_decision(answer.decision, answer.detail)
 
 
 def ps(

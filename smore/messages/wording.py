@@ -34,6 +34,9 @@ REFUSED: Mapping[str, tuple[str, str]] = {
 #: What time or the end of something else does not change: refused for these alone, it is not worth waiting.
 HOPELESS = frozenset({"gone", "quarantined", "deadline"})
 
+#: What a person has to change, beside that: refused for these alone, it waits for as long as nobody does.
+BY_PEOPLE = frozenset({"paused", "drained", "pinned"})
+
 CAUSES: Mapping[str, str] = {
     Cause.OK: "it ran to its end",
     Cause.HANDLER_ERROR: "the function raised an error",
@@ -91,9 +94,14 @@ def why_not_now(reasons: Reasons, paused: str = "") -> str:
     if paused:
         return "The queue of its function is paused." if paused == "function" else "The whole platform is paused."
     words = refused_in_words(reasons.refused)
-    if any(candidate.refusal is None for candidate in reasons.candidates):
+    if _open(reasons):
         return "An instance of the function that is busy will be free sooner than another could be loaded."
     return f"{words}." if words else "There is no GPU instance."
+
+
+def _open(reasons: Reasons) -> bool:
+    """Whether a GPU instance was acceptable."""
+    return any(candidate.refusal is None for candidate in reasons.candidates)
 
 
 def obstacle(reasons: Reasons) -> str:
@@ -101,7 +109,7 @@ def obstacle(reasons: Reasons) -> str:
     The one code of :data:`REFUSED` that stands for why nothing is placed: the most frequent one of the GPU instances
     where the function may go at all, ``pinned`` where it may go to none of them.
     """
-    if any(candidate.refusal is None for candidate in reasons.candidates):
+    if _open(reasons):
         return "busy"
     allowed = {code: count for code, count in reasons.refused.items() if code != "pinned"} or reasons.refused
     return min(allowed, key=lambda code: (-allowed[code], code), default="gone")
@@ -109,7 +117,13 @@ def obstacle(reasons: Reasons) -> str:
 
 def hopeless(reasons: Reasons) -> bool:
     """Whether nothing that could change soon stands against it: all are refused for what waiting does not mend."""
-    return set(reasons.refused) <= HOPELESS and not any(candidate.refusal is None for candidate in reasons.candidates)
+    return set(reasons.refused) <= HOPELESS and not _open(reasons)
+
+
+def needs_person(reasons: Reasons) -> bool:
+    """Whether nothing but a person can change that nothing is placed."""
+    refused = set(reasons.refused)
+    return bool(refused & BY_PEOPLE) and refused <= BY_PEOPLE | HOPELESS and not _open(reasons)
 
 
 def duration(seconds: float) -> str:

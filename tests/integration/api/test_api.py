@@ -375,15 +375,21 @@ def test_what_succeeds_after_its_deadline_says_how_late(http: httpx.Client, plat
 
     platform.handlers[ECHO] = overrun
     call = partial(http.post, "/v1/functions/echo/invocations")
-    answer = call(json={"input": 1, "deadline_ms": 2000})
+    with structlog.testing.capture_logs() as logged:
+        answer = call(json={"input": 1, "deadline_ms": 2000}, headers={"X-Request-Id": "late-1"})
+    (line,) = [each for each in logged if each["event"] == "ended late"]
     assert answer.status_code == 200 and answer.json()["output"] == 1
     late_ms = answer.json()["late_ms"]
+    assert (line["request_id"], line["id"], line["function"]) == ("late-1", answer.json()["id"], "echo")
+    assert line["late_ms"] == late_ms
     assert late_ms >= 2 and float(answer.headers["smore-late-ms"]) == late_ms
     id_ = answer.json()["id"]
     assert http.get(f"/v1/invocations/{id_}").json()["late_ms"] == late_ms
     assert http.get(f"/v1/invocations/{id_}/result").json()["late_ms"] == late_ms
-    several = call(json={"inputs": [1], "deadline_ms": 2000}).json()["invocations"]
+    with structlog.testing.capture_logs() as logged:
+        several = call(json={"inputs": [1], "deadline_ms": 2000}).json()["invocations"]
     assert several[0]["status"] == 200 and several[0]["late_ms"] >= 2
+    assert [each["id"] for each in logged if each["event"] == "ended late"] == [several[0]["id"]]
     platform.handlers.clear()
     assert "smore-late-ms" not in call(json={"input": 1}).headers
 
@@ -678,8 +684,15 @@ def test_an_infeasible_deadline_is_429_and_names_one_that_would_do(
 def test_without_a_key_or_its_scope(gateway: Served, catalog: Catalog) -> None:
     with httpx.Client(base_url=gateway.url, timeout=30) as anyone:
         response = anyone.post("/v1/functions/echo/invocations", json={"input": 1})
-        problem(response, 401, "unauthorised")
+        assert problem(response, 401, "unauthorised")["detail"].startswith("The request has no API key: ")
         assert response.headers["www-authenticate"] == "Bearer"
+        for headers, said in (
+            ({"Authorization": "Bearer smk_k_wrong"}, "The API key is not valid: "),
+            ({"X-API-Key": "wrong"}, "The API key is not valid: "),
+            ({"Authorization": "Basic eDp5"}, "The header Authorization has no API key: "),
+        ):
+            refused = anyone.post("/v1/functions/echo/invocations", json={"input": 1}, headers=headers)
+            assert problem(refused, 401, "unauthorised")["detail"].startswith(said)
         reader = {"Authorization": f"Bearer {add_key(catalog, Scope.READ)}"}
         eventually(lambda: anyone.get("/v1/functions", headers=reader).status_code == 200)
         assert (
@@ -1817,7 +1830,8 @@ def test_explain_without_a_recorder_says_that_it_is_not_complete(
     assert (found["state"], found["attempts"], found["complete"]) == ("succeeded", [], False)
 
 
-DRY_RUN = "/v1/functions/echo/invocations:dryRun"
+INVOKE = "/v1/functions/echo/invocations"
+DRY_RUN = f"{INVOKE}:dryRun"
 
 
 def test_a_dry_run_asks_and_places_nothing(
@@ -1858,6 +1872,27 @@ def test_a_dry_run_asks_and_places_nothing(
 
     for wrong, field in (({"rows": 2}, "rows"), ({"rows": 1, "x": 1}, "x"), ({"inputs": [1]}, "inputs"), ({}, "input")):
         assert problem(http.post(DRY_RUN, json=wrong), 422, "invalid_input")["field"] == field
+    for path, body, said in (
+        (
+            DRY_RUN,
+            {"inputs": [1]},
+            "'inputs': taken by POST /v1/functions/NAME/invocations, in place of input; a dry run",
+        ),
+        (
+            DRY_RUN,
+            {"rows": 1, "inputs": [1]},
+            "'inputs': taken by POST /v1/functions/NAME/invocations, in place of input",
+        ),
+        (DRY_RUN, {"rows": 1, "x": 1}, "'x': unknown field; a dry run is of one invocation, with input or rows"),
+        (DRY_RUN, {"input": 1, "x": 1}, "'x': unknown field; a dry run is of one invocation, with input or rows"),
+        (
+            INVOKE,
+            {"input": 1, "inputs": [1]},
+            "'inputs': taken by POST /v1/functions/NAME/invocations, in place of input",
+        ),
+        (INVOKE, {"input": 1, "rows": 1}, "'rows': taken by a dry run"),
+    ):
+        assert problem(http.post(path, json=body), 422, "invalid_input")["detail"].startswith(said)
     assert (
         problem(http.post(DRY_RUN, json={"rows": 1, "deadline_ms": -1}), 422, "invalid_input")["field"] == "deadline_ms"
     )

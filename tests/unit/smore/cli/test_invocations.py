@@ -234,7 +234,7 @@ class TestExplain:
             "8.0 %",
             "Decided by smore-product (seed 0, table 3, priority 0.5); the shadow policy edf-util chose nowhere",
             "has too little memory",
-            "Refused: 2 GPU instances have too little memory.",
+            "Not chosen: 2 GPU instances have too little memory.",
         ):
             assert part in said
 
@@ -303,3 +303,17 @@ class TestExplain:
             '"gpu": "cpu0"',
         ):
             assert part in said
+
+    def test_a_dry_run_of_what_would_not_be_in_time_fails(
+        self, serve: Serve, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        waits = {
+            "outcome": "waits",
+            "feasible": False,
+            "detail": "Nothing places it: 2 GPU instances have too little memory.",
+            "decision": DECISION,
+        }
+        serve().answers["POST /v1/functions/f/invocations:dryRun"] = (200, waits)
+        assert smore("invoke", "f", "-i", "[1]", "--dry-run") == 1
+        said = capsys.readouterr().out
+        assert "waits: Nothing places it" in said and "Not chosen" not in said

@@ -184,7 +184,23 @@ class TestDryRun:
         assert found.finish_at.timestamp() == pytest.approx(1.3)
         paused = _dry_run(gate(paused="platform"), PLACED)
         assert (paused.outcome, paused.feasible, paused.finish_at) == ("waits", False, None)
-        assert paused.detail == "The whole platform is paused."
+        assert paused.detail.endswith(" until somebody changes this: The whole platform is paused.")
+        assert paused.earliest_deadline_ms is None
+
+    @pytest.mark.parametrize(
+        ("refused", "feasible"),
+        [
+            ({"paused": 2}, False),
+            ({"drained": 1, "gone": 1}, False),
+            ({"pinned": 2, "paused": 1}, False),
+            ({"paused": 2, "busy": 1}, True),
+        ],
+    )
+    def test_waits_for_somebody(self, refused: dict[str, int], feasible: bool) -> None:
+        found = _dry_run(gate(), DryRunAnswer(at=1.0, finish_s=0.3, reasons=Reasons(policy="p", refused=refused)))
+        assert (found.outcome, found.feasible) == ("waits", feasible)
+        assert (found.finish_at is not None, found.earliest_deadline_ms is not None) == (feasible, feasible)
+        assert ("until somebody changes this" in found.detail) is not feasible
 
     def test_would_expire(self) -> None:
         """Time stands against it on every GPU instance: the deadline that would do is later than the gate's."""
