@@ -83,9 +83,10 @@ class Function(BaseModel):
 class Measured(BaseModel):
     """
     What the first run of a revision measured. ``inputs`` and ``outputs``: its tensors, null = JSON values; ``load_ms``:
-    milliseconds from the import to the loaded weights, ``phases_ms`` those of each phase of the load; ``run_ms``: of one
-    run of the example; ``memory_mib``: what the runner held then. ``input_schema`` and ``output_schema``: the JSON Schema
-    of one input and of one output, null = the handler declares none.
+    milliseconds of the load, without what prepares its process and environment; ``phases_ms``: milliseconds of each phase
+    of the load; ``run_ms``: milliseconds of one run of the example; ``memory_mib``: what the runner held then.
+    ``input_schema`` and ``output_schema``: the JSON Schema of one input and of one output, null = the handler declares
+    none.
     """
 
     inputs: tuple[TensorSpec, ...] | None = None

@@ -48,6 +48,7 @@ __all__ = [
     "LogLine",
     "LogLines",
     "LogStream",
+    "Measured",
     "Outcome",
     "PairPrediction",
     "Phases",
@@ -182,6 +183,25 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     scaling: Scaling | None = None
 
 
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What the first run of a revision measured. ``inputs`` and ``outputs``: its tensors, None = JSON values; ``load_ms``:
+    milliseconds of the load, without what prepares its process and environment; ``phases_ms``: milliseconds of each
+    phase of the load; ``run_ms``: milliseconds of one run of the example; ``memory_mib``: what the runner held then.
+    ``input_schema`` and ``output_schema``: the JSON Schema of one input and of one output, None = the handler declares
+    none.
+    """
+
+    inputs: list[TensorSpec] | None = None
+    outputs: list[TensorSpec] | None = None
+    load_ms: float | None = None
+    phases_ms: dict[str, float] = {}
+    run_ms: float | None = None
+    memory_mib: float | None = None
+    input_schema: dict[str, Any] | None = None
+    output_schema: dict[str, Any] | None = None
+
+
 class Deployed(Function, frozen=True, kw_only=True):
     """
     The function after a deploy. ``created`` False: the same revision was there already; ``measured``: what its canary
@@ -190,7 +210,7 @@ class Deployed(Function, frozen=True, kw_only=True):
     """
 
     created: bool = False
-    measured: dict[str, Any] | None = None
+    measured: Measured | None = None
     changed: list[str] = []
 
 
@@ -261,9 +281,10 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     expire). ``reason`` is a stable code, '' where it would be placed: the ``code`` of the error that an invocation
     would get (``draining``, ``limit_reached``, ``queue_full``, ``slo_infeasible``, ``deadline_expired``) or what it
     would wait for (``paused``, or as ``decision.refused`` names it: ``pinned`` where there are no GPU instances but
-    those that it may not go to). ``feasible``: its deadline can be met as things are. ``predicted``: of itself and of
-    the training there. ``earliest_deadline_*``: the earliest deadline that would be accepted, from now and as an
-    instant, None = not known or not a matter of time.
+    those that it may not go to). ``feasible``: its deadline can be met as things are; False where it would wait for
+    somebody to end a pause, a drain or a pin. ``predicted``: of itself and of the training there.
+    ``earliest_deadline_*``: the earliest deadline that would be accepted, from now and as an instant, None = not known
+    or not a matter of time.
     """
 
     outcome: str
@@ -1114,7 +1135,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     entrypoint: str = ""
     created_at: datetime | None = None
     error: str | None = None
-    measured: dict[str, Any] | None = None
+    measured: Measured | None = None
     artifact: str | None = None
     requirements: list[str] = []
 

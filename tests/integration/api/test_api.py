@@ -1872,7 +1872,7 @@ def test_a_dry_run_asks_and_places_nothing(
 
     for wrong, field in (({"rows": 2}, "rows"), ({"rows": 1, "x": 1}, "x"), ({"inputs": [1]}, "inputs"), ({}, "input")):
         assert problem(http.post(DRY_RUN, json=wrong), 422, "invalid_input")["field"] == field
-    for path, body, said in (
+    for path, refused, said in (
         (
             DRY_RUN,
             {"inputs": [1]},
@@ -1892,7 +1892,7 @@ def test_a_dry_run_asks_and_places_nothing(
         ),
         (INVOKE, {"input": 1, "rows": 1}, "'rows': taken by a dry run"),
     ):
-        assert problem(http.post(path, json=body), 422, "invalid_input")["detail"].startswith(said)
+        assert problem(http.post(path, json=refused), 422, "invalid_input")["detail"].startswith(said)
     assert (
         problem(http.post(DRY_RUN, json={"rows": 1, "deadline_ms": -1}), 422, "invalid_input")["field"] == "deadline_ms"
     )
