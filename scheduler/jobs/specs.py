@@ -11,6 +11,9 @@ from smore.domain.workload import ProfiledBatch
 from smore.messages.reports import Report
 from smore.postgres.history.reader import Reader
 
+#: Numbers of micro-batches of which an explanation tells where the owner did not allow them.
+_TOLD: Final = (2, 4, 8, 16)
+
 
 class Specs:
     """
@@ -34,7 +37,7 @@ class Specs:
     def of(self, id_: str, project: str, name: str, request: JobRequest) -> JobSpec:
         """What the rule knows of a job."""
         batches: list[ProfiledBatch] = []
-        if len(request.micro_batches) > 1 and request.workload:
+        if request.share > 0 and request.workload:
             profiles = (self._reader.training_batches(request.workload, place) for place in self.kinds)
             batches = max(profiles, key=len, default=[])
         memory_mib = request.memory_mib * (1 + RESERVE)
@@ -54,6 +57,7 @@ class Specs:
             share=request.share,
             workload=request.workload,
             micro_batches=ways(request.micro_batches, memory_mib, batch, batches),
+            not_allowed=ways(set(_TOLD).difference(request.micro_batches), memory_mib, batch, batches),
         )
 
     def alone_s(self, workload: str, place: tuple[str, str]) -> float | None:

@@ -10,8 +10,7 @@ from scheduler.policy.jobs.job import Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs
 from scheduler.policy.jobs.plan import Reservation
 from scheduler.policy.jobs.projects import Projects
-from scheduler.policy.jobs.sharing import Candidate, Doubt
-from scheduler.policy.jobs.spec import MicroBatches
+from scheduler.policy.jobs.sharing import Candidate, Doubt, room_mib
 from smore.domain.job import JobPlace
 
 _WORDS: Final[Mapping[JobRefusal, str]] = {
@@ -237,12 +236,13 @@ def beside_nobody(knobs: JobKnobs, fleet: Fleet, job: Job, doubt: Doubt) -> str:
     return (
         f"Beside {host} it would run at {1 / own.expected:.2f} and {host} at"
         f" {1 / its.expected:.2f} of their speeds (in one case of ten below {1 / own.most:.2f} and"
-        f" {1 / its.most:.2f}); refused because {_because(knobs, fleet, doubt.parts, best, host, doubt.why)}.{words}"
+        f" {1 / its.most:.2f}); refused because {_because(knobs, fleet, job, doubt, best, doubt.why)}.{words}"
     )
 
 
-def _because(knobs: JobKnobs, fleet: Fleet, parts: MicroBatches, best: Candidate, host: str, why: PairRefusal) -> str:
-    """What stands against a pair, for the job's owner, who calls the best partner ``host``."""
+def _because(knobs: JobKnobs, fleet: Fleet, job: Job, doubt: Doubt, best: Candidate, why: PairRefusal) -> str:
+    """What stands against a pair, for the job's owner."""
+    host = called(job, best.host)
     match why:
         case PairRefusal.MEMORY:
             seen = fleet.gpus[best.names[0]].seen
@@ -250,9 +250,16 @@ def _because(knobs: JobKnobs, fleet: Fleet, parts: MicroBatches, best: Candidate
             context = (
                 f" and two contexts of {seen.context_mib:.0f} MiB" if seen is not None and seen.context_mib else ""
             )
+            most_mib = room_mib(knobs, seen) - best.host.occupied_mib
+            fits = next((way for way in job.spec.not_allowed if way.memory_mib <= most_mib), None)
+            hint = (
+                f" (with --micro-batches 1,{fits.count} it would need {fits.memory_mib:.0f} MiB and fit)"
+                if fits
+                else ""
+            )
             return (
-                f"{parts.memory_mib:.0f} MiB and {best.host.occupied_mib:.0f} MiB do not fit into {there:.0f} MiB with"
-                f" {100 * knobs.spare_part:.0f} %{context} to spare"
+                f"{doubt.parts.memory_mib:.0f} MiB and {best.host.occupied_mib:.0f} MiB do not fit into {there:.0f} MiB with"
+                f" {100 * knobs.spare_part:.0f} %{context} to spare{hint}"
             )
         case PairRefusal.LITTLE:
             return (

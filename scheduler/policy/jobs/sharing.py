@@ -25,6 +25,7 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler.policy.jobs.decisions import Beside, PairRefusal
+from scheduler.policy.jobs.events import GpuSeen
 from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
 from scheduler.policy.jobs.job import Ends, Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs, Sharing
@@ -209,15 +210,14 @@ class Partners:
             return PairRefusal.ITS_SHARE, candidate
         if not host.parts.memory_mib:
             return PairRefusal.MEMORY_UNKNOWN, candidate
-        fitting = [name for name in names if self._room_mib(name) >= host.occupied_mib + parts.memory_mib]
+        fitting = [
+            name
+            for name in names
+            if room_mib(self._knobs, self._fleet.gpus[name].seen) >= host.occupied_mib + parts.memory_mib
+        ]
         if not fitting:
             return PairRefusal.MEMORY, candidate
         return None, candidate if len(fitting) == len(names) else candidate._replace(names=fitting)
-
-    def _room_mib(self, name: str) -> float:
-        """What two on a GPU instance may have together."""
-        seen = self._fleet.gpus[name].seen
-        return seen.memory_mib * (1 - self._knobs.spare_part) - 2 * seen.context_mib if seen is not None else 0.0
 
     def _of_pool(self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]) -> list[Candidate]:
         """In the order of the setting, as far as it does not depend on the newcomer's length."""
@@ -361,6 +361,11 @@ class Partners:
             Beside(one.host.spec.id, one.own.expected, one.own.most, one.its.expected, one.its.most) for one in chosen
         )
         return Shared(self._fleet.in_rank([*spare, *names]), beside, parts)
+
+
+def room_mib(knobs: JobKnobs, seen: GpuSeen | None) -> float:
+    """What two on a GPU instance may have together."""
+    return seen.memory_mib * (1 - knobs.spare_part) - 2 * seen.context_mib if seen is not None else 0.0
 
 
 def _ways(job: Job) -> list[MicroBatches]:

@@ -27,7 +27,8 @@ class JobSpec:
 
     ``share``: an iteration may take up to 1 + ``share`` times as long because of another training; 0 = nobody runs
     beside it. ``workload``: the profile by which it is known what it costs others and they it, '' = none.
-    ``micro_batches``: other ways to run it where the memory is short, by ``count``, which is above 1.
+    ``micro_batches``: other ways to run it where the memory is short, by ``count``, which is above 1; ``not_allowed``: more
+    of them, which its owner did not allow and of which an explanation may tell.
 
     ``speeds``: how fast it runs on other numbers of GPU instances, as a multiple of its speed on ``count``; a setting that
     changes numbers (``elastic``) chooses among these. Empty = it runs on ``count`` alone.
@@ -47,6 +48,7 @@ class JobSpec:
     share: float = 0.0
     workload: str = ""
     micro_batches: tuple[MicroBatches, ...] = ()
+    not_allowed: tuple[MicroBatches, ...] = ()
     speeds: Mapping[int, float] = field(default_factory=dict)
 
     @property

@@ -165,6 +165,17 @@ def test_who_needs_too_much_memory_runs_in_the_fewest_micro_batches_that_fit() -
     assert driven.policy.jobs["guest"].parts.count == 1
 
 
+def test_of_micro_batches_with_which_it_would_fit_its_owner_is_told() -> None:
+    driven = Sharers()
+    driven.share("host", memory_mib=40_000.0)
+    ways = tuple(MicroBatches(count=count, memory_mib=72_000.0 / count) for count in (2, 4))
+    assert started(driven.share("guest", memory_mib=72_000.0, not_allowed=ways)) == []
+    hint = "(with --micro-batches 1,2 it would need 36000 MiB and fit)"
+    assert f"do not fit into 80000 MiB with 5 % to spare {hint}" in driven.message("guest")
+    assert started(driven.share("large", memory_mib=72_000.0, not_allowed=ways[:0])) == []
+    assert "--micro-batches" not in driven.message("large")
+
+
 def test_a_pair_that_does_little_is_formed_for_the_short_only() -> None:
     driven = Sharers(slowdown=1.9)
     driven.share("host", hours=10)
