@@ -365,7 +365,7 @@ def test_kserves_client(platform: Platform, headers: dict[str, str]) -> None:
         for name in set(NAMES) - {"BYTES"}:
             assert report[form][name] == [str(Mirror.example[name].dtype), [[1.0, 0.0]]], name
     assert report["error"].startswith("There is no function 'nobody'") and "404" in report["error"]
-    assert report["key"].startswith("The API key is not valid") and "401" in report["key"]
+    assert report["key"].startswith("The request has no API key") and "401" in report["key"]
 
 
 def test_redis_dies_while_a_large_tensor_waits(

@@ -173,6 +173,7 @@ def test_an_older_attempt_ends_and_never_starts_again(node: Node) -> None:
         start_new_session=True,
     ) as process:
         aside.begin(process.pid, 0)
+        eventually(aside.alive, what="the program of the older attempt")
         stale.write(aside)
         node.worker("g0")
         assert process.wait() == -signal.SIGKILL
