@@ -1,5 +1,7 @@
 """Who starts first: the order of each setting, patience, orders of operators, and who may pass."""
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.policy.jobs.decisions import Start, Turn, Wait
@@ -81,6 +83,30 @@ def test_backfill_takes_who_ends_in_time() -> None:
     assert started(jobs.submit("longer", hours=2, later=1)) == []
     assert jobs.entry("longer").why is Wait.KEPT
     assert started(jobs.submit("shorter", hours=0.1, later=1)) == ["shorter"]
+
+
+def test_who_passes_within_a_limit_ends_in_time_by_its_90_percent_length() -> None:
+    """A declared length of 1.5 h is 3.3 h in one case of ten; the first of its project is to start after 2 h."""
+    jobs = DrivenJobs("fifo-backfill", gpus(4))
+    jobs.tell(LimitsChanged(limits={"p": ProjectLimit(gpus=3)}))
+    jobs.submit("first", hours=2)
+    jobs.submit("gang", count=3)
+
+    assert started(jobs.submit("longer", hours=1.5, later=1)) == []
+    assert started(jobs.submit("shorter", hours=0.5, later=1)) == ["shorter"]
+
+
+def test_who_takes_what_is_kept_ends_in_time_on_the_device_that_it_takes() -> None:
+    """Its length of 1 h is that on the fast device, which is taken; on the slow one it is 3 h."""
+    slow = [replace(gpu, gpu=f"a{gpu.gpu}", device="A slow one") for gpu in gpus(2)]
+    jobs = DrivenJobs("fifo-backfill", slow + gpus(1, device="B"))
+    jobs.submit("taken", hours=9, device="B")
+    jobs.submit("first", hours=2, device="A slow one")
+    jobs.submit("gang", count=2, device="A slow one")
+
+    times = {"A slow one": 3.0, "B": 1.0}
+    assert started(jobs.submit("longer", iterations=3600, iteration_s=times, later=1)) == []
+    assert started(jobs.submit("shorter", iterations=900, iteration_s=times, later=1)) == ["shorter"]
 
 
 def test_patience_is_by_the_clock_and_then_gpu_instances_are_kept() -> None:

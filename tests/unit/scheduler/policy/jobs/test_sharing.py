@@ -120,6 +120,21 @@ def test_the_host_is_asked_too() -> None:
     assert "unsaid does not say" not in driven.message("unsaid")
 
 
+@pytest.mark.parametrize(
+    ("host", "guest", "who"),
+    [(1.0, 0.5, "it"), (0.5, 1.0, "host")],
+    ids=["by the guest's owner", "by the host's owner"],
+)
+def test_owners_allow_what_a_pair_takes_in_nine_cases_of_ten(host: float, guest: float, who: str) -> None:
+    """Both are expected to take 1.25 times as long, and at most 1.6 times."""
+    driven = Sharers()
+    driven.tell(PairsKnown(pairs=[PairKnown("A", *pair, slowdown=1.25, most=1.6) for pair in ("ab", "ba")]))
+    driven.share("host", "a", share=host)
+
+    assert started(driven.share("guest", "b", share=guest)) == []
+    assert f"{who} could take up to 1.60 times as long, more than its owner allows" in driven.message("guest")
+
+
 def test_who_says_no_memory_neither_shares_nor_is_shared_with() -> None:
     driven = Sharers()
     driven.share("host", memory_mib=0.0)
