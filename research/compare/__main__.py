@@ -23,7 +23,7 @@ from research.compare import comparison, report, section, terminal, trainings, t
 from research.compare.comparison import Plan, Progress, quiet
 from research.compare.measures import interval_of
 from scheduler.simulation import fit, metrics, policies, traces
-from scheduler.simulation.jobs.world import job_presets, load_job_preset
+from scheduler.simulation.jobs.world import is_of_jobs, job_presets, load_job_preset
 from scheduler.simulation.metrics import FIGURE_14
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.result import Inconsistent
@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--preset",
             required=True,
-            help=f"one of {', '.join((*names(), *job_presets()))}, or a .yaml file of the form of the former",
+            help=f"one of {', '.join((*names(), *job_presets()))}, or a .yaml file of the form of one of them",
         )
         command.add_argument(
             "--data",
@@ -86,8 +86,8 @@ def parser() -> argparse.ArgumentParser:
             default={},
             metavar="NAME=VALUE,…",
             help=(
-                "fields of the preset's trace to change; kind=csv,path=mine.csv replaces it by a file of your own, with"
-                " the preset's functions (docs/research/simulation.md lists them, and so does the error for another one)"
+                "fields of the preset's trace to change; kind=csv,path=mine.csv replaces it by a file of your own, of the"
+                " preset's functions or of trainings (docs/research/simulation.md lists them, and so does the error for another one)"
             ),
         )
 
@@ -474,7 +474,7 @@ def _compare_trainings(options: argparse.Namespace, argv: Sequence[str]) -> None
 
 
 def _compare_either(options: argparse.Namespace, argv: Sequence[str]) -> None:
-    if options.preset in job_presets():
+    if is_of_jobs(options.preset):
         _compare_trainings(options, argv)
     elif options.preset not in names() and not options.preset.endswith((".yaml", ".yml")):
         raise unknown_preset(options.preset, (*names(), *job_presets()))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TABLE: Final = "table.csv"
 #: Measures of one table; all others stand in another one.
-TIMES: Final = ("jct", "jct_median", "jct_p99", "wait", "wait_median", "wait_p99", "makespan")
+TIMES: Final = ("jct", "jct_median", "p95", "jct_p99", "wait", "wait_median", "wait_p99", "makespan")
 
 
 def write(
@@ -65,7 +65,7 @@ def write(
         ("tables", " ".join(f'<a href="{name}">{name}</a>' for name in (TABLE, rows.name))),
     ]
     body = [
-        f'<section id="{escape(plan.preset)}"><h2>{escape(plan.preset)}</h2><p>{escape(preset.about)}</p>',
+        f'<section id="{escape(world.name)}"><h2>{escape(world.name)}</h2><p>{escape(preset.about)}</p>',
         f"<ul class='soft'>{''.join(f'<li>{name}: {value}</li>' for name, value in facts)}</ul>",
         _claims(plan, compared),
         f"<p>{escape(words)}</p>" if (words := trainings.same_in_words(plan, by)) else "",
@@ -79,7 +79,7 @@ def write(
         "</section>",
         _measures(),
     ]
-    links = "".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in (plan.preset, "measures"))
+    links = "".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in (world.name, "measures"))
     words = (
         "Settings of the queue of trainings on a simulated clock. A simulated number tests the logic of scheduling; it"
         " says nothing about a device. Times are in hours, intervals are 95 % over seeds, differences paired by seed."

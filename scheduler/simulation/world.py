@@ -504,6 +504,23 @@ def unknown_preset(name: str, known: Sequence[str]) -> BadWorld:
     return bad("preset", f"{name!r} is not known; known are {', '.join(known)}{did_you_mean(name, known)}")
 
 
+def read_preset(name: str, folder: Path, known: Sequence[str]) -> tuple[Path, object]:
+    """
+    (path, document) of one of the ``known`` presets of a folder by its name, or of a .yaml file by its path. Raises
+    BadWorld where there is none, or it is not YAML.
+    """
+    given = name.endswith((".yaml", ".yml"))
+    path = Path(name) if given else folder / f"{name}.yaml"
+    if given and not path.is_file():
+        raise bad("preset", f"there is no file {name}")
+    if not given and name not in known:
+        raise unknown_preset(name, known)
+    try:
+        return path, yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise bad(path.name, f"not YAML: {' '.join(str(error).split())}") from error
+
+
 def load(
     name: str, *, factors: Mapping[str, float] | None = None, interference: bool = True, interference_model: str = ""
 ) -> Preset:
@@ -513,15 +530,7 @@ def load(
 
     Raises BadWorld for a name that does not exist.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS / f"{name}.yaml"
-    if name.endswith((".yaml", ".yml")) and not path.is_file():
-        raise bad("preset", f"there is no file {name}")
-    if not path.is_file() or ("/" in name and path.parent == PRESETS):
-        raise unknown_preset(name, names())
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise bad(path.name, f"not YAML: {' '.join(str(error).split())}") from error
+    path, raw = read_preset(name, PRESETS, names())
     reader = Reader(raw, "")
     about, shared = reader.word("about", ""), Reader(reader.take("world", {}), "world")
     common = {key: shared.take(key) for key in list(shared._raw)}

@@ -2,10 +2,12 @@
 Jobs of a run: when each comes, how many GPUs it asks for and how long it runs alone on them.
 
 Readers of the publishers' own CSV files (gzip or not): **Muri** (Philly's times, with models and batches that its authors
-assigned), **Pollux** (workloads of 160 jobs by application) and **Philly** itself. ``most_gpus``, ``most_h``: jobs that ask
-for more are cut to it. ``memory_mib``: of jobs of which the trace says nothing of it. ``load``: arrivals are stretched so
-that the GPU time asked for is this part of what the cluster has between the first arrival and the last. What cannot be
-used raises BadTrace or BadWorld with file, line and field; a missing file NotFound.
+assigned), **Pollux** (workloads of 160 jobs by application) and **Philly** itself. **csv** is a file of one's own, by its
+``path``: the columns :data:`OWN`, and maybe ``model``, ``batch``, ``project`` and ``memory_mib``; with ``jobs`` each seed has
+its own window of so many jobs, else all of them. ``most_gpus``, ``most_h``: jobs that ask for more are cut to it.
+``memory_mib``: of jobs of which the trace says nothing of it. ``load``: arrivals are stretched so that the GPU time asked
+for is this part of what the cluster has between the first arrival and the last. What cannot be used raises BadTrace or
+BadWorld with file, line and field; a missing file NotFound.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +24,9 @@ from smore.traces.public import locate
 from smore.traces.recorded import read_number, read_rows, refuse
 
 HOUR_S: Final = 3600.0
-KINDS: Final = ("muri", "pollux", "philly", "drawn", "made")
+KINDS: Final = ("muri", "pollux", "philly", "drawn", "made", "csv")
+#: Columns of a file of one's own: seconds from the beginning, seconds alone on its GPUs, and how many these are.
+OWN: Final = ("submit_s", "duration_s", "gpus")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +89,24 @@ def jobs(document: Mapping[str, object], gpus: int, seed: int, among: Sequence[P
     """The jobs that a preset's trace describes for a seed, by arrival; files are looked for in the folders ``among``."""
     reader = Reader(document, "trace")
     kind = reader.word("kind", "made", KINDS)
-    count = reader.whole("jobs", 160, 2, 100_000)
+    count = reader.whole("jobs", 160, 2, 100_000) if kind != "csv" or reader.has("jobs") else 0
     most_gpus, most_s = reader.whole("most_gpus", gpus, 1, 100_000), HOUR_S * reader.number("most_h", 1e6, 0.01, 1e6)
     load = reader.number("load", 0.0, 0.0, 100.0)
     memory_mib = reader.number("memory_mib", 0.0, 0.0, 1e9)
-    path = Path() if kind == "made" else locate(reader.word("file", "").removesuffix(".gz"), among)
+    if kind == "csv":
+        path = Path(reader.word("path", ""))
+        if not path.is_file():
+            raise bad("trace.path", f"there is no file {path}" if path.name else "a trace of the kind csv needs it")
+    else:
+        path = Path() if kind == "made" else locate(reader.word("file", "").removesuffix(".gz"), among)
     numbers = [int(number) for _, number in reader.items("traces")]
     reader.end()
     draw = Random(f"jobs {kind} {seed}")
     if kind == "muri":
-        every = _muri(path, numbers[seed % len(numbers)])
-        first = seed // len(numbers) * count
-        if first + count > len(every):
-            raise bad("seeds", f"seed {seed}: the trace has {len(every) // count} windows of {count} jobs")
-        chosen = every[first : first + count]
+        chosen = _window(_muri(path, numbers[seed % len(numbers)]), count, seed // len(numbers), seed)
+    elif kind == "csv":
+        every = _own(path)
+        chosen = _window(every, count, seed, seed) if count else every
     elif kind == "philly":
         every = _philly(path)
         if len(every) < count:
@@ -119,11 +127,18 @@ def jobs(document: Mapping[str, object], gpus: int, seed: int, among: Sequence[P
             job,
             gpus=min(job.gpus, most_gpus),
             seconds=min(job.seconds, most_s),
-            memory_mib=MURI_MEMORY_MIB.get(job.model, memory_mib),
+            memory_mib=job.memory_mib or MURI_MEMORY_MIB.get(job.model, memory_mib),
         )
         for job in chosen
     ]
     return _stretched(cut, gpus, load)
+
+
+def _window(every: Sequence[SimulatedJob], count: int, place: int, seed: int) -> Sequence[SimulatedJob]:
+    """The jobs of a seed where seeds have windows of a trace one after the other."""
+    if (place + 1) * count > len(every):
+        raise bad("seeds", f"seed {seed}: the trace has {len(every) // count} windows of {count} jobs")
+    return every[place * count : (place + 1) * count]
 
 
 def _stretched(chosen: Sequence[SimulatedJob], gpus: int, load: float) -> list[SimulatedJob]:
@@ -161,6 +176,34 @@ def _muri(path: Path, number: int) -> list[SimulatedJob]:
         )
     if not found:
         raise refuse(path, 0, "trace", f"no job of trace {number}")
+    return sorted(found, key=lambda job: job.submit_s)
+
+
+@lru_cache(maxsize=1)
+def _own(path: Path) -> list[SimulatedJob]:
+    found = []
+    for line, row in read_rows(path, OWN):
+
+        def value(field: str, low: float, line: int = line, row: Mapping[str, str] = row) -> float:
+            return read_number(path, line, field, row[field], low) if row.get(field) or field in OWN else 0.0
+
+        gpus = value("gpus", 1.0)
+        if gpus != int(gpus):
+            raise refuse(path, line, "gpus", f"a whole number is expected, not {row['gpus']!r}")
+        found.append(
+            SimulatedJob(
+                id=f"j{line}",
+                submit_s=value("submit_s", 0.0),
+                gpus=int(gpus),
+                seconds=value("duration_s", 1.0),
+                model=row.get("model", ""),
+                batch=int(value("batch", 1.0)),
+                project=row.get("project") or "p",
+                memory_mib=value("memory_mib", 0.0),
+            )
+        )
+    if len(found) < 2:
+        raise refuse(path, 0, "file", "at least two jobs are expected")
     return sorted(found, key=lambda job: job.submit_s)
 
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from scheduler.simulation.jobs.interference import InterferenceModel, interference_of
-from scheduler.simulation.world import Reader, unknown_preset
+from scheduler.simulation.world import Reader, read_preset
 from smore.traces.public import BUNDLED
 
 PRESETS: Final = Path(__file__).parent / "presets"
@@ -69,6 +67,14 @@ def job_presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
+def is_of_jobs(name: str) -> bool:
+    """Whether a preset, or a .yaml file by its path, is of trainings: it describes a ``cluster``. Raises BadWorld."""
+    if name.endswith((".yaml", ".yml")):
+        _, raw = read_preset(name, PRESETS, ())
+        return isinstance(raw, Mapping) and "cluster" in raw
+    return name in job_presets()
+
+
 def load_job_preset(
     name: str,
     *,
@@ -78,20 +84,18 @@ def load_job_preset(
     among: Sequence[Path] = (BUNDLED,),
 ) -> JobPreset:
     """
-    A preset of trainings by its name, with another interference model, wrong lengths or wrong predictions; files are
-    looked for in the folders ``among``. Raises BadWorld.
+    A preset of trainings by its name, or a .yaml file of that form by its path, with another interference model, wrong
+    lengths or wrong predictions; files are looked for in the folders ``among``. Raises BadWorld.
     """
-    path = PRESETS / f"{name}.yaml"
-    if name not in job_presets():
-        raise unknown_preset(name, job_presets())
-    reader = Reader(yaml.safe_load(path.read_text()), "")
+    path, raw = read_preset(name, PRESETS, job_presets())
+    reader = Reader(raw, "")
     about = reader.word("about", "")
     cluster = Reader(reader.take("cluster", {}), "cluster")
     failures = Reader(reader.take("failures", {}), "failures")
     own = [str(one) for _, one in reader.items("truths")] or [reader.word("truth", "constant=1")]
     truths = (truth,) if truth else tuple(own)
     world = JobWorld(
-        name=name,
+        name=path.stem,
         nodes=cluster.whole("nodes", 8, 1, 10_000),
         gpus=cluster.whole("gpus", 8, 1, 10_000),
         device=cluster.word("device", "V100"),

@@ -50,6 +50,25 @@ def test_the_last_line_has_figures_intervals_and_claims(tmp_path: Path, capsys: 
     assert float(table[1].split(",")[2]) == pytest.approx(figures["jct.sjf"], rel=1e-4)
 
 
+def test_a_cluster_and_trainings_of_ones_own_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    preset, trace = tmp_path / "mine.yaml", tmp_path / "mine.csv"
+    preset.write_text("cluster: {nodes: 1, gpus: 2}\ntrace: {kind: made, jobs: 20}\npolicies: [sjf, fifo]\n")
+    trace.write_text("submit_s,duration_s,gpus\n0,7200,2\n1,3600,1\n2,1800,1\n")
+    command = ["compare", "--preset", str(preset), "--workers", "1", "--seeds", "2", "--json"]
+    assert main([*command, "--trace", f"kind=csv,path={trace}", "--out", str(tmp_path / "out")]) == 0
+    figures = json.loads(capsys.readouterr().out)["figures"]
+
+    # Both smaller ones start when the first has ended.
+    assert figures["jct.sjf"] == figures["jct.fifo"] == pytest.approx((2.0 + 3.0 + 2.5) / 3, abs=1e-3)
+    assert figures["p95.sjf"] == pytest.approx(2.95, abs=1e-3)
+    assert "reduction.p95.sjf.fifo" in figures
+    assert '<section id="mine">' in (tmp_path / "out" / "index.html").read_text()
+    # Without a cluster it is a preset of functions.
+    preset.write_text("policies: [sjf]\n")
+    assert main(command) == 2
+    assert "gpus: at least one GPU instance is expected" in capsys.readouterr().err
+
+
 def test_a_preset_of_several_truths_says_the_worst_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--policies", "smore-jobs,sjf-bsbf,sjf", "--seeds", "2", "--predictor", "noise=0.25"]
     command = ["compare", "--preset", "jobs-small-shared", "--workers", "1", *words]
@@ -74,8 +93,8 @@ def test_a_preset_of_several_truths_says_the_worst_ratio(tmp_path: Path, capsys:
 
 def test_runs_of_a_seed_under_several_truths_narrow_no_interval() -> None:
     series = {"sjf": [1.0, 3.0, 2.5], "fifo": [2.0, 3.5, 4.5]}
-    of_one = {policy: {"jct": of, "wait": of} for policy, of in series.items()}
-    of_two = {policy: {"jct": 2 * of, "wait": 2 * of} for policy, of in series.items()}
+    of_one = {policy: dict.fromkeys(trainings.REDUCED, of) for policy, of in series.items()}
+    of_two = {policy: dict.fromkeys(trainings.REDUCED, 2 * of) for policy, of in series.items()}
     one = trainings.plan("jobs-small", "sjf,fifo", 3, "constant=1.5", 0.0, 0.0, ())
     two = replace(one, truths=("constant=1.5", "constant=1.5"))
     for name, interval in trainings.intervals(one, of_one).items():
@@ -137,9 +156,10 @@ def test_settings_that_coincide_are_named_and_where_nobody_shares() -> None:
 
 def test_intervals_stay_within_what_a_figure_can_be() -> None:
     plan = trainings.plan("jobs-small", "sjf,fifo", 2, "", 0.0, 0.0, ())
-    by = {policy: {"jct": [0.1, 4.0], "wait": [0.0, 3.0], "gpu_share": [0.5, 0.99]} for policy in plan.policies} | {
-        "fifo": {"jct": [5.0, 4.1], "wait": [5.0, 3.0], "gpu_share": [0.5, 0.99]}
-    }
+    by = {
+        policy: {"jct": [0.1, 4.0], "p95": [0.1, 4.0], "wait": [0.0, 3.0], "gpu_share": [0.5, 0.99]}
+        for policy in plan.policies
+    } | {"fifo": {"jct": [5.0, 4.1], "p95": [5.0, 4.1], "wait": [5.0, 3.0], "gpu_share": [0.5, 0.99]}}
     found = trainings.intervals(plan, by)
     assert found["jct.sjf"].low == found["wait.sjf"].low == found["gpu_share.sjf"].low == 0.0
     assert found["gpu_share.sjf"].high == found["reduction.jct.sjf.fifo"].high == 1.0

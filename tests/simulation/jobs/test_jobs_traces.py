@@ -116,3 +116,47 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_unknown_fields_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadWorld, match=r"trace.colour"):
         jobs(document(colour=1), 64, 0, (muri(tmp_path, "2,1,1,0,5000,vgg16,16,214,82,75,66"),))
+
+
+def test_a_file_of_ones_own_is_read_by_arrival(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "duration_s,submit_s,gpus,model,memory_mib,remark\n600,30,2,bert,9000,x\n60,10,1,,,x\n90,50,4,ncf,,x\n80,60,1,,,x\n"
+    )
+    own = {"kind": "csv", "path": str(path)}
+    found = jobs(own, 64, 7, ())
+    assert [(job.submit_s, job.seconds, job.gpus, job.model, job.memory_mib) for job in found] == [
+        (0.0, 60.0, 1, "", 0.0),
+        (20.0, 600.0, 2, "bert", 9000.0),
+        (40.0, 90.0, 4, "ncf", 0.0),
+        (50.0, 80.0, 1, "", 0.0),
+    ]
+    # Each seed has its own window.
+    windows = [jobs({**own, "jobs": 2}, 64, seed, ()) for seed in (0, 1)]
+    assert [[job.seconds for job in window] for window in windows] == [[60.0, 600.0], [90.0, 80.0]]
+    with pytest.raises(BadWorld, match="seed 2: the trace has 2 windows of 2 jobs"):
+        jobs({**own, "jobs": 2}, 64, 2, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("submit_s,gpus\n1,1\n", "mine.csv:1: duration_s: no column"),
+        ("submit_s,duration_s,gpus\n1,60,1\n2,60,1.5\n", "mine.csv:3: gpus: a whole number"),
+        ("submit_s,duration_s,gpus\n1,,1\n2,60,1\n", "mine.csv:2: duration_s: a number"),
+        ("submit_s,duration_s,gpus,batch\n1,60,1,x\n2,60,1,\n", "mine.csv:2: batch: a number"),
+        ("submit_s,duration_s,gpus\n1,60,1\n", "at least two jobs"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_ones_own_is_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(BadTrace, match=words):
+        jobs({"kind": "csv", "path": str(path)}, 64, 0, ())
+
+
+def test_a_missing_file_of_ones_own_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadWorld, match="a trace of the kind csv needs it"):
+        jobs({"kind": "csv"}, 64, 0, ())
+    with pytest.raises(BadWorld, match="there is no file"):
+        jobs({"kind": "csv", "path": str(tmp_path / "none.csv")}, 64, 0, ())
