@@ -20,8 +20,10 @@ import psutil
 import redis
 
 from smore.local import platform_checks
+from smore.local.embedded import OLDEST_REDIS
 from smore.local.findings import Finding, Site, Verdict, broken, ok, unknown, warning
 from smore.local.gpu_checks import nvml
+from smore.local.server_versions import Server, known, repaired
 from smore.messages.reports import Report
 from smore.messages.wording import paused
 from smore.process.settings import PostgresSettings, Settings
@@ -90,6 +92,18 @@ def of_another_machine(url: str, readiness: Mapping[str, Any]) -> list[Finding]:
     return [*findings, *(warning("platform", text, "") for text in readiness.get("warnings", ()))]
 
 
+def _version(check: str, server: Server, version: str) -> Finding:
+    """Whether this version of a server has known vulnerabilities."""
+    if entries := known(server, version):
+        return warning(
+            check,
+            f"{server} {version} has {', '.join(entry.name for entry in entries)}",
+            f"use {repaired(server, version)} or newer; a distribution may have repaired it under the old number: look at"
+            " its changelog",
+        )
+    return ok(check, f"{server} {version}")
+
+
 def _carefully(check: Callable[..., Iterator[Finding]], *arguments: object) -> list[Finding]:
     """The findings of one check; a check that raises gives one with the verdict ``unknown``."""
     findings: list[Finding] = []
@@ -115,21 +129,12 @@ _LAG: Final = 50_000
 
 def _redis_server(_place: Site, client: "redis.Redis") -> Iterator[Finding]:
     info = client.info()
-    name, version = str(info.get("server_name", "redis")), str(info.get("valkey_version") or info.get("redis_version"))
-    major = int(version.partition(".")[0])
-    server = f"{name} {version}"
-    if major < 6:
-        yield broken("Redis version", server, "use Valkey 8 or Redis 7.2")
-    elif major < 7:
-        # Clients that may run scripts can escape the Lua engine of such a version (CVE-2025-49844). The embedded
-        # server's socket admits the platform's own user alone.
-        yield warning(
-            "Redis version",
-            f"{server}: its Lua engine is old (CVE-2025-49844)",
-            "use it on this machine only; before more hosts join, install Valkey 8 or Redis 7.2",
-        )
+    name: Server = "valkey" if info.get("server_name") == "valkey" else "redis"
+    version = str(info.get("valkey_version") or info.get("redis_version"))
+    if name == "redis" and int(version.partition(".")[0]) < OLDEST_REDIS:
+        yield broken("Redis version", f"{name} {version}", f"use Valkey 9, or Redis {OLDEST_REDIS} or newer")
     else:
-        yield ok("Redis version", server)
+        yield _version("Redis version", name, version)
     if info.get("role") != "master":
         yield broken(
             "Redis role", str(info.get("role")), "SMORE_REDIS__URL must name the primary: a replica takes no writes"
@@ -375,7 +380,8 @@ def _postgres(place: Site) -> Iterator[Finding]:
         if major < _OLDEST_POSTGRES:
             yield broken("Postgres", f"version {major}", f"use {_OLDEST_POSTGRES} or newer")
         else:
-            yield ok("Postgres", f"version {major}")
+            version = connection.info.parameter_status("server_version") or str(major)
+            yield _version("Postgres version", "postgres", version.partition(" ")[0])
         try:
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
         except psycopg.errors.UndefinedTable:

@@ -70,7 +70,7 @@ def ills(place: Site) -> dict[str, Finding]:
     return {
         one.name: one
         for one in doctor.examine(place)
-        if one.verdict is not Verdict.OK and one.name not in ("open files", "disk", "Redis version")
+        if one.verdict is not Verdict.OK and one.name not in ("open files", "disk", "Redis version", "Postgres version")
     }
 
 
