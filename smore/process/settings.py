@@ -10,6 +10,7 @@ import json
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -17,11 +18,21 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from smore.domain.loss import PROBE_MAX_S, PROBE_SHARE
 
 
+def _no_placeholder(url: str | None) -> str | None:
+    if url is not None and urlsplit(url).password == "change-me":  # noqa: S105 - it is none
+        raise ValueError("change-me is a placeholder: choose a password, for instance by `openssl rand -hex 24`")
+    return url
+
+
+#: The URL of a server, with its password.
+ServerUrl = Annotated[str | None, AfterValidator(_no_placeholder)]
+
+
 class RedisSettings(BaseModel):
     """Where the queue, the leases and the fleet live."""
 
     #: None = ``smore up`` starts an embedded server (smore/local/embedded.py).
-    url: str | None = None
+    url: ServerUrl = None
     #: Every key of the platform starts with it, Celery's too.
     prefix: str = "smore:"
     #: ``standard`` = appendfsync everysec, ``strict`` = appendfsync always, so that a 202 is on disk before it is sent.
@@ -32,7 +43,7 @@ class PostgresSettings(BaseModel):
     """Where the catalog and the history live."""
 
     #: None = ``smore up`` starts an embedded server (smore/local/embedded.py).
-    url: str | None = None
+    url: ServerUrl = None
     #: Days for which rows of the history are kept.
     retention_days: float = Field(default=14.0, gt=0)
     #: GiB that rows of the history may take, indices included; the oldest are deleted first.

@@ -115,6 +115,7 @@ def test_no_password_is_on_a_command_line_or_in_the_image() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
     for variable in GIVEN:
         assert f"${{{variable}:?" in text, "a password has no default"
+        assert f"\n{variable}=\n" in (ROOT / ".env.example").read_text(), "nor a placeholder, which somebody would keep"
     for name, service in composed().items():
         said = f"{service.get('command')} {service.get('healthcheck')}"
         assert not [secret for secret in GIVEN.values() if secret in said], name

@@ -40,6 +40,25 @@ def test_a_wrong_value_is_one_line_and_exit_code_2(
     assert capsys.readouterr().err.splitlines() == [line]
 
 
+@pytest.mark.parametrize("command", ["doctor", "settings", "up"])
+@pytest.mark.parametrize(
+    ("variable", "url"),
+    [
+        ("SMORE_REDIS__URL", "redis://:{}@redis:6379/0"),
+        ("SMORE_POSTGRES__URL", "postgresql+psycopg://smore:{}@postgres:5432/smore"),
+    ],
+)
+def test_a_placeholder_is_no_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, url: str, command: str
+) -> None:
+    monkeypatch.setenv(variable, url.format("chosen"))
+    load()
+    monkeypatch.setenv(variable, url.format("change-me"))
+    assert smore(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"smore: {variable}") and "choose a password" in line
+
+
 def test_a_list_has_commas_or_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMORE_JOB_ENTRYPOINTS", "mytrain")
     monkeypatch.setenv("SMORE_WORKER__READABLE", "/a, /b")
