@@ -5,13 +5,13 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 PIP := $(PY) -m pip install --disable-pip-version-check -c constraints.txt
-# kserve's client wants an older psutil than the platform: a test's environment, beside the platform's.
+# kserve's client wants an older psutil than constraints.txt has: a test's environment, beside the platform's.
 KSERVE := $(VENV)/kserve/.installed
 export PYTHONPATH := $(CURDIR)
 # Compiled code is kept, whatever the caller says: the platform and its tests start hundreds of processes, and each would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install dev demo up down test numeric search check fmt bench migrate clean
+.PHONY: help install dev lock demo up down test numeric search check fmt bench migrate clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,14 +26,24 @@ $(DEV): $(STAMP)
 	$(PIP) --quiet -e ./client -e '.[embedded,examples,forecast,report,dev]'
 	@touch $@
 
-$(KSERVE): constraints.txt | $(DEV)
+$(KSERVE): Makefile | $(DEV)
 	@test -x $(VENV)/kserve/bin/python || $(PY) -m venv $(VENV)/kserve
-	$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt kserve
+	$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check kserve==0.21.0
 	@touch $@
 
 install: $(STAMP) ## The .venv with what runs the platform
 
 dev: $(DEV) ## The .venv with what checks and tests it too
+
+# Below this line of constraints.txt stands what is resolved.
+RESOLVED := ^. Resolved on
+lock: ## constraints.txt anew, from an environment of the newest versions that its first lines allow; then every test
+	rm -rf build/lock && mkdir -p build && $(PY) -m venv build/lock
+	sed '/$(RESOLVED)/q' constraints.txt > build/constraints.txt
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check -c build/constraints.txt -e ./client -e '.[embedded,examples,forecast,report,dev]'
+	build/lock/bin/python -m pip freeze --exclude-editable | sed 's/+.*//' | grep -vxFf build/constraints.txt >> build/constraints.txt
+	mv build/constraints.txt constraints.txt
+	$(MAKE) test
 
 demo: $(STAMP) ## A minute of functions next to training on this machine, and a report
 	$(PY) -m smore.demo
