@@ -86,6 +86,7 @@ app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args"
 for command in (
     machine.up,
     machine.down,
+    machine.backup,
     machine.health,
     machine.version,
     logs.logs,

@@ -192,6 +192,23 @@ def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs to
         fail("only a running platform ends trainings for good: `smore up`, then `smore down --jobs`")
 
 
+def backup(
+    folder: Annotated[Path, typer.Argument(help="The copy, a new folder: SMORE_HOME of a platform of its own.")],
+) -> None:
+    """Copy the running platform of this machine into a folder, from which `smore up` starts it as it was."""
+    from smore import local
+
+    home = platform_home()
+    endpoints = local.endpoints(home)
+    if endpoints is None:
+        fail(f"no platform runs in {home}: one that is down is copied by `cp -a {home} {folder}`")
+    try:
+        local.backup(home, folder, endpoints.redis_url, endpoints.postgres_url)
+    except (local.BackupFailed, local.ServerMissing) as error:
+        fail(str(error))
+    print(f"Copied {home} to {folder}.")
+
+
 def _own_key(home: Path) -> str | None:
     """The key that ``up`` has written."""
     try:

@@ -3,12 +3,13 @@ The platform on one machine: its own Redis and Postgres, the platform's processe
 
 ``up`` starts all of it and ``down`` stops it; ``servers`` starts Redis and Postgres alone, for tests. ``layout.py``
 lists the processes, ``embedded.py`` finds and configures the two servers, ``supervision.py`` is the supervisor's client,
-``daemon.py`` is the supervisor's process, ``machine.py`` starts and stops everything, ``started_settings.py`` keeps
-what it was started with, ``asking.py`` and ``scrape.py`` ask it over HTTP, ``trainings.py`` finds the trainings that outlived it,
-``doctor.py`` examines what runs.
+``daemon.py`` is the supervisor's process, ``machine.py`` starts and stops everything, ``backup.py`` copies it while it
+runs, ``started_settings.py`` keeps what it was started with, ``asking.py`` and ``scrape.py`` ask it over HTTP,
+``trainings.py`` finds the trainings that outlived it, ``doctor.py`` examines what runs.
 """
 
 from smore.local.asking import Endpoints, answering_instance, await_rest, unserved, without_metrics
+from smore.local.backup import BackupFailed, backup
 from smore.local.embedded import ServerMissing, StartFailed
 from smore.local.layout import (
     Layout,
@@ -40,6 +41,7 @@ from smore.local.supervision import End, ProcessStatus
 from smore.local.trainings import Training, left_running
 
 __all__ = [
+    "BackupFailed",
     "End",
     "Endpoints",
     "Layout",
@@ -53,6 +55,7 @@ __all__ = [
     "abandoned",
     "answering_instance",
     "await_rest",
+    "backup",
     "changed_settings",
     "down",
     "endpoints",

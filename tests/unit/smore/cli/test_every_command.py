@@ -60,7 +60,18 @@ ARGUMENTS: Final = {
 }
 #: Commands without data: they change something and say nothing, or they run a program that has options of its own.
 SILENT: Final = {
-    *("init", "up", "down", "compare", "replay", "profile", "prewarm report", "data fetch", "metrics scrape-config"),
+    *(
+        "init",
+        "up",
+        "down",
+        "backup",
+        "compare",
+        "replay",
+        "profile",
+        "prewarm report",
+        "data fetch",
+        "metrics scrape-config",
+    ),
     *("profiles import", "profiles report", "predictor report", "predictor retrain", "predictor rollback"),
     *("functions delete", "keys revoke", "secrets set", "secrets rm", "slo function", "slo job"),
 }

