@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
@@ -32,7 +33,7 @@ def backup(home: Path, to: Path, redis_url: str, postgres_url: str) -> None:
     Copy the platform that runs in ``home`` into the folder ``to``, which is made. What was accepted before the call is in
     the copy.
 
-    Raises BackupFailed, and leaves no folder ``to``: where ``to`` exists, where a server is not the platform's own, or
+    Raises BackupFailed, and leaves no folder ``to``: where ``to`` exists or is in ``home``, where a server is not the platform's own, or
     where a copy fails.
     """
     import psycopg
@@ -41,8 +42,8 @@ def backup(home: Path, to: Path, redis_url: str, postgres_url: str) -> None:
     if not (home / "postgres").is_dir() or not (home / "redis" / "appendonlydir").is_dir():
         raise BackupFailed(f"{home} does not hold the data of its servers: copy them with their own tools")
     new = to.resolve().with_name(f".{to.name}.new")
-    if to.exists():
-        raise BackupFailed(f"{to} exists")
+    if to.exists() or new.is_relative_to(home):
+        raise BackupFailed(f"{to} {'exists' if to.exists() else f'is in {home}'}: name a new folder elsewhere")
     new.mkdir(mode=0o700, parents=True)
     try:
         plain = postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)
@@ -50,18 +51,21 @@ def backup(home: Path, to: Path, redis_url: str, postgres_url: str) -> None:
             connection.execute("SELECT FROM stream_cursor FOR UPDATE")
             _copy_postgres(home, new / "postgres")
             _copy_redis(redis_url, home / "redis", new / "redis")
-        for entry in home.iterdir():
-            if entry.name in _LEFT_OUT or entry.is_socket():
-                continue
-            if entry.is_dir():
-                shutil.copytree(entry, new / entry.name, symlinks=True)
-            else:
-                shutil.copy2(entry, new / entry.name, follow_symlinks=False)
+        try:
+            shutil.copytree(home, new, symlinks=True, dirs_exist_ok=True, ignore=_left_out(home))
+        except shutil.Error as error:
+            # What is gone was removed meanwhile, such as an older checkpoint.
+            if failed := [why for source, _, why in error.args[0] if os.path.lexists(source)]:
+                raise BackupFailed(failed[0]) from error
         new.rename(to)
-    except (OSError, shutil.Error, psycopg.Error) as error:
+    except (OSError, psycopg.Error) as error:
         raise BackupFailed(str(error)) from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _left_out(home: Path) -> Callable[[str, list[str]], list[str]]:
+    return lambda folder, names: [name for name in names if Path(folder) == home and name in _LEFT_OUT]
 
 
 def _copy_postgres(home: Path, to: Path) -> None:

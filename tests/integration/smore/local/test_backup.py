@@ -1,5 +1,6 @@
 """A backup of servers at work, and what servers that start from it have."""
 
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -30,14 +31,18 @@ BEFORE = 200
 
 
 class Load:
-    """Accepts invocations, runs every other one to its end and records the history, until the block is left."""
+    """
+    Accepts invocations, runs every other one to its end, records the history and replaces checkpoints, until the block is
+    left.
+    """
 
-    def __init__(self, urls: ServerUrls) -> None:
+    def __init__(self, urls: ServerUrls, checkpoints: Path) -> None:
         self.accepted: list[str] = []
         self._client = redis.Redis.from_url(urls.redis_url)
         self._engine = make_engine(urls.postgres_url, "tests")
         self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._serve), threading.Thread(target=self._record)]
+        self._checkpoints = checkpoints
+        self._threads = [threading.Thread(target=each) for each in (self._serve, self._record, self._train)]
 
     def __enter__(self) -> "Load":
         for thread in self._threads:
@@ -80,6 +85,14 @@ class Load:
             outcome = RunOutcome(id=id_, attempt=1, action="succeed", cause=Cause.OK, result=result)
             queue.finish(FUNCTION, "{}", [outcome])
 
+    def _train(self) -> None:
+        while not self._ended.is_set():
+            for number in range(200):
+                folder = self._checkpoints / str(number)
+                folder.mkdir(parents=True)
+                (folder / "weights").write_bytes(b"w")
+            shutil.rmtree(self._checkpoints)
+
     def _record(self) -> None:
         recorder = Recorder(self._engine, self._client, PREFIX)
         while not self._ended.is_set():
@@ -95,7 +108,7 @@ def test_a_backup_under_load_has_everything_that_was_accepted_once(
             redis=RedisSettings(url=urls.redis_url, prefix=PREFIX), postgres=PostgresSettings(url=urls.postgres_url)
         )
         prepare(config, urls.postgres_url, home / "key")
-        with Load(urls) as load:
+        with Load(urls, home / "checkpoints") as load:
             eventually(lambda: len(load.accepted) > BEFORE, what="some are accepted")
             accepted, copy_redis = list(load.accepted), module._copy_redis
 
@@ -106,8 +119,9 @@ def test_a_backup_under_load_has_everything_that_was_accepted_once(
 
             monkeypatch.setattr(module, "_copy_redis", copy_later)
             backup(home, copy, urls.redis_url, urls.postgres_url)
-        with pytest.raises(BackupFailed, match="exists"):
-            backup(home, copy, urls.redis_url, urls.postgres_url)
+        for taken in (copy, home / "backups" / "one"):
+            with pytest.raises(BackupFailed, match="elsewhere"):
+                backup(home, taken, urls.redis_url, urls.postgres_url)
     assert (copy / "key").read_text() == (home / "key").read_text()
     assert copy.stat().st_mode & 0o777 == 0o700
     with servers(copy) as urls, redis.Redis.from_url(urls.redis_url) as client:
