@@ -1,7 +1,7 @@
 """Which degradation budgets of a training can be kept provably."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from api.deps import Gateway
@@ -11,6 +11,17 @@ from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET
 
 #: Iterations that a profile needs before their noise can be estimated.
 _LEAST_TIMED: Final = 8
+
+
+def too_long(iterations_s: Iterable[float | None], longest_s: float) -> str:
+    """
+    Why no window of ``longest_s`` holds iterations that take so long (None = not known), '' = one does: then no budget can
+    be proven.
+    """
+    window_s = loss.window_s(min((each for each in iterations_s if each), default=longest_s / 100))
+    if window_s <= longest_s:
+        return ""
+    return f"seven of its iterations take {window_s:.3g} s, and a window is at most {longest_s:g} s (SMORE_WORKER__PROBE_MAX_S)"
 
 
 def check_budget(gateway: Gateway, budget: float, workload: str, places: Sequence[tuple[str, str]]) -> None:

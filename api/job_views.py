@@ -1,7 +1,7 @@
 """Jobs as the API shows them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,11 +10,13 @@ from api.dates import moment
 from api.deps import Gateway
 from api.job_names import Say
 from api.schemas import jobs as schemas
+from api.statements import fewest_of, lost_of
 from smore.domain.job import OVER, WAITING, JobPlace, JobState, ended_in_words, exit_of, outcome_of, signal_of, state_of
 from smore.messages.job_queue import PublishedJob, PublishedQueue
 from smore.messages.reports import JobReport
 
 if TYPE_CHECKING:
+    from smore.domain.loss import Loss
     from smore.postgres.jobs import Attempt, Job, JobDecision
 
 
@@ -31,8 +33,43 @@ def live(gateway: Gateway) -> dict[str, list[JobReport]]:
     return by_job
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """
+    What the history knows of a job. What it ``lost`` to functions where none has run beside it or it is over, None = not
+    known; of one that is over its closed ``windows`` and the ``iterations`` that it reported last.
+    """
+
+    lost: "Loss | None" = None
+    windows: int = 0
+    iterations: int = 0
+
+
+def past(gateway: Gateway, jobs: Sequence["Job"]) -> dict[str, Past]:
+    """What the history knows of those of the jobs that have run, by id."""
+    began = [job for job in jobs if job.started_at is not None]
+    over = [job.id for job in began if job.state in OVER]
+    with gateway.reader().together() as reader:
+        harvested = reader.harvested([job.id for job in began])
+        closed, iterations = reader.closed(over), reader.last_iterations(over)
+    found: dict[str, Past] = {}
+    for job in began:
+        of_job = closed.get(job.id, {})
+        fewest = fewest_of(job, of_job)
+        found[job.id] = Past(
+            lost=lost_of(job, of_job, harvested=job.id in harvested),
+            windows=fewest.sums.windows if fewest is not None else 0,
+            iterations=iterations.get(job.id, 0),
+        )
+    return found
+
+
 def shown(
-    job: "Job", reports: Sequence[JobReport], of_queue: PublishedJob | None = None, say: Say = str
+    job: "Job",
+    reports: Sequence[JobReport],
+    of_queue: PublishedJob | None = None,
+    say: Say = str,
+    past: Past | None = None,
 ) -> schemas.Job:
     """``reports``: of its ranks now; ``of_queue``: what the job scheduler published of it last, said by ``say``."""
     # A rank of an older attempt, on a host that was silent, says nothing of the job.
@@ -47,7 +84,13 @@ def shown(
     solo_s = max((report.solo_s for report in reports if report.solo_count), default=None)
     shared_s = max((report.shared_s for report in reports if report.shared_count), default=None)
     known = all(report.loss_high is not None for report in reports)
-    worst = max(reports, key=lambda report: report.loss_high or 0.0, default=None) if known else None
+    slowest = max(reports, key=lambda report: report.loss_high or 0.0, default=None) if known else None
+    loss = loss_low = loss_high = None
+    past = past or Past()
+    if past.lost is not None:
+        loss, loss_low, loss_high = past.lost.mean, past.lost.low, past.lost.high
+    elif slowest is not None:
+        loss, loss_low, loss_high = slowest.loss, slowest.loss_low, slowest.loss_high
     return schemas.Job(
         id=job.id,
         name=job.name,
@@ -63,7 +106,11 @@ def shown(
         started_at=_moment(job.started_at),
         ended_at=_moment(job.ended_at),
         # What an attempt lost with its end is made again, and counts once.
-        iterations=max(job.reached, job.began_with + min((report.iterations for report in reports), default=0)),
+        iterations=max(
+            job.reached,
+            past.iterations,
+            job.began_with + min((report.iterations for report in reports), default=0),
+        ),
         iterations_wanted=request.iterations or None,
         duration_s=request.duration_s or None,
         restarts=request.restarts,
@@ -77,10 +124,10 @@ def shown(
         shared_s=shared_s,
         degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
         budget=job.budget,
-        loss=worst.loss if worst else None,
-        loss_low=worst.loss_low if worst else None,
-        loss_high=worst.loss_high if worst else None,
-        loss_windows=min((report.loss_windows for report in reports), default=0),
+        loss=loss,
+        loss_low=loss_low,
+        loss_high=loss_high,
+        loss_windows=max(past.windows, min((report.loss_windows for report in reports), default=0)),
         memory_mib=sum(report.memory_mib for report in reports) if reports else None,
         exit_code=exit_code,
         suspended=any(report.suspended for report in reports),

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import job_pairs, job_views, trainings
+from api import budgets, job_pairs, job_views, trainings
 from api.auth import is_operator, listed_projects, project_of
 from api.budgets import check_budget
 from api.deps import AdminKey, AllProjects, Gateway, JobsKey, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
@@ -26,7 +26,7 @@ from api.schemas import jobs as schemas
 from api.schemas.jobs import SecretOf
 from api.schemas.logs import LogLines
 from api.server.bodies import BoundedRoute
-from api.statements import stated
+from api.statements import Span, stated
 from api.submission import check_ever, check_fits, request_of
 from smore.domain.errors import Unavailable
 from smore.domain.job import OVER, PLACED, STARTED, WAITING, JobPlace, JobState
@@ -123,10 +123,10 @@ def list_jobs(
     reports, published = job_views.live(gateway), _doors(gateway).queue()
     entries = {entry.id: entry for entry in published.jobs} if published is not None else {}
     say = _say(gateway, caller, *(entries.get(job.id) for job in jobs))
-    return schemas.Jobs(
-        jobs=[job_views.shown(job, reports.get(job.id, []), entries.get(job.id), say) for job in jobs],
-        next_cursor=next_cursor,
-    )
+    past = job_views.past(gateway, jobs)
+
+    shown = [job_views.shown(job, reports.get(job.id, []), entries.get(job.id), say, past.get(job.id)) for job in jobs]
+    return schemas.Jobs(jobs=shown, next_cursor=next_cursor)
 
 
 @router.get("/jobs/queue")
@@ -146,7 +146,8 @@ def get_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject =
     """Read one job: its state, its iteration times, what it has lost to functions lately, and what it waits for."""
     record = _job(gateway, caller, job, project)
     entry = _entry(_doors(gateway).queue(), record.id)
-    return job_views.shown(record, job_views.live(gateway).get(record.id, []), entry, _say(gateway, caller, entry))
+    told, past = job_views.live(gateway).get(record.id, []), job_views.past(gateway, [record])
+    return job_views.shown(record, told, entry, _say(gateway, caller, entry), past.get(record.id))
 
 
 @router.get("/jobs/{job}/explain")
@@ -181,12 +182,21 @@ def list_attempts(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
 def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.Statement:
     """Read what functions got beside a job, and what the job lost to them, over its whole life."""
     record = _job(gateway, caller, job, project)
-    iterations = job_views.shown(record, job_views.live(gateway).get(record.id, [])).iterations
+    now = job_views.shown(record, job_views.live(gateway).get(record.id, []))
     began = record.started_at or record.created_at
     pairs = gateway.store().jobs.pairs(record.id)
     names = _names(gateway, caller, record, pairs)
+    probes = gateway.settings.worker
     with gateway.reader().together() as reader:
-        closed = reader.closed(record.id)
+        closed = reader.closed([record.id]).get(record.id, {})
+        spans: list[Span] = []
+        if record.past_budgets:
+            since = began
+            for until, budget in [*record.past_budgets, (None, record.budget)]:
+                if until is None or until > since:
+                    of_span = reader.closed([record.id], since, until).get(record.id, {})
+                    spans.append(Span(since=since, until=until, budget=budget, closed=of_span))
+                    since = until or since
         return stated(
             record,
             closed,
@@ -195,9 +205,9 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
             reader.budget_steps(record.id, STEPS),
             pairs,
             names,
-            measured=record.source != "attached"
-            and gateway.settings.worker.probe_share > 0
-            and (iterations > 0 or bool(closed)),
+            spans=spans,
+            measured=record.source != "attached" and probes.probe_share > 0 and (now.iterations > 0 or bool(closed)),
+            too_long=budgets.too_long([now.solo_s, now.shared_s], probes.probe_max_s),
         )
 
 

@@ -255,14 +255,35 @@ class Beside(BaseModel):
     held_s: float = 0.0
 
 
+class BudgetSpan(BaseModel):
+    """
+    A budget that held from ``since`` to ``until``, and what functions cost the job then. ``verdict``: whether it was kept,
+    as in a statement.
+    """
+
+    since: datetime
+    until: datetime
+    budget: float
+    windows: int
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    verdict: Verdict
+
+
 class Statement(BaseModel):
     """
     What a job gave and lost, from ``since`` to ``until``.
 
     ``harvested_s``: seconds of its GPU instances in which functions ran beside it (a batch counts once), for
-    ``invocations`` of them. ``loss`` with its 95 % interval rests on ``windows`` closed windows, null = not enough
-    data: then ``missing_windows`` more are needed, which takes about ``missing_s`` (null = cannot be told yet). Of
-    several GPU instances the one with the highest bound counts. ``kept``: whether the bound is within ``budget``.
+    ``invocations`` of them. ``loss`` with its 95 % interval rests on ``windows`` closed windows of all attempts; where no
+    function ran it is 0, and null = not enough data: then ``missing_windows`` more are needed, which takes about
+    ``missing_s`` (null = cannot be told yet). Of several ranks the one with the highest bound counts. ``kept``: whether the
+    bound is within ``budget``.
+
+    Each budget is judged by the windows of its own time. ``past_budgets``: those that held before, the first one first;
+    where one of them was not kept ``verdict`` is ``not_kept`` for good, else it is that of ``budget``, whose windows
+    ``missing_windows`` and ``windows_to_go`` count.
 
     ``verdict``: ``kept`` or ``not_kept``, with 95 % confidence; ``not_proven``: ``windows_to_go`` more closed windows are
     needed, which takes about ``to_go_s`` (null = cannot be told, or the job is over); ``unmeasured``: its iterations
@@ -290,6 +311,7 @@ class Statement(BaseModel):
     missing_s: float | None = None
     windows_to_go: int | None = None
     to_go_s: float | None = None
+    past_budgets: list[BudgetSpan] = []
     steps: list[BudgetStep] = []
     beside: list[Beside] = []
     summary: str

@@ -15,6 +15,7 @@ __all__ = [
     "AuditPage",
     "Beside",
     "BlobState",
+    "BudgetSpan",
     "BudgetStep",
     "Candidate",
     "Decision",
@@ -1165,6 +1166,22 @@ class Verdict(OpenEnum):
     UNMEASURED = "unmeasured"
 
 
+class BudgetSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A budget that held from ``since`` to ``until``, and what functions cost the job then. ``verdict``: whether it was
+    kept, as in a statement.
+    """
+
+    since: datetime
+    until: datetime | None = None
+    budget: float = 0.0
+    windows: int = 0
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    verdict: Verdict = Verdict("")
+
+
 class BudgetStep(msgspec.Struct, frozen=True, kw_only=True):
     """
     One step of the closed loop that keeps a job's budget: from ``at`` on, functions may work for ``duty`` of the time
@@ -1213,9 +1230,14 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     What a job gave and lost, from ``since`` to ``until``.
 
     ``harvested_s``: seconds of its GPU instances in which functions ran beside it (a batch counts once), for
-    ``invocations`` of them. ``loss`` with its 95 % interval rests on ``windows`` closed windows, None = not enough
-    data: then ``missing_windows`` more are needed, which takes about ``missing_s`` (None = cannot be told yet). Of
-    several GPU instances the one with the highest bound counts. ``kept``: whether the bound is within ``budget``.
+    ``invocations`` of them. ``loss`` with its 95 % interval rests on ``windows`` closed windows of all attempts; where
+    no function ran it is 0, and None = not enough data: then ``missing_windows`` more are needed, which takes about
+    ``missing_s`` (None = cannot be told yet). Of several ranks the one with the highest bound counts. ``kept``: whether
+    the bound is within ``budget``.
+
+    Each budget is judged by the windows of its own time. ``past_budgets``: those that held before, the first one first;
+    where one of them was not kept ``verdict`` is ``not_kept`` for good, else it is that of ``budget``, whose windows
+    ``missing_windows`` and ``windows_to_go`` count.
 
     ``verdict``: ``kept`` or ``not_kept``, with 95 % confidence; ``not_proven``: ``windows_to_go`` more closed windows
     are needed, which takes about ``to_go_s`` (None = cannot be told, or the job is over); ``unmeasured``: its
@@ -1243,6 +1265,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     missing_s: float | None = None
     windows_to_go: int | None = None
     to_go_s: float | None = None
+    past_budgets: list[BudgetSpan] = []
     steps: list[BudgetStep] = []
     beside: list[Beside] = []
     summary: str = ""

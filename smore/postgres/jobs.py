@@ -54,6 +54,7 @@ class Job:
     source: JobSource = STARTED
     workload: str = ""
     budget: float = DEFAULT_BUDGET
+    past_budgets: Sequence[tuple[float, float]] = ()
     memory_mib: float = 0.0
     asked: bool = False
     reason: str = ""
@@ -279,6 +280,8 @@ class JobStore:
             row = _job_row(session, project, id_)
             if row.state in OVER:
                 raise Conflict(f"The job {id_} is over.")
+            if row.budget != budget:
+                row.past_budgets = [*row.past_budgets, [datetime.now(UTC).timestamp(), row.budget]]
             row.budget = budget
             session.commit()
             return job_of(row)

@@ -155,7 +155,9 @@ class JobRow(Base):
     none. ``lost_s``: what of ``ran_s`` other trainings beside it cost it. ``iterations`` that its last complete checkpoint
     holds, which lies on the node ``home`` ('' = every node sees it). ``reached``: the most iterations that an attempt has
     come to; ``began_with``: what the last attempt began with. ``estimate_*``: what was expected of its length when it
-    started last. ``ratios``: of one that succeeded, source of a length → what it really took over what that source told.
+    started last. ``past_budgets``: pairs of the moment (epoch seconds) until which a
+    budget held, and that budget, the first one first. ``ratios``: of one that succeeded, source of a length → what it really
+    took over what that source told.
     """
 
     __tablename__ = "jobs"
@@ -179,6 +181,7 @@ class JobRow(Base):
     source: Mapped[str] = mapped_column(server_default="started")
     workload: Mapped[str] = mapped_column(server_default="")
     budget: Mapped[float] = mapped_column(server_default=text("0.1"))
+    past_budgets: Mapped[list[Any]] = mapped_column(server_default=text("'[]'::jsonb"))
     memory_mib: Mapped[float] = mapped_column(server_default=text("0"))
     rank_group: Mapped[str] = mapped_column(server_default="")
     ranks: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))

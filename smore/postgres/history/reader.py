@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection as SqlConnection
-from sqlalchemy import Engine, RowMapping, Select, func, select, tuple_
+from sqlalchemy import Engine, RowMapping, Select, case, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from smore.domain.errors import InvocationNotFound
@@ -45,6 +45,7 @@ from smore.postgres.rows import (
     FunctionTotalRow,
     GpuSampleRow,
     InvocationRow,
+    JobAttemptRow,
     JobHarvestRow,
     JobRow,
     JobWindowRow,
@@ -159,27 +160,68 @@ class Reader:
     def job_windows(self, job: str) -> list[JobWindow]:
         return self._all(JobWindow, JobWindowRow, lambda q: q.where(JobWindowRow.job == job).order_by(JobWindowRow.at))
 
-    def closed(self, job: str) -> dict[str, Closed]:
-        """The closed windows of a job by GPU instance."""
-        row = LossWindowRow
-        open_s = (row.before_s + row.after_s) / 2
-        ratio = func.sum(open_s).over(partition_by=row.gpu) / func.sum(row.closed_s).over(partition_by=row.gpu)
-        window = (
-            select(row.gpu, row.start_at, row.closed_s, open_s.label("open_s"), ratio.label("ratio"))
-            .where(row.job == job)
-            .subquery()
-            .c
+    def closed(
+        self, jobs: Collection[str], since: float | None = None, until: float | None = None
+    ) -> dict[str, dict[int, Closed]]:
+        """
+        The closed windows of jobs that began in [since, until), on whatever GPU instances, by job and rank (from 1). A job
+        on one GPU instance has one rank; of others the attempt says which rank was where.
+        """
+        row, job, attempt = LossWindowRow, JobRow, JobAttemptRow
+        meanwhile = (attempt.started_at <= row.start_at) & (
+            attempt.ended_at.is_(None) | (attempt.ended_at > row.start_at)
         )
+        alone = (func.cardinality(job.gpus) < 2) & (func.coalesce(job.spec["count"].as_integer(), 1) < 2)
+        there = (func.array_position(of.gpus, row.gpu) for of in (attempt, job))
+        told = (
+            select(
+                row.job,
+                case((alone, 1), else_=func.coalesce(*there, 1)).label("rank"),
+                row.start_at,
+                row.closed_s,
+                ((row.before_s + row.after_s) / 2).label("open_s"),
+            )
+            .outerjoin(job, job.id == row.job)
+            .outerjoin(attempt, (attempt.job == row.job) & meanwhile)
+            .where(row.job.in_(jobs))
+        )
+        if since is not None:
+            told = told.where(row.start_at >= _moment(since))
+        if until is not None:
+            told = told.where(row.start_at < _moment(until))
+        one = told.subquery().c
+        sum_of = [func.sum(each).over(partition_by=(one.job, one.rank)) for each in (one.open_s, one.closed_s)]
+        window = select(*one, (sum_of[0] / sum_of[1]).label("ratio")).subquery().c
         rest = window.open_s - window.ratio * window.closed_s
+        ends = (func.min(window.start_at), func.max(window.start_at))
         sums = (func.sum(window.open_s), func.sum(window.closed_s), func.sum(rest * rest))
-        query = select(window.gpu, func.count(), func.min(window.start_at), func.max(window.start_at), *sums).group_by(
-            window.gpu
+        query = select(window.job, window.rank, func.count(), *ends, *sums).group_by(window.job, window.rank)
+        found: dict[str, dict[int, Closed]] = {}
+        with self._connect() as connection:
+            for id_, rank, windows, first, last, *of_them in connection.execute(query):
+                found.setdefault(id_, {})[rank] = Closed(
+                    first_at=first.timestamp(), last_at=last.timestamp(), sums=Sums(windows, *of_them)
+                )
+        return found
+
+    def last_iterations(self, jobs: Collection[str]) -> dict[str, int]:
+        """The iterations that each job reported last."""
+        row = JobWindowRow
+        last = (
+            select(row.iterations)
+            .where(row.job == JobRow.id)
+            .order_by(row.at.desc(), row.iterations)
+            .limit(1)
+            .scalar_subquery()
         )
         with self._connect() as connection:
-            return {
-                gpu: Closed(first_at=first.timestamp(), last_at=last.timestamp(), sums=Sums(windows, *of_them))
-                for gpu, windows, first, last, *of_them in connection.execute(query)
-            }
+            told = connection.execute(select(JobRow.id, last).where(JobRow.id.in_(jobs)))
+            return {id_: iterations for id_, iterations in told if iterations is not None}
+
+    def harvested(self, jobs: Collection[str]) -> set[str]:
+        """Those of the jobs beside which a function has run."""
+        with self._connect() as connection:
+            return set(connection.scalars(select(JobHarvestRow.job).where(JobHarvestRow.job.in_(jobs))))
 
     def budget_steps(self, job: str, limit: int) -> list[BudgetStep]:
         """The last ``limit`` steps of the closed loop that were taken for a job, the newest first."""

@@ -98,7 +98,7 @@ class JobWindow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
     """
-    Sums over the closed windows of a job on a GPU instance. ``first_at``, ``last_at``: when the first and the last window
+    Sums over the closed windows of a rank of a job. ``first_at``, ``last_at``: when the first and the last window
     began, epoch seconds.
     """
 

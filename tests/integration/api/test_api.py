@@ -23,6 +23,7 @@ import orjson
 import pytest
 import redis
 import structlog
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from api.app import Application, create_app
@@ -38,8 +39,17 @@ from smore.messages.degradation import Table, Weight
 from smore.messages.job_queue import TrialAnswer
 from smore.messages.results import Result
 from smore.postgres.catalog import Store
+from smore.postgres.jobs import Change
 from smore.postgres.predictors import Profiles
-from smore.postgres.rows import ExecutionRow, GpuSampleRow, JobAttemptRow, JobHarvestRow, JobWindowRow, LossWindowRow
+from smore.postgres.rows import (
+    ExecutionRow,
+    GpuSampleRow,
+    JobAttemptRow,
+    JobHarvestRow,
+    JobRow,
+    JobWindowRow,
+    LossWindowRow,
+)
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.job_queue import JobQueue
@@ -1425,6 +1435,13 @@ def test_the_statement_of_a_job(
 ) -> None:
     job = placed(store, "train", [GPU], running=True)
     at = datetime.now(UTC)
+    alone = http.get(f"/v1/jobs/{job.id}/statement").json()
+    assert (alone["verdict"], alone["loss"]) == ("kept", 0.0), "no function ran beside it"
+    assert http.get(f"/v1/jobs/{job.id}").json()["loss"] == 0.0
+    with Session(engine) as session:
+        for owner, gpu in ((job.id, GPU), ("other", GPU), (job.id, "x")):
+            session.add(JobHarvestRow(job=owner, gpu=gpu, seconds=3.0, invocations=3))
+        session.commit()
     untracked = http.get(f"/v1/jobs/{job.id}/statement").json()
     assert (untracked["verdict"], untracked["windows_to_go"]) == ("unmeasured", None), "it has told no iteration"
     assert "smore.track in its loop" in untracked["summary"]
@@ -1454,8 +1471,6 @@ def test_the_statement_of_a_job(
 
     with Session(engine) as session:
         session.add_all([window(number) for number in range(5)])
-        for owner, gpu in ((job.id, GPU), ("other", GPU), (job.id, "x")):
-            session.add(JobHarvestRow(job=owner, gpu=gpu, seconds=3.0, invocations=3))
         session.commit()
     some = http.get(f"/v1/jobs/{job.id}/statement").json()
     assert (some["windows"], some["missing_windows"], some["missing_s"]) == (5, 3, pytest.approx(90.0))
@@ -1478,6 +1493,7 @@ def test_the_statement_of_a_job(
     # Of two GPU instances both must be known, and the slower one counts.
     pair = placed(store, "pair", [GPU, "gpu1"], budget=0.02)
     with Session(engine) as session:
+        session.add(JobHarvestRow(job=pair.id, gpu=GPU, seconds=3.0, invocations=3))
         for gpu, open_s in ((GPU, 0.101), ("gpu1", 0.105)):
             for number in range(10):
                 row = window(number, open_s)
@@ -1488,16 +1504,29 @@ def test_the_statement_of_a_job(
             assert (found["loss"] is None) == (gpu == GPU)
     assert (found["kept"], found["loss"]) == (False, pytest.approx(0.05, abs=0.005))
     assert found["verdict"] == "not_kept"
-    # Nor is one waited for where an earlier attempt was, but what is known of it counts.
-    for numbers, loss in ((range(2), 0.05), (range(2, 10), 0.1)):
-        with Session(engine) as session:
-            for number in numbers:
-                row = window(number, 0.11)
-                row.job, row.gpu = pair.id, "before"
-                session.add(row)
-            session.commit()
-        found = http.get(f"/v1/jobs/{pair.id}/statement").json()
-        assert (found["loss"], found["windows"]) == (pytest.approx(loss, abs=0.005), 10)
+    # A lower budget judges what comes, and what was keeps its verdict; so it does on another GPU instance and at the end.
+    with Session(engine) as session:
+        session.execute(update(LossWindowRow).values(start_at=LossWindowRow.start_at - timedelta(hours=1)))
+        session.get_one(JobRow, job.id).started_at = at - timedelta(hours=2)
+        session.execute(update(JobAttemptRow).values(started_at=at - timedelta(hours=2)))
+        session.commit()
+    http.put(f"/v1/jobs/{job.id}/slo", json={"budget": 0.02})
+    store.jobs.move(job.id, Action.REQUEUE, Change())
+    store.jobs.move(job.id, Action.START, Change(gpus=["gpu1"]))
+    store.jobs.move(job.id, Action.END, Change(exit_code=0))
+    judged = http.get(f"/v1/jobs/{job.id}/statement").json()
+    [past] = judged["past_budgets"]
+    assert (past["budget"], past["verdict"], past["windows"]) == (0.1, "kept", 40)
+    assert (judged["budget"], judged["verdict"], judged["windows"], judged["loss"]) == (
+        0.02,
+        "not_proven",
+        40,
+        full["loss"],
+    )
+    # A list knows what one that is over has lost, as its statement does.
+    ended = next(one for one in http.get("/v1/jobs").json()["jobs"] if one["id"] == job.id)
+    assert ended == http.get(f"/v1/jobs/{job.id}").json()
+    assert (ended["loss"], ended["loss_windows"], ended["iterations"]) == (full["loss"], 40, 5)
     problem(foreign.get(f"/v1/jobs/{job.id}/statement"), 404, "not_found")
     problem(http.get("/v1/jobs/none/statement"), 404, "not_found")
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from api import job_pairs
+from api.budgets import too_long
 from api.job_views import explanation
-from api.statements import stated
+from api.statements import Span, stated
 from smore.domain.job import JobState
 from smore.domain.loss import Sums
 from smore.postgres.history.values import Closed, Harvest
@@ -102,18 +103,91 @@ def closed(open_s: float, windows: int = 10, pace_s: float = 30.0, spread: float
     [(30.0, "closed windows to go, about 90 s"), (469.0, "about 23 min"), (3600.0, "about 3.0 h")],
 )
 def test_what_is_missing_to_an_estimate_is_in_units_that_people_read(pace_s: float, said: str) -> None:
-    harvest = Harvest(seconds=0.0, invocations=0)
+    harvest = Harvest(seconds=3.0, invocations=3)
     few = closed(0.105, 5, pace_s)
-    statement = stated(JOB, {"g": few}, harvest, 1.0, [], measured=True)
+    statement = stated(JOB, {1: few}, harvest, 1.0, [], measured=True)
     assert said in statement.summary
 
 
 def test_what_is_not_proven_has_its_interim_estimate() -> None:
-    harvest = Harvest(seconds=0.0, invocations=0)
-    statement = stated(JOB, {"g": closed(0.106, spread=0.03)}, harvest, 1.0, [], measured=True)
+    harvest = Harvest(seconds=3.0, invocations=3)
+    statement = stated(JOB, {1: closed(0.106, spread=0.03)}, harvest, 1.0, [], measured=True)
     assert statement.verdict == "not_proven"
     assert "training lost about 6.0 % so far, between" in statement.summary
     assert (
         f"{(statement.loss_high or 0) * 100:.1f} % with 95 % confidence (budget 10 %): not proven" in statement.summary
     )
     assert re.search(r": not proven: at least [1-9]0* more closed windows?, about ", statement.summary)
+
+
+RAN = Harvest(seconds=3.0, invocations=3)
+
+
+def spans(first: float, last: float, *, since: Closed | None = None) -> list[Span]:
+    """A budget of ``first`` for a day, in which the job lost 6 %, and one of ``last`` ever since."""
+    later = {1: since} if since is not None else {}
+    return [
+        Span(since=0.0, until=86_400.0, budget=first, closed={1: closed(0.106)}),
+        Span(since=86_400.0, until=None, budget=last, closed=later),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "since", "verdict", "past"),
+    [
+        (0.3, 0.05, None, "not_proven", "kept"),
+        (0.3, 0.05, closed(0.102), "kept", "kept"),
+        (0.05, 0.3, None, "not_kept", "not_kept"),
+        (0.05, 0.3, closed(0.102), "not_kept", "not_kept"),
+    ],
+)
+def test_a_budget_that_is_set_later_does_not_judge_what_was_before(
+    first: float, last: float, since: Closed | None, verdict: str, past: str
+) -> None:
+    job = replace(JOB, budget=last)
+    statement = stated(job, {1: closed(0.106)}, RAN, 1.0, [], spans=spans(first, last, since=since), measured=True)
+    assert (statement.verdict, statement.budget, [span.verdict for span in statement.past_budgets]) == (
+        verdict,
+        last,
+        [past],
+    )
+    assert statement.loss == pytest.approx(0.06)
+    words = f"with 95 % confidence (budget {first * 100:g} %): {past.replace('_', ' ')}; since then "
+    assert "until 1970-01-02 00:00 UTC training lost <= 6." in statement.summary
+    assert words in statement.summary
+
+
+def test_what_no_function_ran_beside_lost_nothing_to_functions() -> None:
+    noisy = {1: closed(0.12)}
+    statement = stated(JOB, noisy, Harvest(seconds=0.0, invocations=0), 1.0, [], measured=True)
+    assert (statement.verdict, statement.kept, statement.windows) == ("kept", True, 10)
+    assert (statement.loss, statement.loss_low, statement.loss_high) == (0.0, 0.0, 0.0)
+    assert statement.summary == (
+        "0.0 function-seconds harvested; no function ran beside it, so it lost nothing to functions (budget 10 %): kept"
+    )
+
+
+def test_ranks_count_together_on_whatever_gpu_instance_they_were() -> None:
+    pair = replace(JOB, gpus=["g", "h"])
+    one = stated(pair, {1: closed(0.101)}, RAN, 1.0, [], measured=True)
+    assert (one.loss, one.windows) == (None, 0), "nothing is known of the second rank"
+    both = stated(pair, {1: closed(0.101, 20), 2: closed(0.105)}, RAN, 1.0, [], measured=True)
+    assert (both.loss, both.windows) == (pytest.approx(0.05), 10)
+
+
+@pytest.mark.parametrize(("iterations_s", "fits"), [([None, None], True), ([1.3], True), ([None, 1.6], False)])
+def test_what_no_window_can_hold_cannot_be_proven(iterations_s: list[float | None], fits: bool) -> None:
+    why = too_long(iterations_s, 10.0)
+    assert (why == "") is fits
+    statement = stated(JOB, {}, RAN, 1.0, [], measured=True, too_long=why)
+    assert (
+        "cannot be proven: seven of its iterations take 11.2 s, and a window is at most 10 s" in statement.summary
+    ) is (not fits)
+    assert statement.windows_to_go == (8 if fits else None)
+
+
+@pytest.mark.parametrize(("state", "early"), [(JobState.RUNNING, True), (JobState.ENDED, False)])
+def test_a_job_that_reported_no_iteration_yet_may_have_begun_just_now(state: JobState, early: bool) -> None:
+    statement = stated(replace(JOB, state=state), {}, RAN, 1.0, [], measured=False)
+    assert statement.verdict == "unmeasured"
+    assert ("too early, or its iterations are not compared" in statement.summary) is early

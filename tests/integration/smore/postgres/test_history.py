@@ -32,6 +32,7 @@ from smore.postgres.history.recorder import Recorder
 from smore.postgres.history.retention import measure, retain
 from smore.postgres.history.values import Harvest
 from smore.postgres.job_ledger import Decided, JobLedger
+from smore.postgres.jobs import Change
 from smore.postgres.predictors import Profiles
 from smore.process.observability import CONTROL, RECORD_LAG, RECORD_SKIPPED, RETIRED
 from smore.process.settings import QueueSettings
@@ -547,15 +548,31 @@ def test_closed_windows_come_often_and_are_kept_once(
     emit(redis_client, told("j1", windows[2:], T0 + 10_000_000), told("j1", windows[:1], gpu="cpu1"))
     recorder.drain()
 
-    found = reader.closed("j1")
-    assert {gpu: (of.first_at, of.last_at, of.sums.windows) for gpu, of in found.items()} == {
-        "cpu0": (windows[0].start, windows[-1].start, 5),
-        "cpu1": (windows[0].start, windows[0].start, 1),
-    }
-    for gpu, of in (("cpu0", windows), ("cpu1", windows[:1])):
-        assert astuple(found[gpu].sums) == pytest.approx(astuple(Sums.of(of)), abs=1e-15)
-    assert reader.closed("j2")["cpu0"].sums.windows == 1
-    assert reader.closed("j3") == {}
+    found = reader.closed(["j1", "j2", "j3"])
+    assert {job: list(ranks) for job, ranks in found.items()} == {"j1": [1], "j2": [1]}
+    of = found["j1"][1]
+    assert (of.first_at, of.last_at) == (windows[0].start, windows[-1].start)
+    assert astuple(of.sums) == pytest.approx(astuple(Sums.of([*windows, windows[0]])), abs=1e-15)
+    assert found["j2"][1].sums.windows == 1
+    later = reader.closed(["j1"], windows[1].start, windows[3].start)["j1"][1]
+    assert astuple(later.sums) == pytest.approx(astuple(Sums.of(windows[1:3])), abs=1e-15)
+    assert reader.last_iterations(["j1"]) == {}, "no such job"
+
+
+def test_a_rank_keeps_its_windows_when_it_moves(
+    recorder: Recorder, reader: Reader, store: Store, redis_client: "redis.Redis"
+) -> None:
+    gang = placed(store, "gang", ["cpu0", "cpu1"], restarts=1)
+    first = [closed_window(time.time(), 0.1)]
+    emit(redis_client, *(told(gang.id, first, gpu=gpu) for gpu in ("cpu0", "cpu1")))
+    store.jobs.move(gang.id, Action.REQUEUE, Change())
+    store.jobs.move(gang.id, Action.START, Change(gpus=["cpu1", "cpu2"]))
+    second = [closed_window(time.time() + number, 0.2) for number in range(2)]
+    emit(redis_client, told(gang.id, second, gpu="cpu1"), told(gang.id, second[:1], gpu="cpu2"))
+    recorder.drain()
+    found = reader.closed([gang.id])[gang.id]
+    assert {rank: of.sums.windows for rank, of in found.items()} == {1: 3, 2: 2}
+    assert reader.last_iterations([gang.id]) == {gang.id: 9}
 
 
 def test_steps_of_a_budget(recorder: Recorder, reader: Reader, redis_client: "redis.Redis") -> None:
@@ -603,8 +620,8 @@ def test_the_windows_and_decisions_of_a_job_outlast_the_retention_while_it_runs(
         ledger.note(job, 1, Decided(kind="stop"))
 
     def kept() -> list[int]:
-        found = [reader.closed(job).get("cpu0") for job in (running, ended, "unknown")]
-        return [of.sums.windows if of is not None else 0 for of in found]
+        found = reader.closed([running, ended, "unknown"])
+        return [found[job][1].sums.windows if job in found else 0 for job in (running, ended, "unknown")]
 
     assert (retain(engine, 5.0), kept()) == (1, [2, 2, 1])
     store.jobs.move(ended, Action.END)
@@ -646,7 +663,7 @@ def test_what_is_read_together_takes_one_connection(
             one.invocation("default", "a"),
             one.executions("default", "a"),
             one.totals("default"),
-            one.closed("j1"),
+            one.closed(["j1"]),
         )
     happening.remove(engine, "checkout", count)
     assert len(taken) == 1
