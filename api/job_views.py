@@ -111,6 +111,7 @@ def shown(
             past.iterations,
             job.began_with + min((report.iterations for report in reports), default=0),
         ),
+        checkpoint=job.iterations,
         iterations_wanted=request.iterations or None,
         duration_s=request.duration_s or None,
         restarts=request.restarts,

@@ -266,7 +266,7 @@ class Fuzzer:
             return self._own_key in given
         if label == "DELETE /v1/functions/{function}":
             return bool(given & {ECHO, TENSORS})
-        return label == "PUT /v1/projects/{project}/limits" and "default" in given
+        return label == "PATCH /v1/projects/{project}/limits" and "default" in given
 
     def _try(self, findings: Findings, label: str, case: Any, within_s: float | None = None) -> None:
         request = case.as_curl_command()

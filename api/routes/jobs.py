@@ -290,8 +290,8 @@ def restart_job(
     gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, project: OfProject = None
 ) -> schemas.Job:
     """
-    Queue a job that is over again, for another attempt from its last checkpoint. 409 for one that is not over, or that
-    was started elsewhere.
+    Queue a job that is over again, for another attempt from its last checkpoint, or from the beginning where it has written
+    none (`checkpoint` 0). 409 for one that is not over, or that was started elsewhere.
     """
     record = _job(gateway, caller, job, project)
     with _changed(gateway, caller, trail, record) as change:

@@ -7,11 +7,11 @@ from fastapi import APIRouter
 from api import trainings
 from api.auth import is_operator
 from api.dates import moment
-from api.deps import OperatorKey, ReadKey, TheGateway, TheTrail
+from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
 from api.schemas import projects as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.job import WAITING
-from smore.domain.limits import parse_limits
+from smore.domain.limits import Limits
 
 if TYPE_CHECKING:
     from smore.postgres.catalog import Project
@@ -35,6 +35,7 @@ def list_projects(gateway: TheGateway, caller: ReadKey) -> schemas.Projects:
     return schemas.Projects(
         projects=[
             _shown(
+                gateway,
                 one,
                 schemas.Use(
                     depth=use.get(f"{one.name}:waiting", 0),
@@ -53,8 +54,10 @@ def list_projects(gateway: TheGateway, caller: ReadKey) -> schemas.Projects:
     )
 
 
-def _shown(project: "Project", use: schemas.Use | None = None) -> schemas.Project:
-    return schemas.Project(name=project.name, created_at=moment(project.created_at), limits=project.limits, use=use)
+def _shown(gateway: Gateway, project: "Project", use: schemas.Use | None = None) -> schemas.Project:
+    limits = project.limits
+    held = Limits(**{"jobs": gateway.settings.jobs_per_project, "weight": 1.0, "share": 0.0} | limits.to_dict())
+    return schemas.Project(name=project.name, created_at=moment(project.created_at), limits=limits, held=held, use=use)
 
 
 @router.post("", status_code=201)
@@ -65,18 +68,19 @@ def create_project(
     with trail.change(caller, f"project/{body.name}", project=body.name) as change:
         made = gateway.store().create_project(body.name)
         change.after = {}
-    return _shown(made)
+    return _shown(gateway, made)
 
 
-@router.put("/{project}/limits")
-def set_limits(
+@router.patch("/{project}/limits")
+def change_limits(
     gateway: TheGateway, caller: OperatorKey, trail: TheTrail, project: str, body: schemas.LimitsBody
 ) -> schemas.Project:
-    """Set all limits of a project. They hold at every gateway from the next invocation on."""
-    limits = parse_limits(body.model_dump())
+    """
+    Change limits of a project: what is not named stays as it is, and null takes a limit away. They hold at every gateway
+    from the next invocation on.
+    """
     store = gateway.store()
     before = store.get_project(project).limits.to_dict()
     with trail.change(caller, f"project/{project}", before, project=project) as change:
-        store.set_limits(project, limits)
-        change.after = limits.to_dict()
-    return _shown(store.get_project(project))
+        change.after = store.change_limits(project, body.model_dump(exclude_unset=True)).to_dict()
+    return _shown(gateway, store.get_project(project))

@@ -146,7 +146,8 @@ class Job(BaseModel):
     ``expected``: what the job scheduler said of it last, null = nothing, or it is over.
 
     ``iterations``: done, over all attempts, and never fewer than before: those that an attempt makes again because they
-    came after its checkpoint count once. Iteration times are means in seconds over the last window: ``solo_s`` while
+    came after its checkpoint count once. ``checkpoint``: those that its last complete checkpoint holds, with which another
+    attempt begins; 0 = it has written none. Iteration times are means in seconds over the last window: ``solo_s`` while
     no function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation``
     = shared / solo - 1, null = not known yet.
 
@@ -178,6 +179,7 @@ class Job(BaseModel):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     iterations: int = 0
+    checkpoint: int = 0
     iterations_wanted: int | None = None
     duration_s: float | None = None
     restarts: int = 0

@@ -9,7 +9,7 @@ from smore.domain.limits import Limits
 
 
 class LimitsBody(Body):
-    """In place of what was set before; null = no limit. See ``Limits``."""
+    """What is named is changed; null = no limit any more. See ``Limits``."""
 
     rate_per_s: Number | None = Field(default=None, allow_inf_nan=False)
     burst: Whole | None = None
@@ -43,11 +43,15 @@ class Use(BaseModel):
 
 
 class Project(BaseModel):
-    """A project: its limits, and what it uses, null = not asked for."""
+    """
+    A project. ``limits``: those that were set for it; ``held``: those that hold, the defaults of the platform included;
+    ``use``: what it uses, null = not asked for.
+    """
 
     name: str
     created_at: datetime
     limits: Limits
+    held: Limits
     use: Use | None = None
 
 

@@ -78,7 +78,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "PUT /v1/jobs/{job}/slo": {"budget": 0.05},
     "POST /v1/keys": {"name": "ci", "scopes": ["invoke", "read"]},
     "POST /v1/projects": {"name": "vision"},
-    "PUT /v1/projects/{project}/limits": {"depth": 100, "concurrency": 200, "jobs": 100, "gpus": 4, "weight": 2.0},
+    "PATCH /v1/projects/{project}/limits": {"depth": 100, "concurrency": 200, "jobs": 100, "gpus": 4, "weight": 2.0},
     "PUT /v1/secrets/{secret}": {"value": "hf_0123456789"},
     "POST /v2/models/{model}/infer": _INFER,
     "POST /v2/models/{model}/versions/{version}/infer": _INFER,
@@ -183,7 +183,7 @@ _JOB: Final = {
 }
 _KEY: Final = {"id": "4f2a9c81d0e3", "name": "ci", "project": "default", "scopes": ["invoke", "read"]}
 _LIMITS: Final = {"depth": 100, "concurrency": 200, "jobs": 100, "gpus": 4, "weight": 2.0}
-_PROJECT: Final = {"name": "vision", "created_at": _AT, "limits": _LIMITS}
+_PROJECT: Final = {"name": "vision", "created_at": _AT, "limits": _LIMITS, "held": _LIMITS}
 _SECRET: Final = {"name": "HF_TOKEN", "created_at": _AT, "updated_at": _AT}
 _TRACE: Final = {
     "id": 1,

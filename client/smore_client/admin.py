@@ -20,7 +20,6 @@ from smore_client.types import (
     AuditEntry,
     AuditPage,
     Job,
-    Limits,
     Project,
     Purged,
     Queue,
@@ -211,14 +210,14 @@ def attach(name: str, pid: int, *, gpu: str | None = None, workload: str | None 
     return (yield from fetch(Attached, request("POST", "jobs", "attach", body=body)))
 
 
-def set_limits(project: str, limits: Limits) -> Flow[Project]:
+def set_limits(project: str, limits: Mapping[str, float | None]) -> Flow[Project]:
     """
-    Set all limits of a project; None = no limit.
+    Set limits of a project, named as in :class:`~smore_client.types.Limits`; None takes one away, the others stay.
 
-    >>> client.carry(admin.set_limits("vision", Limits(depth=100))).limits.depth
+    >>> client.carry(admin.set_limits("vision", {"depth": 100, "gpus": None})).limits.depth
     100
     """
-    return (yield from fetch(Project, request("PUT", "projects", project, "limits", body=limits)))
+    return (yield from fetch(Project, request("PATCH", "projects", project, "limits", body=dict(limits))))
 
 
 def audit(wanted: Mapping[str, str | None], *, limit: int = 100, cursor: int | None = None) -> Flow[AuditPage]:

@@ -603,9 +603,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ``restarted`` after failures; ``expected``: what the job scheduler said of it last, None = nothing, or it is over.
 
     ``iterations``: done, over all attempts, and never fewer than before: those that an attempt makes again because they
-    came after its checkpoint count once. Iteration times are means in seconds over the last window: ``solo_s`` while no
-    function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts. ``degradation`` =
-    shared / solo - 1, None = not known yet.
+    came after its checkpoint count once. ``checkpoint``: those that its last complete checkpoint holds, with which
+    another attempt begins; 0 = it has written none. Iteration times are means in seconds over the last window:
+    ``solo_s`` while no function ran beside it, ``shared_s`` while one did; of several GPU instances the slowest counts.
+    ``degradation`` = shared / solo - 1, None = not known yet.
 
     ``loss`` is what functions cost it by the last ``loss_windows`` closed windows, with its 95 % interval: a fraction
     like ``budget``, None = not enough data; ``GET /v1/jobs/{id}/statement`` covers its whole life.
@@ -635,6 +636,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     iterations: int = 0
+    checkpoint: int = 0
     iterations_wanted: int | None = None
     duration_s: float | None = None
     restarts: int = 0
@@ -1069,11 +1071,15 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A project: its limits, and what it uses, None = not asked for."""
+    """
+    A project. ``limits``: those that were set for it; ``held``: those that hold, the defaults of the platform included;
+    ``use``: what it uses, None = not asked for.
+    """
 
     name: str
     created_at: datetime | None = None
     limits: Limits = msgspec.field(default_factory=Limits)
+    held: Limits = msgspec.field(default_factory=Limits)
     use: Use | None = None
 
 

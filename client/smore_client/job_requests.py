@@ -239,7 +239,8 @@ class JobRequests:
     @operation
     def restart_job(self, id_: str) -> Flow[Job]:
         """
-        Queue a job that is over again; its next attempt begins with its last checkpoint.
+        Queue a job that is over again; its next attempt begins with its last ``checkpoint``, from 0 where it has
+        written none.
 
         >>> client.restart_job("night").state
         'queued'

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 #: What makes a terminal empty and begins at its top.
 CLEAR: Final = "\x1b[2J\x1b[H"
+#: Invocations that one page holds at most.
+PAGE: Final = 1000
 #: Seconds between two lists of ``ps --watch``.
 WATCH_S: Final = 2.0
 
@@ -379,7 +381,7 @@ def ps(
     ] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="That came so long ago at most: 30m, 2h.")] = None,
     slow: Annotated[str | None, typer.Option(metavar="TIME", help="That took so long at least: 500ms, 5s.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="As many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="As many at most.")] = 20,
     all_projects: AllProjectsOption = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every 2 s, until Ctrl-C.")] = False,
     output: OutputOption = Output.TABLE,
@@ -403,7 +405,7 @@ def ps(
     ]
     with connected() as client, suppress(KeyboardInterrupt):
         while True:
-            if since is None and slow is None:
+            if since is None and slow is None and limit <= PAGE:
                 rows = client.invocations(function=function, state=state, limit=limit, all_projects=all_projects).items
             else:
                 every = client.each_invocation(function=function, state=state, all_projects=all_projects)

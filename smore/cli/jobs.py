@@ -383,6 +383,9 @@ def logs(
 ) -> None:
     """What a job prints, from whatever machine it runs on. With -o json each line is an object."""
     with connected() as client, suppress(KeyboardInterrupt):
+        record = client.job(job, project=project)
+        if record.source != "started":
+            fail(f"{record.name} was started elsewhere: what it prints is where it was started, not here")
         for line in client.job_logs(job, rank=rank, lines=lines, follow=follow, project=project):
             match output:
                 case Output.TABLE:
@@ -431,9 +434,14 @@ def release(job: JobId, project: ProjectOption = None, output: OutputOption = Ou
 
 @app.command("restart")
 def restart(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Queue a job that is over again; it goes on from its last checkpoint."""
+    """Queue a job that is over again; it goes on from its last checkpoint, or starts from the beginning without one."""
     restarted = _changed(job, "restart", project)
-    tell(f"{restarted.name} waits for its turn, and goes on from its last checkpoint", restarted, output)
+    begins = (
+        f"goes on from its last checkpoint, iteration {restarted.checkpoint}"
+        if restarted.checkpoint
+        else "starts from the beginning: it has written no checkpoint (smore.checkpoint)"
+    )
+    tell(f"{restarted.name} waits for its turn, and {begins}", restarted, output)
 
 
 @app.command("move")

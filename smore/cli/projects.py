@@ -5,11 +5,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from smore.cli.terminal import (
+    EXIT_USAGE,
     Column,
     Output,
     OutputOption,
     ProjectName,
     connected,
+    fail,
     list_alone,
     moment,
     show,
@@ -30,7 +32,7 @@ def list_projects(output: Output) -> None:
 
     def limit_column(name: str) -> Column[Any]:
         def cell(project: Any) -> str:
-            limit = getattr(project.limits, name)
+            limit = getattr(project.held, name)
             used = getattr(project.use, name, None)
             if limit is None:
                 return "no limit" if used is None else f"{used:g}, no limit"
@@ -71,40 +73,65 @@ def create(name: str, output: OutputOption = Output.TABLE) -> None:
 @app.command("limit")
 def limit(
     name: ProjectName,
-    rate: Annotated[float | None, typer.Option(help="Invocations accepted a second, over time.")] = None,
-    burst: Annotated[int | None, typer.Option(help="How many of them at once.")] = None,
-    depth: Annotated[int | None, typer.Option(help="Invocations that wait.")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Invocations that wait or run.")] = None,
-    warm_memory: Annotated[float | None, typer.Option(help="Memory of all its warm instances, MiB.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Trainings that wait or run; without it SMORE_JOBS_PER_PROJECT.")
+    rate: Annotated[
+        str | None, typer.Option(metavar="N|none", help="Invocations accepted a second, over time.")
     ] = None,
-    job_memory: Annotated[float | None, typer.Option(help="Memory kept for all its trainings, MiB.")] = None,
-    gpus: Annotated[int | None, typer.Option(help="GPU instances that its trainings hold at a time.")] = None,
+    burst: Annotated[str | None, typer.Option(metavar="N|none", help="How many of them at once.")] = None,
+    depth: Annotated[str | None, typer.Option(metavar="N|none", help="Invocations that wait.")] = None,
+    concurrency: Annotated[str | None, typer.Option(metavar="N|none", help="Invocations that wait or run.")] = None,
+    warm_memory: Annotated[
+        str | None, typer.Option(metavar="N|none", help="Memory of all its warm instances, MiB.")
+    ] = None,
+    jobs: Annotated[
+        str | None,
+        typer.Option(metavar="N|none", help="Trainings that wait or run; without it SMORE_JOBS_PER_PROJECT."),
+    ] = None,
+    job_memory: Annotated[
+        str | None, typer.Option(metavar="N|none", help="Memory kept for all its trainings, MiB.")
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="N|none", help="GPU instances that its trainings hold at a time.")
+    ] = None,
     weight: Annotated[
-        float | None, typer.Option(help="Of its trainings in the queue: 2 counts their expected time half.")
+        str | None,
+        typer.Option(metavar="N|none", help="Of its trainings in the queue: 2 counts their expected time half."),
     ] = None,
     share: Annotated[
-        float | None,
-        typer.Option(help="What another training may cost one of its trainings that says nothing: 0.5 = half as much."),
+        str | None,
+        typer.Option(
+            metavar="N|none",
+            help="What another training may cost one of its trainings that says nothing: 0.5 = half as much.",
+        ),
     ] = None,
     output: OutputOption = Output.YAML,
 ) -> None:
-    """Set all limits of a project; what is not named is not limited, but for the number of trainings."""
+    """Change limits of a project: what is not named stays as it is, and none takes a limit away."""
     from smore_client import admin
-    from smore_client.types import Limits
 
-    limits = Limits(
-        rate_per_s=rate,
-        burst=burst,
-        depth=depth,
-        concurrency=concurrency,
-        warm_memory_mib=warm_memory,
-        jobs=jobs,
-        job_memory_mib=job_memory,
-        gpus=gpus,
-        weight=weight,
-        share=share,
-    )
+    named = {
+        "rate_per_s": rate,
+        "burst": burst,
+        "depth": depth,
+        "concurrency": concurrency,
+        "warm_memory_mib": warm_memory,
+        "jobs": jobs,
+        "job_memory_mib": job_memory,
+        "gpus": gpus,
+        "weight": weight,
+        "share": share,
+    }
+    changes = {limit: _number(text) for limit, text in named.items() if text is not None}
+    if not changes:
+        fail("which limit? smore projects limit --help names them", EXIT_USAGE)
     with connected() as client:
-        show_value(client.carry(admin.set_limits(name, limits)), output)
+        show_value(client.carry(admin.set_limits(name, changes)), output)
+
+
+def _number(text: str) -> float | None:
+    """A limit as it was written, None = ``none``."""
+    if text == "none":
+        return None
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        fail(f"{text}: a number, or none, is expected", EXIT_USAGE)

@@ -1,10 +1,15 @@
 """``smore slo``: deadlines of functions and degradation budgets of jobs."""
 
-from typing import Annotated, Any
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smore.cli.terminal import Column, FunctionName, JobId, Output, OutputOption, connected, percent, show, span_s
+from smore.cli.terminal import Column, FunctionName, JobId, Output, OutputOption, connected, percent, say, show, span_s
+
+if TYPE_CHECKING:
+    from smore_client import Client
 
 app = typer.Typer(
     help="Targets: deadlines of functions and budgets of jobs; alone: list them.", invoke_without_command=True
@@ -52,7 +57,24 @@ def function(
     else:
         deadline_ms = None if deadline is None else span_s(deadline) * 1e3
     with connected() as client:
-        client.set_slo(name, deadline_ms)
+        target = client.set_slo(name, deadline_ms)
+        held = "no deadline" if target.deadline_ms is None else f"deadline {target.deadline_ms:g} ms from arrival"
+        say(f"{target.name}: {held}" + (", as its revision says" if deadline is None else ""))
+        run_ms = _run_ms(client, name, target.revision) if deadline is not None else None
+    if target.deadline_ms is not None and run_ms is not None and target.deadline_ms < run_ms:
+        warning = f"its first run took {run_ms:.4g} ms: invocations may be refused, or end late"
+        print(f"smore: {target.name}: {warning}", file=sys.stderr)
+
+
+def _run_ms(client: "Client", function: str, number: int) -> float | None:
+    """What the first run of the revision that takes the traffic took, None = not known, or not for this key."""
+    from smore_client import ApiError
+
+    with suppress(ApiError):
+        for revision in client.revisions(function):
+            if revision.revision == number and revision.measured is not None:
+                return revision.measured.run_ms
+    return None
 
 
 @app.command("job")
@@ -63,4 +85,5 @@ def job(
     from smore_client import admin
 
     with connected() as client:
-        client.carry(admin.set_budget(id_, budget))
+        job = client.carry(admin.set_budget(id_, budget))
+    say(f"{job.name}: budget {job.budget * 100:.3g} % from now on; what was before is judged by the budget of then")

@@ -21,7 +21,7 @@ from smore.domain.access import Scope, new_token, read_token
 from smore.domain.artifact import parse_artifact
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict, with_scaling
-from smore.domain.limits import Limits
+from smore.domain.limits import Limits, parse_limits
 from smore.domain.secret import Secret
 from smore.domain.spelling import nothing_named
 from smore.postgres import mirror
@@ -114,15 +114,21 @@ class Store:
         with Session(self._engine) as session:
             return _project(require_project(session, name))
 
-    def set_limits(self, name: str, limits: Limits) -> None:
-        """Replace the limits of a project. Raises NotFound."""
+    def change_limits(self, name: str, changes: Mapping[str, Any]) -> Limits:
+        """
+        Change those limits of a project that are named, None = no limit any more; returns all. Raises NotFound, InvalidSpec.
+        """
         with Session(self._engine) as session:
-            require_project(session, name).limits = limits.to_dict()
+            row = require_project(session, name)
+            session.refresh(row, with_for_update=True)
+            limits = parse_limits(row.limits | dict(changes))
+            row.limits = limits.to_dict()
             session.commit()
         with self._engine.connect() as connection:
             mirror.refresh_project(
                 cast(mirror.Connection, connection.connection.driver_connection), self._catalog, name
             )
+        return limits
 
     def create_key(self, project: str, name: str, scopes: Collection[Scope]) -> tuple[KeyEntry, str]:
         """

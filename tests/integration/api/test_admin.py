@@ -107,7 +107,7 @@ def asked(client: httpx.Client) -> dict[str, Any]:
 
 
 def limit(client: httpx.Client, project: str = "default", **limits: Any) -> None:
-    ok(client.put(f"/v1/projects/{project}/limits", json=limits))
+    ok(client.patch(f"/v1/projects/{project}/limits", json=limits))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,11 @@ def test_a_limit_refuses_with_its_field_and_when_to_come_back(
     assert refused.json()["detail"] in told["detail"] and "earliest_deadline_ms" not in told
     assert int(refused.headers["retry-after"]) >= 1
     assert submit(other).status_code == 202, "another project has limits of its own"
-    limit(http)
+    limit(http, share=0.5)
+    kept = ok(http.get("/v1/projects"))["projects"][0]
+    assert {name: value for name, value in kept["limits"].items() if value is not None} == limits | {"share": 0.5}
+    assert kept["held"] == kept["limits"] | {"jobs": 64, "weight": 1.0}
+    limit(http, "default", **dict.fromkeys(limits))
     eventually(lambda: submit(http).status_code == 202, what="no limit any more")
 
 
@@ -162,7 +166,7 @@ def test_a_function_that_can_never_be_warm_is_refused(http: httpx.Client, platfo
     [({"depth": -1}, "depth"), ({"depth": 1.5}, "depth"), ({"burst": 2}, "burst"), ({"wait": 1}, "wait")],
 )
 def test_bad_limits_are_refused_by_name(http: httpx.Client, body: dict[str, object], field: str) -> None:
-    refused = http.put("/v1/projects/default/limits", json=body)
+    refused = http.patch("/v1/projects/default/limits", json=body)
     assert refused.status_code == 422
     assert refused.json()["field"] == field
 
@@ -311,13 +315,13 @@ def test_every_change_leaves_its_trail(http: httpx.Client, other: httpx.Client, 
     limit(http, depth=7)
     limit(http, "other", depth=8)
     key = ok(http.post("/v1/keys", json={"name": "ci", "scopes": ["invoke"]}))
-    problem(http.put("/v1/projects/default/limits", json={"depth": -1}), 422, "invalid_spec")
+    problem(http.patch("/v1/projects/default/limits", json={"depth": -1}), 422, "invalid_spec")
     page = ok(http.get("/v1/audit"))
     found = [(one["route"], one["target"], one["before"], one["after"]) for one in page["entries"]]
     assert found == [
         ("POST /v1/keys", f"key/{key['id']}", None, {"name": "ci", "scopes": ["invoke"]}),
-        ("PUT /v1/projects/{project}/limits", "project/other", {}, {"depth": 8}),
-        ("PUT /v1/projects/{project}/limits", "project/default", {}, {"depth": 7}),
+        ("PATCH /v1/projects/{project}/limits", "project/other", {}, {"depth": 8}),
+        ("PATCH /v1/projects/{project}/limits", "project/default", {}, {"depth": 7}),
         (
             "POST /v1/gpus/{gpu}/pause",
             f"gpu/{GPU}",

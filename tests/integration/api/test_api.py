@@ -1352,7 +1352,7 @@ def test_a_project_has_as_many_trainings_as_its_limit_says(
     """Those that wait count as those that run."""
     eventually(lambda: http.get("/v1/gpus").json()["gpus"])
     body = {"name": "t", "argv": ["zoo.train"]}
-    assert http.put("/v1/projects/default/limits", json={"jobs": 2}).status_code == 200
+    assert http.patch("/v1/projects/default/limits", json={"jobs": 2}).status_code == 200
     made = [http.post("/v1/jobs", json=body).json() for _ in range(2)]
     assert [job["state"] for job in made] == ["queued", "queued"]
     for path in ("/v1/jobs", "/v1/jobs:dryRun"):

@@ -344,12 +344,12 @@ def test_what_a_project_may_reserve(http: httpx.Client, worker: Worker) -> None:
         return http.post("/v1/jobs", json={"name": name, "argv": ["zoo.train"], "memory": memory})
 
     assert start("a", "1000MiB").status_code == 201
-    first = http.put("/v1/projects/default/limits", json={"job_memory_mib": 1500})
+    first = http.patch("/v1/projects/default/limits", json={"job_memory_mib": 1500})
     assert first.json()["limits"]["job_memory_mib"] == 1500
     eventually(lambda: start("b", "500MiB").status_code == 429, what="the limit")
     assert problem(start("b", "500MiB"), 429, "limit_reached")["field"] == "job_memory_mib"
     assert start("b", "400MiB").status_code == 201
-    http.put("/v1/projects/default/limits", json={"jobs": 2})
+    http.patch("/v1/projects/default/limits", json={"jobs": 2})
     for refusal in (start("c", None), http.post("/v1/jobs/attach", json={"name": "c", "pid": 2**30})):
         assert problem(refusal, 429, "limit_reached")["field"] == "jobs"
     (project,) = http.get("/v1/projects").json()["projects"]

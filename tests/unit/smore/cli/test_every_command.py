@@ -49,7 +49,7 @@ ARGUMENTS: Final = {
     "pin": "echo cpu0",
     "predictor ask": "resnet50/cpu/training/8 bert/cpu",
     "projects create": "vision",
-    "projects limit": "vision",
+    "projects limit": "vision --depth 9",
     "purge": "echo",
     "queues pause": "echo",
     "queues purge": "echo",

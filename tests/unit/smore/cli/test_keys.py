@@ -64,7 +64,7 @@ class TestTrust:
 
 
 def test_what_a_project_may_use_is_said(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    project = {"name": "vision", "created_at": "2026-01-31T14:00:00Z", "limits": {"depth": 7}}
+    project = {"name": "vision", "created_at": "2026-01-31T14:00:00Z", "held": {"depth": 7}}
     serve().answers["GET /v1/projects"] = (200, {"projects": [project | {"use": {"depth": 3, "concurrency": 1}}]})
     assert smore("projects") == 0
     said = capsys.readouterr().out

@@ -1,5 +1,6 @@
 """The commands of administrators: what they send, what they print."""
 
+import json
 import sys
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import typer
 
 from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
-from tests.support.cli import Serve, serve, smore
+from tests.support.cli import PROBLEM, Serve, serve, smore
 
 __all__ = ["serve"]
 
@@ -46,31 +47,14 @@ Q = "/v1/queues"
                 "limit",
                 "p",
                 "--rate",
-                "5",
+                "5.5",
                 "--depth",
                 "9",
-                "--jobs",
-                "3",
                 "--gpus",
-                "4",
-                "--weight",
-                "2",
-                "--share",
-                "0.5",
+                "none",
             ),
-            "PUT /v1/projects/p/limits",
-            {
-                "rate_per_s": 5.0,
-                "burst": None,
-                "depth": 9,
-                "concurrency": None,
-                "warm_memory_mib": None,
-                "jobs": 3,
-                "job_memory_mib": None,
-                "gpus": 4,
-                "weight": 2.0,
-                "share": 0.5,
-            },
+            "PATCH /v1/projects/p/limits",
+            {"rate_per_s": 5.5, "depth": 9, "gpus": None},
         ),
         (("projects", "create", "p"), "POST /v1/projects", {"name": "p"}),
     ],
@@ -82,6 +66,10 @@ def test_commands_ask_for_what_they_say(
     platform.answers[asked] = (200, {"id": "j", "name": "p", "cancelled": 3})
     platform.answers[f"GET {Q}"] = (200, {"queues": []})
     platform.answers["GET /v1/gpus"] = (200, {"gpus": []})
+    platform.answers["GET /v1/functions/f/revisions"] = (
+        200,
+        {"revisions": []},
+    )
     assert smore(*arguments) == 0
     assert platform.asked[0] == (asked, body)
     assert all(question.startswith("GET") for question, _ in platform.asked[1:])
@@ -254,10 +242,91 @@ def test_targets_and_projects_are_listed(serve: Serve, capsys: pytest.CaptureFix
         {"jobs": [{"id": "j1", "name": "night", "state": "running", "budget": 0.05}]},
     )
     limits = {"depth": 9}
-    platform.answers["GET /v1/projects"] = (200, {"projects": [{"name": "p", "limits": limits, "use": {"depth": 2}}]})
+    platform.answers["GET /v1/projects"] = (200, {"projects": [{"name": "p", "held": limits, "use": {"depth": 2}}]})
     assert smore("slo") == 0
     assert smore("projects") == 0
     said = capsys.readouterr().out
     assert "250 ms" in said
     assert "5.0 %" in said
     assert "2 of 9" in said
+
+
+def test_a_deadline_below_what_a_run_takes_is_set_with_a_warning(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    platform = serve()
+    measured = [
+        {"revision": 1, "state": "active", "entrypoint": "f", "measured": {"run_ms": 5.0}},
+        {"revision": 2, "state": "active", "entrypoint": "f", "measured": {"run_ms": 130.26}},
+    ]
+    platform.answers["GET /v1/functions/f/revisions"] = (200, {"revisions": measured})
+    for deadline_ms, warning in (
+        (10.0, "smore: f: its first run took 130.3 ms: invocations may be refused, or end late\n"),
+        (250.0, ""),
+    ):
+        platform.answers["PUT /v1/functions/f/slo"] = (200, {"name": "f", "revision": 2, "deadline_ms": deadline_ms})
+        assert smore("slo", "function", "f", f"{deadline_ms:g}") == 0
+        out, err = capsys.readouterr()
+        assert (out, err) == (f"f: deadline {deadline_ms:g} ms from arrival\n", warning)
+    # A key that may not read revisions sets the deadline all the same.
+    platform.answers["GET /v1/functions/f/revisions"] = (403, PROBLEM)
+    assert smore("slo", "function", "f", "250") == 0
+    platform.answers["PUT /v1/jobs/j/slo"] = (200, {"id": "j", "name": "night", "budget": 0.05})
+    capsys.readouterr()
+    assert smore("slo", "job", "j", "0.05") == 0
+    assert capsys.readouterr().out.startswith("night: budget 5 % from now on")
+
+
+def test_limits_that_hold_are_shown_and_one_is_not_misread(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    use = {"depth": 0, "concurrency": 0, "warm_memory_mib": 0.0, "jobs": 2, "job_memory_mib": 0.0, "gpus": 1}
+    project = {"name": "p", "limits": {"gpus": 4}, "held": {"gpus": 4, "jobs": 64}, "use": use}
+    platform.answers["GET /v1/projects"] = (200, {"projects": [project]})
+    assert smore("projects") == 0
+    assert "2 of 64" in capsys.readouterr().out
+    assert smore("projects", "limit", "p", "--gpus", "four") == EXIT_USAGE
+    assert "four: a number, or none, is expected" in capsys.readouterr().err
+    assert smore("projects", "limit", "p") == EXIT_USAGE
+
+
+@pytest.mark.parametrize("words", [(), ("--follow",)])
+def test_the_output_of_what_was_started_elsewhere_is_not_here(
+    serve: Serve, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    platform = serve()
+    platform.answers["GET /v1/jobs/own"] = (200, {"id": "j", "name": "own", "source": "tracked"})
+    assert smore("jobs", "logs", "own", *words) == EXIT_FAILED
+    assert (
+        capsys.readouterr().err
+        == "smore: own was started elsewhere: what it prints is where it was started, not here\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "said"),
+    [
+        (1120, "goes on from its last checkpoint, iteration 1120"),
+        (0, "starts from the beginning: it has written no checkpoint (smore.checkpoint)"),
+    ],
+)
+def test_a_restart_promises_no_checkpoint_that_there_is_not(
+    serve: Serve, capsys: pytest.CaptureFixture[str], checkpoint: int, said: str
+) -> None:
+    restarted = {"id": "j", "name": "night", "state": "queued", "checkpoint": checkpoint}
+    serve().answers["POST /v1/jobs/night/restart"] = (200, restarted)
+    assert smore("jobs", "restart", "night") == 0
+    assert capsys.readouterr().out == f"night waits for its turn, and {said}\n"
+
+
+def test_more_invocations_than_a_page_holds_are_listed_page_by_page(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    platform = serve()
+    platform.answers["GET /v1/invocations"] = (
+        200,
+        {"invocations": [{"id": f"i{n}", "state": "failed"} for n in range(3)]},
+    )
+    assert smore("ps", "--limit", "5000", "-o", "json") == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == ["i0", "i1", "i2"]
+    assert [name for name, _ in platform.asked] == ["GET /v1/invocations"]
+    assert {"limit": "5000"} not in [query for _, query in platform.asked]
