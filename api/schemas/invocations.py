@@ -57,7 +57,7 @@ class Degradation(BaseModel):
 class Execution(BaseModel):
     """
     One attempt of an invocation. ``predicted``: what the decision expected; ``degradation``: what was measured, against
-    the run time that was expected of it alone, null where it was cold or did not run to the end.
+    the run time that was expected of it alone, null where it was cold, did not run to the end, or that time was assumed.
     """
 
     attempt: int

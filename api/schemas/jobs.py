@@ -111,11 +111,11 @@ class Expected(BaseModel):
     """
     What the job scheduler expects of a job that is not over. ``place`` in the queue, from 1; 0 = it is on ``gpus``.
 
-    It starts at ``start_at`` and ends at ``end_at``; in one case of ten later than ``start_late_at`` and
-    ``end_late_at``; null = nobody can say. ``length_s`` is left of it, in one case of ten more than ``length_90_s``.
-    ``source`` of that: ``measured`` (iterations left and their time now), ``profile`` (iterations and the profile's time),
-    ``declared`` (the duration that its owner said), ``name``, ``project`` or ``platform`` (the median of their last
-    runs), ``assumed`` (nothing is known).
+    It starts at ``start_at`` and ends at ``end_at`` if nobody shorter comes, whom the plan does not know; at ``start_late_at``
+    and ``end_late_at`` if each training before it takes its ``length_90_s``; null = nobody can say. ``length_s`` is left of
+    it, in one case of ten more than ``length_90_s``. ``source`` of that: ``measured`` (iterations left and their time now),
+    ``profile`` (iterations and the profile's time), ``declared`` (the duration that its owner said), ``name``, ``project`` or
+    ``platform`` (the median of their last runs), ``assumed`` (nothing is known).
 
     ``waited_s``: so far. ``why`` it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``,
     ``busy``, ``kept``, ``order``, ``stopping``, ``none``), and in words ``message``. ``beside``: the jobs (ids) with which it

@@ -319,7 +319,8 @@ class State(OpenEnum):
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
     """
     One attempt of an invocation. ``predicted``: what the decision expected; ``degradation``: what was measured, against
-    the run time that was expected of it alone, None where it was cold or did not run to the end.
+    the run time that was expected of it alone, None where it was cold, did not run to the end, or that time was
+    assumed.
     """
 
     attempt: int
@@ -552,11 +553,12 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the job scheduler expects of a job that is not over. ``place`` in the queue, from 1; 0 = it is on ``gpus``.
 
-    It starts at ``start_at`` and ends at ``end_at``; in one case of ten later than ``start_late_at`` and
-    ``end_late_at``; None = nobody can say. ``length_s`` is left of it, in one case of ten more than ``length_90_s``.
-    ``source`` of that: ``measured`` (iterations left and their time now), ``profile`` (iterations and the profile's
-    time), ``declared`` (the duration that its owner said), ``name``, ``project`` or ``platform`` (the median of their
-    last runs), ``assumed`` (nothing is known).
+    It starts at ``start_at`` and ends at ``end_at`` if nobody shorter comes, whom the plan does not know; at
+    ``start_late_at`` and ``end_late_at`` if each training before it takes its ``length_90_s``; None = nobody can say.
+    ``length_s`` is left of it, in one case of ten more than ``length_90_s``. ``source`` of that: ``measured``
+    (iterations left and their time now), ``profile`` (iterations and the profile's time), ``declared`` (the duration
+    that its owner said), ``name``, ``project`` or ``platform`` (the median of their last runs), ``assumed`` (nothing is
+    known).
 
     ``waited_s``: so far. ``why`` it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``,
     ``busy``, ``kept``, ``order``, ``stopping``, ``none``), and in words ``message``. ``beside``: the jobs (ids) with

@@ -16,7 +16,8 @@ def span(seconds: float | None) -> str | None:
     """``45s``, ``12m``, ``2h10``, ``3d4h``."""
     if seconds is None:
         return None
-    if seconds < _MINUTE:
+    # Two minutes at least: rounded to whole minutes, a shorter time would be off by a third.
+    if seconds < 2 * _MINUTE:
         return f"{seconds:.0f}s"
     if seconds < _HOUR:
         return f"{seconds / _MINUTE:.0f}m"
@@ -147,7 +148,7 @@ def outlook(expected: Any) -> str:
     )
     if starts is None:
         return "Nobody can say yet when it starts."
-    return f"It is expected to start {starts}" + (f" and to end {ends}." if ends else ".")
+    return f"It is expected to start {starts}{f' and to end {ends}' if ends else ''}, if nobody shorter comes."
 
 
 def placed(job: Any) -> str:

@@ -116,7 +116,7 @@ def _elsewhere(client: "Client", own: "Sequence[Job]") -> str:
 @app.command("queue")
 def queue(output: OutputOption = Output.TABLE) -> None:
     """
-    What runs, then what waits, in its order: when it starts and ends, and what it waits for.
+    What runs, then what waits, in its order: when it starts and ends if nobody shorter comes, and what it waits for.
 
     Column "length": what is left of it; "10m..22m" = 10 minutes are expected, in one case of ten more than 22; "60m?" =
     hardly known, in one case of ten more than ten times as long.
@@ -149,6 +149,8 @@ def queue(output: OutputOption = Output.TABLE) -> None:
         if "length" in shown:
             for line in job_words.length_legend([job_words.length(job) or "" for job in answer.jobs]):
                 say(line)
+        if any(job.place and job.start_at for job in answer.jobs):
+            say("starts, ends: if nobody shorter comes")
     else:
         print("No job runs or waits.")
     if answer.kept:
@@ -413,9 +415,11 @@ def statement(job: JobId, project: ProjectOption = None, output: OutputOption = 
 def stop(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
     """End a job. One that runs elsewhere is let go: it trains on, and is not followed any more."""
     stopped = _changed(job, "stop", project)
-    ended = stopped.source == "started" or stopped.state != "stopping"
-    trains_on = "no longer followed; it was started elsewhere and trains on"
-    tell(f"{stopped.name} is {stopped.state if ended else trains_on}", stopped, output)
+    if stopped.state == "stopping" and stopped.source != "started":
+        said = "is no longer followed; it was started elsewhere and trains on"
+    else:
+        said = "has ended" if stopped.state == "ended" else f"is {stopped.state}"
+    tell(f"{stopped.name} {said}", stopped, output)
 
 
 @app.command("hold")

@@ -118,14 +118,13 @@ def _show_predictor(output: Output) -> str:
     if output is not Output.TABLE:
         show_value(predictor, output)
         return ""
-    say(
-        f"version {predictor.version}"
-        + (
-            f" of {predictor.created_at:%Y-%m-%d %H:%M:%S %Z}: {predictor.reason}"
-            if predictor.created_at
-            else ": none yet"
-        )
-    )
+    if predictor.created_at:
+        first, *others = predictor.reason.split("; ")
+        say(f"version {predictor.version} of {predictor.created_at:%Y-%m-%d %H:%M:%S %Z}: {first}")
+        for line in others:
+            say(f"  {line}")
+    else:
+        say(f"version {predictor.version}: none yet")
     columns: list[Column[Any]] = [
         ("device", lambda p: p.device),
         ("sharing", lambda p: p.sharing_mode),

@@ -217,7 +217,11 @@ def show(
         made = table(kept)
         if fits(made):
             console.print(made)
-            return [header for header, _ in kept]
+            headers = [header for header, _ in kept]
+            left_out = [header for header, _ in filled if header and header not in headers]
+            if left_out and sys.stdout.isatty():
+                say(f"not shown on so narrow a screen: {', '.join(left_out)} (-o json has all)")
+            return headers
     cells = [[cell(get(row)) for _, get in columns] for row in rows]
     print("\n\n".join(_paragraphs([header for header, _ in columns], cells, console.width)))
     return [header for header, _ in columns]

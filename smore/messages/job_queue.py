@@ -11,9 +11,10 @@ from smore.domain.job import JobPlace, JobRequest
 
 class PublishedJob(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A job that is not over. ``place`` in the queue from 1, 0 = it is on ``gpus``. ``start_at`` and ``end_at``: expected, and
-    later in one case of ten; None = nobody can say. What is left of it: ``length_s``, longer than ``length_90_s`` in one
-    case of ten, and which ``source`` told that (scheduler/policy/jobs/lengths.py). ``why`` it waits, and in words. ``beside``: the jobs
+    A job that is not over. ``place`` in the queue from 1, 0 = it is on ``gpus``. ``start_at`` and ``end_at``: by expected
+    and by 90 % lengths, if nobody shorter comes; None = nobody can say. What is left of it: ``length_s``, longer than
+    ``length_90_s`` in one case of ten, and which ``source`` told that (scheduler/policy/jobs/lengths.py).
+    ``why`` it waits, and in words. ``beside``: the jobs
     with which it shares GPU instances, of which it is a ``guest`` where they were there first.
     """
 

@@ -252,27 +252,27 @@ JOB_PLACEMENTS = Counter(
 JOB_PAIR_SLOWDOWN = Gauge(
     "smore_job_pair_slowdown",
     "How many times longer an iteration takes because of the training beside it; predicted until it is measured",
-    ["job"],
+    ["training"],
     registry=CONTROL,
 )
 JOB_BUDGET = Gauge(
     "smore_job_budget",
     "What a training that runs may lose to functions at most, a fraction of its iteration time",
-    ["job", "project"],
+    ["training", "project"],
     registry=CONTROL,
 )
 JOB_LOSS = Gauge(
     "smore_job_loss",
     "What functions cost a training that runs, by its last closed windows, a fraction of its iteration time; absent while"
     " it is not measured",
-    ["job", "project"],
+    ["training", "project"],
     registry=CONTROL,
 )
 JOB_LOSS_LOW = Gauge(
-    "smore_job_loss_low", "Lower bound of `smore_job_loss`, 95 %", ["job", "project"], registry=CONTROL
+    "smore_job_loss_low", "Lower bound of `smore_job_loss`, 95 %", ["training", "project"], registry=CONTROL
 )
 JOB_LOSS_HIGH = Gauge(
-    "smore_job_loss_high", "Upper bound of `smore_job_loss`, 95 %", ["job", "project"], registry=CONTROL
+    "smore_job_loss_high", "Upper bound of `smore_job_loss`, 95 %", ["training", "project"], registry=CONTROL
 )
 JOB_HELD_SECONDS = Counter(
     "smore_job_held_seconds", "Time in which guests were held back for their hosts' sake", registry=CONTROL

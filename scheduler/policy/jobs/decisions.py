@@ -151,8 +151,9 @@ class Wait(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """
-    Times of a job, each (expected, later in one case of ten), None = nobody can say. ``gpus``: where it runs, () = it
-    waits, and ``why`` and ``message`` say for what. ``place`` in the queue from 1, 0 = it runs. ``beside``: the jobs
+    Times of a job, each (by expected lengths, by 90 % lengths) and if nobody shorter comes, None = nobody can say.
+    ``gpus``: where it runs, () = it waits, and ``why`` and ``message`` say for what.
+    ``place`` in the queue from 1, 0 = it runs. ``beside``: the jobs
     with which it shares GPU instances, of which it is a ``guest`` where they were there first.
     """
 

@@ -63,9 +63,10 @@ class Execution:
     def degradation(self) -> float | None:
         """
         The measured degradation: the run time over the time that the decision expected for it alone, minus one. None
-        where the run was cold or did not end.
+        where the run was cold or did not end, or that time was assumed: the function is not in the degradation table.
         """
-        alone_s = (self.predicted or {}).get("run_s")
+        predicted = self.predicted or {}
+        alone_s = predicted.get("run_s") if predicted.get("known") else None
         return self.run_s / alone_s - 1 if self.run_s is not None and alone_s and not self.cold else None
 
 

@@ -800,3 +800,17 @@ def test_what_is_too_large_loses_its_oldest_rows_and_keeps_its_minutes(
     assert RETIRED.labels("invocations")._value.get() == before + deleted
     assert retain(engine, 1e5, most_bytes=size.bytes / 2) == 0, "what the files have kept is not counted again"
     assert (reader.totals("default"), table(engine, "function_minutes")) == (totals, minutes)
+
+
+@pytest.mark.parametrize(("known", "degradation"), [(True, 0.5), (False, None)])
+def test_what_is_compared_with_an_assumed_time_is_no_measurement(
+    recorder: Recorder, reader: Reader, redis_client: "redis.Redis", known: bool, degradation: float | None
+) -> None:
+    """A run of 12.5 ms, of which the decision expected another time alone: of a table, or what was declared."""
+    candidate = {"gpu": "cpu0", "run_s": 0.0125 / 1.5} | ({"known": True} if known else {})
+    decision = json.dumps({"v": 1, "policy": "spine", "candidates": [candidate]})
+    warm = json.dumps(json.loads(META) | {"cold": False})
+    emit(redis_client, arrived("a"), dispatched("a", decision=decision), settled("a", meta=warm))
+    recorder.drain()
+    (run,) = reader.executions("default", "a")
+    assert run.degradation == (None if degradation is None else pytest.approx(degradation))

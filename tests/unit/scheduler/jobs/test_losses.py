@@ -27,7 +27,7 @@ def reported(gpu: str, *jobs: tuple[str, dict[str, Any]]) -> Report:
 
 
 def shown(name: str, job: str) -> float | None:
-    return metrics.CONTROL.get_sample_value(name, {"job": job, "project": "p"})
+    return metrics.CONTROL.get_sample_value(name, {"training": job, "project": "p"})
 
 
 def test_a_training_that_runs_has_its_budget_and_once_it_is_measured_its_loss() -> None:

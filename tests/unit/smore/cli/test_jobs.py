@@ -177,6 +177,7 @@ def test_why_a_job_waits_is_said(serve: Serve, capsys: pytest.CaptureFixture[str
     assert smore("jobs", "explain", "night") == 0
     said = capsys.readouterr().out
     assert "waits in place 2 since 12s: It needs 2 GPU instances" in said
+    assert ", if nobody shorter comes.\n" in said, "the plan knows nobody who comes later"
     assert "What is left: 2h00, in one case of ten more than 2h40 (the duration that its owner said)." in said
     assert "attempt 1  start on cpu0: first" in said
     runs = WAITS | {"place": 0, "gpus": ["cpu0"], "beside": ["j2"], "guest": True}
@@ -299,7 +300,7 @@ def test_a_job_is_changed_by_its_name(serve: Serve, action: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(45, "45s"), (720, "12m"), (7800, "2h10"), (86_400 * 3 + 4 * 3600, "3d4h")],
+    [(45, "45s"), (94, "94s"), (720, "12m"), (7800, "2h10"), (86_400 * 3 + 4 * 3600, "3d4h")],
 )
 def test_lengths_in_words(seconds: float, said: str) -> None:
     assert job_words.span(seconds) == said

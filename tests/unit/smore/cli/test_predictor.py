@@ -98,3 +98,17 @@ def test_a_gpu_is_measured_by_its_uuid_and_without_a_platform_the_rows_stay(
     assert measured[-2:] == ("--device", "cuda") and "--few" not in measured
     assert variables == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     assert "The rows stay in profile.jsonl" in capsys.readouterr().err
+
+
+def test_what_is_said_of_a_version_is_a_line_for_each_place(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    told = {
+        "version": 2,
+        "created_at": "2026-01-31T12:00:00Z",
+        "reason": "The first: a: good; b: better.",
+        "places": [],
+    }
+    platform = serve()
+    platform.answers |= {"GET /v1/predictor": (200, told), "GET /v1/gpus": (200, {"gpus": []})}
+    assert smore("predictor", "show") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == ["version 2 of 2026-01-31 12:00:00 UTC: The first: a: good", "  b: better."]
