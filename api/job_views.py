@@ -6,14 +6,27 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from api import job_pairs
+from api.auth import is_operator
 from api.dates import moment
 from api.deps import Gateway
-from api.job_names import Say
+from api.job_names import ANOTHER, Say
 from api.schemas import jobs as schemas
 from api.statements import fewest_of, lost_of
-from smore.domain.job import OVER, WAITING, JobPlace, JobState, ended_in_words, exit_of, outcome_of, signal_of, state_of
+from smore.domain.job import (
+    OVER,
+    PLACED,
+    WAITING,
+    JobPlace,
+    JobState,
+    ended_in_words,
+    exit_of,
+    outcome_of,
+    signal_of,
+    state_of,
+)
 from smore.messages.job_queue import PublishedJob, PublishedQueue
 from smore.messages.reports import JobReport
+from smore.redis.catalog import KeyEntry
 
 if TYPE_CHECKING:
     from smore.domain.loss import Loss
@@ -64,14 +77,38 @@ def past(gateway: Gateway, jobs: Sequence["Job"]) -> dict[str, Past]:
     return found
 
 
+def beside_now(gateway: Gateway, caller: KeyEntry, job: "Job") -> list[str]:
+    """
+    Other trainings that train on a job's GPU instances now and were not placed there beside it: their names, and of those
+    that the caller may not read that they are of another project.
+    """
+    if job.state not in PLACED:
+        return []
+    ids = {
+        one.id
+        for report in gateway.fleet().reports()
+        if report.gpu in job.gpus
+        for one in report.jobs
+        if one.id != job.id and one.state == JobState.RUNNING
+    }
+    jobs = gateway.store().jobs
+    strange = ids - {pair.other for pair in jobs.pairs(job.id)} if ids else ids
+    names = jobs.names(strange, None if is_operator(caller) else job.project)
+    return sorted(names.get(id_, ANOTHER) for id_ in strange)
+
+
 def shown(
     job: "Job",
     reports: Sequence[JobReport],
     of_queue: PublishedJob | None = None,
     say: Say = str,
     past: Past | None = None,
+    beside: Sequence[str] = (),
 ) -> schemas.Job:
-    """``reports``: of its ranks now; ``of_queue``: what the job scheduler published of it last, said by ``say``."""
+    """
+    ``reports``: of its ranks now; ``of_queue``: what the job scheduler published of it last, said by ``say``; ``beside``: as
+    :func:`beside_now` says it.
+    """
     # A rank of an older attempt, on a host that was silent, says nothing of the job.
     reports = [report for report in reports if report.attempt == job.attempt]
     request = job.request
@@ -137,6 +174,7 @@ def shown(
         outcome=outcome_of(state, exit_code, asked=job.asked, reason=reason),
         source=job.source,
         measured=job.source != "attached",
+        beside_now=list(beside),
     )
 
 
@@ -209,13 +247,16 @@ def explanation(
     beside: Sequence[schemas.Beside],
     leading: bool,
     say: Say = str,
+    strange: Sequence[str] = (),
 ) -> schemas.JobExplanation:
     """
-    Why a job is where it is. ``beside``: the other trainings that it shares GPU instances with now; ``say``: the words in
-    which jobs have names.
+    Why a job is where it is. ``beside``: the other trainings that it was placed beside now; ``strange``: as
+    :func:`beside_now` says it; ``say``: the words in which jobs have names.
     """
     costs = [job_pairs.cost(each) for each in beside]
     sentences = [_why(job, of_queue, decisions, leading), *(f"{words[0].upper()}{words[1:]}." for words in costs)]
+    if strange:
+        sentences.append(f"Nobody placed these there, and they train on its GPU instances too: {', '.join(strange)}.")
     return schemas.JobExplanation(
         id=job.id,
         name=job.name,

@@ -21,6 +21,7 @@ from smore.messages.job_queue import TrialAnswer
 from smore.messages.reports import Report
 from smore.redis.catalog import KeyEntry
 from smore.redis.job_queue import JobQueue
+from zoo import options
 
 #: The longest that a training may be said to be, and that it may take to end after SIGTERM, seconds.
 LONGEST_S: Final = 10 * 365.25 * 86_400
@@ -95,6 +96,9 @@ def _trusted(gateway: Gateway, caller: KeyEntry, body: JobBody) -> bool:
     if body.argv[0] in allowed:
         if body.cwd is not None:
             raise InvalidInput("cwd: an entry point starts in a folder of the platform", field="cwd")
+        # Of the platform's own training; what others take as options the platform does not know.
+        if body.argv[0] == "zoo.train" and (wrong := options.problem(body.argv[1:])):
+            raise InvalidInput(f"argv: zoo.train: {wrong}", field="argv")
         return False
     if not is_operator(caller):
         raise InvalidInput(

@@ -34,7 +34,7 @@ from bench import confinement, report
 from worker.frames import Load, Results
 from worker.runner.runner_handle import Runner, RunnerFailed
 from worker.runner.zygote_handle import Zygote
-from zoo.model import NAMES
+from zoo.options import NAMES
 
 TIMEOUT_S: Final = 120.0
 #: Declared of each; the largest takes less than a GiB with its first run.

@@ -29,7 +29,8 @@ from torch import nn
 from bench import report
 from smore.tracking.micro_batches import VARIABLE
 from smore.tracking.track import track
-from zoo.model import NAMES, card
+from zoo.model import card
+from zoo.options import NAMES
 from zoo.train import WARM_UP, Options, Training
 
 STEPS = 20

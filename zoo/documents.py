@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import yaml
 
-from zoo.model import NAMES, card
+from zoo.model import card
+from zoo.options import NAMES
 
 FOLDER: Final = Path(__file__).parent / "functions"
 #: Of a model in the paper's size, its largest batch included.

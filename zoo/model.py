@@ -17,9 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from smore.domain.function import TensorSpec
 from smore.handler import Handler
-
-#: Models that have a card: modules of this package.
-NAMES = ("vgg16", "mobilenet", "deepvit", "resnet50", "bert", "roberta", "deepfm", "segnet")
+from zoo.options import NAMES
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 Tensors = dict[str, Tensor]

@@ -26,7 +26,6 @@ so that a neighbour which is there already hardly lengthens the wait (it costs c
 ``--input-wait-s`` gives the wait in seconds, for trainings that start together and are to be compared.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -42,7 +41,8 @@ import torch
 from torch import Tensor, nn
 
 import smore
-from zoo.model import NAMES, ModelCard, Tensors, card
+from zoo.model import ModelCard, Tensors, card
+from zoo.options import parser as options_of
 
 #: Iterations whose times are not used: memory is taken and kernels are chosen in them.
 WARM_UP = 2
@@ -299,27 +299,7 @@ def _agreed(ends: bool, options: Options) -> bool:
 
 def parse(arguments: Sequence[str]) -> Options:
     """Command line to options."""
-    parser = argparse.ArgumentParser(prog="zoo.train", description="A training job on synthetic data.")
-    parser.add_argument("--model", required=True, choices=NAMES)
-    parser.add_argument(
-        "--preset", choices=("paper", "cpu"), help="the model's size; default: paper on a GPU, cpu on a CPU"
-    )
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--iterations", type=int)
-    parser.add_argument("--seconds", type=float)
-    parser.add_argument(
-        "--input-wait",
-        help="share of an iteration, 0 to <1; card: the model's own; none. Default: card on a CPU, else none",
-    )
-    parser.add_argument(
-        "--input-wait-s", type=float, help="the same in seconds, where other work disturbs the first iterations"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
-    parser.add_argument("--json", action="store_true", help="print the summary as one line of JSON")
-    parser.add_argument(
-        "--checkpoint-every", type=int, help="iterations from one checkpoint to the next; default: none"
-    )
+    parser = options_of()
     asked = parser.parse_args(arguments)
     asked.rank, asked.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if asked.iterations is None and asked.seconds is None and "SMORE_ITERATIONS" in os.environ:

@@ -6,6 +6,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
+from api import job_views
 from api.auth import is_operator
 from api.budgets import check_budget
 from api.deps import Gateway, JobsKey, TheGateway, TheTrail
@@ -104,7 +105,7 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
             f"job/{job.id}",
             {"name": body.name, "gpu": gpu, "pid": body.pid, "tracked": body.tracked},
         )
-    return schemas.Attached(id=job.id, gpu=gpu)
+    return schemas.Attached(id=job.id, gpu=gpu, beside_now=job_views.beside_now(gateway, caller, job))
 
 
 def _refusal(gateway: Gateway, job: str) -> str:

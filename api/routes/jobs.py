@@ -147,7 +147,8 @@ def get_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject =
     record = _job(gateway, caller, job, project)
     entry = _entry(_doors(gateway).queue(), record.id)
     told, past = job_views.live(gateway).get(record.id, []), job_views.past(gateway, [record])
-    return job_views.shown(record, told, entry, _say(gateway, caller, entry), past.get(record.id))
+    beside = job_views.beside_now(gateway, caller, record)
+    return job_views.shown(record, told, entry, _say(gateway, caller, entry), past.get(record.id), beside)
 
 
 @router.get("/jobs/{job}/explain")
@@ -168,7 +169,8 @@ def explain_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProje
     entry, leading = _entry(doors.queue(), record.id), bool(doors.leader())
     messages = [*(decision.message for decision in decisions), *(place.message for place in places)]
     say = saying(gateway, caller, [*messages, entry.message if entry is not None else ""])
-    return job_views.explanation(record, entry, decisions, places, beside, leading, say)
+    strange = job_views.beside_now(gateway, caller, record)
+    return job_views.explanation(record, entry, decisions, places, beside, leading, say, strange)
 
 
 @router.get("/jobs/{job}/attempts")

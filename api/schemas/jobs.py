@@ -159,6 +159,9 @@ class Job(BaseModel):
     ``source``: ``started`` by the platform, ``tracked`` (it runs elsewhere and reports its steps) or ``attached`` (it
     is only watched); ``measured`` false: without steps its loss cannot be measured.
 
+    ``beside_now``: other trainings that train on its GPU instances now, and that nobody placed there; those of other
+    projects without their names. A list of jobs leaves it empty.
+
     ``outcome``, null = it goes on: ``succeeded`` (exit code 0), ``failed`` (another), ``killed`` (by ``signal``;
     ``exit_code`` is minus its number), ``stopped`` (its owner asked for that; what runs elsewhere was let go),
     ``refused`` (it was never started or watched) and ``detached`` (it is watched no longer), both with a ``reason``, or
@@ -205,13 +208,18 @@ class Job(BaseModel):
     reason: str | None = None
     source: Literal["started", "tracked", "attached"] = "started"
     measured: bool = True
+    beside_now: list[str] = []
 
 
 class Attached(BaseModel):
-    """The job that a running training has become, and the GPU instance that it counts on."""
+    """
+    The job that a running training has become, and the GPU instance that it counts on. ``beside_now``: other trainings
+    that train there now; those of other projects without their names.
+    """
 
     id: str
     gpu: str
+    beside_now: list[str] = []
 
 
 class BudgetStep(BaseModel):

@@ -106,10 +106,14 @@ class OpenEnum(StrEnum):
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True):
-    """The job that a running training has become, and the GPU instance that it counts on."""
+    """
+    The job that a running training has become, and the GPU instance that it counts on. ``beside_now``: other trainings
+    that train there now; those of other projects without their names.
+    """
 
     id: str
     gpu: str = ""
+    beside_now: list[str] = []
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -618,6 +622,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ``source``: ``started`` by the platform, ``tracked`` (it runs elsewhere and reports its steps) or ``attached`` (it
     is only watched); ``measured`` False: without steps its loss cannot be measured.
 
+    ``beside_now``: other trainings that train on its GPU instances now, and that nobody placed there; those of other
+    projects without their names. A list of jobs leaves it empty.
+
     ``outcome``, None = it goes on: ``succeeded`` (exit code 0), ``failed`` (another), ``killed`` (by ``signal``;
     ``exit_code`` is minus its number), ``stopped`` (its owner asked for that; what runs elsewhere was let go),
     ``refused`` (it was never started or watched) and ``detached`` (it is watched no longer), both with a ``reason``, or
@@ -664,6 +671,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     source: str = "started"
     measured: bool = True
+    beside_now: list[str] = []
 
 
 class JobAttempt(msgspec.Struct, frozen=True, kw_only=True):

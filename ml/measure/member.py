@@ -37,7 +37,8 @@ from typing import Any, Protocol, cast  # noqa: E402
 import torch  # noqa: E402
 
 from ml.measure.layers import kernel_profile, table_iii  # noqa: E402
-from zoo.model import NAMES, ModelFunction, card  # noqa: E402
+from zoo.model import ModelFunction, card  # noqa: E402
+from zoo.options import NAMES  # noqa: E402
 from zoo.train import Options, Training  # noqa: E402
 
 _IMPORTED = time.monotonic()

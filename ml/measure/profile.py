@@ -33,7 +33,8 @@ from ml.measure.device import BadDevice, CpuPartition, CudaGpu, Device, Usage
 from ml.measure.plan import Amounts, Plan, Run
 from ml.measure.processes import MemberFailed, Process, Processes
 from ml.measure.rows import BadRow, Colocation, Member, Solo, Timing, Workload
-from zoo.model import NAMES, card
+from zoo.model import card
+from zoo.options import NAMES
 from zoo.train import input_wait
 
 #: The zoo's models in the order of table I.

@@ -498,3 +498,5 @@ def attach(
         attached = client.carry(admin.attach(name or f"pid-{pid}", pid, gpu=gpu, workload=workload))
     unmeasured = "its degradation is not measured: that needs smore.track() in its loop"
     tell(f"{attached.id} on {attached.gpu}; {unmeasured}", attached, output)
+    if attached.beside_now:
+        print(f"smore: {', '.join(attached.beside_now)} trains there too", file=sys.stderr)

@@ -157,6 +157,8 @@ class RemoteTracker(Tracker):
         answer = self._post("/v1/jobs/attach", self._registration)
         self._job, self._gpu = str(answer["id"]), str(answer["gpu"])
         self._warned = False
+        if others := answer.get("beside_now"):
+            warn("others train on %s too: %s", self._gpu, others)
 
     def _report(self, *, ended: bool) -> None:
         """Send the oldest steps; they leave the buffer once the gateway has accepted them."""

@@ -27,6 +27,7 @@ from smore.redis.queue import Queue
 from tests.support.eventually import eventually
 from tests.support.fake_platform import GPU, FakePlatform
 from tests.support.gateway import Served, add_key, problem
+from tests.support.placed_jobs import placed
 
 ECHO = "default/echo"
 
@@ -256,6 +257,22 @@ def test_operators_see_the_trainings_of_all_projects(
     assert [(shown(client)["trainings"], len(shown(client)["jobs"])) for client in (http, other)] == [(1, 1), (1, 0)]
     report_gpu(redis_client, config, jobs=[structs.replace(training, state="ended")])
     assert (shown(http)["drained"], shown(http)["trainings"], shown(http)["jobs"]) == (True, 0, [])
+
+
+def test_owners_hear_of_a_training_that_nobody_placed_beside_theirs(
+    http: httpx.Client, other: httpx.Client, store: Store, redis_client: "redis.Redis", config: Settings
+) -> None:
+    theirs = placed(store, "theirs", ["gpu9"], running=True)
+    report = JobReport(id=theirs.id, project="default", state="running", pid=1, memory_mib=0.0, iterations=0)
+    report_gpu(redis_client, config, jobs=[report])
+    settled = ok(other.post("/v1/jobs/attach", json={"name": "own", "pid": 4711, "gpu": "gpu9", "tracked": True}))
+    assert settled["beside_now"] == ["a training of another project"]
+    report_gpu(redis_client, config, jobs=[report, structs.replace(report, id=settled["id"], project="other")])
+    assert ok(http.get("/v1/jobs/theirs"))["beside_now"] == ["own"], "an operator reads names"
+    assert ok(other.get("/v1/jobs/own"))["beside_now"] == ["a training of another project"]
+    assert ok(http.get("/v1/jobs/theirs/explain"))["summary"].endswith(
+        "Nobody placed these there, and they train on its GPU instances too: own."
+    )
 
 
 def test_boosts_and_pins_are_kept_shown_and_taken_back(

@@ -1242,7 +1242,7 @@ def test_keys_and_projects(http: httpx.Client, gateway: Served, store: Store) ->
 
 def test_jobs(http: httpx.Client, store: Store, redis_client: "redis.Redis", platform: FakePlatform) -> None:
     eventually(lambda: http.get("/v1/gpus").json()["gpus"])
-    made = http.post("/v1/jobs", json={"name": "train", "argv": ["zoo.train", "--epochs", "1"]})
+    made = http.post("/v1/jobs", json={"name": "train", "argv": ["zoo.train", "--seconds", "1"]})
     assert made.status_code == 201, made.text
     job = made.json()
     assert (job["state"], job["gpus"], job["degradation"]) == ("queued", [], None)

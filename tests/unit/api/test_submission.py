@@ -1,5 +1,6 @@
 """What is asked about training beside others, checked."""
 
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ def asked(limits: Limits | None = None, **body: Any) -> Any:
     catalog = SimpleNamespace(limits={"vision": limits} if limits is not None else {}, paused=frozenset())
     settings = SimpleNamespace(job_entrypoints=["zoo.train"])
     gateway = cast(Gateway, SimpleNamespace(catalog=catalog, settings=settings))
-    return request_of(gateway, CALLER, JobBody(name="a", argv=["zoo.train"], **body), [])
+    return request_of(gateway, CALLER, JobBody(**{"name": "a", "argv": ["zoo.train"]} | body), [])
 
 
 def test_a_share_is_the_owners_else_the_projects_else_none() -> None:
@@ -56,3 +57,25 @@ def test_micro_batches_rise_from_one_and_are_no_more_than_rows(
     assert refused.value.details.get("field") == "micro_batches"
     assert refused.value.details.get("largest") == largest
     assert asked(micro_batches=[1, 2, 4], workload="a/cpu/training/4").micro_batches == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["--model", "resnet51"], "argument --model: invalid choice: 'resnet51'"),
+        (["--model", "bert", "--batch", "many"], "argument --batch: invalid int value: 'many'"),
+        (["--model", "bert", "--epochs", "1"], "unrecognized arguments: --epochs 1"),
+        (["--model", "bert", "--batch", "8"], ""),
+        (["--help"], ""),
+    ],
+)
+def test_the_options_of_the_platforms_own_training_are_read_before_it_waits(
+    capsys: pytest.CaptureFixture[str], options: list[str], wrong: str
+) -> None:
+    argv = ["zoo.train", *options]
+    if wrong:
+        with pytest.raises(InvalidInput, match=re.escape(f"argv: zoo.train: {wrong}")):
+            asked(argv=argv)
+    else:
+        assert asked(argv=argv).argv == argv
+    assert capsys.readouterr() == ("", "")

@@ -21,7 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from smore.domain.function import FunctionSpec, parse_name, parse_spec
 from smore.handler import Handler
 from tests.support.rounding import rounding
-from zoo.model import NAMES, Blank, ModelFunction, card, fill
+from zoo.model import Blank, ModelFunction, card, fill
+from zoo.options import NAMES
 from zoo.train import CALIBRATION, WARM_UP, InputWait, input_wait, parse
 
 ROOT = Path(__file__).parents[3]

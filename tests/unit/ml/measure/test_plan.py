@@ -7,7 +7,7 @@ import pytest
 
 from ml.measure.plan import Amounts, Plan, Run
 from ml.measure.rows import Role, Workload
-from zoo.model import NAMES
+from zoo.options import NAMES
 
 
 def batches(model: str, role: Role) -> Sequence[int]:
