@@ -55,10 +55,11 @@ from worker.runner.zygote_handle import Zygote
 from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
 from worker.training.checkpoints import Checkpoints
-from worker.training.holding import Holder, Holding
+from worker.training.holding import LOOK_S, Holding
 from worker.training.job_logs import JobLogs
-from worker.training.jobs import Jobs
+from worker.training.jobs import READ_S, Jobs
 from worker.training.launcher import Launcher
+from worker.training.looker import Looker
 from worker.training.probed import ProbedRanks
 from worker.training.ranks import Ranks
 from worker.training.record import Records
@@ -254,7 +255,7 @@ class Worker:
             address=address,
         )
         probed = ProbedRanks(ranks, holding, self.heartbeat.wake)
-        self.holder = Holder(probed.hold)
+        self.lookers = (Looker("holder", LOOK_S, probed.hold), Looker("steps", READ_S, self.jobs.read_steps))
         self.prober = Prober(
             gate=self.gate,
             activity=self.pool.activity,
@@ -311,7 +312,8 @@ class Worker:
             self.runtimes.start()
             self.heartbeat.start()
             self.prober.start()
-            self.holder.start()
+            for looker in self.lookers:
+                looker.start()
             return True
         return False
 
@@ -324,7 +326,8 @@ class Worker:
     def close(self) -> None:
         """End all runners; jobs go on."""
         self.prober.stop()
-        self.holder.stop()
+        for looker in self.lookers:
+            looker.stop()
         self.heartbeat.stop()
         self.job_logs.close()
         self.pool.close()

@@ -19,12 +19,15 @@ Once the worker has been silent for :data:`SILENT_S`, the training runs freely. 
 """
 
 import contextlib
+import math
 import mmap
 import os
 import struct
 import time
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from smore.tracking.regular import open_regular
 
 MAGIC: Final = b"SMHLD001"
 FILE_BYTES: Final = 64
@@ -34,6 +37,8 @@ VARIABLE: Final = "SMORE_HOLD"
 SILENT_S: Final = 2.0
 #: Seconds for which one of several ranks waits at most at a time: the others wait for it in collectives, which time out.
 GANG_S: Final = 5.0
+#: A training that says that it was held for longer is not believed, seconds: it is a century.
+_LONGEST_S: Final = 3.2e9
 #: Seconds between two looks of a training that waits.
 _LOOK_S: Final = 0.005
 
@@ -116,23 +121,27 @@ class HoldFile:
         The training may run for this part of the time, from now on and until :data:`SILENT_S` after the last call. Of one
         that is forgotten there is no file, and nothing is written.
         """
-        with contextlib.suppress(FileNotFoundError), open(self._path, "r+b", buffering=0) as file:
-            # The time first: a fraction beside an old time would count for nothing.
-            os.pwrite(file.fileno(), struct.pack("<d", time.monotonic()), 8 * _AT)
-            os.pwrite(file.fileno(), struct.pack("<d", fraction), 8 * _FRACTION)
+        # The time first: a fraction beside an old time would count for nothing.
+        self._write((_AT, time.monotonic()), (_FRACTION, fraction))
 
     def add(self, seconds: float) -> None:
         """A training that does not look at this file was stopped for so long."""
-        held_s = self.read().seconds + seconds
-        with contextlib.suppress(FileNotFoundError), open(self._path, "r+b", buffering=0) as file:
-            os.pwrite(file.fileno(), struct.pack("<d", held_s), 8 * _HELD)
+        self._write((_HELD, self.read().seconds + seconds))
+
+    def _write(self, *values: tuple[int, float]) -> None:
+        # Where the training has put something else there, it looks at nothing that the worker writes.
+        with contextlib.suppress(OSError), open(open_regular(self._path, os.O_RDWR), "r+b", buffering=0) as file:
+            for place, value in values:
+                os.pwrite(file.fileno(), struct.pack("<d", value), 8 * place)
 
     def read(self) -> Held:
-        """Nothing where there is no such file."""
+        """Nothing where there is no such file, or it says what cannot be."""
         try:
-            with open(self._path, "rb", buffering=0) as file:
+            with open(open_regular(self._path), "rb", buffering=0) as file:
                 raw = file.read(FILE_BYTES)
             magic, _, _, held_s, since, pid = _FILE.unpack_from(raw)
         except (OSError, struct.error):
             return Held(0.0, False, 0)
-        return Held(held_s, since > 0.0, pid) if magic == MAGIC else Held(0.0, False, 0)
+        if magic != MAGIC or not 0.0 <= held_s <= _LONGEST_S or not math.isfinite(since):
+            return Held(0.0, False, 0)
+        return Held(held_s, since > 0.0, pid)

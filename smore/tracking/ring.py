@@ -34,6 +34,7 @@ from typing import Any, Final, Self
 from smore.tracking import micro_batches
 from smore.tracking.hold import VARIABLE as HOLD
 from smore.tracking.hold import Hold
+from smore.tracking.regular import open_regular
 
 MAGIC: Final = b"SMTRK001"
 VERSION: Final = 1
@@ -41,12 +42,16 @@ CAPACITY: Final = 65536
 HEADER_BYTES: Final = 64
 SLOT_BYTES: Final = 16
 FILE_BYTES: Final = HEADER_BYTES + CAPACITY * SLOT_BYTES
+#: Counts from here on no float holds exactly; and no loop makes more steps a second. A file that says more is not believed.
+MOST_COUNT: Final = 2**53
+MOST_PER_S: Final = 10_000_000
 
 _HEADER: Final = struct.Struct("<8sIIQdI")
-_SLOT: Final = struct.Struct("<dd")
 # Indices of the fields as 8-byte words: a memoryview item is stored by one 8-byte copy, struct's "<Q" byte by byte.
 _COUNT, _START, _LENGTH, _FIRST_SLOT = 2, 3, 5, HEADER_BYTES // 8
 _PID_OFFSET: Final = 32
+#: Looks at a count that changes all the time.
+_LOOKS: Final = 100
 
 
 def warn(message: str, *details: object) -> None:
@@ -211,8 +216,8 @@ def _valid(header: bytes) -> bool:
 
 class TrackReader:
     """
-    Reads the steps that a :class:`Tracker` in another process writes. The file may be missing, replaced, truncated or left
-    by a killed writer; none of that raises.
+    Reads the steps that a :class:`Tracker` in another process writes. The file may be missing, replaced, truncated, left by
+    a killed writer, no file at all, or hold numbers that no loop makes; none of that raises or waits.
 
     ``since``: the ``count`` up to which a former reader has read. The file is read and not mapped, because a truncated
     file would kill a process that maps it.
@@ -222,6 +227,8 @@ class TrackReader:
         self._path = path
         self._position = since
         self._inode: tuple[int, int] | None = None
+        #: When the count was believed last, monotonic seconds; None = it never was.
+        self._counted_at: float | None = None
         #: Whether the file was valid at the last read.
         self.ok = False
         #: Steps that were written until the last read.
@@ -232,6 +239,10 @@ class TrackReader:
         self.length = 0
         #: Steps that were overwritten before this reader had read them.
         self.lost = 0
+        self.look()
+
+    def look(self) -> None:
+        """Read how far it has come, and no steps."""
         descriptor = self._look()
         if descriptor is not None:
             os.close(descriptor)
@@ -240,7 +251,7 @@ class TrackReader:
         """Open the file and read its header; None (and not ``ok``) where it is missing or invalid."""
         self.ok = False
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(self._path)
         except FileNotFoundError:
             self._forget()
             return None
@@ -252,9 +263,7 @@ class TrackReader:
             header = raw[: _HEADER.size]
             self.ok = status.st_size >= FILE_BYTES and _valid(header)
             if self.ok:
-                self.count = self._steady_count(descriptor)
-                self.pid = int(_HEADER.unpack(header)[5])
-                (self.length,) = struct.unpack_from("<Q", raw, 8 * _LENGTH)
+                self._take(self._steady_count(descriptor), raw)
         except (OSError, struct.error):
             self.ok = False
         if not self.ok:
@@ -267,6 +276,19 @@ class TrackReader:
         self._inode = inode
         return descriptor
 
+    def _take(self, count: int, header: bytes) -> None:
+        """Believe the header, if a loop can have made that."""
+        (length,) = struct.unpack_from("<Q", header, 8 * _LENGTH)
+        now = time.monotonic()
+        most = MOST_COUNT
+        if self._counted_at is not None:
+            most = min(most, self.count + int((now - self._counted_at + 1) * MOST_PER_S))
+        if count > most or length > MOST_COUNT:
+            self.ok = False
+            return
+        self.count, self.length, self._counted_at = count, length, now
+        self.pid = int(_HEADER.unpack(header[: _HEADER.size])[5])
+
     def _forget(self) -> None:
         """The file is gone: all steps of the next file are new."""
         if self._inode is not None:
@@ -275,38 +297,49 @@ class TrackReader:
     def _steady_count(self, descriptor: int) -> int:
         """The count, read until two reads agree: the kernel need not copy eight bytes at once."""
         previous = -1
-        while True:
+        for _ in range(_LOOKS):
             (count,) = struct.unpack("<Q", os.pread(descriptor, 8, 8 * _COUNT))
             if count == previous:
-                return int(count)
+                break
             previous = count
+        return int(previous)
 
-    def read_new(self) -> list[tuple[float, float]]:
-        """The steps since the last call, oldest first: (end in epoch seconds, duration in seconds) each."""
+    def read_new(self, most: int = CAPACITY) -> list[tuple[float, float]]:
+        """
+        The steps since the last call, oldest first: (end in epoch seconds, duration in seconds) each. Of more than ``most``
+        as many as that, evenly spaced.
+        """
         descriptor = self._look()
         if descriptor is None:
             return []
         try:
-            return self._read(descriptor)
+            return self._read(descriptor, most)
         except (OSError, struct.error):
             self.ok = False
             return []
         finally:
             os.close(descriptor)
 
-    def _read(self, descriptor: int) -> list[tuple[float, float]]:
-        first = max(self._position, self.count - CAPACITY)
-        steps = [step for start, stop in self._runs(first, self.count) for step in self._slots(descriptor, start, stop)]
+    def _read(self, descriptor: int, most: int) -> list[tuple[float, float]]:
+        count = self.count
+        first = max(self._position, count - CAPACITY)
+        every = max(1, -(-(count - first) // most))
+        steps = [
+            step
+            for start, stop in self._runs(first, count)
+            for step in self._slots(descriptor, start + (first - start) % every, stop, every)
+        ]
         # Slots that the writer may have overwritten during the read do not count. It may also be about to publish the
         # oldest slot: then that slot's end has changed, because the end is stored first.
         oldest = self._steady_count(descriptor) - CAPACITY
         kept = max(first, oldest)
-        threatened = kept == oldest and kept < self.count
-        if threatened and self._slots(descriptor, kept, kept + 1)[0][0] != steps[kept - first][0]:
-            kept += 1
-        self.lost += min(kept, self.count) - self._position
-        self._position = self.count
-        return steps[kept - first :]
+        gone = -(-(kept - first) // every)
+        threatened = kept == oldest and kept < count and kept == first + gone * every
+        if threatened and self._slots(descriptor, kept, kept + 1, 1)[0][0] != steps[gone][0]:
+            kept, gone = kept + 1, gone + 1
+        self.lost += min(kept, count) - self._position
+        self._position = count
+        return steps[gone:]
 
     @staticmethod
     def _runs(first: int, stop: int) -> list[tuple[int, int]]:
@@ -315,8 +348,11 @@ class TrackReader:
         return [(first, stop)] if stop <= wrap else [(first, wrap), (wrap, stop)]
 
     @staticmethod
-    def _slots(descriptor: int, start: int, stop: int) -> list[tuple[float, float]]:
-        data = os.pread(descriptor, (stop - start) * SLOT_BYTES, HEADER_BYTES + start % CAPACITY * SLOT_BYTES)
-        if len(data) != (stop - start) * SLOT_BYTES:
+    def _slots(descriptor: int, start: int, stop: int, every: int) -> list[tuple[float, float]]:
+        """Those of the steps ``start``, ``start + every``… before ``stop``."""
+        length = max(0, stop - start) * SLOT_BYTES
+        data = os.pread(descriptor, length, HEADER_BYTES + start % CAPACITY * SLOT_BYTES)
+        if len(data) != length:
             raise OSError("the file was truncated while it was read")
-        return [(end, duration) for end, duration in _SLOT.iter_unpack(data)]
+        numbers = memoryview(data).cast("d")
+        return list(zip(numbers[:: 2 * every].tolist(), numbers[1 :: 2 * every].tolist(), strict=True))

@@ -12,9 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -151,29 +150,6 @@ class Holding:
             self._pauser.stdin.flush()
         except BrokenPipeError:
             return  # another one is started at the next look
-
-
-class Holder:
-    """A thread that has the jobs judged and held back; ``look`` is called every :data:`LOOK_S`."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._look = look
-        self._stopped = threading.Event()
-
-    def start(self) -> None:
-        """Begin, in a thread of its own: a heartbeat may wait for Redis."""
-        threading.Thread(target=self._run, name="holder", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(LOOK_S):
-            try:
-                self._look()
-            except Exception:
-                # Trainings that are not held back any more run freely.
-                log.exception("holding back failed")
 
 
 def wake(job: Job) -> None:

@@ -5,8 +5,7 @@ One rank of a job as its worker sees it: its record, its steps, its memory. Guar
 
 import subprocess
 import time
-from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +22,13 @@ from worker.training.windows import Windows
 
 #: Seconds of iterations that a report averages.
 WINDOW_S: Final = 60.0
+#: Of more iterations a second as many as this count, evenly spaced: what a report and a window need, whatever a loop calls
+#: an iteration. And for how many seconds it may have fewer before.
+STEPS_PER_S: Final = 500
+_SAVED_S: Final = 5.0
+#: A step that took longer, seconds, or that ended so much later than now, is none.
+_LONGEST_S: Final = 1e6
+_AHEAD_S: Final = 2.0
 #: Most seconds between two exact measurements of a job's memory.
 _MEASURE_S: Final = 5.0
 #: A training whose memory was not declared has found its size when its peak has stood still for so many seconds and so
@@ -39,6 +45,21 @@ _NOTHING: Final = Sample(mean=0.0, sd=0.0, n=0)
 
 
 @dataclass(slots=True)
+class Sum:
+    """Iterations: seconds and count."""
+
+    seconds: float = 0.0
+    n: int = 0
+
+    def add(self, seconds: float, n: int = 1) -> None:
+        self.seconds, self.n = self.seconds + seconds, self.n + n
+
+    @property
+    def mean(self) -> float:
+        return self.seconds / self.n if self.n else 0.0
+
+
+@dataclass(slots=True)
 class Job:
     """Times are monotonic seconds where nothing else is said."""
 
@@ -49,9 +70,11 @@ class Job:
     child: "subprocess.Popen[bytes] | None" = None
     #: When its process was first seen to have ended, while its shim had still to say how.
     gone_at: float | None = None
-    #: (end in epoch seconds, duration in seconds, shared) of the iterations of the last :data:`WINDOW_S`; ``shared``
-    #: None: what met it was the worker's own work, so that it is neither shared nor solo.
-    iterations: deque[tuple[float, float, bool | None]] = field(default_factory=deque)
+    #: Its iterations of the last :data:`WINDOW_S`, by the second in which they ended: without a function and with one.
+    seconds: dict[int, tuple[Sum, Sum]] = field(default_factory=dict)
+    #: How many more of its iterations may count now, and when that was said.
+    allowed: float = STEPS_PER_S * _SAVED_S
+    allowed_at: float = field(default_factory=time.monotonic)
     #: Whether the end of its attempt is recorded, so that it may be forgotten.
     recorded: bool = False
     memory_mib: float = 0.0
@@ -141,27 +164,48 @@ class Job:
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def read_steps(self, now: float, activity: Activity) -> None:
+    def fetch(self) -> list[tuple[float, float]]:
         """
-        Take its new iterations; ``now`` in epoch seconds. One within which a function ran is shared. Those that began
-        before this worker are only counted: nobody knows what ran then.
+        Its new iterations, :data:`STEPS_PER_S` at most: (end in epoch seconds, duration in seconds) each. The only method
+        that needs no lock: one thread calls it, and it may wait for Redis.
         """
-        for end, duration in self.reader.read_new():
+        mono = time.monotonic()
+        self.allowed = min(self.allowed + (mono - self.allowed_at) * STEPS_PER_S, STEPS_PER_S * _SAVED_S)
+        self.allowed_at = mono
+        steps = self.reader.read_new(max(1, int(self.allowed)))
+        self.allowed -= len(steps)
+        return steps
+
+    def take(self, steps: Sequence[tuple[float, float]], now: float, activity: Activity) -> None:
+        """
+        Count its new iterations; ``now`` in epoch seconds. One within which a function ran is shared; where what met it was
+        the worker's own work, it is neither shared nor solo. Those that began before this worker are left out: nobody knows
+        what ran then. So is what is no iteration.
+        """
+        for end, duration in steps:
             begin = end - duration
-            if end > now - WINDOW_S and begin >= activity.since:
-                met = activity.overlaps(begin, end)
-                self.iterations.append((end, duration, activity.by_function(begin, end) or (None if met else False)))
-                self.windows.add(end, duration, met)
-                if self.guest_windows is not None:
-                    # Functions run in them as they do outside.
-                    self.guest_windows.add(end, duration, False)
-                if not met:
-                    self.beside.add(end, duration)
+            # A clock that is ahead of ours would put steps into windows that are still to come.
+            if not (
+                now - WINDOW_S < end <= now + _AHEAD_S and 0.0 <= duration <= _LONGEST_S and begin >= activity.since
+            ):
+                continue
+            met = activity.overlaps(begin, end)
+            solo, shared = self.seconds.setdefault(int(end), (Sum(), Sum()))
+            if activity.by_function(begin, end):
+                shared.add(duration)
+            elif not met:
+                solo.add(duration)
+            self.windows.add(end, duration, met)
+            if self.guest_windows is not None:
+                # Functions run in them as they do outside.
+                self.guest_windows.add(end, duration, False)
+            if not met:
+                self.beside.add(end, duration)
         self.windows.settle(now)
         if self.guest_windows is not None:
             self.guest_windows.settle(now)
-        while self.iterations and self.iterations[0][0] <= now - WINDOW_S:
-            self.iterations.popleft()
+        for second in [second for second in self.seconds if second <= now - WINDOW_S]:
+            del self.seconds[second]
 
     @property
     def iterates(self) -> bool:
@@ -189,6 +233,7 @@ class Job:
 
     def close(self, state: JobState, code: int | None) -> None:
         """It has ended so; nothing of it is read any more. The caller writes the record."""
+        self.reader.look()
         self.record.state, self.record.exit_code, self.record.ended_at = state, code, time.time()
         self.record.iterations = self.iterations_made
         self.memory_mib = 0.0
@@ -205,11 +250,13 @@ class Job:
         ``checkpoint_iterations``: of the last complete checkpoint in its folder; ``held``: the part of the time in which it
         may run as a guest, None = it is none; ``held_s``: seconds for which it was held back.
         """
-        solo = [duration for _, duration, shared in self.iterations if shared is False]
-        shared = [duration for _, duration, shared in self.iterations if shared]
+        solo, shared = Sum(), Sum()
+        for alone, met in self.seconds.values():
+            solo.add(alone.seconds, alone.n)
+            shared.add(met.seconds, met.n)
         windows, loss, record = self.windows, self.windows.loss, self.record
         recent, closed = windows.recent or _NOTHING, windows.reference or _NOTHING
-        alone, beside = self.beside.alone, self.beside.beside
+        pace, beside = self.beside.alone, self.beside.beside
         pair = self.guest_windows.loss if self.guest_windows is not None else None
         return JobReport(
             id=record.id,
@@ -220,10 +267,10 @@ class Job:
             reserve_mib=round(self.reserve_mib, 1),
             iterations=self.iterations_made,
             window_s=WINDOW_S,
-            solo_s=sum(solo) / len(solo) if solo else 0.0,
-            solo_count=len(solo),
-            shared_s=sum(shared) / len(shared) if shared else 0.0,
-            shared_count=len(shared),
+            solo_s=solo.mean,
+            solo_count=solo.n,
+            shared_s=shared.mean,
+            shared_count=shared.n,
             exit_code=record.exit_code,
             workload=record.workload,
             budget=record.budget,
@@ -248,9 +295,9 @@ class Job:
             checkpoint_iterations=checkpoint_iterations,
             started_at=record.started_at,
             length=self.reader.length,
-            alone_s=alone.mean,
-            alone_n=alone.n,
-            alone_se=alone.error,
+            alone_s=pace.mean,
+            alone_n=pace.n,
+            alone_se=pace.error,
             beside=sorted(self.beside.others or ()),
             beside_since=self.beside.since if self.beside.others else 0.0,
             beside_s=beside.mean,

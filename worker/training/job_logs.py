@@ -24,6 +24,7 @@ from smore.messages.reports import JobReport
 from smore.process import observability
 from smore.process.settings import LogSettings
 from smore.redis.logs import LogWriter, job_log
+from smore.tracking.regular import open_regular
 from worker.training.record import key_of, log_name
 
 log = observability.logger(__name__)
@@ -40,12 +41,13 @@ _END_S: Final = 2.0
 
 @dataclass(slots=True)
 class _File:
-    """The file of a rank's attempt. ``at``: bytes of it that were sent."""
+    """The file of a rank's attempt. ``at``: bytes of it that were sent; ``failed``: it was said that it cannot be read."""
 
     log: str
     path: Path
     attempt: int
     at: int
+    failed: bool = False
 
 
 class JobLogs:
@@ -87,8 +89,10 @@ class JobLogs:
         """Whether all is sent of what the rank of this record's key has printed; safe from any thread."""
         path = self._folder / log_name(key)
         try:
-            size = path.stat().st_size
-        except FileNotFoundError:
+            with open(open_regular(path), "rb") as source:
+                size = source.seek(0, 2)
+        except OSError:
+            # There is none, or the job has put something else in its place.
             return True
         return size == next((file.at for file in list(self._files.values()) if file.path == path), 0)
 
@@ -105,7 +109,12 @@ class JobLogs:
                 if not path.exists():
                     continue
                 file = self._files[key] = self._open(rank, path)
-            self._send(file, over=rank.state not in (JobState.STARTING, JobState.RUNNING))
+            try:
+                self._send(file, over=rank.state not in (JobState.STARTING, JobState.RUNNING))
+            except OSError as error:
+                if not file.failed:
+                    log.warning("the output of a job cannot be read", job=rank.id, error=str(error))
+                file.failed = True
 
     def _open(self, rank: JobReport, path: Path) -> _File:
         """From where the worker before this one, or this one before it lost sight of the rank, has sent it."""
@@ -114,7 +123,7 @@ class JobLogs:
         return _File(name, path, rank.attempt, last.end if last is not None and last.attempt == rank.attempt else 0)
 
     def _send(self, file: _File, *, over: bool) -> None:
-        with file.path.open("rb") as source:
+        with open(open_regular(file.path), "rb") as source:
             size = source.seek(0, 2)
             if size == file.at:
                 return
@@ -174,7 +183,7 @@ class JobLogs:
             try:
                 self.send()
                 silent = False
-            except (redis.RedisError, OSError) as error:
+            except redis.RedisError as error:
                 if not silent:
                     log.warning("the output of jobs waits", error=str(error))
                 silent = True

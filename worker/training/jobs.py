@@ -17,7 +17,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from smore.domain.job import REFUSED, JobState
@@ -46,6 +47,8 @@ PLACED_S: Final = 60.0
 #: Seconds that a shim has to write down how its training ended.
 _SHIM_S: Final = 10.0
 _LOOK_S: Final = 0.05
+#: Seconds between two reads of iterations.
+READ_S: Final = 0.25
 
 
 class Jobs:
@@ -110,6 +113,8 @@ class Jobs:
         self._changed = changed
         self._shipped = shipped
         self._fences = Fences()
+        #: Keys of ranks of which it was logged that they are passed over.
+        self._failing: set[str] = set()
 
     # ---- begin -------------------------------------------------------------------------------------------------------
 
@@ -117,32 +122,38 @@ class Jobs:
         """Find the jobs that a former worker of this GPU instance has left running; called once, at the start."""
         with self.ranks.lock:
             for record in self._records.all(self._gpu):
-                if record.state is JobState.STARTING:
-                    pid, shim = begun(record.token)
-                    if not pid:
-                        # Its process never was: the command comes again.
-                        self._records.remove(record.key)
-                        continue
-                    record.begin(pid, shim)
-                    self._records.write(record)
-                job = self._new_rank(record)
-                if job.over:
-                    continue
-                if job.alive():
-                    log.info("job adopted", job=record.key, pid=record.pid)
-                    if record.hosts:
-                        # A former worker may have stopped it.
-                        wake(job)
-                    if not record.attached:
-                        self._started(record.pid)
-                elif (code := self._records.exit_code(record)) is not None:
-                    log.info("job ended meanwhile", job=record.key, exit_code=code)
-                    self._close(job, JobState.ENDED, code)
-                elif not record.shim_alive():
-                    log.warning("job lost", job=record.key, pid=record.pid)
-                    self._close(job, JobState.LOST, None)
+                try:
+                    self._adopt(record)
+                except Exception:
+                    log.exception("job not adopted", job=record.key)
             for record in [job.record for job in self.ranks.all()]:
                 self._end(record.id, up_to=record.attempt - 1, grace_s=0.0)
+
+    def _adopt(self, record: Record) -> None:
+        if record.state is JobState.STARTING:
+            pid, shim = begun(record.token)
+            if not pid:
+                # Its process never was: the command comes again.
+                self._records.remove(record.key)
+                return
+            record.begin(pid, shim)
+            self._records.write(record)
+        job = self._new_rank(record)
+        if job.over:
+            return
+        if job.alive():
+            log.info("job adopted", job=record.key, pid=record.pid)
+            if record.hosts:
+                # A former worker may have stopped it.
+                wake(job)
+            if not record.attached:
+                self._started(record.pid)
+        elif (code := self._records.exit_code(record)) is not None:
+            log.info("job ended meanwhile", job=record.key, exit_code=code)
+            self._close(job, JobState.ENDED, code)
+        elif not record.shim_alive():
+            log.warning("job lost", job=record.key, pid=record.pid)
+            self._close(job, JobState.LOST, None)
 
     def start(self, command: StartJob) -> None:
         """
@@ -323,23 +334,50 @@ class Jobs:
     # ---- every heartbeat ---------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Notice ends, read iterations, measure memory, carry out kills."""
+        """Notice ends, measure memory, carry out kills."""
         now, mono = time.time(), time.monotonic()
         ended = False
         with self.ranks.lock:
             for job in self.ranks.all():
                 if job.running:
-                    job.read_steps(now, self._activity)
-                    ended |= self._notice_end(job, mono) or self._notice_misplaced(job, now)
-                    if job.running and job.kill_at is not None and mono >= job.kill_at:
-                        _signal(job, signal.SIGKILL)
-                    job.measure(mono, self._memory_of, self._quick_memory_of)
-                    job.note_peak(mono)
+                    with self._apart(job):
+                        ended |= self._look_at(job, now, mono)
             self._forget_shipped()
             self._meet(now)
             self._gate.protect(any(job.running for job in self.ranks.all()))
         if ended:
             self._changed()
+
+    def _look_at(self, job: Job, now: float, mono: float) -> bool:
+        """Whether it has ended since the last look."""
+        ended = self._notice_end(job, mono) or self._notice_misplaced(job, now)
+        if job.running and job.kill_at is not None and mono >= job.kill_at:
+            _signal(job, signal.SIGKILL)
+        job.measure(mono, self._memory_of, self._quick_memory_of)
+        job.note_peak(mono)
+        return ended
+
+    @contextmanager
+    def _apart(self, job: Job) -> Iterator[None]:
+        """What goes wrong with one job stops no other; it is logged once."""
+        try:
+            yield
+        except Exception:
+            if job.record.key not in self._failing:
+                log.exception("job passed over", job=job.record.key)
+            self._failing.add(job.record.key)
+
+    def read_steps(self) -> None:
+        """
+        Take the new iterations of all trainings; called every :data:`READ_S`. Apart from :meth:`tick`: a heartbeat must wait
+        for nothing that a training sends.
+        """
+        for job in self.ranks.all():
+            if job.running:
+                with self._apart(job):
+                    steps = job.fetch()
+                    with self.ranks.lock:
+                        job.take(steps, time.time(), self._activity)
 
     def _notice_end(self, job: Job, mono: float) -> bool:
         """Whether it has ended since the last look."""
@@ -365,8 +403,9 @@ class Jobs:
         """Tell each training which others are here."""
         running = [job for job in self.ranks.all() if job.running]
         for job in running:
-            if job.meet(now, [other for other in running if other.record.id != job.record.id]):
-                self._records.write(job.record)
+            with self._apart(job):
+                if job.meet(now, [other for other in running if other.record.id != job.record.id]):
+                    self._records.write(job.record)
 
     def _notice_misplaced(self, job: Job, now: float) -> bool:
         """Whether an attached process is let go of now, because it does not compute on the GPU."""
@@ -400,6 +439,7 @@ class Jobs:
 
     def _forget(self, job: Job) -> None:
         self.ranks.remove(job)
+        self._failing.discard(job.record.key)
         self._records.remove(job.record.key)
         self._checkpoints.unwatch(job.record.id, job.record.attempt)
         if job.child is not None:
@@ -409,10 +449,12 @@ class Jobs:
 
     def reports(self) -> list[JobReport]:
         """Of all ranks, those too whose end is not recorded yet."""
+        reports = []
         with self.ranks.lock:
-            return [
-                job.report(self._checkpointed(job.record), *self._holding.reported(job)) for job in self.ranks.all()
-            ]
+            for job in self.ranks.all():
+                with self._apart(job):
+                    reports.append(job.report(self._checkpointed(job.record), *self._holding.reported(job)))
+        return reports
 
     def _checkpointed(self, record: Record) -> int:
         if record.rank or not record.attempt or record.reason:

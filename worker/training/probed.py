@@ -11,7 +11,7 @@ from worker.training.windows import Closing
 
 class ProbedRanks:
     """
-    What a :class:`~worker.training.run_gate.Prober` and a :class:`~worker.training.holding.Holder` work on; every method is
+    What a :class:`~worker.training.run_gate.Prober` and a :class:`~worker.training.looker.Looker` work on; every method is
     safe from any thread. ``changed`` is called when reports would say something new.
     """
 

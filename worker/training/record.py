@@ -8,6 +8,7 @@ a process counts as the job only with its number, its start time, the machine's 
 """
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,8 @@ from smore.domain.job import JobState
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.messages.commands import AttachJob, StartJob
 from smore.process import observability
+from smore.tracking.regular import open_regular
+from smore.tracking.ring import MOST_COUNT
 from worker import proc
 from worker.training import shim
 from worker.training.watch import Process
@@ -88,6 +91,10 @@ class Record(msgspec.Struct, kw_only=True):
     #: Its iterations while no other training was here: mean seconds, count, standard error of the mean.
     alone: tuple[float, int, float] = (0.0, 0, 0.0)
 
+    def __post_init__(self) -> None:
+        # A former worker believed what no counter holds.
+        self.iterations = min(max(self.iterations, 0), MOST_COUNT)
+
     @property
     def key(self) -> str:
         """What its files are named after."""
@@ -132,7 +139,8 @@ class Records:
         """Those of a GPU instance, in the order of their keys; one that cannot be read is logged and left out."""
         for path in sorted(self._folder.glob("*.json")):
             try:
-                record = _decode(path.read_bytes())
+                with open(open_regular(path), "rb") as file:
+                    record = _decode(file.read())
             except (OSError, msgspec.DecodeError) as error:
                 log.warning("unreadable record of a job", path=str(path), error=str(error))
                 continue
@@ -155,7 +163,7 @@ class Records:
 
     def exit_code(self, record: Record) -> int | None:
         """As its shim wrote it down, negative = by that signal; None = it did not."""
-        return None if record.attached else shim.read(str(self.status(record.key)))
+        return None if record.attached else exit_status(self.status(record.key))
 
     def track(self, key: str) -> Path:
         """The file of its steps (smore/tracking/ring.py)."""
@@ -171,6 +179,18 @@ class Records:
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
+
+
+def exit_status(path: Path) -> int | None:
+    """What a shim has written into such a file; None where the end was not written (yet), or what stands there is no end."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            words = file.read(shim.LENGTH).split()
+    except OSError:
+        return None
+    if len(words) != 2 or words[0] != b"exit" or not re.fullmatch(rb"-?\d{1,3}", words[1]):
+        return None
+    return int(words[1])
 
 
 def to_start(command: StartJob, gpu: str) -> Record:

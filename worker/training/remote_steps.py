@@ -12,14 +12,15 @@ import redis
 from smore.messages.reports import StepChunk
 from smore.process.observability import logger
 from smore.redis.fleet import steps_key
+from smore.tracking.ring import MOST_COUNT
 
 log = logger(__name__)
 
 #: Seconds without a message after which a training that the worker cannot see (another container, another host) counts
 #: as lost.
 SILENT_S: Final = 30.0
-_CHUNKS: Final = 1000
-_AHEAD_S: Final = 2.0
+#: Chunks of one look.
+_CHUNKS: Final = 20
 
 _decode = msgspec.msgpack.Decoder(StepChunk).decode
 
@@ -48,8 +49,13 @@ class RemoteSteps:
         """Whether nothing has come for :data:`SILENT_S`."""
         return time.monotonic() - self._received_at > SILENT_S
 
-    def read_new(self) -> list[tuple[float, float]]:
-        """(end in epoch seconds, duration in seconds) of each new step."""
+    def look(self) -> None:
+        """As of a file: how far it has come is known from what was read last."""
+
+    def read_new(self, most: int) -> list[tuple[float, float]]:
+        """
+        (end in epoch seconds, duration in seconds) of each new step, of more than ``most`` as many as that, evenly spaced.
+        """
         try:
             pipe = self._redis.pipeline(transaction=True)
             pipe.lrange(self._key, 0, _CHUNKS - 1)
@@ -66,13 +72,10 @@ class RemoteSteps:
                 continue
             self._received_at = time.monotonic()
             # A report that was sent again because its answer was lost.
-            new = chunk.steps[max(0, self.count - chunk.first) :]
-            # A clock that is ahead of ours would put steps into windows that are still to come.
-            latest = time.time() + _AHEAD_S
-            steps += [step for step in new if step[0] <= latest]
-            self.count = max(self.count, chunk.first + len(chunk.steps))
+            steps += chunk.steps[max(0, self.count - chunk.first) :]
+            self.count = max(self.count, min(chunk.first + len(chunk.steps), MOST_COUNT))
             self.ended |= chunk.ended
-        return steps
+        return steps[:: max(1, -(-len(steps) // most))]
 
     def close(self) -> None:
         """No more steps are wanted: the gateway answers their sender that the job is over."""

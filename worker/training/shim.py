@@ -21,21 +21,11 @@ import sys
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: Python ignores these, and what is ignored stays so behind an exec.
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-_LENGTH = 32
-
-
-def read(path: str) -> int | None:
-    """The exit status in such a file, negative = by that signal; None where the end was not written (yet)."""
-    try:
-        with open(path, "rb") as file:
-            words = file.read(_LENGTH).split()
-    except OSError:
-        return None
-    return int(words[1]) if len(words) == 2 and words[0] == b"exit" else None
+LENGTH = 32
 
 
 def _record(text: str) -> bytes:
-    return text.encode().ljust(_LENGTH - 1) + b"\n"
+    return text.encode().ljust(LENGTH - 1) + b"\n"
 
 
 def _train(descriptor: int, command: list[str]) -> None:

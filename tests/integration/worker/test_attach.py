@@ -80,6 +80,7 @@ class Worker:
                     self.jobs.attach(command)
                 case StopJob():
                     self.jobs.stop(command)
+        self.jobs.read_steps()
         self.jobs.tick()
         document = encode_report(Report(**{**_fields(report()), "jobs": self.jobs.reports()}))
         self._queue.report(GPU, document, ttl_s=60, lease_s=2, cursor="", running=[])

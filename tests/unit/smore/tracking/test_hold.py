@@ -1,7 +1,10 @@
 """A training that is held back: how long it waits at its gates, and what lets it go."""
 
 import logging
+import os
+import struct
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -146,3 +149,21 @@ def test_without_a_file_the_training_runs_as_ever(
     assert HoldFile(path).read() == (0.0, False, 0)
     HoldFile(tmp_path / "forgotten").write(0.5)
     assert not (tmp_path / "forgotten").exists()
+
+
+def test_a_pipe_in_its_place_is_read_and_written_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.hold")
+    file = HoldFile(tmp_path / "pipe.hold")
+    file.write(0.5)
+    file.add(1.0)
+    assert file.read() == (0.0, False, 0)
+
+
+@pytest.mark.parametrize(("place", "number"), [(24, inf), (24, nan), (24, -1.0), (24, 1e308), (32, nan), (32, inf)])
+def test_numbers_that_cannot_be_are_not_believed(file: HoldFile, tmp_path: Path, place: int, number: float) -> None:
+    with (tmp_path / "job.hold").open("r+b") as forged:
+        forged.seek(place)
+        forged.write(struct.pack("<d", number))
+        forged.seek(40)
+        forged.write(struct.pack("<Q", 7))
+    assert file.read() == (0.0, False, 0)

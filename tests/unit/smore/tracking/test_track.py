@@ -218,6 +218,53 @@ def test_a_file_that_is_cut_removed_or_replaced(path: Path, tmp_path: Path) -> N
     assert (len(reader.read_new()), reader.ok) == (4, True)
 
 
+def test_a_pipe_or_a_link_in_its_place_reads_as_nothing_at_once(path: Path, tmp_path: Path) -> None:
+    os.mkfifo(path)
+    reader = TrackReader(str(path))
+    assert (reader.ok, reader.read_new(), reader.count) == (False, [], 0)
+    path.unlink()
+    steps(tmp_path / "another", 3)
+    path.symlink_to(tmp_path / "another")
+    assert (reader.read_new(), reader.ok) == ([], False)
+
+
+@pytest.mark.parametrize(("place", "number"), [(16, 2**63), (16, 2**64 - 6), (16, 2**53 + 1), (40, 2**63)])
+def test_a_count_or_a_length_that_no_loop_reaches_is_not_believed(path: Path, place: int, number: int) -> None:
+    steps(path, 3)
+    reader = TrackReader(str(path))
+    assert len(reader.read_new()) == 3
+    forge(path, place, number)
+    for read in (reader, TrackReader(str(path))):
+        assert (read.read_new(), read.ok, read.length) == ([], False, 0)
+    assert reader.count == 3
+
+
+def test_a_count_that_grows_faster_than_a_loop_runs_is_not_believed(path: Path) -> None:
+    steps(path, 3)
+    reader = TrackReader(str(path))
+    forge(path, 16, 10**12)
+    assert (reader.read_new(), reader.ok, reader.count) == ([], False, 3)
+
+
+def forge(path: Path, place: int, number: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(struct.pack("<Q", number))
+
+
+def test_of_many_steps_as_many_as_are_wanted_are_read_evenly(path: Path) -> None:
+    reader = TrackReader(str(path))
+    steps(path, CAPACITY + 10)
+    with path.open("r+b") as file:
+        file.seek(HEADER_BYTES)
+        for slot in range(CAPACITY):
+            # The first ten were overwritten: the slots hold the steps 65536 to 65545 and 10 to 65535.
+            file.write(struct.pack("<dd", slot + CAPACITY * (slot < 10), 1.0))
+    read = [end for end, _ in reader.read_new(1000)]
+    assert read == list(range(10, CAPACITY + 10, 66))
+    assert (reader.count, reader.lost, reader.read_new(1000)) == (CAPACITY + 10, 10, [])
+
+
 def test_a_file_that_cannot_be_made_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), track(str(tmp_path / "no" / "such" / "place")) as tracker:
         tracker.step()

@@ -99,7 +99,10 @@ class Steps:
     count = length = 0
     ended = silent = False
 
-    def read_new(self) -> list[tuple[float, float]]:
+    def look(self) -> None:
+        pass
+
+    def read_new(self, most: int) -> list[tuple[float, float]]:
         return []
 
 

@@ -18,9 +18,9 @@ from smore.messages.commands import StartJob, StopJob
 from tests.support.eventually import eventually
 from tests.support.trainings import jobs
 from worker import proc
-from worker.training import host, shim, watch
+from worker.training import host, watch
 from worker.training.jobs import Jobs
-from worker.training.record import TOKEN
+from worker.training.record import TOKEN, exit_status
 
 ROOT = Path(__file__).resolve().parents[4]
 #: A module of the standard library that runs until it is told to end.
@@ -115,7 +115,7 @@ def test_it_outlives_the_worker_and_hears_of_the_end(home: Path, service: "subpr
     eventually(lambda: {one.state for one in second.reports()} == {"ended", "running"}, what="the second has begun")
     service.terminate()
     assert service.wait(30) == 0
-    assert shim.read(str(home / "run" / "jobs" / "two.status")) == -signal.SIGTERM
+    assert exit_status(home / "run" / "jobs" / "two.status") == -signal.SIGTERM
     eventually(
         lambda: {one.state for one in worker_of(home).reports()} == {"ended"},
         what="a worker that starts later knows how it ended",
@@ -141,7 +141,7 @@ def test_nothing_is_started_for_whom_it_does_not_know_or_who_has_left(
     assert send("0" * 64) == b""
     assert not (home / "status").exists()
     send(token)
-    eventually(lambda: shim.read(str(home / "status")) == -signal.SIGTERM, what="it was ended, for nobody knows of it")
+    eventually(lambda: exit_status(home / "status") == -signal.SIGTERM, what="it was ended, for nobody knows of it")
     # One in another PID namespace would name numbers that mean other processes here.
     (home / "run" / "trainings.token").write_text(f"{int(pid) + 1} {token}")
     with pytest.raises(OSError, match="another PID namespace"):

@@ -1,5 +1,6 @@
 """What jobs print reaches their logs once and in its order."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -134,3 +135,20 @@ def test_it_is_known_whether_all_that_a_rank_printed_is_sent(stage: Stage) -> No
     stage.reported = False
     stage.sender.send()
     assert stage.log.lines() == ["one", "ends"]
+
+
+def test_a_pipe_in_place_of_a_log_holds_up_no_other_job(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "job-evil.1.0.log")
+    (tmp_path / "job-j.1.0.log").write_text("one\n")
+    log = Log()
+    about = {"project": "p", "state": "running", "pid": 1, "memory_mib": 0.0, "iterations": 0, "attempt": 1}
+    sender = JobLogs(
+        log,  # type: ignore[arg-type]
+        LogSettings(),
+        "cpu0",
+        folder=tmp_path,
+        ranks=lambda: [JobReport(id="evil", **about), JobReport(id="j", **about)],  # type: ignore[arg-type]
+    )
+    sender.send()
+    assert log.lines() == ["one"]
+    assert sender.shipped("evil.1.0"), "nothing keeps it from being forgotten"

@@ -4,20 +4,25 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from smore.messages.commands import AttachJob, ForgetJob, StartJob
+from smore.messages.reports import decode_report, encode_report
 from smore.testing import ManualClock
 from tests.support.eventually import eventually
+from tests.support.fake_platform import report as a_report
 from tests.support.trainings import jobs
 from worker import proc
 from worker.activity import Activity
-from worker.training.job import Job
-from worker.training.record import Record
+from worker.training.job import STEPS_PER_S, Job
+from worker.training.record import Record, Records
 from worker.training.windows import Windows
 
 
@@ -83,7 +88,7 @@ def test_only_functions_make_an_iteration_shared_and_nobody_knows_of_those_befor
 
         count, length, steps = 5, 0, [(999.0, 1.0), (1001.0, 1.0), (1003.0, 1.5), (1005.0, 2.0), (1007.0, 1.0)]
 
-        def read_new(self) -> list[tuple[float, float]]:
+        def read_new(self, most: int) -> list[tuple[float, float]]:
             new, self.steps = self.steps, []
             return new
 
@@ -94,11 +99,96 @@ def test_only_functions_make_an_iteration_shared_and_nobody_knows_of_those_befor
         clock.advance_to(at)
         with activity.working(function=function):
             clock.advance_to(at + 0.5)
-    job.read_steps(1008.0, activity)
+    job.take(job.fetch(), 1008.0, activity)
     report = job.report()
     assert (report.solo_count, report.solo_s) == (2, 1.0)
     assert (report.shared_count, report.shared_s) == (1, 2.0)
     assert activity.overlaps(1002.0, 1003.0), "no window is closed there either"
+
+
+class Ring:
+    """A reader of as many steps as are asked for, by a training that makes more; or of these."""
+
+    count = length = 0
+
+    def __init__(self, steps: list[tuple[float, float]] | None = None) -> None:
+        self.steps = steps
+
+    def look(self) -> None:
+        pass
+
+    def read_new(self, most: int) -> list[tuple[float, float]]:
+        return [(time.time(), 1e-6)] * most if self.steps is None else self.steps
+
+
+def running(steps: list[tuple[float, float]] | None = None, **of: Any) -> Job:
+    told: dict[str, Any] = {"id": "j", "argv": [], "pid": os.getpid(), "start": 0, "boot": "", "token": "", "gpu": "g"}
+    windows = Windows(seed="s", share=0.03, longest_s=10.0, since=0.0)
+    return Job(Record(project="p", name="n", **{**told, **of}), Ring(steps), windows)  # type: ignore[arg-type]
+
+
+def test_what_is_no_iteration_counts_for_nothing() -> None:
+    now = time.time()
+    honest = (now, 0.1)
+    forged = [
+        (inf, 0.1), (inf, inf), (nan, 0.1), (now, nan), (now, inf), (now, -inf), (now, -1.0), (now, 1e308), (now + 60, 0.1),
+    ]  # fmt: skip
+    job = running([*forged, honest])
+    job.take(job.fetch(), now, Activity())
+    report = decode_report(encode_report(structs.replace(a_report(), jobs=[job.report()])))
+    assert (report.jobs[0].solo_count, report.jobs[0].solo_s) == (0, 0.0), "it began before this worker"
+    job.take(job.fetch(), now, Activity(ManualClock(now - 10)))
+    report = decode_report(encode_report(structs.replace(a_report(), jobs=[job.report()])))
+    assert (report.jobs[0].solo_count, report.jobs[0].recent_n) == (1, 1)
+    assert (report.jobs[0].solo_s, report.jobs[0].recent_s) == pytest.approx((0.1, 0.1))
+
+
+def test_a_flood_of_steps_is_taken_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(1000.0)
+    monkeypatch.setattr(time, "monotonic", clock)
+    job = running()
+    job.allowed_at = clock()
+    first = len(job.fetch())
+    clock.advance_to(1001.0)
+    assert len(job.fetch()) == STEPS_PER_S
+    clock.advance_to(1001.25)
+    assert len(job.fetch()) == STEPS_PER_S // 4
+    assert STEPS_PER_S <= first <= 10 * STEPS_PER_S
+
+
+class Broken(Ring):
+    """A reader of what nobody has thought of."""
+
+    def look(self) -> None:
+        raise ValueError("no reader expects that")
+
+    def read_new(self, most: int) -> list[tuple[float, float]]:
+        raise ValueError("no reader expects that")
+
+
+def test_one_job_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
+    worker = jobs(tmp_path)
+    stranger, honest = running(id="evil"), running([(time.time(), 0.0)], id="j")
+    stranger.reader = Broken()  # type: ignore[assignment]
+    worker.ranks.add(stranger)
+    worker.ranks.add(honest)
+    worker.read_steps()
+    worker.tick()
+    assert {report.id: report.state for report in worker.reports()} == {"evil": "running", "j": "ended"}
+
+
+def test_a_record_with_numbers_that_no_counter_holds_is_mended(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    record = running().record
+    records.write(record)
+    path = tmp_path / "j.json"
+    for number in (2**64 - 6, -6):
+        path.write_bytes(path.read_bytes().replace(b'"iterations":0', b'"iterations":%d' % number))
+        [read] = records.all("g")
+        assert 0 <= read.iterations <= 2**53
+        path.write_bytes(path.read_bytes().replace(b'"iterations":%d' % number, b'"iterations":0'))
+    os.mkfifo(tmp_path / "pipe.json")
+    assert [read.id for read in records.all("g")] == ["j"]
 
 
 def _namespaces() -> bool:

@@ -12,6 +12,7 @@ import pytest
 from tests.support.eventually import eventually
 from worker import proc
 from worker.training import shim
+from worker.training.record import exit_status
 
 Start = Callable[[str], tuple["subprocess.Popen[bytes]", int]]
 
@@ -54,16 +55,16 @@ def start(status: Path) -> Iterator[Start]:
 def test_the_end_is_written_down(start: Start, status: Path, program: str, code: int) -> None:
     process, _ = start(program)
     assert process.wait(30) == 0
-    assert shim.read(str(status)) == code
+    assert exit_status(status) == code
 
 
 def test_it_has_a_session_of_its_own_and_hears_what_the_shim_is_told(start: Start, status: Path) -> None:
     process, pid = start("import time; time.sleep(600)")
-    assert shim.read(str(status)) is None, "it has not ended"
+    assert exit_status(status) is None, "it has not ended"
     assert proc.session(pid) == pid != proc.session(process.pid)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
-    assert shim.read(str(status)) == -15
+    assert exit_status(status) == -15
 
 
 def test_without_its_shim_it_goes_on(start: Start, status: Path) -> None:
@@ -74,11 +75,13 @@ def test_without_its_shim_it_goes_on(start: Start, status: Path) -> None:
     assert proc.start_time(pid) == began
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: proc.start_time(pid) != began, what="it has ended")
-    assert shim.read(str(status)) is None, "nobody saw how"
+    assert exit_status(status) is None, "nobody saw how"
 
 
 def test_what_is_no_record_tells_nothing(tmp_path: Path) -> None:
-    assert shim.read(str(tmp_path / "none")) is None
-    for text in ("", "runs", "exit"):
+    assert exit_status(tmp_path / "none") is None
+    for text in ("", "runs", "exit", "exit x", f"exit {2**63}"):
         (tmp_path / "odd").write_text(text)
-        assert shim.read(str(tmp_path / "odd")) is None
+        assert exit_status(tmp_path / "odd") is None
+    os.mkfifo(tmp_path / "pipe")
+    assert exit_status(tmp_path / "pipe") is None, "nobody writes into it, and nobody waits"

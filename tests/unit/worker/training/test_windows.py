@@ -226,9 +226,8 @@ def test_from_a_ring_as_the_job_writes_it(tmp_path: object, monkeypatch: pytest.
     itself.
     """
     now = 5000.0
-    monkeypatch.setattr(
-        sys.modules["smore.tracking.ring"], "time", SimpleNamespace(time=lambda: now, perf_counter=lambda: now)
-    )
+    clock = SimpleNamespace(time=lambda: now, perf_counter=lambda: now, monotonic=lambda: now)
+    monkeypatch.setattr(sys.modules["smore.tracking.ring"], "time", clock)
     tracker = Tracker(f"{tmp_path}/ring")
     reader = TrackReader(f"{tmp_path}/ring")
     made = windows(since=5000.0)
