@@ -89,12 +89,17 @@ def beside_now(gateway: Gateway, caller: KeyEntry, job: "Job") -> list[str]:
         for report in gateway.fleet().reports()
         if report.gpu in job.gpus
         for one in report.jobs
-        if one.id != job.id and one.state == JobState.RUNNING
+        if one.id != job.id and one.state == JobState.RUNNING and not one.unseen
     }
     jobs = gateway.store().jobs
     strange = ids - {pair.other for pair in jobs.pairs(job.id)} if ids else ids
     names = jobs.names(strange, None if is_operator(caller) else job.project)
     return sorted(names.get(id_, ANOTHER) for id_ in strange)
+
+
+def unseen(reports: Sequence[JobReport]) -> str:
+    """Why a job counts for nothing, '' = it counts; ``reports``: of its ranks now."""
+    return next((report.unseen for report in reports if report.unseen and report.state not in OVER), "")
 
 
 def shown(
@@ -169,6 +174,7 @@ def shown(
         memory_mib=sum(report.memory_mib for report in reports) if reports else None,
         exit_code=exit_code,
         suspended=any(report.suspended for report in reports),
+        unseen=unseen(reports) or None,
         signal=signal_of(exit_code),
         reason=reason or None,
         outcome=outcome_of(state, exit_code, asked=job.asked, reason=reason),
@@ -246,15 +252,22 @@ def explanation(
     places: Sequence[JobPlace],
     beside: Sequence[schemas.Beside],
     leading: bool,
+    unseen: str = "",
     say: Say = str,
     strange: Sequence[str] = (),
 ) -> schemas.JobExplanation:
     """
-    Why a job is where it is. ``beside``: the other trainings that it was placed beside now; ``strange``: as
-    :func:`beside_now` says it; ``say``: the words in which jobs have names.
+    Why a job is where it is. ``beside``: the other trainings that it was placed beside now; ``unseen``: see :func:`unseen`;
+    ``strange``: as :func:`beside_now` says it; ``say``: the words in which jobs have names.
     """
     costs = [job_pairs.cost(each) for each in beside]
-    sentences = [_why(job, of_queue, decisions, leading), *(f"{words[0].upper()}{words[1:]}." for words in costs)]
+    why = (
+        f"It counts for nothing, for {unseen}: functions run as if it was not there, and nothing is kept for it. An operator"
+        f" who knows it lets it count: smore jobs allow {job.name}"
+        if unseen
+        else _why(job, of_queue, decisions, leading)
+    )
+    sentences = [why, *(f"{words[0].upper()}{words[1:]}." for words in costs)]
     if strange:
         sentences.append(f"Nobody placed these there, and they train on its GPU instances too: {', '.join(strange)}.")
     return schemas.JobExplanation(

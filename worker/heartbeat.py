@@ -15,6 +15,7 @@ from typing import Final, assert_never
 import redis
 
 from smore.messages.commands import (
+    AllowJob,
     AnyCommand,
     AttachJob,
     Cancel,
@@ -335,6 +336,8 @@ class Heartbeat:
                 self._jobs.start(command)
             case AttachJob():
                 self._jobs.attach(command)
+            case AllowJob():
+                self._jobs.allow(command.id)
             case ForgetJob():
                 self._jobs.forget(command)
             case DropCheckpoints():

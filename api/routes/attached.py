@@ -38,7 +38,8 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
     `stop` only ends the watching.
 
     It counts as a job from its worker's next report on, and is as fast as the slowest of its ranks. 422 where its worker
-    finds no such process, or may not watch it.
+    finds no such process, or may not watch it. A `tracked` one is taken all the same; where its worker finds no such process
+    it counts for nothing (`unseen`) until an operator allows it, unless the key is an operator's.
     """
     parse_name(body.name)
     # A training in a container may be process 1 there; then it sends its boot id too, which tells it from the machine's

@@ -37,7 +37,7 @@ def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
             for one in report.warm
             if one.function.partition("/")[0] == caller.project
         ]
-        training = {job.id: job for job in report.jobs if job.state not in OVER}
+        training = {job.id: job for job in report.jobs if job.state not in OVER and not job.unseen}
         gpus.append(
             schemas.Gpu(
                 id=report.gpu,

@@ -28,10 +28,10 @@ from api.schemas.logs import LogLines
 from api.server.bodies import BoundedRoute
 from api.statements import Span, stated
 from api.submission import check_ever, check_fits, request_of
-from smore.domain.errors import Unavailable
+from smore.domain.errors import Conflict, Unavailable
 from smore.domain.job import OVER, PLACED, STARTED, WAITING, JobPlace, JobState
 from smore.domain.limits import NO_LIMITS
-from smore.messages.commands import SetBudget, StopJob
+from smore.messages.commands import AllowJob, SetBudget, StopJob
 from smore.messages.job_queue import PublishedJob, PublishedQueue
 from smore.process.vault import seal_env
 from smore.redis.catalog import KeyEntry
@@ -170,7 +170,8 @@ def explain_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProje
     messages = [*(decision.message for decision in decisions), *(place.message for place in places)]
     say = saying(gateway, caller, [*messages, entry.message if entry is not None else ""])
     strange = job_views.beside_now(gateway, caller, record)
-    return job_views.explanation(record, entry, decisions, places, beside, leading, say, strange)
+    unseen = job_views.unseen(job_views.live(gateway).get(record.id, []))
+    return job_views.explanation(record, entry, decisions, places, beside, leading, unseen, say, strange)
 
 
 @router.get("/jobs/{job}/attempts")
@@ -317,6 +318,24 @@ def move_job(
         moved = gateway.store().jobs.put_first(record.project, record.id)
         change.after = {"first": True}
     return job_views.shown(moved, [])
+
+
+@router.post("/jobs/{job}/allow", status_code=202)
+def allow_job(
+    gateway: TheGateway, caller: OperatorKey, trail: TheTrail, job: str, project: OfProject = None
+) -> schemas.Job:
+    """
+    Let a tracked training count whose process no GPU worker sees (`unseen`), from its workers' next report on. 409 for any
+    other job.
+    """
+    record = _job(gateway, caller, job, project)
+    if record.state in OVER or record.source != "tracked":
+        raise Conflict("Only a training that tells its steps from elsewhere, and is not over, needs to be allowed.")
+    with trail.change(caller, f"job/{record.id}", {}, project=record.project) as change:
+        for gpu in record.gpus:
+            gateway.fleet().send(gpu, AllowJob(version=1, id=record.id))
+        change.after = {"allowed": True}
+    return job_views.shown(record, job_views.live(gateway).get(record.id, []))
 
 
 @router.put("/jobs/{job}/slo")

@@ -156,6 +156,9 @@ class Job(BaseModel):
 
     ``suspended``: a signal (SIGSTOP) has stopped it; it lives and makes no steps until it is continued.
 
+    ``unseen``: why it counts for nothing, null = it counts. It says that it runs elsewhere, and no GPU worker sees its
+    process: functions run as if it was not there until an operator allows it (``POST /v1/jobs/{id}/allow``).
+
     ``source``: ``started`` by the platform, ``tracked`` (it runs elsewhere and reports its steps) or ``attached`` (it
     is only watched); ``measured`` false: without steps its loss cannot be measured.
 
@@ -203,6 +206,7 @@ class Job(BaseModel):
     memory_mib: float | None = None
     exit_code: int | None = None
     suspended: bool = False
+    unseen: str | None = None
     outcome: Outcome | None = None
     signal: str | None = None
     reason: str | None = None

@@ -292,6 +292,7 @@ OF: Final[Mapping[str, str]] = {
     "Gpu.trainings": "how many trainings are there",
     "Gpu.strangers": "unregistered processes; null = this device cannot tell",
     "Gpu.jobs": "the trainings of the caller's project there; an operator sees all",
+    "Job.unseen": "why it counts for nothing: it reports from elsewhere, and no GPU worker sees its process; null = it counts",
     "Job.restarted": "how often it was started again after a failure",
     "Job.loss_windows": "closed windows that the loss rests on",
     "Job.signal": "the signal that ended it; null = none did",

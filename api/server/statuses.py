@@ -77,6 +77,7 @@ ALSO: Final[Mapping[str, Mapping[str, str]]] = {
     "POST /v1/jobs/{job}/hold": {"409": "`conflict`: it does not wait"},
     "POST /v1/jobs/{job}/release": {"409": "`conflict`: it is not held"},
     "POST /v1/jobs/{job}/restart": {"409": "`conflict`: it is not over, or was started elsewhere"},
+    "POST /v1/jobs/{job}/allow": {"409": "`conflict`: it is over, or tells no steps from elsewhere"},
     "POST /v1/jobs/{job}/move": {"409": "`conflict`: it does not wait"},
     "POST /v1/projects": {"409": "`conflict`: there is one of that name"},
     "GET /v1/functions/{function}/logs": {"429": "`limit_reached`: as many follow logs at this gateway as may"},

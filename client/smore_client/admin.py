@@ -191,7 +191,7 @@ def move_job_first(job: str, *, project: str | None = None) -> Flow[Job]:
 
 def change_job(job: str, action: str, *, project: str | None = None) -> Flow[Job]:
     """
-    ``stop``, ``hold``, ``release`` or ``restart`` a job of any project.
+    ``stop``, ``hold``, ``release``, ``restart`` or ``allow`` a job of any project.
 
     >>> client.carry(admin.change_job("night", "hold", project="vision")).state
     'held'

@@ -619,6 +619,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     ``suspended``: a signal (SIGSTOP) has stopped it; it lives and makes no steps until it is continued.
 
+    ``unseen``: why it counts for nothing, None = it counts. It says that it runs elsewhere, and no GPU worker sees its
+    process: functions run as if it was not there until an operator allows it (``POST /v1/jobs/{id}/allow``).
+
     ``source``: ``started`` by the platform, ``tracked`` (it runs elsewhere and reports its steps) or ``attached`` (it
     is only watched); ``measured`` False: without steps its loss cannot be measured.
 
@@ -666,6 +669,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: float | None = None
     exit_code: int | None = None
     suspended: bool = False
+    unseen: str | None = None
     outcome: Outcome | None = None
     signal: str | None = None
     reason: str | None = None

@@ -75,7 +75,7 @@ def _seen(
     others = [
         job
         for job in report.jobs
-        if job.state in (JobState.RUNNING, JobState.STARTING) and (job.id, job.attempt) not in placed
+        if job.state in (JobState.RUNNING, JobState.STARTING) and not job.unseen and (job.id, job.attempt) not in placed
     ]
     return GpuSeen(
         gpu=report.gpu,

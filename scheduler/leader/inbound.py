@@ -338,9 +338,11 @@ class Inbound:
         for waiting in report.parked:
             self._register(waiting.function, waiting.revision, events)
             idle_mib += waiting.memory_mib
+        # A training that nobody sees counts for nothing.
+        trainings = [job for job in report.jobs if job.state == "running" and not job.unseen]
         degradations = [
             job.shared_s / job.solo_s - 1
-            for job in report.jobs
+            for job in trainings
             if job.solo_count >= 20 and job.shared_count >= 20 and job.solo_s
         ]
         events.append(
@@ -354,7 +356,7 @@ class Inbound:
                 memory_idle=idle_mib,
                 utilisation=report.utilisation,
                 function_utilisation=report.function_utilisation,
-                jobs=sum(job.state == "running" for job in report.jobs),
+                jobs=len(trainings),
                 warm=[(function, revision, count) for (function, revision), count in counts.items()],
                 loading=[(function, revision, count) for (function, revision), count in loading.items()],
                 sizes=[(function, revision, memory_mib) for (function, revision), memory_mib in sizes.items()],
@@ -362,10 +364,10 @@ class Inbound:
                 job_degradation=max(degradations, default=None),
                 device=report.device,
                 sharing_mode=report.sharing_mode,
-                workloads=[job.workload for job in report.jobs if job.state == "running"],
+                workloads=[job.workload for job in trainings],
                 closed=report.closed,
                 stretches=[(function, revision, seconds) for (function, revision), seconds in stretches.items()],
-                losses=[_loss(job) for job in report.jobs if job.state == "running"],
+                losses=[_loss(job) for job in trainings],
                 unregistered=sum(
                     f"{report.gpu}|{process.pid}|{process.start}" not in self._allowed
                     for process in report.strangers or ()

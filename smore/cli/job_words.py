@@ -102,6 +102,8 @@ def state(job: Any) -> str:
     """The state of a job, and how it ended."""
     if job.suspended:
         return f"{job.state}, suspended by a signal: no steps"
+    if job.unseen:
+        return f"{job.state}, unseen: counts for nothing"
     if job.outcome is None or job.state == JobState.LOST:
         return str(job.state)
     return f"{job.state}: {ended_in_words(job.outcome, job.exit_code, job.reason or '')}"

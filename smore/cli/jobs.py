@@ -448,6 +448,13 @@ def restart(job: JobId, project: ProjectOption = None, output: OutputOption = Ou
     tell(f"{restarted.name} waits for its turn, and {begins}", restarted, output)
 
 
+@app.command("allow")
+def allow(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Let a training count that reports from elsewhere and whose process no GPU worker sees; for operators."""
+    allowed = _changed(job, "allow", project)
+    tell(f"{allowed.name} counts from now on", allowed, output)
+
+
 @app.command("move")
 def move(
     job: JobId,

@@ -318,6 +318,12 @@ def _gpu_instances(place: Site, client: "redis.Redis") -> Iterator[Finding]:
                 f"`smore jobs attach` them, or `smore gpus allow {report.gpu} PID`: it is not used meanwhile",
             )
         for job in report.jobs:
+            if job.unseen and job.state == "running":
+                yield warning(
+                    f"training {job.id} on {report.gpu}",
+                    f"it counts for nothing: {job.unseen}",
+                    f"`smore jobs allow {job.id} --project {job.project}` if you know it, or `smore jobs stop` it",
+                )
             if job.suspended:
                 text = f"process {job.pid} was stopped by a signal (SIGSTOP) and makes no steps"
                 yield warning(

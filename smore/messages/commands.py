@@ -124,6 +124,12 @@ class AttachJob(Command, frozen=True, tag="attach_job"):
     any_user: bool = False
 
 
+class AllowJob(Command, frozen=True, tag="allow_job"):
+    """An operator vouches for an attached training that its worker does not see: it counts from now on."""
+
+    id: str
+
+
 class StopJob(Command, frozen=True, tag="stop_job"):
     """
     End the ranks of this attempt and of those before it: SIGTERM now, SIGKILL after ``grace_s``. None of them may start
@@ -170,7 +176,8 @@ class Throttle(Command, frozen=True, tag="throttle"):
 
 
 AnyCommand = (
-    AttachJob
+    AllowJob
+    | AttachJob
     | Cancel
     | DropCheckpoints
     | Fetch

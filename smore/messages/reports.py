@@ -91,6 +91,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     suspended: bool = False
     #: Why the worker refused it, or let it go by itself.
     reason: str = ""
+    #: Why it counts for nothing, "" = it counts: it says that it trains here, and its worker sees no such process.
+    unseen: str = ""
     windows: Sequence[Window] = ()
     loss: float | None = None
     loss_low: float | None = None

@@ -102,6 +102,11 @@ class Job:
         return self.record.state is JobState.RUNNING
 
     @property
+    def counts(self) -> bool:
+        """Whether it runs, and functions and other trainings are held back for it."""
+        return self.running and not self.record.unseen
+
+    @property
     def over(self) -> bool:
         return self.record.state in OVER
 
@@ -152,8 +157,8 @@ class Job:
         not shown it.
         """
         record = self.record
-        if not self.running or record.memory_mib or self.still_since is None:
-            return self.running and not record.memory_mib
+        if not self.counts or record.memory_mib or self.still_since is None:
+            return self.counts and not record.memory_mib
         if not record.peak_mib and record.pid:
             return True  # nothing of it is seen on the device: it has not begun, or the driver does not tell
         still_s = mono - self.still_since
@@ -289,6 +294,7 @@ class Job:
             # One that is held back is not suspended by somebody.
             suspended=self.running and held in (None, 1.0) and proc.suspended(record.pid),
             reason=record.reason,
+            unseen=record.unseen,
             attempt=record.attempt,
             rank=record.rank,
             world=record.world,

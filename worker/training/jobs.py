@@ -223,7 +223,7 @@ class Jobs:
                 return
             users = None if command.any_user else self._users
             process = watch.find(
-                command, self._gpu, cores=self._cores, users=users, token=TOKEN, watched=self.ranks.pids()
+                command, self._gpu, cores=self._cores, users=users, token=TOKEN, watched={*self.ranks.pids()}
             )
             record = to_attach(command, self._gpu, process)
             if not self._new(record):
@@ -233,9 +233,22 @@ class Jobs:
                 self._refuse(job, process.reason)
             else:
                 self._records.write(record)
-                log.info("job attached", job=record.key, pid=record.pid, tracked=record.tracked, unseen=process.reason)
-                self._gate.protect(True)
+                log.info("job attached", job=record.key, pid=record.pid, unwatched=process.reason, unseen=record.unseen)
+                self._gate.protect(self._counting())
         self._changed()
+
+    def allow(self, id_: str) -> None:
+        """An operator vouches for an attached training whose process is not seen here: from now on it counts."""
+        with self.ranks.lock:
+            for job in self.ranks.of(id_):
+                if job.record.unseen:
+                    job.record.unseen = ""
+                    self._records.write(job.record)
+            self._gate.protect(self._counting())
+        self._changed()
+
+    def _counting(self) -> bool:
+        return any(job.counts for job in self.ranks.all())
 
     def _new(self, record: Record) -> bool:
         """Whether this rank is still to be made, and may be."""
@@ -344,7 +357,7 @@ class Jobs:
                         ended |= self._look_at(job, now, mono)
             self._forget_shipped()
             self._meet(now)
-            self._gate.protect(any(job.running for job in self.ranks.all()))
+            self._gate.protect(self._counting())
         if ended:
             self._changed()
 
@@ -401,7 +414,7 @@ class Jobs:
 
     def _meet(self, now: float) -> None:
         """Tell each training which others are here."""
-        running = [job for job in self.ranks.all() if job.running]
+        running = [job for job in self.ranks.all() if job.counts]
         for job in running:
             with self._apart(job):
                 if job.meet(now, [other for other in running if other.record.id != job.record.id]):

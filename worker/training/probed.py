@@ -25,7 +25,7 @@ class ProbedRanks:
             due = []
             for job in self._ranks.all():
                 for windows, guest in ((job.windows, False), (job.guest_windows, True)):
-                    at = windows.due(now) if job.running and windows is not None else None
+                    at = windows.due(now) if job.counts and windows is not None else None
                     if windows is not None and at is not None:
                         length_s, side_s = windows.length_s or 0.0, windows.side_s
                         due.append(Due(job=job.record.key, at=at, length_s=length_s, side_s=side_s, guest=guest))

@@ -43,9 +43,9 @@ class Ranks:
         return [job for job in self.all() if job.record.id == id_]
 
     def running(self) -> list[str]:
-        """Ids of jobs."""
+        """Ids of jobs that run and count."""
         with self.lock:
-            return list(dict.fromkeys(job.record.id for job in self.all() if job.running))
+            return list(dict.fromkeys(job.record.id for job in self.all() if job.counts))
 
     def memory_mib(self) -> float:
         """Of the device, held or reserved, whichever is more for each rank. No lock, see the class."""

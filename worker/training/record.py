@@ -79,6 +79,8 @@ class Record(msgspec.Struct, kw_only=True):
     placed: bool = False
     #: Why the platform refused it or let it go by itself.
     reason: str = ""
+    #: Why it counts for nothing, "" = it counts: its worker sees no such process, and no operator has vouched for it.
+    unseen: str = ""
     attempt: int = 0
     rank: int = 0
     world: int = 1
@@ -233,6 +235,7 @@ def to_attach(command: AttachJob, gpu: str, process: Process) -> Record:
         budget=command.budget,
         attached=True,
         tracked=command.tracked,
+        unseen="" if process.there or command.any_user else process.reason,
     )
 
 

@@ -9,7 +9,7 @@ project's.
 
 import os
 import pwd
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,11 +39,15 @@ ANYBODY: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process to watch, and its start in clock ticks since the boot; 0 = none may be, because of ``reason``."""
+    """
+    A process to watch, and its start in clock ticks since the boot; 0 = none may be, because of ``reason``. ``there``: it
+    runs, whether it may be watched or not.
+    """
 
     pid: int = 0
     start: int = 0
     reason: str = ""
+    there: bool = False
 
 
 def find(
@@ -53,24 +57,29 @@ def find(
     cores: Sequence[int],
     users: frozenset[int] | None,
     token: str,
-    watched: Collection[int],
+    watched: Set[int],
 ) -> Process:
     """
-    The process that the command names, if it may be watched. A command that names its start and the boot proves nothing:
-    everybody can read them in /proc, a function as well. ``watched``: those that are already; the others as for
-    :func:`refusal`.
+    The process that the command names, if it may be watched. A command that names its start and the boot does not prove
+    whose it is: everybody on the machine can read them in /proc, a function as well. But nobody elsewhere guesses them, as
+    everybody does a number alone, so a tracked training is there only by them. ``watched``: those that are already; the
+    others as for :func:`refusal`.
     """
     pid = command.pid
+    if command.tracked and not command.boot and users is not None:
+        return Process(reason="it has not said when its process began, and on which boot of the machine")
     if command.boot:
         pid = proc.find(command.pid, command.start) if command.boot == proc.boot_id() else 0
     start = proc.start_time(pid) if pid else None
     if start is None:
         return Process(reason=f"there is no process {command.pid} on the machine of {gpu}")
-    reason = refusal(pid, cores=cores, users=users, token=token)
-    family = set(proc.tree(pid))
-    if not reason and (pid in watched or not family.isdisjoint(watched)):
+    reason = refusal(pid, cores=cores, users=None, token=token)
+    if not reason and (pid in watched or not watched.isdisjoint(proc.tree(pid))):
         reason = f"process {pid} is watched already, or one that it has started is"
-    return Process(reason=reason) if reason else Process(pid, start)
+    if reason:
+        return Process(reason=reason)
+    reason = refusal(pid, cores=cores, users=users, token=token)
+    return Process(reason=reason, there=True) if reason else Process(pid, start, there=True)
 
 
 def refusal(pid: int, *, cores: Sequence[int], users: frozenset[int] | None, token: str) -> str:

@@ -1330,10 +1330,10 @@ def test_what_does_not_fit_a_trainings_state_is_a_conflict(
     store.jobs.stop("default", over)
     bodies = {"move": {"first": True}}
     conflicts = {
-        running: ("move", "hold", "release", "restart"),
-        waits: ("release", "restart"),
-        attached: ("move", "hold", "release", "restart"),
-        over: ("move", "hold", "release"),
+        running: ("move", "hold", "release", "restart", "allow"),
+        waits: ("release", "restart", "allow"),
+        attached: ("move", "hold", "release", "restart", "allow"),
+        over: ("move", "hold", "release", "allow"),
     }
     for id_, actions in conflicts.items():
         before = http.get(f"/v1/jobs/{id_}").json()

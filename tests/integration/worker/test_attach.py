@@ -20,7 +20,7 @@ from api.app import create_app
 from scheduler.jobs.attached import Attached
 from smore.domain.access import Scope
 from smore.domain.job import REFUSED
-from smore.messages.commands import AttachJob, StopJob
+from smore.messages.commands import AllowJob, AttachJob, StopJob
 from smore.messages.reports import Report, encode_report
 from smore.postgres.catalog import Store
 from smore.process.settings import Settings
@@ -80,6 +80,8 @@ class Worker:
                     self.jobs.attach(command)
                 case StopJob():
                     self.jobs.stop(command)
+                case AllowJob():
+                    self.jobs.allow(command.id)
         self.jobs.read_steps()
         self.jobs.tick()
         document = encode_report(Report(**{**_fields(report()), "jobs": self.jobs.reports()}))
@@ -396,6 +398,35 @@ def test_one_that_cannot_be_seen_lives_by_its_word(
     assert http.get(f"/v1/jobs/{id_}").json()["state"] == "lost"
     problem(http.post(f"/v1/jobs/{id_}/steps", json=steps), 404, "not_found")
     assert job["id"] == id_
+
+
+def test_one_that_nobody_sees_counts_for_nothing_until_an_operator_allows_it(
+    http: httpx.Client, worker: Worker, catalog: Catalog, store: Store
+) -> None:
+    store.create_project("tenant")
+    tenant = {"X-API-Key": add_key(catalog, Scope.JOBS, Scope.READ, Scope.ADMIN, project="tenant")}
+    eventually(lambda: http.get("/v1/jobs", headers=tenant).status_code == 200, what="the key")
+    made_up = {"name": "made-up", "pid": 4711, "tracked": True, "gpu": GPU, "budget": 0.01}
+    body = made_up | {"start": 1, "boot": "another machine's"}
+    id_ = http.post("/v1/jobs/attach", json=body, headers=tenant).json()["id"]
+    numbered = http.post("/v1/jobs/attach", json=made_up | {"pid": os.getpid()}, headers=tenant).json()["id"]
+
+    def counting() -> tuple[list[str], bool]:
+        """(Jobs for which functions are held back, whether the GPU instance is taken to train)."""
+        worker.beat()
+        (gpu,) = http.get("/v1/gpus").json()["gpus"]
+        return worker.jobs.ranks.running(), gpu["trainings"] > 0
+
+    assert counting() == ([], False), "neither a made-up process nor a number alone proves that something trains"
+    job = http.get(f"/v1/jobs/{id_}", headers=tenant).json()
+    assert (job["state"], job["unseen"]) == ("running", f"there is no process 4711 on the machine of {GPU}")
+    told = http.get(f"/v1/jobs/{id_}/explain", headers=tenant).json()["summary"]
+    assert "counts for nothing" in told and "smore jobs allow made-up" in told
+    problem(http.post(f"/v1/jobs/{id_}/allow", headers=tenant), 403, "forbidden")
+    assert http.post(f"/v1/jobs/{id_}/allow", params={"project": "tenant"}).status_code == 202
+    assert counting() == ([id_], True)
+    assert http.get(f"/v1/jobs/{id_}", headers=tenant).json()["unseen"] is None
+    assert http.get(f"/v1/jobs/{numbered}", headers=tenant).json()["unseen"]
 
 
 def test_a_tracked_one_that_is_let_go_does_not_come_back(http: httpx.Client, worker: Worker) -> None:

@@ -34,6 +34,7 @@ ARGUMENTS: Final = {
     "gpus protect": "cpu0 4711",
     "gpus resume": "cpu0",
     "gpus undrain": "cpu0",
+    "jobs allow": "{id}",
     "jobs attach": "--pid 4711",
     "jobs attempts": "{id}",
     "jobs explain": "{id}",
