@@ -8,10 +8,11 @@ from pydantic import BaseModel
 
 from api.deps import Gateway
 from smore.messages.overrides import pauses
+from smore.messages.reports import readable
 from smore.messages.wording import paused, silent
 from smore.postgres.answering import answers
 from smore.redis import fleet
-from smore.redis.job_queue import no_leader
+from smore.redis.job_queue import failing, health_keys, no_leader
 
 #: Seconds after which a check counts as failed.
 _PATIENCE_S = 2.0
@@ -37,6 +38,8 @@ class Beside(BaseModel):
 
     #: The process that leads the queue of trainings, "" = none.
     job_leader: str = ""
+    #: What goes wrong with it, "" = nothing.
+    job_leader_fails: str = ""
     warnings: list[str] = []
     #: GPU instance → ``paused`` or ``drained``.
     held: dict[str, str] = {}
@@ -50,24 +53,32 @@ async def beside(gateway: Gateway, *, named: bool) -> Beside:
     prefix = gateway.settings.redis.prefix
     try:
         pipe = gateway.redis.pipeline(transaction=False)
-        pipe.mget([f"{prefix}job:leader", f"{prefix}job:refused"])
+        pipe.mget([f"{prefix}job:leader", f"{prefix}job:refused", *health_keys(prefix)])
         pipe.smembers(f"{prefix}paused")
         pipe.hgetall(f"{prefix}paused:by")
         pipe.hgetall(f"{prefix}seen")
-        (leader, refused), members, by, raw = await pipe.execute()
+        (leader, refused, *health), members, by, raw = await pipe.execute()
         seen = fleet.seen_at(raw)
-        reports = await gateway.redis.mget([f"{prefix}gpu:{gpu}" for gpu in seen]) if seen else []
+        reports: list[Any] = await gateway.redis.mget([f"{prefix}gpu:{gpu}" for gpu in seen]) if seen else []
     except (redis.RedisError, OSError):
         return Beside()
     reporting = {gpu for gpu, report in zip(seen, reports, strict=True) if report is not None}
+    unreadable = [gpu for gpu, report in zip(seen, reports, strict=True) if report is not None and not readable(report)]
+    fails = failing(*health) if leader is not None else ""
     unled = [no_leader(refused.decode() if refused is not None else "")] if leader is None else []
     by_people = pauses(members, by)
     # Paused and drained is drained.
     held = sorted((pause.drains, pause.name) for pause in by_people if pause.scope == "gpu")
     return Beside(
         job_leader=leader.decode() if leader is not None else "",
+        job_leader_fails=fails,
         warnings=[
             *unled,
+            *([f"The leader of the queue of trainings fails: {fails}. See `smore logs control`."] if fails else []),
+            *(
+                f"The report of {gpu} cannot be read, so it counts as silent: restart its GPU worker."
+                for gpu in unreadable
+            ),
             *silent(fleet.silent(seen, reporting, time.time())),
             *paused(by_people, named=named),
         ],
@@ -123,7 +134,7 @@ async def checks(gateway: Gateway) -> dict[str, Check]:
             "gpus": away,
             "subscription": away,
         }
-    alive = [name for name, report in zip(names, reports, strict=True) if report is not None]
+    alive = [name for name, report in zip(names, reports, strict=True) if report is not None and readable(report)]
     if leader is not None:
         leads = process.decode() if process is not None else ""
     else:

@@ -37,7 +37,7 @@ def sees_all() -> bool:
 def name(pid: int) -> str:
     """The name of its program, '' for a process that is gone."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except _GONE:
         return ""
 

@@ -42,6 +42,8 @@ class Readiness(BaseModel):
     checks: dict[str, readiness.Check]
     #: The process that leads the queue of trainings; "" = none does. Functions run without it.
     job_leader: str = ""
+    #: What goes wrong with it, so that trainings may not start or end; "" = nothing.
+    job_leader_fails: str = ""
     #: Problems that keep nothing from being served.
     warnings: list[str] = []
 
@@ -78,6 +80,7 @@ async def readyz(gateway: TheGateway, request: Request, response: Response) -> R
         gpus=reporting,
         checks=checks,
         job_leader=beside.job_leader,
+        job_leader_fails=beside.job_leader_fails,
         warnings=[*_warnings(), *unrecorded, *beside.warnings],
     )
 

@@ -366,6 +366,7 @@ OF: Final[Mapping[str, str]] = {
     "QueuedJob.source": "what told the length: `measured`, `profile`, `declared`, `name`, `project`, `platform` or `assumed`",
     "QueuedJob.why": "why it waits, as a code",
     "Readiness.checks": "each part, and what is the matter with it",
+    "Readiness.job_leader_fails": "what goes wrong with it; '' = nothing",
     "Readiness.job_leader": "who leads the queue of trainings; '' = nobody",
     "Readiness.warnings": "what does not keep the platform from serving",
     "Revision.requirements": "packages of its environment",

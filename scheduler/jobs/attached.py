@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.jobs import ends
+from scheduler.jobs.apart import Apart
 from smore.domain.job import OVER, STARTED, Action, JobState, exit_of, state_of
 from smore.messages.reports import JobReport, Report
 from smore.postgres.jobs import Change, Job, JobStore
@@ -15,8 +16,8 @@ _REPORTED: Final = {JobState.RUNNING: Action.RUN, JobState.ENDED: Action.END, Jo
 class Attached:
     """One that no worker reports for ``silent_s`` seconds is lost."""
 
-    def __init__(self, jobs: JobStore, silent_s: float) -> None:
-        self._jobs, self._silent_s = jobs, silent_s
+    def __init__(self, jobs: JobStore, silent_s: float, apart: Apart) -> None:
+        self._jobs, self._silent_s, self._apart = jobs, silent_s, apart
         #: Since when nobody reports it, epoch seconds.
         self._unseen: dict[str, float] = {}
 
@@ -31,11 +32,12 @@ class Attached:
         mine = [job for job in jobs if job.source != STARTED]
         self._unseen = {job.id: self._unseen.get(job.id, at) for job in mine if job.id not in ranks}
         for job in mine:
-            if job.id in ranks:
-                self._write(job, ranks[job.id])
-            elif at - self._unseen[job.id] > self._silent_s:
-                self._jobs.move(job.id, Action.LOSE)
-                ends.tell(job, JobState.LOST, None, why="No GPU worker reports it.")
+            with self._apart.of(job.id):
+                if job.id in ranks:
+                    self._write(job, ranks[job.id])
+                elif at - self._unseen[job.id] > self._silent_s:
+                    self._jobs.move(job.id, Action.LOSE)
+                    ends.tell(job, JobState.LOST, None, why="No GPU worker reports it.")
 
     def _write(self, job: Job, told: Sequence[JobReport]) -> None:
         state = state_of(job.state, {rank.state for rank in told})

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from scheduler.jobs.apart import Apart
 from scheduler.jobs.specs import Specs
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import Expected, PlacesAnswered, PublishQueue, Start, TrialAnswered
 from scheduler.policy.jobs.events import PlacesAsked, QueueAsked, TrialAsked
-from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer
+from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer, TrialQuestion
 from smore.postgres.jobs import Job
 from smore.process import observability as metrics
 from smore.redis.job_queue import JobQueue
@@ -34,22 +35,28 @@ class Board:
     Shows what the rule answers. ``holder`` leads, and decides by ``setting``.
     """
 
-    def __init__(self, queue: JobQueue, policy: JobPolicy, specs: Specs, holder: str, setting: str) -> None:
-        self._queue, self._policy, self._specs = queue, policy, specs
+    def __init__(
+        self, queue: JobQueue, policy: JobPolicy, specs: Specs, holder: str, setting: str, apart: Apart
+    ) -> None:
+        self._queue, self._policy, self._specs, self._apart = queue, policy, specs, apart
         self._holder, self._setting = holder, setting
 
     def answer(self, now: float) -> None:
         """Answer dry runs, and what stands against jobs that wait; ``now`` in epoch seconds."""
         for question in self._queue.questions():
-            if question.job:
-                for places in self._policy.decide(now, [PlacesAsked(id=question.job)]).decisions:
-                    if isinstance(places, PlacesAnswered):
-                        self._queue.answer(question.id, TrialAnswer(places=places.places))
-                continue
-            spec = self._specs.of(question.id, question.project, question.name, question.request)
-            for answer in self._policy.decide(now, [TrialAsked(spec=spec)]).decisions:
-                if isinstance(answer, TrialAnswered):
-                    self._queue.answer(question.id, _answered(answer, question.project, question.name))
+            with self._apart.of(question.job or question.id):
+                self._answer(now, question)
+
+    def _answer(self, now: float, question: TrialQuestion) -> None:
+        if question.job:
+            for places in self._policy.decide(now, [PlacesAsked(id=question.job)]).decisions:
+                if isinstance(places, PlacesAnswered):
+                    self._queue.answer(question.id, TrialAnswer(places=places.places))
+            return
+        spec = self._specs.of(question.id, question.project, question.name, question.request)
+        for answer in self._policy.decide(now, [TrialAsked(spec=spec)]).decisions:
+            if isinstance(answer, TrialAnswered):
+                self._queue.answer(question.id, _answered(answer, question.project, question.name))
 
     def show(self, now: float, jobs: Mapping[str, Job]) -> None:
         """Publish the queue, and set the gauges; ``jobs``: the rows of all that the rule knows, by id."""

@@ -16,7 +16,8 @@ import redis
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from scheduler.jobs.lead import Lead
+from scheduler.jobs.apart import Apart
+from scheduler.jobs.lead import Lead, WentWrong
 from scheduler.policy.jobs.knobs import JobKnobs
 from smore.postgres.history.reader import Reader
 from smore.postgres.job_ledger import Fenced, JobLedger
@@ -43,6 +44,7 @@ class Decider:
     ) -> None:
         self._client, self._engine, self._config, self._stop, self._knobs = client, engine, config, stop, knobs
         self._queue = JobQueue(client, config.redis.prefix)
+        self._apart = Apart()
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
     def run(self) -> None:
@@ -55,13 +57,20 @@ class Decider:
                 waits = ""
             except Fenced:
                 log.warning("fenced off")
+            except WentWrong as error:
+                self._queue.failed(str(error))
+                continue
             except (OperationalError, redis.RedisError) as error:
                 if isinstance(error, redis.RedisError) and not is_outage(error):
+                    self._queue.failed(type(error).__name__)
                     raise
                 away = "Postgres" if isinstance(error, OperationalError) else "Redis"
                 if waits != away:
                     log.warning(f"the job scheduler waits for {away}", error=str(error))
                 waits = away
+            except Exception as error:
+                self._queue.failed(type(error).__name__)
+                raise
             self._stop.wait(LOOK_S)
 
     def _lead(self) -> None:
@@ -77,6 +86,7 @@ class Decider:
             Reader(self._engine),
             Tables(self._client, prefix),
             self._holder,
+            self._apart,
         )
         # A clock that is set counts for nothing where it is measured how long something takes.
         steady = time.time() - time.monotonic()

@@ -3,7 +3,7 @@ One leader's rounds: what has changed in Postgres and in the reports, to the rul
 workers.
 
 A start is written before any worker is told of it. After any error the leader's state is thrown away, and rebuilt from
-Postgres and the reports.
+Postgres and the reports. What goes wrong with one training stops no other: it is passed over (scheduler/jobs/apart.py).
 """
 
 import time
@@ -13,6 +13,7 @@ from math import inf
 from typing import Final, assert_never
 
 from scheduler.jobs import ends, losses
+from scheduler.jobs.apart import Apart
 from scheduler.jobs.attached import Attached
 from scheduler.jobs.attempts import Attempt
 from scheduler.jobs.board import Board, beside
@@ -74,10 +75,14 @@ _GAP_S: Final = 10.0
 _SET_BACK_S: Final = 1.0
 
 
+class WentWrong(Exception):
+    """Something went wrong with a training; the others had their round."""
+
+
 class Lead:
     """
     The rule, the rows that it was told of, the attempts under way. Two clocks: ``now`` is the time of day, ``at`` runs
-    steadily.
+    steadily. ``apart`` outlives it.
     """
 
     def __init__(
@@ -92,7 +97,9 @@ class Lead:
         reader: Reader,
         tables: Tables,
         holder: str,
+        apart: Apart,
     ) -> None:
+        self._apart = apart
         self._settings, self._setting = config.jobs, knobs.name
         self._queue, self._fleet, self._catalog = queue, fleet, catalog
         self._ledger, self._store = ledger, store
@@ -100,12 +107,12 @@ class Lead:
         self._specs = Specs(reader, self._known_pairs.alone_s)
         self._policy = JobPolicy(knobs)
         self._record = Recording(self._settings.record, knobs.name, self._settings.knobs)
-        self._board = Board(queue, self._policy, self._specs, holder, knobs.name)
+        self._board = Board(queue, self._policy, self._specs, holder, knobs.name, apart)
         self._variables = Variables(ledger, config.secrets_file)
         self._orders = Orders(fleet, ledger.standing, self._variables.of)
-        self._progress = ProgressLog(ledger)
+        self._progress = ProgressLog(ledger, apart)
         self._old_checkpoints = OldCheckpoints(fleet, ledger, self._settings.checkpoints_days)
-        self._attached = Attached(store, self._settings.silent_s)
+        self._attached = Attached(store, self._settings.silent_s, apart)
         self._watch = Watch(self._settings.silent_s, {}, 0.0)
         self._sharing = Sharing(self._specs.alone_s)
         #: Jobs that the rule knows: the row as it was read last.
@@ -139,11 +146,14 @@ class Lead:
         log.info("leading the queue of trainings", token=token, setting=self._setting)
 
     def round(self, now: float, at: float) -> float:
-        """Decide once; returns when there is something to decide even if nothing happens, epoch seconds."""
-        began = time.perf_counter()
+        """
+        Decide once; returns when there is something to decide even if nothing happens, epoch seconds. Raises WentWrong
+        where something did with a training, once the others have had their round.
+        """
+        began, self._apart.wrong = time.perf_counter(), ""
         self._follow_clock(now - at)
         reports = self._fleet.reports()
-        rows = self._store.unfinished()
+        rows = [row for row in self._store.unfinished() if row.id not in self._apart.ids]
         self._attached.follow(at, rows, reports, paused=at - self._round_at > _GAP_S)
         self._round_at = at
         mine = {row.id: row for row in rows if row.source == STARTED}
@@ -154,8 +164,9 @@ class Lead:
         events += [*self._changed_limits(), *self._seen(at, reports), *self._known_pairs.changed(self._specs.kinds)]
         # Hosts before their guests.
         for row in sorted(new, key=self._placed_at):
-            spec = self._specs.of(row.id, row.project, row.name, row.request)
-            events += submitted(row, spec, self._attempts.get(row.id), now)
+            with self._apart.of(row.id):
+                spec = self._specs.of(row.id, row.project, row.name, row.request)
+                events += submitted(row, spec, self._attempts.get(row.id), now)
         events += self._changed_rows(mine)
         self._jobs = mine
         events += self._followed(at, {report.gpu: report for report in reports})
@@ -164,8 +175,9 @@ class Lead:
         self._record.note(now, events, decisions)
         for decision in decisions:
             self._perform(at, decision)
-        for id_, attempt in self._attempts.items():
-            self._send(at, self._jobs[id_], attempt)
+        for id_, attempt in self._under_way():
+            with self._apart.of(id_):
+                self._send(at, self._jobs[id_], attempt)
         self._orders.settle(at, reports, self._attempts)
         self._old_checkpoints.drop(at, reports)
         self._note(at)
@@ -175,7 +187,13 @@ class Lead:
             self._board.show(now, self._jobs)
             losses.show(rows, reports)
             self._shown_at = at
+        if self._apart.wrong:
+            raise WentWrong(self._apart.wrong)
         return now if self._next else wake_at
+
+    def _under_way(self) -> list[tuple[str, Attempt]]:
+        """The attempts under way, by the ids of their jobs, but for those that are passed over."""
+        return [(id_, attempt) for id_, attempt in self._attempts.items() if id_ not in self._apart.ids]
 
     def _follow_clock(self, ahead_s: float) -> None:
         """``ahead_s``: of the time of day before the steady clock. The rule notices by itself, its successors do not."""
@@ -191,8 +209,9 @@ class Lead:
         pairs = [pair for pair in self._ledger.pairs(last) if pair.attempt == last[pair.job].attempt]
         self._sharing.take_over(pairs)
         for row in rows:
-            hosts = {pair.other: pair.gpus for pair in pairs if pair.job == row.id and pair.guest}
-            self._attempts[row.id] = taken_over(row, last.get(row.id), hosts, at)
+            with self._apart.of(row.id):
+                hosts = {pair.other: pair.gpus for pair in pairs if pair.job == row.id and pair.guest}
+                self._attempts[row.id] = taken_over(row, last.get(row.id), hosts, at)
 
     def _begin_counters(self, projects: set[str]) -> None:
         for project in projects - self._projects:
@@ -239,35 +258,39 @@ class Lead:
     def _followed(self, at: float, reports: Mapping[str, Report]) -> list[Event]:
         """What has become of the attempts under way."""
         events: list[Event] = []
-        shared = self._settings.checkpoints is not None
-        for id_, attempt in self._attempts.items():
-            attempt.follow(at, reports, self._watch.lost, self._settings.up_s, shared=shared)
-            if id_ in self._policy.jobs:
-                attempt.check_guest(self._policy.jobs[id_].parts.memory_mib)
-            if attempt.up and self._jobs[id_].state is JobState.STARTING:
-                self._ledger.run(id_, attempt.attempt)
-            if attempt.over:
-                over = AttemptOver(
-                    id=id_,
-                    attempt=attempt.attempt,
-                    ended=attempt.ended,
-                    iterations=attempt.checkpoint,
-                    home=attempt.home,
-                    memory_mib=attempt.outgrown_mib,
-                )
-                events.append(over)
-            elif at - self._noted_at > NOTED_S and attempt.iteration_s and self._progress.changed(attempt):
-                events.append(
-                    JobProgressed(
-                        id=id_,
-                        attempt=attempt.attempt,
-                        iterations=attempt.iterations,
-                        iteration_s=attempt.iteration_s,
-                        length=attempt.length,
-                        memory_mib=attempt.memory_mib * (1 + RESERVE),
-                    )
-                )
+        for id_, attempt in self._under_way():
+            with self._apart.of(id_):
+                events += self._follow(at, id_, attempt, reports)
         return events
+
+    def _follow(self, at: float, id_: str, attempt: Attempt, reports: Mapping[str, Report]) -> list[Event]:
+        shared = self._settings.checkpoints is not None
+        attempt.follow(at, reports, self._watch.lost, self._settings.up_s, shared=shared)
+        if id_ in self._policy.jobs:
+            attempt.check_guest(self._policy.jobs[id_].parts.memory_mib)
+        if attempt.up and self._jobs[id_].state is JobState.STARTING:
+            self._ledger.run(id_, attempt.attempt)
+        if attempt.over:
+            over = AttemptOver(
+                id=id_,
+                attempt=attempt.attempt,
+                ended=attempt.ended,
+                iterations=attempt.checkpoint,
+                home=attempt.home,
+                memory_mib=attempt.outgrown_mib,
+            )
+            return [over]
+        if at - self._noted_at > NOTED_S and attempt.iteration_s and self._progress.changed(attempt):
+            progressed = JobProgressed(
+                id=id_,
+                attempt=attempt.attempt,
+                iterations=attempt.iterations,
+                iteration_s=attempt.iteration_s,
+                length=attempt.length,
+                memory_mib=attempt.memory_mib * (1 + RESERVE),
+            )
+            return [progressed]
+        return []
 
     def _shared(self, at: float) -> list[Event]:
         """What trainings beside each other are measured to cost each other."""
@@ -282,6 +305,17 @@ class Lead:
 
     def _perform(self, at: float, decision: Decision) -> None:
         match decision:
+            case Start() | Stop() | Requeue() | Finish():
+                if decision.id not in self._apart.ids:
+                    with self._apart.of(decision.id):
+                        self._change(at, decision)
+            case PublishQueue() | TrialAnswered() | PlacesAnswered():
+                raise AssertionError("nobody asked")
+            case _:
+                assert_never(decision)
+
+    def _change(self, at: float, decision: Start | Stop | Requeue | Finish) -> None:
+        match decision:
             case Start():
                 self._start(at, decision)
             case Stop():
@@ -292,10 +326,6 @@ class Lead:
                 self._requeue(decision)
             case Finish():
                 self._finish(decision)
-            case PublishQueue() | TrialAnswered() | PlacesAnswered():
-                raise AssertionError("nobody asked")
-            case _:
-                assert_never(decision)
 
     def _start(self, at: float, start: Start) -> None:
         length, row = start.reasons.length, self._jobs[start.id]
@@ -385,6 +415,6 @@ class Lead:
             return
         self._noted_at = at
         self._begin_counters(self._ledger.projects())
-        self._progress.write(self._attempts.values())
+        self._progress.write([attempt for _, attempt in self._under_way()])
         self._ledger.note_pairs(self._sharing.changed())
         self._queue.note_heard(self._watch.heard)

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable
 
+from sqlalchemy.exc import DataError
+
+from scheduler.jobs.apart import Apart
 from scheduler.jobs.attempts import Attempt
 from smore.postgres.job_ledger import JobLedger, Progress
 
 
 class ProgressLog:
-    """Remembers what was written last of each attempt under way."""
+    """Remembers what was written last of each attempt under way; ``apart`` keeps what cannot be written from the others."""
 
-    def __init__(self, ledger: JobLedger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: JobLedger, apart: Apart) -> None:
+        self._ledger, self._apart = ledger, apart
         #: By job.
         self._written: dict[str, Progress] = {}
 
@@ -19,14 +22,20 @@ class ProgressLog:
         return self._written.get(attempt.job) != _progress(attempt)
 
     def write(self, attempts: Iterable[Attempt]) -> None:
-        """In one transaction."""
+        """In one transaction, unless one of them cannot be written."""
         changes = [_progress(attempt) for attempt in attempts if self.changed(attempt)]
-        self._ledger.progress(changes)
+        try:
+            self._ledger.progress(changes)
+        except DataError:
+            for progress in changes:
+                with self._apart.of(progress.job):
+                    self._ledger.progress([progress])
         self._written |= {progress.job: progress for progress in changes}
 
     def close(self, attempt: Attempt) -> None:
         """Write the last of an attempt that is over."""
-        self.write([attempt])
+        if self.changed(attempt):
+            self._ledger.progress([_progress(attempt)])
         self._written.pop(attempt.job, None)
 
 

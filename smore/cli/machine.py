@@ -278,7 +278,8 @@ def health(output: OutputOption = Output.TABLE) -> None:
         for name, check in checks.items():
             print(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
         if leader := ready.get("job_leader"):
-            print(f"{'leader of trainings':<24} {'ok':<10} {leader}")
+            state = "fails" if ready.get("job_leader_fails") else "ok"
+            print(f"{'leader of trainings':<24} {state:<10} {leader}")
         if unknown:
             away = (f"{part.capitalize()} is away" for part in ("postgres", "redis") if part in missing)
             print(f"{'trainings':<24} {'not known':<10} {next(away, unknown)}")

@@ -271,7 +271,10 @@ def _leader(place: Site, client: "redis.Redis") -> Iterator[Finding]:
 def _job_leader(place: Site, client: "redis.Redis") -> Iterator[Finding]:
     queue = JobQueue(client, place.config.redis.prefix)
     if leader := queue.leader():
-        yield ok("leader of trainings", leader)
+        if fails := queue.failing():
+            yield broken("leader of trainings", fails, "look at the log of control (`smore logs control`)")
+        else:
+            yield ok("leader of trainings", leader)
     elif refused := queue.refused():
         yield broken("leader of trainings", refused, "correct the setting, then `smore down` and `smore up`")
     else:

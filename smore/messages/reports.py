@@ -205,3 +205,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 encode_report = msgspec.json.Encoder().encode
 decode_report = msgspec.json.Decoder(Report).decode
+
+
+def readable(report: bytes) -> bool:
+    """Whether this is a report."""
+    try:
+        decode_report(report)
+    except ValueError:
+        return False
+    return True

@@ -5,7 +5,7 @@ and by the job scheduler (smore/postgres/job_ledger.py).
 A job is not mirrored to Redis: GPU workers report what runs, and no hot path reads the rest.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -34,6 +34,9 @@ from smore.domain.spelling import did_you_mean
 from smore.postgres.job_pairs import JobPair, end_pairs, pairs_of
 from smore.postgres.locks import Lock
 from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobRow, ProjectRow, epoch_s, require_project
+from smore.process.observability import logger
+
+log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +346,7 @@ class JobStore:
         if source is not None:
             query = query.where(JobRow.source == source)
         with Session(self._engine) as session:
-            return [job_of(row) for row in session.scalars(query)]
+            return _readable(session.scalars(query))
 
     def page(
         self,
@@ -362,8 +365,8 @@ class JobStore:
         if states is not None:
             query = query.where(JobRow.state.in_(states))
         with Session(self._engine) as session:
-            jobs = [job_of(row) for row in session.scalars(query)]
-        return jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None
+            rows = list(session.scalars(query))
+            return _readable(rows[:limit]), rows[limit - 1].id if len(rows) > limit else None
 
     def attempts(self, id_: str) -> list[Attempt]:
         """The first one first."""
@@ -508,6 +511,17 @@ def job_of(row: JobRow) -> Job:
         queued_at=epoch_s(row.queued_at),
         not_before=epoch_s(row.not_before),
     )
+
+
+def _readable(rows: Iterable[JobRow]) -> list[Job]:
+    """A row that cannot be read is passed over: it stands for no other job."""
+    jobs = []
+    for row in rows:
+        try:
+            jobs.append(job_of(row))
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            log.warning("unreadable job passed over", job=row.id, error=str(error))
+    return jobs
 
 
 def attempt_of(row: JobAttemptRow) -> Attempt:

@@ -15,6 +15,9 @@ from smore.messages import stream
 from smore.messages.commands import AnyCommand, AttachJob, Throttle, decode_command, encode_command
 from smore.messages.overrides import Paused, decode_override, encode_override, encode_paused, pauses
 from smore.messages.reports import Report, StepChunk, UnregisteredProcess, decode_report
+from smore.process.observability import logger
+
+log = logger(__name__)
 
 #: Chunks of steps of one attached training that wait for its worker, and for how many seconds.
 _STEP_CHUNKS = 600
@@ -41,12 +44,21 @@ class Fleet:
         self._prefix = prefix
 
     def reports(self) -> list[Report]:
-        """The reports of all GPU instances whose report is within its time to live, by name."""
+        """
+        The reports of all GPU instances whose report is within its time to live, by name. One that cannot be read is passed
+        over, as if its worker was silent.
+        """
         names = sorted(cast("set[bytes]", self._redis.smembers(f"{self._prefix}gpus")))
         if not names:
             return []
         raw = cast("list[bytes | None]", self._redis.mget([f"{self._prefix}gpu:{name.decode()}" for name in names]))
-        return [decode_report(report) for report in raw if report is not None]
+        reports = []
+        for name, report in zip(names, raw, strict=True):
+            try:
+                reports += [decode_report(report)] if report is not None else []
+            except ValueError as error:
+                log.warning("unreadable report passed over", gpu=name.decode(), error=str(error))
+        return reports
 
     def known(self) -> list[str]:
         """Names of all GPU instances that have ever reported, those that are away now too."""

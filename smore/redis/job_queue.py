@@ -28,6 +28,10 @@ from smore.messages.job_queue import (
 _ANSWER_S: Final = 10
 #: How long it can be read why nobody leads: longer than a process takes to be started again.
 _REFUSED_S: Final = 30
+#: How long it can be read what went wrong: longer than a training is passed over, so that it does not come and go.
+_FAILED_S: Final = 90
+#: A leader that has finished no round for so long fails, seconds.
+_ROUND_S: Final = 15.0
 #: Questions that wait at a time; older ones are dropped.
 _QUESTIONS: Final = 100
 
@@ -47,6 +51,19 @@ def no_leader(refused: str) -> str:
     return f"No job scheduler leads{why}. What runs goes on, and nothing is started."
 
 
+def failing(failed: bytes | None, round_at: bytes | None) -> str:
+    """What goes wrong with the leader of the queue of trainings, '' = nothing; given what is at :func:`health_keys`."""
+    if failed is not None:
+        return failed.decode()
+    silent_s = time.time() - float(round_at) if round_at is not None else 0.0
+    return f"its last round ended {silent_s:.0f} s ago" if silent_s > _ROUND_S else ""
+
+
+def health_keys(prefix: str) -> list[str]:
+    """Where a leader notes what went wrong, and when its last round ended."""
+    return [f"{prefix}job:failed", f"{prefix}job:round"]
+
+
 class JobQueue:
     """Thread-safe. Raises redis-py's errors."""
 
@@ -54,6 +71,7 @@ class JobQueue:
         self._redis = client
         self._lease, self._bell = f"{prefix}job:leader", f"{prefix}job:bell"
         self._refused = f"{prefix}job:refused"
+        self._health = self._failed, self._round = health_keys(prefix)
         self._published, self._questions = f"{prefix}job:queue", f"{prefix}job:questions"
         self._answers, self._heard = f"{prefix}job:answer:", f"{prefix}job:heard"
 
@@ -74,6 +92,10 @@ class JobQueue:
     def leader(self) -> str:
         """Who leads, '' = nobody does."""
         return (cast("bytes | None", self._redis.get(self._lease)) or b"").decode()
+
+    def failing(self) -> str:
+        """What goes wrong with whoever leads, '' = nothing."""
+        return failing(*cast("list[bytes | None]", self._redis.mget(self._health)))
 
     def refused(self) -> str:
         """Why a process that would lead has refused to, a short while ago; '' = none has."""
@@ -115,6 +137,10 @@ class JobQueue:
         """Say why this process does not lead; it is started, and says so, again and again."""
         self._redis.set(self._refused, reason, ex=_REFUSED_S)
 
+    def failed(self, reason: str) -> None:
+        """Say what went wrong in a round."""
+        self._redis.set(self._failed, reason, ex=_FAILED_S)
+
     def resign(self, holder: str) -> None:
         """Give the lease back, if it is still this one's."""
         self._redis.eval(_RESIGN, 1, self._lease, holder)
@@ -124,7 +150,8 @@ class JobQueue:
         self._redis.blpop([self._bell], timeout=max(0.01, timeout_s))
 
     def publish(self, queue: PublishedQueue) -> None:
-        self._redis.set(self._published, encode(queue))
+        """After a round."""
+        self._redis.mset({self._published: encode(queue), self._round: queue.at})
 
     def questions(self) -> list[TrialQuestion]:
         """All that wait; each is handed out once."""

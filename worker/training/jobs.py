@@ -327,7 +327,7 @@ class Jobs:
         """Jobs none of whose ranks is here, and whose checkpoints were not touched for long."""
         with self.ranks.lock:
             here = {job.record.id for job in self.ranks.all()}
-            return [job for job in self._checkpoints.aged() if job not in here]
+            return [job for job in self._checkpoints.aged() if job not in here and _file_name(job)]
 
     def drop_checkpoints(self, id_: str) -> None:
         """They are needed no more."""

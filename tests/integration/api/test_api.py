@@ -36,7 +36,7 @@ from smore.domain.job import Action, JobRequest
 from smore.messages import stream
 from smore.messages.commands import AttachJob, decode_command
 from smore.messages.degradation import Table, Weight
-from smore.messages.job_queue import TrialAnswer
+from smore.messages.job_queue import PublishedQueue, TrialAnswer
 from smore.messages.results import Result
 from smore.postgres.catalog import Store
 from smore.postgres.jobs import Change
@@ -1048,6 +1048,23 @@ def test_not_ready_without_a_leader_or_gpu_instances(
         )
         warnings = anyone.get("/readyz").json()["warnings"]
         assert warnings[1].startswith("GPU instances silent: cpu1 since 20") and "taken-away" not in warnings[1]
+        trainings, prefix = JobQueue(redis_client, config.redis.prefix), config.redis.prefix
+        trainings.lead("host:1:a", 60.0)
+        trainings.failed("j1 is passed over (DataError)")
+        redis_client.sadd(f"{prefix}gpus", "cpu1")
+        redis_client.set(f"{prefix}gpu:cpu1", b'{"gpu": "cpu1", "jobs": null}')
+        failing = anyone.get("/readyz").json()
+        assert (failing["job_leader"], failing["job_leader_fails"]) == ("host:1:a", "j1 is passed over (DataError)")
+        assert [warning.partition(":")[0] for warning in failing["warnings"]] == [
+            "The leader of the queue of trainings fails",
+            "The report of cpu1 cannot be read, so it counts as silent",
+        ]
+        assert not failing["checks"]["gpus"]["ok"]
+        redis_client.delete(f"{prefix}job:failed")
+        trainings.publish(PublishedQueue(at=time.time(), leader="host:1:a", setting="s"))
+        assert anyone.get("/readyz").json()["job_leader_fails"] == ""
+        trainings.publish(PublishedQueue(at=time.time() - 60, leader="host:1:a", setting="s"))
+        assert anyone.get("/readyz").json()["job_leader_fails"].startswith("its last round ended 6")
         assert {name: check["ok"] for name, check in response.json()["checks"].items()} == {
             "redis": True,
             "leader": False,

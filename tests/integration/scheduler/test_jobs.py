@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from api import job_views
-from scheduler.jobs.lead import Lead
+from scheduler.jobs.apart import Apart
+from scheduler.jobs.lead import Lead, WentWrong
 from scheduler.jobs.recording import replay
 from scheduler.policy.jobs.knobs import SETTINGS
 from smore.cli import job_words
@@ -45,6 +46,7 @@ class Stage:
         self.jobs = JobStore(engine)
         self.queue = JobQueue(client, config.redis.prefix)
         self.ranks = FakeRanks(client, config.redis.prefix, {"a0": "a", "a1": "a", "b0": "b", "b1": "b"})
+        self.apart = Apart()
         #: The time of day, and the steady clock.
         self.now = self.at = time.time()
         self.lead = self.new_lead()
@@ -64,6 +66,7 @@ class Stage:
             Reader(self.engine),
             Tables(self._client, prefix),
             "t",
+            self.apart,
         )
         self.lead.begin(self.at)
         return self.lead
@@ -272,6 +275,43 @@ def test_a_silent_host_loses_its_trainings_and_a_rank_that_turns_up_later_ends(s
     assert {attempt for _, attempt in stage.ranks.alive(job.id)} == {2}
     assert stage.jobs.attempts(job.id)[0].why == "lost"
     assert stage.states(job) == [JobState.RUNNING]
+
+
+@pytest.mark.parametrize("forged", [2**63, 2**64 - 6, -(2**63) - 1])
+def test_a_count_that_nobody_can_write_down_stops_no_other_training(stage: Stage, forged: int) -> None:
+    evil, honest = stage.submit("evil"), stage.submit("honest")
+    stage.pass_by()
+    stage.pass_by()
+    assert stage.states(evil, honest) == [JobState.RUNNING, JobState.RUNNING]
+    stage.ranks.tell(evil.id, iterations=forged)
+    stage.ranks.tell(honest.id, state="ended", exit_code=0)
+    later = stage.submit("later")
+    with pytest.raises(WentWrong, match=evil.id):
+        stage.pass_by(10.0)
+    assert stage.states(honest, later) == [JobState.ENDED, JobState.STARTING], "in that very round"
+    # As its process does: the state is thrown away, and the training passed over for a while.
+    stage.new_lead()
+    stage.pass_by()
+    stage.pass_by(10.0)
+    assert stage.states(evil, later) == [JobState.RUNNING, JobState.RUNNING]
+    assert "passed over" not in stage.queue.failing()
+    stage.apart._until.clear()
+    stage.ranks.tell(evil.id, iterations=7, state="ended", exit_code=0)
+    stage.pass_by()
+    assert stage.states(evil) == [JobState.ENDED], "it is decided about again"
+
+
+def test_a_report_that_cannot_be_read_stops_no_other_training(stage: Stage, redis_client: "redis.Redis") -> None:
+    job = stage.submit("t")
+    stage.ranks.silent.add("a0")
+    redis_client.sadd(f"{stage.config.redis.prefix}gpus", "a0")
+    stage.ranks.beat()
+    redis_client.set(f"{stage.config.redis.prefix}gpu:a0", b'{"gpu": "a0", "jobs": null}')
+    reports = Fleet(redis_client, stage.config.redis.prefix).reports()
+    assert [report.gpu for report in reports] == ["a1", "b0", "b1"]
+    stage.lead.round(stage.now, stage.at)
+    stage.ranks.beat()
+    assert stage.states(job) == [JobState.STARTING]
 
 
 def test_a_leader_that_dies_neither_loses_nor_doubles(stage: Stage) -> None:

@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from api.app import create_app
+from scheduler.jobs.apart import Apart
 from scheduler.jobs.attached import Attached
 from smore.domain.access import Scope
 from smore.domain.job import REFUSED
@@ -94,7 +95,7 @@ def _fields(one: Report) -> dict[str, Any]:
 
 def follow(store: Store, seen: fleet.Fleet) -> None:
     """The job scheduler's look at trainings that it did not start."""
-    Attached(store.jobs, 60.0).follow(0.0, store.jobs.unfinished(), seen.reports())
+    Attached(store.jobs, 60.0, Apart()).follow(0.0, store.jobs.unfinished(), seen.reports())
 
 
 @pytest.fixture

@@ -151,6 +151,8 @@ def test_a_lost_device_and_a_policy_that_cannot_lead(
     redis_client.delete(f"{prefix}leader")
     redis_client.set(f"{prefix}leader:refused", "the policy smore checks SMs")
     trainings = JobQueue(redis_client, prefix)
+    trainings.failed("j1 is passed over (DataError)")
+    assert ills(place)["leader of trainings"].found == "j1 is passed over (DataError)"
     trainings.resign("host:1:a")
     trainings.refuse("SMORE_JOBS__POLICY: 'no' is not a policy")
     found = ills(place)

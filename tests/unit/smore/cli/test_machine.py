@@ -200,6 +200,11 @@ class TestMachine:
         assert trainings.split() == ["leader", "of", "trainings", "ok", "host:1:a"]
         assert control.endswith("ended unasked 2 times, last at 2026-01-31 11:00:03 (exit status 0)")
         assert answered.endswith(f"http://test of {home}") and "nobody leads" in err
+        platform.answers["GET /readyz"] = (200, ready | {"job_leader_fails": "j1 is passed over (DataError)"})
+        assert smore("health") == 0
+        assert ["leader", "of", "trainings", "fails", "host:1:a"] in map(
+            str.split, capsys.readouterr().out.splitlines()
+        )
         platform.answers["GET /readyz"] = (200, {"instance": "two", "checks": {}})
         assert smore("health", "-o", "json") == 0
         told = json.loads(capsys.readouterr().out)
