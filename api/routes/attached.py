@@ -15,7 +15,7 @@ from api.schemas import jobs as schemas
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
 from api.trainings import admission
-from smore.domain.errors import InvalidInput, NotFound, Unavailable
+from smore.domain.errors import InvalidInput, LimitReached, NotFound, Unavailable
 from smore.domain.function import parse_name
 from smore.domain.job import REFUSED
 from smore.domain.loss import DEFAULT_BUDGET
@@ -23,6 +23,7 @@ from smore.domain.quote import quoted
 from smore.domain.workload import parse_training
 from smore.messages.commands import AttachJob
 from smore.messages.reports import Report, StepChunk
+from smore.redis.fleet import STEPS, STEPS_IN_S
 
 #: Seconds that an answer waits for the worker to look for a process, and between two looks for its report.
 SEEN_S: Final = 3.0
@@ -136,10 +137,19 @@ def _where(reports: Sequence[Report], pid: int) -> str | None:
 def take_steps(gateway: TheGateway, caller: JobsKey, job: str, body: schemas.StepsBody) -> None:
     """
     Take iterations of an attached training. 404: it is over or was never attached, so it should register (again). 410:
-    somebody has ended the watching, so it should not register again by itself.
+    somebody has ended the watching, so it should not register again by itself. 429: it has sent 81,920 steps within ten
+    seconds; leave out older ones.
     """
     match gateway.fleet().add_steps(caller.project, job, body.gpu, StepChunk(body.first, body.steps, body.ended)):
         case "unknown":
             raise NotFound(f"There is no attached job {job} on {body.gpu} in this project.")
         case "gone":
             raise LetGo
+        case "too_many":
+            raise LimitReached(
+                f"Of one training {STEPS} steps are taken in {STEPS_IN_S} s, and it has sent more. Call tracker.step() once"
+                " for an iteration, not for a sample.",
+                field="steps",
+                limit=STEPS,
+                retry_after_s=1,
+            )

@@ -74,6 +74,7 @@ ALSO: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "POST /v1/jobs:dryRun": {"429": _LIMIT},
     "POST /v1/jobs/attach": {"409": _STATE, "429": _LIMIT},
+    "POST /v1/jobs/{job}/steps": {"429": "`limit_reached`: more steps than are taken of one training"},
     "POST /v1/jobs/{job}/hold": {"409": "`conflict`: it does not wait"},
     "POST /v1/jobs/{job}/release": {"409": "`conflict`: it is not held"},
     "POST /v1/jobs/{job}/restart": {"409": "`conflict`: it is not over, or was started elsewhere"},

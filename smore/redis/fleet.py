@@ -4,6 +4,7 @@ GPU instances as they are now, in Redis: reports with a time to live, commands t
 A worker reads its commands from the cursor that it last reported.
 """
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Literal, cast
 
@@ -19,9 +20,13 @@ from smore.process.observability import logger
 
 log = logger(__name__)
 
-#: Chunks of steps of one attached training that wait for its worker, and for how many seconds.
-_STEP_CHUNKS = 600
-_STEPS_TTL_S = 3600
+#: Chunks of steps of one attached training that wait for its worker, and for how many seconds: of what is older than a
+#: minute the worker takes the count alone.
+_STEP_CHUNKS: Final = 120
+_STEPS_TTL_S: Final = 3600
+#: Steps that are taken of one rank in so many seconds: as many as a tracker keeps while the platform is away, and more.
+STEPS_IN_S: Final = 10
+STEPS: Final = 8192 * STEPS_IN_S
 #: How long it is told of a GPU instance that it is silent, seconds since its last report.
 SILENT_TOLD_S: Final = 86_400.0
 #: How long reports of a detached training are refused, seconds.
@@ -189,8 +194,13 @@ class Fleet:
         """
         self._redis.set(f"{self._prefix}gone:{job}", b"", ex=_GONE_S)
 
-    def add_steps(self, project: str, job: str, gpu: str, chunk: StepChunk) -> Literal["taken", "unknown", "gone"]:
-        """Pass steps to the training's worker. ``unknown``: no such training is attached (any more); ``gone``: it was detached."""
+    def add_steps(
+        self, project: str, job: str, gpu: str, chunk: StepChunk
+    ) -> Literal["taken", "unknown", "gone", "too_many"]:
+        """
+        Pass steps to the training's worker. ``unknown``: no such training is attached (any more); ``gone``: it was detached;
+        ``too_many``: :data:`STEPS` were taken already in these :data:`STEPS_IN_S` seconds.
+        """
         pipe = self._redis.pipeline(transaction=False)
         pipe.hget(f"{self._prefix}feeds", f"{job}|{gpu}")
         pipe.exists(f"{self._prefix}gone:{job}")
@@ -200,6 +210,12 @@ class Fleet:
         if owner is None or owner.decode() != project:
             return "unknown"
         key = steps_key(self._prefix, job, gpu)
+        taken = f"{key}:{int(time.time()) // STEPS_IN_S}"
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.incrby(taken, len(chunk.steps))
+        pipe.expire(taken, 2 * STEPS_IN_S)
+        if chunk.steps and pipe.execute()[0] > STEPS:
+            return "too_many"
         pipe = self._redis.pipeline(transaction=False)
         pipe.rpush(key, _encode_chunk(chunk))
         # The oldest chunks are dropped while a worker is away for long.

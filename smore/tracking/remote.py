@@ -44,6 +44,10 @@ class Unknown(Exception):
     """The gateway does not know the job (any more); it must be registered again."""
 
 
+class TooMany(Exception):
+    """The gateway takes no more steps of this training for a moment."""
+
+
 def identity() -> dict[str, object]:
     """
     This process as a worker on the same machine can find it: process id, start in clock ticks, id of the boot. A worker
@@ -135,6 +139,14 @@ class RemoteTracker(Tracker):
                 pause_s = FIRST_PAUSE_S
                 if self._steps and (stopping or len(self._steps) >= STEPS_AT_ONCE):
                     continue
+            except TooMany:
+                self._warn_once("%s takes fewer steps than this training makes; some are left out", self._url)
+                if stopping and self._steps:
+                    # That it has ended is said without them.
+                    self._steps.clear()
+                    continue
+                while len(self._steps) > STEPS_AT_ONCE:
+                    self._steps.popleft()
             except Unknown:
                 self._registration["former"], self._job = self._job, ""
                 wait_s = FIRST_PAUSE_S
@@ -142,16 +154,17 @@ class RemoteTracker(Tracker):
                 warn("the platform refuses to track this training, which goes on: %s", error)
                 self._given_up = True
             except Exception as error:  # noqa: BLE001 - it runs in somebody's training
-                self._warn_once(error)
+                text = "%s accepts no reports now; the training goes on, and reports are tried again: %s"
+                self._warn_once(text, self._url, error)
                 wait_s, pause_s = pause_s, min(2 * pause_s, LONGEST_PAUSE_S)
             if stopping:
                 return
             self._stop.wait(wait_s)
 
-    def _warn_once(self, error: Exception) -> None:
+    def _warn_once(self, message: str, *details: object) -> None:
         if not self._warned:
             self._warned = True
-            warn("%s accepts no reports now; the training goes on, and reports are tried again: %s", self._url, error)
+            warn(message, *details)
 
     def _register(self) -> None:
         answer = self._post("/v1/jobs/attach", self._registration)
@@ -173,7 +186,7 @@ class RemoteTracker(Tracker):
             self._steps.popleft()
 
     def _post(self, path: str, body: dict[str, object]) -> dict[str, object]:
-        """Raises Refused, Unknown, or whatever the network raises."""
+        """Raises Refused, Unknown, TooMany, or whatever the network raises."""
         request = urllib.request.Request(  # noqa: S310 - the URL is the user's own setting
             self._url + path,
             data=json.dumps(body).encode(),
@@ -191,6 +204,8 @@ class RemoteTracker(Tracker):
             detail = error.read().decode(errors="replace")
             if error.code == 404 and self._job:
                 raise Unknown from error
+            if error.code == 429 and path.endswith("/steps"):
+                raise TooMany from error
             if error.code < 500 and error.code not in (408, 429):
                 raise Refused(f"{error.code} {detail}") from error
             raise

@@ -430,6 +430,34 @@ def test_one_that_nobody_sees_counts_for_nothing_until_an_operator_allows_it(
     assert http.get(f"/v1/jobs/{numbered}", headers=tenant).json()["unseen"]
 
 
+def test_a_flood_of_steps_is_bounded_by_job_and_second(
+    http: httpx.Client, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "STEPS", 1000)
+    # From 1970 to 2286.
+    monkeypatch.setattr(fleet, "STEPS_IN_S", 10**10)
+    body = {"start": 1, "boot": "another machine's", "tracked": True, "gpu": GPU}
+    flood, honest = (
+        http.post("/v1/jobs/attach", json=body | {"name": name, "pid": pid}).json()["id"]
+        for name, pid in (("flood", 11), ("honest", 12))
+    )
+    end = time.time()
+
+    def told(id_: str, first: int, count: int, ended: bool = False) -> httpx.Response:
+        steps = {"gpu": GPU, "first": first, "steps": [[end, 0.001]] * count, "ended": ended}
+        return http.post(f"/v1/jobs/{id_}/steps", json=steps)
+
+    assert told(flood, 0, 1000).status_code == 204
+    refused = problem(told(flood, 1000, 1), 429, "limit_reached")
+    assert refused["field"] == "steps" and "once for an iteration" in refused["detail"]
+    assert told(honest, 0, 10).status_code == 204
+    worker.beat()
+    assert {one.id: one.iterations for one in worker.jobs.reports()} == {flood: 1000, honest: 10}
+    assert told(flood, 1001, 0, ended=True).status_code == 204, "its end is heard"
+    worker.beat()
+    assert {one.id: one.state for one in worker.jobs.reports()} == {flood: "ended", honest: "running"}
+
+
 def test_a_tracked_one_that_is_let_go_does_not_come_back(http: httpx.Client, worker: Worker) -> None:
     body = {"name": "far", "pid": os.getpid(), "tracked": True, "gpu": GPU}
     id_ = http.post("/v1/jobs/attach", json=body).json()["id"]

@@ -16,7 +16,7 @@ import pytest
 
 import smore
 from smore.tracking import remote
-from smore.tracking.remote import Refused, RemoteTracker, Unknown
+from smore.tracking.remote import Refused, RemoteTracker, TooMany, Unknown
 from smore.tracking.ring import CAPACITY, Tracker
 from tests.support.eventually import eventually
 from worker import proc
@@ -99,6 +99,33 @@ def test_what_nobody_hears_is_kept_and_told_later(made: list[Told], caplog: pyte
     assert len(caplog.records) == 1, "it is said once"
     tracker.answer = good
     eventually(lambda: len(tracker.steps) == 10, what="all steps")
+
+
+def test_where_too_many_are_told_the_newest_and_the_end_come_through(
+    made: list[Told], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(remote, "STEPS_AT_ONCE", 7)
+    full = True
+
+    def answer(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if full and body.get("steps"):
+            raise TooMany
+        return good(path, body)
+
+    with caplog.at_level(logging.WARNING):
+        tracker = Told(answer)
+        made.append(tracker)
+        for _ in range(100):
+            tracker.step()
+        eventually(lambda: len(tracker._steps) == 7, what="the oldest are left out")
+        full = False
+        eventually(lambda: len(tracker.steps) == 7, what="the newest are told")
+        assert tracker.calls[-1][1]["first"] == 93, "by their numbers"
+        full = True
+        tracker.step()
+        tracker.close()
+    assert (tracker.calls[-1][1]["ended"], tracker.calls[-1][1]["steps"]) == (True, [])
+    assert len(caplog.records) == 1, "it is said once"
 
 
 def test_a_full_buffer_gives_up_its_oldest_steps(made: list[Told]) -> None:
