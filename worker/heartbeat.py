@@ -3,7 +3,8 @@ A GPU worker's heartbeat: a report to Redis every interval and at every change, 
 check that the worker's own consumer still takes messages.
 
 Started by the composition root (worker/app.py). What must stay true: a heartbeat frees training's memory before it
-waits for Redis, and no error ends either thread, for a worker without heartbeats loses all that it runs.
+waits for Redis, and no error ends either thread, for a worker without heartbeats loses all that it runs. One whose
+heartbeat hangs ends (worker/watchdog.py).
 """
 
 import os
@@ -44,7 +45,9 @@ from worker.device.device import Device, Load
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.pool import Pool
 from worker.training.jobs import Jobs
+from worker.training.looker import Looker
 from worker.training.run_gate import RunGate
+from worker.watchdog import HUNG_EXIT, LOOK_S, Watchdog
 
 log = observability.logger(__name__)
 
@@ -88,10 +91,9 @@ class ConsumerWatch:
 
 class Heartbeat:
     """
-    Two threads, one for reports and one for commands. ``zygotes`` gives the processes whose CPU time, with that of their
-    reaped children, is the functions'. ``node`` and ``address``: as reported.
-    Only :meth:`wake` and :meth:`stop` are for other threads; what the two threads
-    share is guarded by the objects that they call.
+    Three threads: for reports, for commands, and to see that the reports' one does not hang. ``zygotes`` gives the
+    processes whose CPU time, with that of their reaped children, is the functions'. ``node`` and ``address``: as reported.
+    Only :meth:`wake` and :meth:`stop` are for other threads; what the threads share is guarded by the objects that they call.
     """
 
     def __init__(
@@ -134,18 +136,24 @@ class Heartbeat:
         self._woken = threading.Event()
         self._stopped = threading.Event()
         self._silent = False
+        #: Rounds so far, and the one that works now; 0 = none does.
+        self._rounds = self._working = 0
+        self._watchdog = Watchdog()
+        self._looker = Looker("watchdog", LOOK_S, self._watch)
 
     def wake(self) -> None:
         """Report soon: the warm set or the jobs have changed."""
         self._woken.set()
 
     def start(self) -> None:
-        """Begin both threads."""
+        """Begin the threads."""
         for target, name in ((self._beat, "heartbeat"), (self._listen, "commands")):
             threading.Thread(target=target, name=name, daemon=True).start()
+        self._looker.start()
 
     def stop(self) -> None:
-        """End both threads."""
+        """End the threads."""
+        self._looker.stop()
         self._stopped.set()
         self._woken.set()
 
@@ -159,6 +167,8 @@ class Heartbeat:
             if self._woken.wait(max(0.0, next_beat - time.monotonic())):
                 self._stopped.wait(COALESCE_S)
                 self._woken.clear()
+            self._rounds += 1
+            self._working = self._rounds
             try:
                 self._jobs.tick()
                 # Before anything that waits for Redis: training's memory cannot wait.
@@ -174,6 +184,7 @@ class Heartbeat:
             except Exception:
                 # A worker without heartbeats loses all that it runs. The next report may succeed.
                 log.exception("heartbeat failed")
+            self._working = 0
             next_beat = time.monotonic() + beat_s
 
     def _mark_silent(self, error: Exception) -> None:
@@ -185,6 +196,7 @@ class Heartbeat:
         """Send one report and disown the invocations that Redis has given to others. Raises redis-py's errors."""
         config = self._config.worker
         report = self._compose()
+        self._working = 0
         lost = self._queue.report(
             config.gpu,
             encode_report(report),
@@ -276,6 +288,11 @@ class Heartbeat:
             Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.ranks.cpu_s(), runners=runners)
         )
         self._utilisation, self._counters = (sample.total, sample.functions), sample.counters
+
+    def _watch(self) -> None:
+        if self._watchdog.hung(now=time.monotonic(), working=self._working):
+            log.critical("hung: a heartbeat does not end; ending to be started anew")
+            os._exit(HUNG_EXIT)
 
     def _check_consumer(self) -> None:
         waiting = int(self._redis.llen(self._list))

@@ -171,8 +171,8 @@ class Job:
 
     def fetch(self) -> list[tuple[float, float]]:
         """
-        Its new iterations, :data:`STEPS_PER_S` at most: (end in epoch seconds, duration in seconds) each. The only method
-        that needs no lock: one thread calls it, and it may wait for Redis.
+        Its new iterations, :data:`STEPS_PER_S` at most: (end in epoch seconds, duration in seconds) each. It needs no lock:
+        one thread calls it, and it may wait for Redis.
         """
         mono = time.monotonic()
         self.allowed = min(self.allowed + (mono - self.allowed_at) * STEPS_PER_S, STEPS_PER_S * _SAVED_S)
@@ -180,6 +180,11 @@ class Job:
         steps = self.reader.read_new(max(1, int(self.allowed)))
         self.allowed -= len(steps)
         return steps
+
+    def refuse_steps(self) -> None:
+        """It is over: let whoever sends steps know that they are not wanted any more. Waits for Redis, as :meth:`fetch`."""
+        if isinstance(self.reader, RemoteSteps):
+            self.reader.close()
 
     def take(self, steps: Sequence[tuple[float, float]], now: float, activity: Activity) -> None:
         """
@@ -244,11 +249,9 @@ class Job:
         self.memory_mib = 0.0
 
     def reap(self) -> None:
-        """Let the kernel forget its shim, and whoever sends steps know that they are not wanted any more."""
+        """Let the kernel forget its shim."""
         if self.child is not None:
             self.child.poll()
-        if isinstance(self.reader, RemoteSteps):
-            self.reader.close()
 
     def report(self, checkpoint_iterations: int = 0, held: float | None = None, held_s: float = 0.0) -> JobReport:
         """

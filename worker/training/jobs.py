@@ -391,6 +391,8 @@ class Jobs:
                     steps = job.fetch()
                     with self.ranks.lock:
                         job.take(steps, time.time(), self._activity)
+            else:
+                job.refuse_steps()
 
     def _notice_end(self, job: Job, mono: float) -> bool:
         """Whether it has ended since the last look."""

@@ -41,7 +41,7 @@ class RemoteSteps:
         self.count = 0
         #: A training elsewhere says nothing of its length.
         self.length = 0
-        self.ended = False
+        self.ended = self._closed = False
         self._received_at = time.monotonic()
 
     @property
@@ -78,9 +78,12 @@ class RemoteSteps:
         return steps[:: max(1, -(-len(steps) // most))]
 
     def close(self) -> None:
-        """No more steps are wanted: the gateway answers their sender that the job is over."""
+        """No more steps are wanted: the gateway answers their sender that the job is over. Once, if Redis answers."""
+        if self._closed:
+            return
         try:
             self._redis.hdel(self._feeds, self._field)
             self._redis.delete(self._key)
+            self._closed = True
         except (redis.RedisError, OSError) as error:
             log.warning("the list of remote steps could not be removed", key=self._key, error=str(error))

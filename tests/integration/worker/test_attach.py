@@ -85,6 +85,8 @@ class Worker:
                     self.jobs.allow(command.id)
         self.jobs.read_steps()
         self.jobs.tick()
+        # Of what is over by now.
+        self.jobs.read_steps()
         document = encode_report(Report(**{**_fields(report()), "jobs": self.jobs.reports()}))
         self._queue.report(GPU, document, ttl_s=60, lease_s=2, cursor="", running=[])
 
