@@ -147,13 +147,18 @@ class Gateway:
 
     async def function(self, project: str, name: str) -> tuple[FunctionEntry, FunctionSpec]:
         """A function and the spec of the revision that takes its traffic. Raises FunctionNotFound, NotReady."""
-        entry = self.catalog.functions.get(f"{project}/{name}")
-        if entry is None:
-            raise self.unknown_function(project, name)
+        entry = self.known_function(project, name)
         spec = await self.catalog.revision(entry.key, entry.revision) if entry.revision else None
         if spec is None:
             raise NotReady
         return entry, spec
+
+    def known_function(self, project: str, name: str) -> FunctionEntry:
+        """Also one of which no revision takes traffic. Raises FunctionNotFound."""
+        entry = self.catalog.functions.get(f"{project}/{name}")
+        if entry is None:
+            raise self.unknown_function(project, name)
+        return entry
 
     def unknown_function(self, project: str, name: str) -> FunctionNotFound:
         """The error that there is no such function, with the name that may have been meant."""

@@ -1,9 +1,15 @@
-"""Pausing, draining and resuming the platform, a function or a GPU instance."""
+"""
+Pausing, draining and resuming the platform, a function or a GPU instance, and what people have set for a function.
+"""
 
+import time
 from collections.abc import Collection
+from typing import Any
 
 from api.deps import Gateway, Trail
+from smore.domain.override import Pause
 from smore.redis.catalog import KeyEntry
+from smore.redis.fleet import Fleet
 
 
 def set_pauses(
@@ -33,3 +39,21 @@ def set_pauses(
             elif before[name] and not after[name]:
                 fleet.resume(member)
         change.after = after
+
+
+def pauses_of(fleet: Fleet, function: str) -> list[Pause]:
+    """The pauses and drains of a function (``<project>/<name>``) and of the platform."""
+    return [
+        pause
+        for pause in fleet.pauses()
+        if pause.scope == "platform" or (pause.scope, pause.name) == ("function", function)
+    ]
+
+
+def set_for(fleet: Fleet, function: str) -> dict[str, Any]:
+    """What people have set for a function (``<project>/<name>``) by its name, as the audit shows it."""
+    held, override = fleet.paused(), fleet.overrides(time.time()).get(function)
+    found: dict[str, Any] = {
+        name: True for name, target in (("paused", "f:"), ("draining", "-f:")) if f"{target}{function}" in held
+    }
+    return found if override is None else found | {"boost": override.boost, "gpus": override.gpus}

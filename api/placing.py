@@ -6,7 +6,7 @@ from api.deps import Gateway, Trail
 from api.invoke.admit import admit
 from smore.domain.errors import NotFound, Unavailable
 from smore.domain.spelling import nothing_named
-from smore.messages.commands import Offload, Prewarm
+from smore.messages.commands import ALL_REVISIONS, Offload, Prewarm
 from smore.redis.catalog import FunctionEntry, KeyEntry
 
 
@@ -27,9 +27,12 @@ async def warm(
 async def offload(
     gateway: Gateway, caller: KeyEntry, trail: Trail, function: str, gpu: str | None
 ) -> tuple[FunctionEntry, list[str]]:
-    """Unload idle instances of the function; as :func:`warm`, but a drain does not refuse it."""
-    entry, _ = await gateway.function(caller.project, function)
-    command = Offload(version=1, function=entry.key, revision=entry.revision)
+    """
+    Unload idle instances of all revisions of the function; as :func:`warm`, but neither a drain refuses it nor that no
+    revision takes traffic.
+    """
+    entry = gateway.known_function(caller.project, function)
+    command = Offload(version=1, function=entry.key, revision=ALL_REVISIONS)
     return entry, await run_in_threadpool(_send, gateway, trail, caller, command, gpu)
 
 
@@ -45,5 +48,5 @@ def _send(gateway: Gateway, trail: Trail, caller: KeyEntry, command: Prewarm | O
     with trail.change(caller, f"function/{command.function.partition('/')[2]}") as change:
         for name in gpus:
             fleet.send(name, command)
-        change.after = {"revision": command.revision, "gpus": gpus}
+        change.after = {"revision": command.revision or "all", "gpus": gpus}
     return gpus

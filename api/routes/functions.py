@@ -13,6 +13,7 @@ from api.deps import AdminKey, DeployKey, Gateway, ReadKey, ReadOrInvokeKey, The
 from api.errors import TRACEBACK, CanaryFailed, Malformed, NotReady, UnsupportedMediaType
 from api.invoke.admit import refusal
 from api.invoke.request import read_body
+from api.pauses import pauses_of, set_for
 from api.schemas import functions as schemas
 from api.server.bodies import BoundedRoute, read_json
 from api.server.function_description import describe_function
@@ -21,12 +22,13 @@ from smore.blobs import archive
 from smore.definition.document import read_document
 from smore.definition.outputs import changes, misfit
 from smore.domain.artifact import Artifact
-from smore.domain.errors import InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
+from smore.domain.errors import Conflict, InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
 from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, Encoding, State
-from smore.messages.commands import Fetch, Respecify
+from smore.messages.commands import ALL_REVISIONS, Fetch, Offload, Respecify
 from smore.messages.results import decode_result
+from smore.messages.wording import in_force
 from smore.process.observability import logger
 from smore.redis.catalog import FunctionEntry, KeyEntry
 from smore.redis.submission import Submission
@@ -73,8 +75,8 @@ async def deploy(
     """
     Register a revision of a function, and run its handler's example through the ordinary queue, then two of them
     together where `batching.max_size` allows it. Where that succeeds the revision takes the traffic (201). Where it
-    fails (422 `canary_failed`, with the log) the function stays as it was. A revision that takes the traffic already is
-    not run again (200).
+    fails (422 `canary_failed`, with the log) the function stays as it was. While it or the platform is paused no first
+    run can begin (409). A revision that takes the traffic already is not run again (200).
 
     `spec.artifact` names an uploaded folder, whose blobs must have been sent (`/v1/blobs`). Deploying is running code:
     the scope `deploy` equals a shell on the GPU workers.
@@ -94,7 +96,7 @@ async def deploy(
             measured = await _canary(gateway, caller.project, caller.id, function, revision, spec)
         except SmoreError as error:
             error.details["serving"] = await run_in_threadpool(
-                _settle_failed, store, caller.project, function, revision, str(error)
+                _settle_failed, gateway, store, caller.project, function, revision, str(error)
             )
             raise
         before = await run_in_threadpool(_activate, store, trail, caller, function, revision, measured)
@@ -107,17 +109,32 @@ async def deploy(
     shown = _shown(
         FunctionEntry(project=caller.project, name=function, revision=now.revision, deadline_s=now.deadline_s), now.spec
     )
-    return schemas.Deployed(**shown.model_dump(), created=created, measured=_measured(measured), changed=changed)
+    pauses = await run_in_threadpool(pauses_of, gateway.fleet(), f"{caller.project}/{function}")
+    return schemas.Deployed(
+        **shown.model_dump(),
+        created=created,
+        measured=_measured(measured),
+        changed=changed,
+        warnings=[in_force(pause) for pause in pauses],
+    )
 
 
 def _measured(measured: Mapping[str, Any] | None) -> schemas.Measured | None:
     return None if measured is None else schemas.Measured.model_validate(measured)
 
 
-def _settle_failed(store: "Store", project: str, function: str, revision: int, log_text: str) -> int:
-    """The revision that has the traffic still, 0 = none."""
+def _settle_failed(gateway: Gateway, store: "Store", project: str, function: str, revision: int, log_text: str) -> int:
+    """Nothing of the revision stays loaded. Returns the revision that has the traffic still, 0 = none."""
+    _unload(gateway, f"{project}/{function}", revision)
     store.fail_revision(project, function, revision, log_text)
     return store.get_function(project, function).revision
+
+
+def _unload(gateway: Gateway, function: str, revision: int) -> None:
+    """No call of the revision comes any more."""
+    fleet = gateway.fleet()
+    for report in fleet.reports():
+        fleet.send(report.gpu, Offload(version=1, function=function, revision=revision, gone=True))
 
 
 def _activate(
@@ -179,8 +196,11 @@ async def _canary(
 ) -> dict[str, Any]:
     """
     The measurements of the first run. Raises CanaryFailed with the platform's or the function's message, QueueFull,
-    NoLeader.
+    NoLeader, and Conflict while a pause would let it wait.
     """
+    pauses = await run_in_threadpool(pauses_of, gateway.fleet(), f"{project}/{function}")
+    if paused := [in_force(pause) for pause in pauses if not pause.drains]:
+        raise Conflict(f"The first run of the revision cannot begin. {' '.join(paused)} Deploy it again then.")
     within_s = CANARY_S if spec.artifact is None else UPLOADED_CANARY_S
     wanted = Submission(
         id=new_id(),
@@ -254,13 +274,6 @@ async def _now(gateway: Gateway, entry: FunctionEntry) -> schemas.Function:
     return _shown(entry, await gateway.catalog.revision(entry.key, entry.revision) if entry.revision else None)
 
 
-def _entry(gateway: Gateway, project: str, name: str) -> FunctionEntry:
-    entry = gateway.catalog.functions.get(f"{project}/{name}")
-    if entry is None:
-        raise gateway.unknown_function(project, name)
-    return entry
-
-
 @router.get("")
 async def list_functions(gateway: TheGateway, caller: ReadKey) -> schemas.Functions:
     """List the functions of the project, by name."""
@@ -274,7 +287,7 @@ async def list_functions(gateway: TheGateway, caller: ReadKey) -> schemas.Functi
 @router.get("/{function}")
 async def get_function(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Function:
     """Read one function: the revision that takes its traffic, its tensors, deadline and scaling."""
-    return await _now(gateway, _entry(gateway, caller.project, function))
+    return await _now(gateway, gateway.known_function(caller.project, function))
 
 
 @router.get("/{function}/openapi.json", response_model=None)
@@ -284,7 +297,7 @@ def get_openapi(gateway: TheGateway, caller: ReadOrInvokeKey, request: Request, 
     say them, with the address at which the caller reached the gateway. A key with the scope `read` or `invoke` will do.
     409 where no revision of it takes traffic yet.
     """
-    _entry(gateway, caller.project, function)
+    gateway.known_function(caller.project, function)
     now = gateway.store().get_function(caller.project, function)
     if now.spec is None:
         raise NotReady
@@ -372,10 +385,16 @@ def change(
 
 @router.delete("/{function}", status_code=204)
 def delete_function(gateway: TheGateway, caller: DeployKey, trail: TheTrail, function: str) -> None:
-    """Delete a function with its revisions. Its waiting invocations fail with `function_deleted`; running ones end."""
+    """
+    Delete a function with its revisions, its instances and what people have set for it: pauses, drains, a boost, a pin.
+    Its waiting invocations fail with `function_deleted`; running ones end.
+    """
+    fleet, key = gateway.fleet(), f"{caller.project}/{function}"
     before = gateway.store().get_function(caller.project, function).revision
-    with trail.change(caller, f"function/{function}", {"revision": before}):
+    with trail.change(caller, f"function/{function}", {"revision": before, **set_for(fleet, key)}):
         gateway.store().delete_function(caller.project, function)
+        fleet.release(key)
+    _unload(gateway, key, ALL_REVISIONS)
 
 
 @router.post("/{function}/warm", status_code=202)
@@ -391,6 +410,9 @@ async def warm(
 async def offload(
     gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, body: schemas.PlaceBody
 ) -> schemas.Placed:
-    """Unload idle instances of a function, on one GPU instance or on all. The answer names those that were told to."""
+    """
+    Unload idle instances of all revisions of a function, on one GPU instance or on all. The answer names those that were
+    told to.
+    """
     _, gpus = await placing.offload(gateway, caller, trail, function, body.gpu)
     return schemas.Placed(gpus=gpus)

@@ -102,12 +102,14 @@ class Measured(BaseModel):
 class Deployed(Function):
     """
     The function after a deploy. ``created`` false: the same revision was there already; ``measured``: what its canary
-    measured, null = nothing; ``changed``: how its inputs and outputs differ from those of the revision before, in words.
+    measured, null = nothing; ``changed``: how its inputs and outputs differ from those of the revision before, in words;
+    ``warnings``: what keeps calls from being served now or soon may, in words.
     """
 
     created: bool
     measured: Measured | None = None
     changed: list[str] = []
+    warnings: list[str] = []
 
 
 class Revision(BaseModel):

@@ -211,12 +211,13 @@ class Deployed(Function, frozen=True, kw_only=True):
     """
     The function after a deploy. ``created`` False: the same revision was there already; ``measured``: what its canary
     measured, None = nothing; ``changed``: how its inputs and outputs differ from those of the revision before, in
-    words.
+    words; ``warnings``: what keeps calls from being served now or soon may, in words.
     """
 
     created: bool = False
     measured: Measured | None = None
     changed: list[str] = []
+    warnings: list[str] = []
 
 
 class Degradation(msgspec.Struct, frozen=True, kw_only=True):

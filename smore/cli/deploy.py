@@ -151,6 +151,8 @@ class _Steps:
             print(unmet, file=sys.stderr, flush=True)
         for words in deployed.changed:
             print(f"callers may notice: {words}", file=sys.stderr, flush=True)
+        for words in deployed.warnings:
+            print(f"warning: {words}", file=sys.stderr, flush=True)
 
     def _end(self, step: str, took_s: float, size: str = "") -> None:
         print(f"{step:<12}{took_s:7.2f} s{f'  {size}' if size else ''}", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@ Commands to a GPU worker: each is one msgpack array on the GPU instance's own st
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -20,10 +21,14 @@ class Cancel(Command, frozen=True, tag="cancel"):
     attempt: int
 
 
+#: In place of the number of a revision.
+ALL_REVISIONS: Final = 0
+
+
 class Offload(Command, frozen=True, tag="offload"):
     """
-    Unload idle instances until ``keep`` are left, and hold no more of them than that. ``gone``: nothing of it stays in
-    host memory either.
+    Unload idle instances until ``keep`` are left, and hold no more of them than that. ``gone``: nothing of it stays,
+    neither in host memory nor what is busy or loads, once it has served whoever it works for.
     """
 
     function: str

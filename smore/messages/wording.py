@@ -216,15 +216,7 @@ def paused(pauses: Sequence[Pause], *, named: bool = True) -> list[str]:
     What people have paused and drained, a sentence for the platform and for each kind of target. ``named``: False = for
     somebody who may know neither functions nor keys.
     """
-    lines = []
-    for pause in pauses:
-        if pause.scope == "platform":
-            what, means, end = (
-                ("drained", "new requests are answered with 503 draining", "drain --all --end")
-                if pause.drains
-                else ("paused", "requests wait, and nothing is dispatched", "queues resume --all")
-            )
-            lines.append(f"The platform is {what}{_since(pause, named)}: {means}. `smore {end}` ends it.")
+    lines = [in_force(pause, named=named) for pause in pauses if pause.scope == "platform"]
     for scope, what, end in (
         ("gpu", "GPU instances", "gpus resume GPU"),
         ("function", "Functions", "queues resume FUNCTION"),
@@ -239,6 +231,19 @@ def paused(pauses: Sequence[Pause], *, named: bool = True) -> list[str]:
                 )
                 lines.append(f"{what} {'drained' if drains else 'paused'}: {shown}. `smore {end}` ends it.")
     return lines
+
+
+def in_force(pause: Pause, *, named: bool = True) -> str:
+    """A pause or a drain of the platform or of a function, what it does and what ends it. ``named`` as for :func:`paused`."""
+    function = pause.name.rpartition("/")[2]
+    what, means = (
+        ("drained", "new requests are answered with 503 draining")
+        if pause.drains
+        else ("paused", "requests wait, and nothing is dispatched")
+    )
+    end = f"queues resume {function}" if function else "drain --all --end" if pause.drains else "queues resume --all"
+    who = f"The function {function}" if function else "The platform"
+    return f"{who} is {what}{_since(pause, named)}: {means}. `smore {end}` ends it."
 
 
 def silent(gpus: Mapping[str, float]) -> list[str]:

@@ -141,6 +141,16 @@ class Fleet:
         pipe.execute()
         self._announce_pause()
 
+    def release(self, function: str) -> None:
+        """End every pause, drain, boost and pin of a function."""
+        targets = (f"f:{function}", f"-f:{function}")
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.srem(f"{self._prefix}paused", *targets)
+        pipe.hdel(f"{self._prefix}paused:by", *targets)
+        pipe.hdel(f"{self._prefix}steering", function)
+        pipe.execute()
+        self._announce_pause()
+
     def pauses(self) -> list[Pause]:
         """What is paused and drained, since when and by whom: the platform first."""
         pipe = self._redis.pipeline(transaction=False)

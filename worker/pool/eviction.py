@@ -150,7 +150,8 @@ class Eviction:
     def offload(self, key: Key, keep: int, *, gone: bool) -> tuple[list[Instance], list[Instance]]:
         """
         (idle instances, parked ones) of a revision that go until ``keep`` are left. Instances that load and that nobody
-        waits for leave as soon as they are ready. ``gone``: the parked ones go too.
+        waits for leave as soon as they are ready. ``gone``: the parked ones go too, and whatever is busy or loads leaves
+        behind that.
         """
         held, until = self._holds.get(key, (0, 0.0))
         if keep and held:
@@ -158,11 +159,11 @@ class Eviction:
         else:
             self._holds.pop(key, None)
         staying = self._residents.staying(key)
-        surplus = max(0, len(staying) - keep)
+        surplus = len(staying) if gone else max(0, len(staying) - keep)
         unwanted = [i for i in staying if i.state is WarmState.LOADING and i.lifecycle.unwanted]
         idle = sorted((i for i in staying if i.state is WarmState.IDLE), key=lambda i: i.used_at)[:surplus]
         parked = [instance for instance in self._residents.parked.staying() if instance.key == key] if gone else []
-        _leave([*idle, *unwanted[: surplus - len(idle)], *parked])
+        _leave([*staying, *parked] if gone else [*idle, *unwanted[: surplus - len(idle)]])
         return idle, parked
 
 

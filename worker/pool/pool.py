@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
+from smore.messages.commands import ALL_REVISIONS
 from smore.messages.reports import WarmState
 from smore.process import observability
 from worker.activity import Activity
@@ -303,11 +304,13 @@ class Pool:
                         residents.upkeep.notify()
                     return
                 instance.leaving = True
+            wanted = healthy and not seat.runner.ended.is_set()
             seat.runner.end()
         finally:
             # Ending a process is work for the device too.
             self.activity.end()
-        self._loader.drop(instance, Ending.EVICTED if instance.evicted else Ending.CRASHED)
+        ending = Ending.EVICTED if instance.evicted else Ending.OFFLOAD if wanted else Ending.CRASHED
+        self._loader.drop(instance, ending)
 
     def retire(self, seat: Seat) -> None:
         """Give this instance to nobody after its present holder."""
@@ -379,13 +382,21 @@ class Pool:
 
     def offload(self, function: str, revision: int, keep: int = 0, *, gone: bool = False) -> None:
         """
-        Unload idle instances of a revision, least recently used first, until ``keep`` are left; returns when their
-        memory is back. A prewarmed one that is still loading goes as soon as it is ready.
+        Unload idle instances of a revision (or of :data:`~smore.messages.commands.ALL_REVISIONS`), least recently used
+        first, until ``keep`` are left; returns when their memory is back. A prewarmed one that is still loading goes as
+        soon as it is ready.
 
-        ``gone``: its parked instances go too, and none is parked.
+        ``gone``: its parked instances go too, none is parked, and one that is busy goes behind its run.
         """
-        with self._residents.lock:
-            idle, parked = self._eviction.offload((function, revision), keep, gone=gone)
+        residents = self._residents
+        idle: list[Instance] = []
+        parked: list[Instance] = []
+        with residents.lock:
+            there = (instance.key for instance in (*residents, *residents.parked) if instance.function == function)
+            for key in dict.fromkeys(there) if revision == ALL_REVISIONS else [(function, revision)]:
+                of_key = self._eviction.offload(key, keep, gone=gone)
+                idle += of_key[0]
+                parked += of_key[1]
         if idle or parked:
             self._window_over()
         if gone:

@@ -17,6 +17,7 @@ from api.app import Application
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.job import JobRequest
+from smore.messages.commands import ALL_REVISIONS, Offload
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, encode_report
 from smore.postgres.audit import Audit, Change, Wanted
 from smore.postgres.catalog import Store
@@ -68,6 +69,12 @@ def other(http: httpx.Client, store: Store, catalog: Catalog) -> Iterator[httpx.
 
 def submit(client: httpx.Client) -> httpx.Response:
     return client.post("/v1/functions/echo/invocations", json={"input": 1}, headers={"Prefer": "respond-async"})
+
+
+def unloaded(redis_client: "redis.Redis") -> list[Offload]:
+    """The commands to unload that a worker would have got."""
+    commands = fleet.Fleet(redis_client, "smore:").commands(GPU, "0-0", 0.001)
+    return [command for _, command in commands if isinstance(command, Offload)]
 
 
 def ok(response: httpx.Response) -> Any:
@@ -301,6 +308,49 @@ def test_boosts_and_pins_are_kept_shown_and_taken_back(
     ok(http.put("/v1/queues/echo/boost", params={"project": "other"}, json={"factor": 2}))
     assert set(door.overrides(0.0)) == {"other/echo"}
     problem(http.put("/v1/queues/none/boost", json={"factor": 2}), 404, "function_not_found")
+
+
+def test_a_function_that_is_deleted_leaves_nothing_that_people_have_set(
+    http: httpx.Client, other: httpx.Client, config: Settings, redis_client: "redis.Redis"
+) -> None:
+    for what in ("pause", "drain"):
+        ok(http.post(f"/v1/queues/echo/{what}"))
+    ok(http.post("/v1/queues/echo/pause", params={"project": "other"}))
+    ok(http.put("/v1/queues/echo/boost", json={"factor": 4}))
+    ok(http.put("/v1/queues/echo/pin", json={"gpus": [GPU]}))
+    ok(http.delete("/v1/functions/echo"))
+    door = fleet.Fleet(redis_client, config.redis.prefix)
+    assert [(pause.name, pause.drains) for pause in door.pauses()] == [("other/echo", False)]
+    assert door.overrides(0.0) == {}
+    last = ok(http.get("/v1/audit"))["entries"][0]
+    before = {"revision": 1, "paused": True, "draining": True, "boost": 4.0, "gpus": [GPU]}
+    assert (last["route"], last["before"]) == ("DELETE /v1/functions/{function}", before)
+    assert unloaded(redis_client)[-1] == Offload(version=1, function=ECHO, revision=ALL_REVISIONS, gone=True)
+
+
+def test_a_deploy_says_at_once_what_pause_or_drain_stands_against_it(http: httpx.Client) -> None:
+    document = {
+        "apiVersion": "smore/v1",
+        "kind": "Function",
+        "metadata": {"name": "echo"},
+        "spec": {"entrypoint": "zoo.echo:Function", "slo": {"deadline": 3}},
+    }
+    ok(http.post("/v1/queues/echo/pause"))
+    said = problem(http.put("/v1/functions/echo", json=document), 409, "conflict")["detail"]
+    key = ok(http.get("/v1/audit"))["entries"][0]["key_id"]
+    assert "The function echo is paused since 20" in said and f"UTC by key {key}: " in said
+    assert "`smore queues resume echo` ends it." in said
+    ok(http.post("/v1/queues/echo/resume"))
+    ok(http.post("/v1/queues/pause"))
+    said = problem(http.put("/v1/functions/echo", json=document), 409, "conflict")["detail"]
+    assert "The platform is paused since 20" in said and "`smore queues resume --all` ends it." in said
+    ok(http.post("/v1/queues/resume"))
+    ok(http.post("/v1/queues/echo/drain"))
+    (warning,) = ok(http.put("/v1/functions/echo", json=document))["warnings"]
+    assert warning.startswith("The function echo is drained since 20")
+    assert warning.endswith(": new requests are answered with 503 draining. `smore queues resume echo` ends it.")
+    ok(http.post("/v1/queues/echo/resume"))
+    assert ok(http.put("/v1/functions/echo", json=document))["warnings"] == []
 
 
 def test_a_purge_cancels_what_waits_and_nothing_else(http: httpx.Client, platform: FakePlatform) -> None:

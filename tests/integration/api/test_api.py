@@ -34,7 +34,7 @@ from smore.domain.function import FunctionSpec, TensorSpec
 from smore.domain.invocation import Cause, State
 from smore.domain.job import Action, JobRequest
 from smore.messages import stream
-from smore.messages.commands import AttachJob, decode_command
+from smore.messages.commands import ALL_REVISIONS, AttachJob, Offload, decode_command
 from smore.messages.degradation import Table, Weight
 from smore.messages.job_queue import PublishedQueue, TrialAnswer
 from smore.messages.results import Result
@@ -52,6 +52,7 @@ from smore.postgres.rows import (
 )
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
+from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
 from smore.redis.queue import Queue, StartedInvocation
 from smore.redis.records import FIELDS
@@ -1187,8 +1188,8 @@ def test_outputs_of_a_first_run_are_held_against_what_is_declared_and_what_was(
     assert (made.status_code, made.json()["changed"]) == (201, ["outputs: tensors, before: JSON values"])
 
 
-def test_a_first_revision_that_fails_leaves_a_function_that_is_not_ready(
-    http: httpx.Client, store: Store, platform: FakePlatform
+def test_a_first_revision_that_fails_leaves_a_function_that_is_not_ready_and_nothing_loaded(
+    http: httpx.Client, store: Store, platform: FakePlatform, redis_client: "redis.Redis"
 ) -> None:
     platform.handlers["default/fresh"] = lambda begun: Failure(cause=Cause.CRASHED, message="signal 11")
 
@@ -1196,6 +1197,13 @@ def test_a_first_revision_that_fails_leaves_a_function_that_is_not_ready(
     assert failed["serving"] == 0
 
     problem(http.post("/v1/functions/fresh/invocations", json={"input": 1}), 409, "not_ready")
+    # Nothing of the revision stays, and by its name all of the function goes.
+    assert http.post("/v1/functions/fresh/offload", json={}).json() == {"gpus": [GPU]}
+    sent = [command for _, command in Fleet(redis_client, "smore:").commands(GPU, "0-0", 0.001)]
+    assert sent == [
+        Offload(version=1, function="default/fresh", revision=1, gone=True),
+        Offload(version=1, function="default/fresh", revision=ALL_REVISIONS),
+    ]
 
 
 def test_a_change_is_known_when_its_answer_comes(

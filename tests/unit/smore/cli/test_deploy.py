@@ -55,9 +55,11 @@ def test_a_deadline_that_no_run_can_meet_is_said(serve: Serve, file: Path, capsy
 
 def test_what_callers_may_notice_is_said(serve: Serve, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
-    platform.answers["PUT /v1/functions/own"] = (201, {**DEPLOYED, "changed": ["outputs.score: gone"]})
+    told = {"changed": ["outputs.score: gone"], "warnings": ["The function own is drained."]}
+    platform.answers["PUT /v1/functions/own"] = (201, {**DEPLOYED, **told})
     assert smore("deploy", str(file)) == 0
-    assert "callers may notice: outputs.score: gone\n" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "callers may notice: outputs.score: gone\nwarning: The function own is drained.\n" in said
 
 
 def test_an_upload_is_a_step(

@@ -10,10 +10,11 @@ from structlog.testing import capture_logs
 from smore.domain.artifact import Artifact
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
+from smore.messages.commands import ALL_REVISIONS
 from smore.messages.reports import WarmState
 from smore.process.settings import WorkerSettings
 from tests.support.eventually import eventually
-from tests.support.pool_stage import FakeRunner, Killed, Stage
+from tests.support.pool_stage import FakeRunner, Killed, Stage, lifecycle_events
 from worker.artifacts.runtime import RuntimeEnvironment, RuntimeFailed, RuntimeUnavailable
 from worker.device.device import CpuPartition, Device, Load
 from worker.frames import Results
@@ -172,6 +173,43 @@ def test_a_doomed_instance_goes_to_nobody() -> None:
     stage.pool.release(seat)
     assert stage.warm() == [] and stage.made[0].ended.is_set()
     assert stage.acquire("a").cold
+
+
+def test_what_is_gone_leaves_with_all_revisions_and_behind_its_run() -> None:
+    stage = Stage(memory_mib=600)
+    spec = FunctionSpec(entrypoint="m:C", memory_mib=100.0)
+    busy = stage.acquire("a")
+    for function, revision in (("p/a", 2), ("p/a", 3), ("p/b", 1)):
+        stage.pool.release(stage.pool.acquire(function, revision, spec, until=stage.now, wanted=lambda: True))
+    stage.pool.offload("p/a", 3, gone=True)
+    assert stage.warm() == ["a", "a", "b"]
+    stage.pool.offload("p/a", ALL_REVISIONS)
+    assert stage.warm() == ["a", "b"], "one is at work, and stays for who comes next"
+    stage.pool.offload("p/a", ALL_REVISIONS, gone=True)
+    assert not busy.runner.ended.is_set()
+    stage.pool.release(busy)
+    assert stage.warm() == ["b"] and busy.runner.ended.is_set()
+    assert {event.why for event in lifecycle_events(stage).values() if event.ended_us} == {"offload"}
+
+
+def test_a_load_that_a_call_waits_for_is_gone_behind_the_call() -> None:
+    stage = Stage()
+    stage.fork = lambda: offloading(stage)
+    seat = stage.acquire("a")
+    assert seat.cold and not seat.runner.ended.is_set()
+    stage.pool.release(seat)
+    assert stage.warm() == [] and seat.runner.ended.is_set()
+
+
+def offloading(stage: Stage) -> FakeRunner:
+    """A runner during whose load its function is deleted."""
+
+    class Runner(FakeRunner):
+        def load(self, *request: Any) -> Any:
+            stage.pool.offload("p/a", ALL_REVISIONS, gone=True)
+            return super().load(*request)
+
+    return Runner(1)
 
 
 def test_who_waits_for_a_load_gets_it_and_was_cold() -> None:
