@@ -263,7 +263,7 @@ class _Reader:
 
 #: Tensors of a function on either side, axes of one, and sizes of batches that a profile names.
 MOST_TENSORS: Final = 256
-MOST_AXES: Final = 64
+MOST_AXES: Final = 32
 MOST_TIMES: Final = 1024
 
 

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
+import orjson
 
 from smore.domain import tensors
+from smore.domain.function import MOST_AXES, MOST_TENSORS
 from smore.domain.invocation import Cause, Encoding
 from worker.frames import SCHEMA_BYTES, SCHEMA_DEPTH, SHAPES_BYTES, Answer, BadFrame, Description, Failed, Item
 
@@ -22,6 +24,9 @@ _ENDS: Final = frozenset({Cause.OUT_OF_MEMORY, Cause.DEVICE_FULL, Cause.CONTEXT_
 _ITEM_CAUSES: Final = frozenset({Cause.HANDLER_ERROR, Cause.INVALID_INPUT, Cause.BAD_OUTPUT, Cause.RESULT_TOO_LARGE})
 #: Causes that a runner may name. Every other one is the platform's.
 _CAUSES: Final = _ITEM_CAUSES | _ENDS
+
+#: More than any function may declare (1 TiB) and hold beside it.
+_MOST_MIB: Final = 2.0**21
 
 _json = msgspec.json.Decoder(msgspec.Raw).decode
 _description = msgspec.json.Decoder(Description).decode
@@ -94,14 +99,23 @@ def describe(body: bytes) -> Description:
     """What a canary answered. Raises BadFrame."""
     try:
         description = _description(body)
+        # The gateway reads it so: a number beyond a double is none there. Postgres holds no NUL.
+        orjson.loads(body)
+        if b"\\u0000" in body:
+            raise ValueError("NUL")
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadFrame("its description cannot be read") from error
-    for tensor in (*(description.inputs or ()), *(description.outputs or ())):
-        sizes = tensor.shape[:1] == (-1,) and all(-1 <= size < 2**31 for size in tensor.shape)
+    inputs, outputs = description.inputs or (), description.outputs or ()
+    if max(len(inputs), len(outputs)) > MOST_TENSORS:
+        raise BadFrame("its description is of too many tensors")
+    for tensor in (*inputs, *outputs):
+        few = len(tensor.shape) <= MOST_AXES
+        sizes = few and tensor.shape[:1] == (-1,) and all(-1 <= size < 2**31 for size in tensor.shape)
         named = bool(tensor.name) and tensor.name.isprintable()
         if not named or tensor.datatype not in tensors.DATATYPES or not sizes:
             raise BadFrame("its description is of no tensors that there are")
-    amount(description.memory_mib)
+    if amount(description.memory_mib) > _MOST_MIB:
+        raise BadFrame("its description is of more memory than a function may have")
     for schema in (description.input_schema, description.output_schema):
         if schema is not None and (len(msgspec.json.encode(schema)) > SCHEMA_BYTES or not _is_flat(schema)):
             raise BadFrame("its description has a schema that is too large")

@@ -14,13 +14,17 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import msgspec
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from api.server.function_description import describe_function
+from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
 from worker.frames import META_BYTES, Answer, BadFrame, Channel, Item, Load, Results, encode, read_answer
 from worker.runner import runner_handle
+from worker.runner.answers import describe
 from worker.runner.runner_handle import Runner, RunnerDied, RunnerFailed, RunnerTimeout
 
 HEADER = struct.Struct("<IQ")
@@ -362,6 +366,37 @@ def test_what_it_raises_is_told(peer: Peer) -> None:
     assert failed.value.cause is Cause.HANDLER_ERROR and not peer.killed
     with pytest.raises(RunnerTimeout):
         peer.predict(HEADER.pack(100, 0), timeout_s=0.05)
+
+
+def description(**of: object) -> bytes:
+    return json.dumps({"inputs": None, "outputs": None, "memory_mib": 1.0} | of).encode()
+
+
+def tensor(axes: int, name: str = "x") -> dict[str, object]:
+    return {"name": name, "datatype": "FP32", "shape": [-1] + [1] * (axes - 1)}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        description(inputs=[tensor(33)]),
+        description(outputs=[tensor(3000)]),
+        description(inputs=[tensor(1, f"x{number}") for number in range(257)]),
+        description(memory_mib=1e308),
+        description(input_schema={"maximum": 10**4000}),
+        description(output_schema={"title": "a\0b"}),
+    ],
+    ids=["axes", "more axes", "tensors", "memory", "integer", "NUL"],
+)
+def test_a_forged_description_of_a_first_run_is_refused(forged: bytes) -> None:
+    with pytest.raises(BadFrame):
+        describe(forged)
+
+
+def test_the_largest_description_can_be_stored_and_shown() -> None:
+    largest = describe(description(inputs=[tensor(32)] * 256, input_schema={"maximum": 10**300}, memory_mib=2**20))
+    spec = FunctionSpec(entrypoint="m:C", inputs=tuple(largest.inputs or ()))
+    assert orjson.dumps(describe_function("f", 1, spec, {}, "http://x"))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -1.0])
