@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 class Handler(ABC):
     #: One input, used for the canary runs of a new revision (alone, and twice in one batch where ``batching.max_size``
-    #: allows two) and for the first run after a load.
+    #: allows two) and for the first run after every load, at each cold start.
     example: ClassVar[Any]
 
     def load(self, device: str) -> None:  # noqa: B027 - the default is empty on purpose: a handler without weights

@@ -243,7 +243,7 @@ class Executor:
             # Behind the first line is the log, which is for a deployment's canary and not for every caller.
             canary = any(member.begun.encoding is Encoding.CANARY for member in batch.members)
             message = str(error) if canary else str(error).partition("\n")[0]
-            self._fail(batch, Cause.LOAD_FAILED, message, error.traceback)
+            self._fail(batch, error.cause, message, error.traceback)
         else:
             self._run(batch, seat, spec)
 
@@ -308,14 +308,17 @@ class Executor:
             )
             for member in members
         ]
-        during = ""
+        during, examples_s = "", 0.0
         try:
             payloads = [member.begun.payload for member in members]
             ids = [member.id for member in members]
             ran = seat.runner.predict(items, payloads, ids, limit_s)
+            examples_s = ran.run_s
             if spec.max_batch > 1 and items[0].encoding == Encoding.CANARY and ran.answers[0].form == "json":
                 during = PAIR
-                ran = _of_both(ran, seat.runner.predict(items[:1] * 2, payloads[:1] * 2, ids, limit_s))
+                pair = seat.runner.predict(items[:1] * 2, payloads[:1] * 2, ids, limit_s)
+                examples_s += pair.run_s
+                ran = _of_both(ran, pair)
         except RunnerDied as error:
             self._died(batch, seat, error, during)
             return
@@ -359,7 +362,7 @@ class Executor:
                 sharing_mode=self._device.sharing_mode,
             )
         ).decode()
-        self._finish(batch, meta, _outcomes(members, ran, seat))
+        self._finish(batch, meta, _outcomes(members, ran, seat, examples_s))
 
     # ---- failures ----------------------------------------------------------------------------------------------------
 
@@ -386,10 +389,8 @@ class Executor:
         log.warning(
             "runner died", revision=batch.revision, pid=seat.runner.pid, status=error.status, batch=len(batch.members)
         )
-        ran_out = seat.runner.ran_out or seat.instance.evicted is Cause.OUT_OF_MEMORY
-        cause, message = (
-            (Cause.OUT_OF_MEMORY, "It took more memory than it may.") if ran_out else (Cause.CRASHED, str(error))
-        )
+        exceeded = seat.instance.exceeded()
+        cause, message = (Cause.OUT_OF_MEMORY, exceeded) if exceeded else (Cause.CRASHED, str(error))
         self._pool.crashed(seat, members[0].id, cause)
         self._retry(batch, cause, during + message)
 
@@ -528,10 +529,12 @@ class Executor:
 
 
 def _of_both(one: Ran, pair: Ran) -> Ran:
-    """What came of a canary: of the run of its example, or the error of the run of two."""
+    """
+    What came of a canary: of the run of its example, described as after the run of two, or the error of that.
+    """
     error = next((answer for answer in pair.answers if answer.form == "error"), None)
     if error is None:
-        return one
+        return replace(one, results=pair.results[: len(one.results)])
     return replace(one, answers=[msgspec.structs.replace(error, message=PAIR + error.message)], results=[b""])
 
 
@@ -543,18 +546,18 @@ def _rows(items: Sequence[Item], given: Sequence[Answer]) -> int:
     )
 
 
-def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat) -> list[RunOutcome]:
-    """Each member's result record."""
+def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat, examples_s: float) -> list[RunOutcome]:
+    """Each member's result record. ``examples_s``: of a canary, what all of its runs have taken."""
     outcomes = []
     for member, answer, own in zip(members, ran.answers, ran.results, strict=True):
         if member.begun.encoding is Encoding.CANARY and answer.form == "json":
-            outcomes.append(_outcome(member, answer, _measured(own, ran, seat), int(ran.run_s * 1e6), seat))
+            outcomes.append(_outcome(member, answer, _measured(own, ran, seat, examples_s), int(ran.run_s * 1e6), seat))
         else:
             outcomes.append(_outcome(member, answer, own, int(ran.run_s * 1e6), seat))
     return outcomes
 
 
-def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
+def _measured(description: bytes, ran: Ran, seat: Seat, examples_s: float) -> bytes:
     """A canary's result: the tensors as the runner describes them, and times by the worker's own clock."""
     described = answers.describe(description)
     phases_ms = seat.instance.phases
@@ -570,7 +573,10 @@ def _measured(description: bytes, ran: Ran, seat: Seat) -> bytes:
             "load_ms": round(load_ms, 3),
             "phases_ms": {phase: round(ms, 3) for phase, ms in phases_ms.items()},
             "run_ms": round(run_ms, 3),
+            "examples_ms": round(phases_ms.get("first_run", 0.0) + examples_s * 1e3, 3),
             "memory_mib": round(described.memory_mib, 1),
+            "peak_mib": round(described.peak_mib, 1),
+            "limit_mib": round(described.limit_mib, 1),
             **{name: schema for name, schema in schemas.items() if schema is not None},
         }
     )

@@ -196,13 +196,16 @@ FromRunner = Prepared | Loaded | Parked | Predicted | Failed
 
 class Description(msgspec.Struct, frozen=True):
     """
-    The inputs and outputs of a canary, None = JSON values; ``memory_mib``: what the runner holds then. ``*_schema``: the
-    JSON Schema of one input and of one output, None = the handler declares none (worker/runner/declared.py).
+    The inputs and outputs of a canary, None = JSON values; ``memory_mib``: what the runner holds then; ``peak_mib``: the
+    most that it has held of the machine's memory, and ``limit_mib``: what it may, 0 = not bounded. ``*_schema``: the JSON
+    Schema of one input and of one output, None = the handler declares none (worker/runner/declared.py).
     """
 
     inputs: list[TensorSpec] | None
     outputs: list[TensorSpec] | None
     memory_mib: float
+    peak_mib: float = 0.0
+    limit_mib: float = 0.0
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
 

@@ -17,6 +17,8 @@ _KERNEL_THREAD: Final = 0x00200000
 _INITIAL_NAMESPACE: Final = 0xEFFFFFFC
 _GONE: Final = (FileNotFoundError, ProcessLookupError, PermissionError)
 _PR_SET_PDEATHSIG: Final = 1
+#: In /proc/<pid>/status: the largest resident set, and the part of the present one that is pages of files.
+_PEAK: Final = (b"VmHWM", b"RssFile")
 
 
 def boot_id() -> str:
@@ -188,6 +190,18 @@ def resident_mib(pid: int) -> float:
     :func:`private_mib` takes milliseconds; pages that a fork shares with its parent count in full.
     """
     return _sum_mib(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
+
+
+def peak_mib(pid: int) -> float:
+    """The most that :func:`resident_mib` has been, MiB, less what pages of files have become since."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            kib = {
+                name: int(rest.split()[0]) for name, _, rest in (line.partition(b":") for line in file) if name in _PEAK
+            }
+    except _GONE:
+        return 0.0
+    return (kib.get(b"VmHWM", 0) - kib.get(b"RssFile", 0)) / 1024
 
 
 def proportional_mib(pids: Iterable[int]) -> float:

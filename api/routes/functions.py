@@ -23,7 +23,7 @@ from smore.definition.document import read_document
 from smore.definition.outputs import changes, misfit
 from smore.domain.artifact import Artifact
 from smore.domain.errors import Conflict, InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
-from smore.domain.function import FunctionSpec, TensorSpec
+from smore.domain.function import NEAR_BOUND, FunctionSpec, TensorSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, Encoding, State
 from smore.messages.commands import ALL_REVISIONS, Fetch, Offload, Respecify
@@ -115,8 +115,19 @@ async def deploy(
         created=created,
         measured=_measured(measured),
         changed=changed,
-        warnings=[in_force(pause) for pause in pauses],
+        warnings=[*map(in_force, pauses), *_scarce(measured or {})],
     )
+
+
+def _scarce(measured: Mapping[str, Any]) -> list[str]:
+    """That the first run came near what an instance may hold of the machine's memory."""
+    peak, limit = measured.get("peak_mib") or 0.0, measured.get("limit_mib") or 0.0
+    if not limit or peak < NEAR_BOUND * limit:
+        return []
+    return [
+        f"The first run held up to {peak:.0f} of the {limit:.0f} MiB that the instance may hold: a call that needs more"
+        " fails with out_of_memory. Raise `resources.gpu_memory`."
+    ]
 
 
 def _measured(measured: Mapping[str, Any] | None) -> schemas.Measured | None:

@@ -84,7 +84,9 @@ class Measured(BaseModel):
     """
     What the first run of a revision measured. ``inputs`` and ``outputs``: its tensors, null = JSON values; ``load_ms``:
     milliseconds of the load, without what prepares its process and environment; ``phases_ms``: milliseconds of each phase
-    of the load; ``run_ms``: milliseconds of one run of the example; ``memory_mib``: what the runner held then.
+    of the load; ``run_ms``: milliseconds of one run of the example, ``examples_ms``: of all its runs, that of the load
+    included; ``memory_mib``: what the runner held then; ``peak_mib``: the most that it had held of the machine's memory,
+    and ``limit_mib``: what it may.
     ``input_schema`` and ``output_schema``: the JSON Schema of one input and of one output, null = the handler declares
     none.
     """
@@ -94,7 +96,10 @@ class Measured(BaseModel):
     load_ms: float | None = None
     phases_ms: dict[str, float] = {}
     run_ms: float | None = None
+    examples_ms: float | None = None
     memory_mib: float | None = None
+    peak_mib: float | None = None
+    limit_mib: float | None = None
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
 

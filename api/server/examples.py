@@ -104,7 +104,10 @@ _MEASURED: Final = {
     "load_ms": 12.5,
     "phases_ms": {"import": 9.0, "weights": 3.5},
     "run_ms": 0.4,
+    "examples_ms": 1.3,
     "memory_mib": 48.0,
+    "peak_mib": 51.5,
+    "limit_mib": 384.0,
 }
 _INVOCATION: Final = {
     "id": _ID,
@@ -228,7 +231,7 @@ ANSWERS: Final[Mapping[str, Any]] = {
         "attempts": [],
         "complete": True,
     },
-    "Deployed": {**_FUNCTION, "created": True, "measured": _MEASURED, "changed": []},
+    "Deployed": {**_FUNCTION, "created": True, "measured": _MEASURED, "changed": [], "warnings": []},
     "Function": _FUNCTION,
     "Functions": {"functions": [_FUNCTION]},
     "Revisions": {

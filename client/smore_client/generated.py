@@ -192,9 +192,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the first run of a revision measured. ``inputs`` and ``outputs``: its tensors, None = JSON values; ``load_ms``:
     milliseconds of the load, without what prepares its process and environment; ``phases_ms``: milliseconds of each
-    phase of the load; ``run_ms``: milliseconds of one run of the example; ``memory_mib``: what the runner held then.
-    ``input_schema`` and ``output_schema``: the JSON Schema of one input and of one output, None = the handler declares
-    none.
+    phase of the load; ``run_ms``: milliseconds of one run of the example, ``examples_ms``: of all its runs, that of the
+    load included; ``memory_mib``: what the runner held then; ``peak_mib``: the most that it had held of the machine's
+    memory, and ``limit_mib``: what it may. ``input_schema`` and ``output_schema``: the JSON Schema of one input and of
+    one output, None = the handler declares none.
     """
 
     inputs: list[TensorSpec] | None = None
@@ -202,7 +203,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     load_ms: float | None = None
     phases_ms: dict[str, float] = {}
     run_ms: float | None = None
+    examples_ms: float | None = None
     memory_mib: float | None = None
+    peak_mib: float | None = None
+    limit_mib: float | None = None
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
 

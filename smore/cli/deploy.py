@@ -24,7 +24,6 @@ POLL_S: Final = 0.5
 STEPS: Final = {
     "environment": ("fetch", "environment"),
     "load": ("process", "import", "weights"),
-    "first run": ("first_run",),
 }
 
 
@@ -145,6 +144,8 @@ class _Steps:
             took_ms = [phases[part] for part in parts if part in phases]
             if took_ms:
                 self._end(step, sum(took_ms) / 1e3)
+        if measured is not None and measured.examples_ms:
+            self._end("first run", measured.examples_ms / 1e3, "all runs of the example")
         run_ms = (measured.run_ms if measured is not None else None) or 0.0
         if deployed.deadline_ms is not None and run_ms > deployed.deadline_ms:
             unmet = f"A run took {run_ms:.0f} ms and the deadline is {deployed.deadline_ms:g} ms: none can meet it."

@@ -262,6 +262,8 @@ class _Reader:
 
 
 #: Tensors of a function on either side, axes of one, and sizes of batches that a profile names.
+#: An instance that has held this part of the memory that it may hold was near its bound.
+NEAR_BOUND: Final = 0.85
 MOST_TENSORS: Final = 256
 MOST_AXES: Final = 32
 MOST_TIMES: Final = 1024

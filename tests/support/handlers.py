@@ -172,6 +172,42 @@ class Chatty(Handler):
         return [os.getpid() for _ in inputs]
 
 
+class Native(Exception):
+    """As ONNX runtime raises: no RuntimeError."""
+
+
+class Hungry(Handler):
+    """JSON: ``mib``: takes so much and holds it; ``raise``: raises that error with that text."""
+
+    example: ClassVar = {"mib": 0}
+    loads = 0
+
+    def load(self, device: str) -> None:
+        self.held = [self.take(self.loads)]
+
+    def take(self, mib: int) -> list[bytes]:
+        return [b"x" * (10 << 20) for _ in range(mib // 10)]
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        for item in inputs:
+            self.held.append(self.take(item.get("mib", 0)))
+            if "raise" in item:
+                raise {"MemoryError": MemoryError, "Native": Native}[item["raise"]](item.get("text", ""))
+        return inputs
+
+
+class Heavy(Hungry):
+    """Its load takes 300 MiB."""
+
+    loads = 300
+
+
+class Tight(Hungry):
+    """Its load takes 170 MiB."""
+
+    loads = 170
+
+
 class CrashesLoading(Handler):
     example: ClassVar = {}
 

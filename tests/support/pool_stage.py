@@ -18,6 +18,7 @@ from worker.frames import Loaded, Results
 from worker.frames import Parked as ParkedAnswer
 from worker.pool.parked import Parked
 from worker.pool.pool import Pool
+from worker.runner.host_memory import HostBound
 from worker.runner.runner_handle import RunnerDied
 from worker.runner.zygote_handle import Zygote
 
@@ -27,6 +28,8 @@ class FakeRunner:
         self.pid = pid
         self.ended = threading.Event()
         self.status: int | None = None
+        self.ran_out = False
+        self.bound = HostBound()
         self.gate = threading.Event()
         self.gate.set()
 

@@ -3,6 +3,8 @@ Why the warm pool gives a batch no instance. Raised by :class:`worker.pool.pool.
 outcome by :class:`worker.batches.Executor`.
 """
 
+from smore.domain.invocation import Cause
+
 
 class Unservable(Exception):
     """This worker cannot run the batch now; another may."""
@@ -13,8 +15,12 @@ class Quarantined(Exception):
 
 
 class LoadFailed(Exception):
-    """The handler could not be loaded; the message, and ``traceback`` (frames of user code), are for the caller."""
+    """
+    The handler could not be loaded; the message, and ``traceback`` (frames of user code), are for the caller. ``cause``:
+    LOAD_FAILED, or OUT_OF_MEMORY.
+    """
 
-    def __init__(self, message: str, traceback: str = "") -> None:
+    def __init__(self, message: str, traceback: str = "", cause: Cause = Cause.LOAD_FAILED) -> None:
         self.traceback = traceback
+        self.cause = cause
         super().__init__(message)

@@ -8,6 +8,7 @@ from smore.messages.reports import WarmState
 from worker.artifacts.runtime import RuntimeEnvironment
 from worker.pool.lifecycle import Lifecycle
 from worker.pool.quarantine import Key
+from worker.runner.host_memory import device_exceeded
 from worker.runner.runner_handle import Runner
 
 
@@ -46,6 +47,14 @@ class Instance:
     @property
     def key(self) -> Key:
         return self.function, self.revision
+
+    def exceeded(self) -> str:
+        """Which bound of memory its process, which has ended, was ended for, in a sentence; '' = it was not."""
+        assert self.runner is not None
+        bound = self.runner.bound
+        if self.runner.ran_out or (self.evicted is Cause.OUT_OF_MEMORY and bound.host_mib == bound.declared_mib):
+            return bound.exceeded()
+        return device_exceeded(bound.declared_mib) if self.evicted is Cause.OUT_OF_MEMORY else ""
 
     @property
     def label(self) -> str:

@@ -216,7 +216,8 @@ class Loader:
             return Unservable(f"Others have taken the device's memory. {error}")
         if error.cause is Cause.CONTEXT_LOST:
             self._blame(instance, error.cause)
-        return LoadFailed(str(error), error.traceback)
+        exhausted = error.cause in (Cause.OUT_OF_MEMORY, Cause.DEVICE_FULL)
+        return LoadFailed(str(error), error.traceback, Cause.OUT_OF_MEMORY if exhausted else Cause.LOAD_FAILED)
 
     def _device_reason(self, error: RunnerFailed) -> str:
         """Why the device is at fault for a failed load, '' = it is not."""
@@ -235,11 +236,10 @@ class Loader:
         if instance.evicted is Cause.WORKER_BUSY:
             return Unservable("Training needed the memory.")
         assert instance.runner is not None
-        ran_out = instance.evicted is not None or instance.runner.ran_out
-        self._blame(
-            instance,
-            Cause.OUT_OF_MEMORY if ran_out else Cause.CRASHED if error.status in CRASH_STATUSES else None,
-        )
+        if exceeded := instance.exceeded():
+            self._blame(instance, Cause.OUT_OF_MEMORY)
+            return LoadFailed(f"While loading: {exceeded}", cause=Cause.OUT_OF_MEMORY)
+        self._blame(instance, Cause.CRASHED if error.status in CRASH_STATUSES else None)
         return LoadFailed(f"While loading: {error}")
 
     def _blame(self, instance: Instance, fault: Cause | None) -> None:

@@ -114,7 +114,7 @@ def describe(body: bytes) -> Description:
         named = bool(tensor.name) and tensor.name.isprintable()
         if not named or tensor.datatype not in tensors.DATATYPES or not sizes:
             raise BadFrame("its description is of no tensors that there are")
-    if amount(description.memory_mib) > _MOST_MIB:
+    if max(map(amount, (description.memory_mib, description.peak_mib, description.limit_mib))) > _MOST_MIB:
         raise BadFrame("its description is of more memory than a function may have")
     for schema in (description.input_schema, description.output_schema):
         if schema is not None and (len(msgspec.json.encode(schema)) > SCHEMA_BYTES or not _is_flat(schema)):

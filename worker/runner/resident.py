@@ -36,6 +36,7 @@ from worker.runner.arrays import (
 )
 from worker.runner.declared import Declared
 from worker.runner.encoding import ResultTooLarge
+from worker.runner.host_memory import HostMemory
 from worker.runner.weights import Weights
 
 #: JSON that is longer is held against the declared record in the first run alone: reading it back takes memory, and
@@ -44,12 +45,16 @@ _MOST_CHECKED: Final = 64 << 10
 
 
 class Resident:
-    """A loaded handler on ``device`` ("cpu" or "cuda"). One request at a time."""
+    """
+    A loaded handler on ``device`` ("cpu" or "cuda"), with what bounds the machine's memory (None = nothing). One request
+    at a time.
+    """
 
-    def __init__(self, handler: Handler, device: str, results: frames.Results) -> None:
+    def __init__(self, handler: Handler, device: str, results: frames.Results, host: HostMemory | None = None) -> None:
         self._handler = handler
         self._device = device
         self._results = results
+        self._host = host
         self._example: Any = handler.example
         self.tensors = is_tensors(self._example)
         self._weights = Weights(handler.modules())
@@ -130,6 +135,8 @@ class Resident:
                 inputs=specs(self._example) if self.tensors else None,
                 outputs=specs(output) if self.tensors else None,
                 memory_mib=self.memory_mib(),
+                peak_mib=self._host.peak_mib() if self._host is not None else 0.0,
+                limit_mib=self._host.bound.limit_mib if self._host is not None else 0.0,
                 input_schema=input_schema,
                 output_schema=output_schema,
             )

@@ -11,7 +11,6 @@ import gc
 import importlib
 import math
 import os
-import resource
 import signal
 import site
 import sys
@@ -25,12 +24,13 @@ import msgspec
 
 from smore.domain.invocation import Cause
 from smore.domain.quote import cut
-from worker import frames, proc
+from worker import frames
 from worker.frames import Channel, Chunk, Failed, Loaded, Prepared
 from worker.runner import cuda
 from worker.runner.arrays import BadOutput
 from worker.runner.encoding import ResultTooLarge
 from worker.runner.entrypoint import BadEntrypoint, handler_class
+from worker.runner.host_memory import HostBound, HostMemory, device_exceeded, refused
 from worker.runner.output_log import OutputLog
 from worker.runner.resident import Resident
 
@@ -46,17 +46,15 @@ _HERE: Final = str(Path(__file__).parent)
 _ASYNCIO: Final = str(Path(asyncio.__file__).parent)
 
 
-def failure(error: BaseException, device: str, memory_mib: float, folder: str = "") -> Failed:
+def failure(
+    error: BaseException, device: str, memory_mib: float, folder: str = "", host: HostMemory | None = None
+) -> Failed:
     """
-    An error as its answer. Want of memory has a cause of its own, for which torch's allocators raise errors of their
-    own; so has a fault of the device (worker/runner/cuda.py), of which the function may have ``memory_mib``.
-    ``folder`` as for :func:`own_traceback`.
+    An error as its answer. Want of memory has a cause of its own and names its bound; so has a fault of the device
+    (worker/runner/cuda.py), of which the function may have ``memory_mib``. ``folder`` as for :func:`own_traceback`;
+    ``host``: None = nothing bounds the machine's memory.
     """
-    text = f"{type(error).__name__}: {error}"[: frames.TEXT]
-    names = {kind.__name__ for kind in type(error).__mro__}
-    exhausted = isinstance(error, MemoryError) or "OutOfMemoryError" in names
-    if isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in text or "std::bad_alloc" in text):
-        exhausted = True
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, BadOutput):
         return Failed(cause=Cause.BAD_OUTPUT, message=str(error)[: frames.TEXT])
     if isinstance(error, ResultTooLarge):
@@ -64,9 +62,16 @@ def failure(error: BaseException, device: str, memory_mib: float, folder: str = 
     if isinstance(error, BadEntrypoint):
         return Failed(cause=Cause.HANDLER_ERROR, message=str(error)[: frames.TEXT])
     cause = cuda.fault(error, memory_mib) if device == "cuda" else None
+    of_host = refused(error)
+    if cause is None:
+        exhausted = of_host or "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}
+        cause = Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR
+    if cause is Cause.OUT_OF_MEMORY and host is not None:
+        of_device = device == "cuda" and not of_host
+        text = f"{device_exceeded(memory_mib) if of_device else host.bound.exceeded(host.peak_mib())} {text}"
     return Failed(
-        cause=cause or (Cause.OUT_OF_MEMORY if exhausted else Cause.HANDLER_ERROR),
-        message=text,
+        cause=cause,
+        message=text[: frames.TEXT],
         traceback=cut(own_traceback(error, folder), frames.TRACEBACK),
     )
 
@@ -103,25 +108,17 @@ def _own_frames(error: BaseException) -> TracebackType | None:
     return frame
 
 
-def _limit_memory(request: frames.Load) -> None:
+def _limit_memory(request: frames.Load) -> HostMemory:
     """From now on it may take no more memory than its function declares."""
+    host = HostMemory(
+        HostBound(declared_mib=request.memory_mib, host_mib=request.host_mib, beyond_mib=frames.SLACK_MIB)
+    )
     if request.device == "cuda":
         # Not before the context exists: what CUDA reserves for itself does not count.
-        cuda.limit(request.memory_mib, lambda: _bound_host(request.host_mib))
+        cuda.limit(request.memory_mib, host.limit)
     else:
-        _bound_host(request.host_mib)
-
-
-def _bound_host(memory_mib: float) -> None:
-    """From now on it may take ``memory_mib`` more of the machine's memory."""
-    # RLIMIT_AS would count the libraries' address space too, gigabytes of it; RLIMIT_DATA counts what the process may
-    # write to alone.
-    limit = proc.data_bytes(os.getpid()) + int((memory_mib + frames.SLACK_MIB) * 2**20)
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    # A function that takes too much gets a MemoryError; it must not leave a core file of that size either.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        host.limit()
+    return host
 
 
 def _activate(environment: Path) -> None:
@@ -159,8 +156,10 @@ def _enter(folder: Path) -> None:
     sys.path.insert(0, str(folder))
 
 
-def load(request: frames.Load) -> tuple[Resident, Loaded]:
-    """Import, construct and load a handler and run it once. Raises what its code raises."""
+def load(request: frames.Load, host: HostMemory | None = None) -> tuple[Resident, Loaded]:
+    """
+    Import, construct and load a handler and run it once; ``host`` as for :func:`failure`. Raises what its code raises.
+    """
     if request.device == "cpu":
         # No package that it imports may use a device.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -174,7 +173,7 @@ def load(request: frames.Load) -> tuple[Resident, Loaded]:
     handler = kind()
     handler.load(request.device)
     built = time.perf_counter()
-    loaded = Resident(handler, request.device, request.results)
+    loaded = Resident(handler, request.device, request.results, host)
     loaded.first_run()
     if request.device == "cuda" and loaded.tensors and request.max_batch > 1:
         loaded.warm_up(request.max_batch)
@@ -214,6 +213,7 @@ def serve(channel: Channel) -> NoReturn:
     os.close(nothing)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     handler: Resident | None = None
+    host: HostMemory | None = None
     device, folder, memory_mib = "", "", math.inf
     while True:
         try:
@@ -233,10 +233,10 @@ def serve(channel: Channel) -> NoReturn:
                     device, folder, memory_mib = request.device, request.folder, request.memory_mib
                     log.kept = bytearray()
                     os.environ.update(request.secrets)
-                    _limit_memory(request)
-                    handler, answer = load(request)
+                    host = _limit_memory(request)
+                    handler, answer = load(request, host)
                     if device == "cuda" and not cuda.opened():
-                        _bound_host(request.host_mib)
+                        host.limit()
                     log.kept = None
                 case frames.Predict():
                     assert handler is not None
@@ -253,7 +253,7 @@ def serve(channel: Channel) -> NoReturn:
                     _end(0)
         except Exception as error:  # noqa: BLE001 - whatever user code raises goes to its caller
             print_error(error, folder)
-            failed = answer = failure(error, device, memory_mib, folder)
+            failed = answer = failure(error, device, memory_mib, folder, host)
             if log.kept:
                 printed = log.kept.decode(errors="replace").strip()
                 answer = msgspec.structs.replace(failed, message=f"{failed.message}\nIts log:\n{printed}")

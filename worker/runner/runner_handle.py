@@ -21,6 +21,7 @@ from smore.process import observability
 from worker import frames
 from worker.frames import META_BYTES, Answer, BadFrame, Channel, Chunk, Failed, Item, Load, Loaded, Predict, Predicted
 from worker.runner import answers
+from worker.runner.host_memory import HostBound
 from worker.runner.masking import Mask
 from worker.runner.output import RunnerOutput
 from worker.sandbox.cgroup import RunnerGroup
@@ -136,6 +137,8 @@ class Runner:
         #: Whether the kernel ended it, or a process that it had started, for want of memory; valid once it has ended.
         self.ran_out = False
         self._bounds = bounds
+        #: Of the machine's memory, once it was asked to load.
+        self.bound = HostBound()
         self._group: RunnerGroup | None = None
         #: What the loaded function may answer and hold.
         self._results = frames.Results(one=0, together=0)
@@ -188,8 +191,10 @@ class Runner:
             self._output.belong_to(function, int(revision), self._mask)
         host_mib = self._bounds.host_of(request.memory_mib) if self._bounds is not None else request.memory_mib
         request = msgspec.structs.replace(request, host_mib=host_mib)
+        beyond_mib = self._bounds.beyond_mib if self._bounds is not None else 0.0
+        self.bound = HostBound(declared_mib=request.memory_mib, host_mib=host_mib, beyond_mib=beyond_mib)
         if self._group is not None and self._bounds is not None:
-            self._group.limit(host_mib + self._bounds.beyond_mib)
+            self._group.limit(self.bound.limit_mib)
         self._results, self._memory_mib = request.results, request.memory_mib
         return self._ready(request, _LOAD_PHASES, timeout_s)
 

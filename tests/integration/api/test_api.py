@@ -1188,6 +1188,18 @@ def test_outputs_of_a_first_run_are_held_against_what_is_declared_and_what_was(
     assert (made.status_code, made.json()["changed"]) == (201, ["outputs: tensors, before: JSON values"])
 
 
+@pytest.mark.parametrize(("peak", "near"), [(590.0, True), (500.0, False)])
+def test_a_first_run_that_comes_near_its_bound_of_memory_is_a_warning(
+    http: httpx.Client, store: Store, platform: FakePlatform, peak: float, near: bool
+) -> None:
+    found = {"inputs": None, "outputs": None, "run_ms": 1.0, "memory_mib": 50.0, "peak_mib": peak, "limit_mib": 640.0}
+    platform.handlers["default/fresh"] = lambda begun: Result(form="json", body=orjson.dumps(found))
+    made = http.put("/v1/functions/fresh", json=function_yaml("fresh")).json()
+    assert (made["measured"]["peak_mib"], made["measured"]["limit_mib"]) == (peak, 640.0)
+    said = "The first run held up to 590 of the 640 MiB that the instance may hold"
+    assert [words.startswith(said) for words in made["warnings"]] == [True] * near
+
+
 def test_a_first_revision_that_fails_leaves_a_function_that_is_not_ready_and_nothing_loaded(
     http: httpx.Client, store: Store, platform: FakePlatform, redis_client: "redis.Redis"
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import struct
 import time
@@ -336,6 +337,32 @@ def test_memory_is_bounded(stage: Bench) -> None:
     assert (record.state, record.cause) == ("failed", "out_of_memory"), result
     record, result = stage.call(function, {"mib": 20})
     assert record.state == "succeeded" and result.cold, "the runner that ran out of memory was ended"
+
+
+def test_too_little_memory_is_named(stage: Bench) -> None:
+    """With what it may hold, what it held and the field to raise: in a run, in a load, in the log, and for native code."""
+    hungry = stage.function(f"{HERE}:Hungry")
+    bound = "The instance may hold 192 MiB of the machine's memory (`resources.gpu_memory` 64 MiB + 128); it held "
+    reached = re.compile(re.escape(bound) + r"1[6-9]\d MiB and asked for more: raise `resources.gpu_memory`. (.*)")
+    itself = re.compile(re.escape(bound) + r"\d{1,2} MiB at the most. .* raised this error itself. MemoryError: no")
+
+    def said(**item: Any) -> str:
+        record, result = stage.call(hungry, item, max_attempts=1)
+        assert (record.state, record.cause) == ("failed", "out_of_memory")
+        return result.message
+
+    told = reached.fullmatch(said(mib=300))
+    assert told is not None and told[1] == "MemoryError"
+    assert stage.line(hungry, f"out_of_memory: {bound}").stream == "smore"
+    told = reached.fullmatch(native := said(mib=170, **{"raise": "Native", "text": "std::bad_alloc"}))
+    assert told is not None and told[1] == "Native: std::bad_alloc", native
+    own = said(mib=20, **{"raise": "MemoryError", "text": "no"})
+    assert itself.fullmatch(own), own
+    record, result = stage.canary(stage.function(f"{HERE}:Heavy"))
+    assert record.cause == "out_of_memory" and reached.match(result.message), result.message
+    record, result = stage.canary(stage.function(f"{HERE}:Tight"))
+    described = json.loads(result.body)
+    assert 170 < described["peak_mib"] < described["limit_mib"] == 192
 
 
 def test_a_cancelled_run_is_killed(stage: Bench) -> None:

@@ -24,6 +24,7 @@ from worker.device.device import Device
 from worker.frames import Answer, Item
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.pool import Seat
+from worker.runner.host_memory import HostBound
 from worker.runner.runner_handle import Ran, RunnerDied, RunnerFailed, RunnerTimeout
 from worker.training.run_gate import RunGate
 
@@ -122,6 +123,45 @@ def test_who_stood_beside_a_growing_training_is_given_back_and_not_blamed() -> N
     assert stage.ended == ["k"] and stage.warm() == ["a"]
 
 
+@pytest.mark.parametrize("evicted", [None, Cause.OUT_OF_MEMORY])
+def test_who_is_ended_at_its_bound_of_memory_is_told_which(evicted: Cause | None) -> None:
+    """By the kernel, or by the worker, which looks at what instances hold."""
+    stage = Gpu()
+    told: list[tuple[str, str]] = []
+
+    def requeue(_function: str, cause: Cause, _attempts: object, *, message: str, **_: object) -> list[int]:
+        told.append((cause.value, message))
+        return [1]
+
+    stage.requeue = requeue  # type: ignore[method-assign, assignment]
+    seat = stage.acquire("a")
+    seat.runner.ran_out, seat.instance.evicted = evicted is None, evicted
+    seat.runner.bound = HostBound(declared_mib=64.0, host_mib=64.0, beyond_mib=384.0)
+    batch = Batch("p/a", 1, [Member(id="i", attempt=1, begun=SimpleNamespace())])  # type: ignore[arg-type]
+    stage.executor._died(batch, seat, RunnerDied(-9), "")
+    expected = (
+        "The instance may hold 448 MiB of the machine's memory (`resources.gpu_memory` 64 MiB + 384); it reached that:"
+        " raise `resources.gpu_memory`."
+    )
+    assert told == [("out_of_memory", expected)]
+
+
+def test_a_load_that_the_kernel_ends_for_memory_says_so() -> None:
+    class Ended(FakeRunner):
+        def load(self, *_: object) -> Any:
+            self.ran_out, self.bound = True, HostBound(declared_mib=64.0, host_mib=64.0, beyond_mib=384.0)
+            raise RunnerDied(-9)
+
+    stage = Gpu()
+    stage.fork = lambda: Ended(7)
+    with pytest.raises(
+        LoadFailed, match=r"may hold 448 MiB .* it reached that: raise `resources.gpu_memory`"
+    ) as failed:
+        stage.acquire("a")
+    assert failed.value.cause is Cause.OUT_OF_MEMORY
+    assert [cause for _, cause in stage.faults] == ["out_of_memory"]
+
+
 def test_a_load_that_finds_no_room_is_for_another_worker() -> None:
     stage = Gpu()
 
@@ -193,9 +233,10 @@ def test_a_canary_that_was_held_up_is_not_taken_for_the_run_time(phases_ms: dict
     """The load has run the example too: the shorter of both counts."""
     seat = cast(Seat, SimpleNamespace(instance=SimpleNamespace(phases=phases_ms)))
     described = _measured(
-        b'{"inputs":null,"outputs":null,"memory_mib":1.0}', Ran(answers=[], results=[], run_s=0.1025), seat
+        b'{"inputs":null,"outputs":null,"memory_mib":1.0}', Ran(answers=[], results=[], run_s=0.1025), seat, 0.3
     )
     assert json.loads(described)["run_ms"] == run_ms
+    assert json.loads(described)["examples_ms"] == 300.0 + phases_ms.get("first_run", 0.0)
 
 
 def _canary(max_batch: int, second: Exception | Answer | None) -> tuple[list[list[str]], list[str], list[Any]]:
@@ -234,10 +275,12 @@ def _canary(max_batch: int, second: Exception | Answer | None) -> tuple[list[lis
 
 @pytest.mark.parametrize("max_batch", [1, 8])
 def test_a_canary_runs_two_together_where_a_batch_may_have_two(max_batch: int) -> None:
+    """What all runs of the example took is told too, beside how long one takes."""
     runs, noted, [outcome] = _canary(max_batch, None)
     assert runs == [["canary"], ["canary", "canary"]][:max_batch]
     assert (outcome.action, noted) == ("succeed", [])
-    assert json.loads(decode_result(outcome.result).body)["run_ms"] == 1000.0, "of the run of one"
+    described = json.loads(decode_result(outcome.result).body)
+    assert (described["run_ms"], described["examples_ms"]) == (1000.0, 1000.0 if max_batch == 1 else 3000.0)
 
 
 @pytest.mark.parametrize(

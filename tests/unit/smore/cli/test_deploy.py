@@ -22,6 +22,7 @@ DEPLOYED = {
     "measured": {
         "phases_ms": {"process": 10, "fetch": 5, "environment": 8395, "import": 20, "weights": 70, "first_run": 4},
         "run_ms": 3,
+        "examples_ms": 20,
     },
 }
 
@@ -40,7 +41,11 @@ def test_each_step_is_a_line_with_its_duration(serve: Serve, file: Path, capsys:
     said = capsys.readouterr()
     assert said.out == "own revision 2\n"
     lines = [line.split() for line in said.err.splitlines()]
-    assert lines == [["environment", "8.40", "s"], ["load", "0.10", "s"], ["first", "run", "0.00", "s"]]
+    assert lines == [
+        ["environment", "8.40", "s"],
+        ["load", "0.10", "s"],
+        ["first", "run", "0.02", "s", "all", "runs", "of", "the", "example"],
+    ]
     assert smore("deploy", str(file), "-o", "json") == 0
     said = capsys.readouterr()
     assert (json.loads(said.out)["revision"], said.err) == (2, "")

@@ -171,7 +171,15 @@ def test_the_device_is_opened_by_its_first_use_and_bounded_then() -> None:
         assert (found["opened"], found["fraction"], found["data"]) == (True, 0.5, True)
         # 100 MiB and twice the 500 of the device.
         call(runner, "take", mib=1000)
-        assert refused(runner, "take", mib=1400) is Cause.OUT_OF_MEMORY
+        with pytest.raises(
+            RunnerFailed, match=r"1228 MiB of the machine's memory .SMORE_WORKER__HOST_MEMORY_MIB"
+        ) as failed:
+            call(runner, "take", mib=1400)
+        assert failed.value.cause is Cause.OUT_OF_MEMORY
+        with pytest.raises(
+            RunnerFailed, match=r"may hold 500 MiB of the GPU .`resources.gpu_memory`.; it asked for more"
+        ):
+            call(runner, "raise", text=TRIED.format("2.00 GiB"))
 
 
 def test_one_that_declares_none_of_the_device_finds_none() -> None:
