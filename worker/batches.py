@@ -565,6 +565,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat, examples_s: float) -> by
     # The load has run the same example. The shorter of both counts: a run may have waited for others' work, and what
     # it is taken to need would then keep invocations out.
     run_ms = min(ran.run_s * 1e3, phases_ms.get("first_run", math.inf))
+    runtime = seat.instance.runtime
     schemas = {"input_schema": described.input_schema, "output_schema": described.output_schema}
     return encode_execution(
         {
@@ -574,6 +575,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat, examples_s: float) -> by
             "phases_ms": {phase: round(ms, 3) for phase, ms in phases_ms.items()},
             "run_ms": round(run_ms, 3),
             "examples_ms": round(phases_ms.get("first_run", 0.0) + examples_s * 1e3, 3),
+            "packages": runtime.chosen(seat.instance.spec.requirements) if runtime is not None else [],
             "memory_mib": round(described.memory_mib, 1),
             "peak_mib": round(described.peak_mib, 1),
             "limit_mib": round(described.limit_mib, 1),

@@ -86,7 +86,7 @@ class Measured(BaseModel):
     milliseconds of the load, without what prepares its process and environment; ``phases_ms``: milliseconds of each phase
     of the load; ``run_ms``: milliseconds of one run of the example, ``examples_ms``: of all its runs, that of the load
     included; ``memory_mib``: what the runner held then; ``peak_mib``: the most that it had held of the machine's memory,
-    and ``limit_mib``: what it may.
+    and ``limit_mib``: what it may; ``packages``: the versions of required packages that function.yaml leaves open.
     ``input_schema`` and ``output_schema``: the JSON Schema of one input and of one output, null = the handler declares
     none.
     """
@@ -100,6 +100,7 @@ class Measured(BaseModel):
     memory_mib: float | None = None
     peak_mib: float | None = None
     limit_mib: float | None = None
+    packages: list[str] = []
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
 

@@ -108,6 +108,7 @@ _MEASURED: Final = {
     "memory_mib": 48.0,
     "peak_mib": 51.5,
     "limit_mib": 384.0,
+    "packages": ["einops==0.8.1"],
 }
 _INVOCATION: Final = {
     "id": _ID,

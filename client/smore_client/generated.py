@@ -194,8 +194,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     milliseconds of the load, without what prepares its process and environment; ``phases_ms``: milliseconds of each
     phase of the load; ``run_ms``: milliseconds of one run of the example, ``examples_ms``: of all its runs, that of the
     load included; ``memory_mib``: what the runner held then; ``peak_mib``: the most that it had held of the machine's
-    memory, and ``limit_mib``: what it may. ``input_schema`` and ``output_schema``: the JSON Schema of one input and of
-    one output, None = the handler declares none.
+    memory, and ``limit_mib``: what it may; ``packages``: the versions of required packages that function.yaml leaves
+    open. ``input_schema`` and ``output_schema``: the JSON Schema of one input and of one output, None = the handler
+    declares none.
     """
 
     inputs: list[TensorSpec] | None = None
@@ -207,6 +208,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: float | None = None
     peak_mib: float | None = None
     limit_mib: float | None = None
+    packages: list[str] = []
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
 

@@ -143,7 +143,8 @@ class _Steps:
         for step, parts in STEPS.items():
             took_ms = [phases[part] for part in parts if part in phases]
             if took_ms:
-                self._end(step, sum(took_ms) / 1e3)
+                chosen = measured.packages if measured is not None and step == "environment" else []
+                self._end(step, sum(took_ms) / 1e3, " ".join(chosen))
         if measured is not None and measured.examples_ms:
             self._end("first run", measured.examples_ms / 1e3, "all runs of the example")
         run_ms = (measured.run_ms if measured is not None else None) or 0.0
@@ -155,5 +156,5 @@ class _Steps:
         for words in deployed.warnings:
             print(f"warning: {words}", file=sys.stderr, flush=True)
 
-    def _end(self, step: str, took_s: float, size: str = "") -> None:
-        print(f"{step:<12}{took_s:7.2f} s{f'  {size}' if size else ''}", file=sys.stderr, flush=True)
+    def _end(self, step: str, took_s: float, more: str = "") -> None:
+        print(f"{step:<12}{took_s:7.2f} s{f'  {more}' if more else ''}", file=sys.stderr, flush=True)

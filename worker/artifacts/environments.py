@@ -11,6 +11,7 @@ environment runs unconfined, for an installed package can run code wherever an i
 import hashlib
 import json
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from smore.definition.requirements import check_requirements
 from smore.domain.artifact import Artifact
@@ -30,11 +33,14 @@ from smore.domain.errors import InvalidSpec
 from worker.artifacts.builder import Build
 from worker.artifacts.cache import ArtifactCache, Held
 from worker.child_env import ROOT, scrubbed
-from worker.frames import Confinement
+from worker.frames import Confinement, packages_of
 
 #: Imported by the process that runners are forked from (worker/runner/zygote.py, worker/runner/runner.py): never
 #: another version than the platform's.
 FIXED: Final = ("torch", "numpy", "msgspec", "orjson")
+
+#: A folder beside an installed package, with its name and version.
+_INSTALLED: Final = re.compile(r"([\w.]+)-([\w.+!]+)\.dist-info", re.ASCII)
 
 
 class BuildFailed(Exception):
@@ -53,6 +59,18 @@ def environment_key(requirements: Sequence[str], artifact: Artifact) -> str:
     wheels = sorted((name, artifact.files[name[2:]]) for name in requirements if name.startswith("./"))
     parts = [sorted(requirements), wheels, _fixed(), sys.version, platform.machine(), sysconfig.get_path("purelib")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def chosen(requirements: Sequence[str], environment: Path) -> list[str]:
+    """``name==version`` of each package of the index that was required without one version, as pip installed it."""
+    installed = {
+        canonicalize_name(found[1]): found[2]
+        for entry in packages_of(environment).glob("*.dist-info")
+        if (found := _INSTALLED.fullmatch(entry.name)) is not None
+    }
+    wanted = [Requirement(text) for text in requirements if not text.startswith("./")]
+    open_ = [each.name for each in wanted if not any(part.operator.startswith("==") for part in each.specifier)]
+    return [f"{name}=={installed[canonicalize_name(name)]}" for name in open_ if canonicalize_name(name) in installed]
 
 
 @cache

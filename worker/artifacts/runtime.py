@@ -8,7 +8,7 @@ open.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from smore.domain.errors import SmoreError
 from smore.domain.function import FunctionSpec
 from smore.process import observability
 from smore.redis.catalog import Catalog
-from worker.artifacts.environments import BuildEnded, BuildFailed, Environments, environment_key
+from worker.artifacts.environments import BuildEnded, BuildFailed, Environments, chosen, environment_key
 from worker.artifacts.folders import Artifacts
 
 log = observability.logger(__name__)
@@ -55,6 +55,10 @@ class RuntimeEnvironment:
     environment: Path | None
     phases: dict[str, float]
     _release: list[Callable[[], None]] = field(default_factory=list)
+
+    def chosen(self, requirements: Sequence[str]) -> list[str]:
+        """The versions that were left to pip (:func:`worker.artifacts.environments.chosen`)."""
+        return [] if self.environment is None else chosen(requirements, self.environment)
 
     def close(self) -> None:
         """Give it up; may be called again."""

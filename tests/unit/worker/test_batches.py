@@ -231,7 +231,7 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
 )
 def test_a_canary_that_was_held_up_is_not_taken_for_the_run_time(phases_ms: dict[str, float], run_ms: float) -> None:
     """The load has run the example too: the shorter of both counts."""
-    seat = cast(Seat, SimpleNamespace(instance=SimpleNamespace(phases=phases_ms)))
+    seat = cast(Seat, SimpleNamespace(instance=SimpleNamespace(phases=phases_ms, runtime=None)))
     described = _measured(
         b'{"inputs":null,"outputs":null,"memory_mib":1.0}', Ran(answers=[], results=[], run_s=0.1025), seat, 0.3
     )

@@ -23,6 +23,7 @@ DEPLOYED = {
         "phases_ms": {"process": 10, "fetch": 5, "environment": 8395, "import": 20, "weights": 70, "first_run": 4},
         "run_ms": 3,
         "examples_ms": 20,
+        "packages": ["einops==0.8.1"],
     },
 }
 
@@ -42,7 +43,7 @@ def test_each_step_is_a_line_with_its_duration(serve: Serve, file: Path, capsys:
     assert said.out == "own revision 2\n"
     lines = [line.split() for line in said.err.splitlines()]
     assert lines == [
-        ["environment", "8.40", "s"],
+        ["environment", "8.40", "s", "einops==0.8.1"],
         ["load", "0.10", "s"],
         ["first", "run", "0.02", "s", "all", "runs", "of", "the", "example"],
     ]

@@ -34,8 +34,15 @@ from worker.artifacts.builder import Failed, check_wheel, named, pip_settings
 from worker.artifacts.cache import ArtifactCache
 from worker.artifacts.environments import BuildEnded, BuildFailed, Environments, environment_key
 from worker.artifacts.folders import Artifacts
-from worker.artifacts.runtime import FAILURE_S, PREPARE_AGAIN_S, RuntimeFailed, RuntimeProvider, RuntimeUnavailable
-from worker.frames import Confinement
+from worker.artifacts.runtime import (
+    FAILURE_S,
+    PREPARE_AGAIN_S,
+    RuntimeEnvironment,
+    RuntimeFailed,
+    RuntimeProvider,
+    RuntimeUnavailable,
+)
+from worker.frames import Confinement, packages_of
 from worker.runner.runner import _enter
 
 
@@ -523,6 +530,16 @@ class TestRuntimeProvider:
 
 
 # ---- in the runner ---------------------------------------------------------------------------------------------------
+
+
+def test_the_versions_that_pip_has_chosen_are_told(tmp_path: Path) -> None:
+    """Of what was left open; what is pinned, a wheel, or the platform's own is known already."""
+    for name in ("Einops-0.8.1", "ruamel.yaml-0.18", "pinned-1.0", "own-2.0", "other-3.0"):
+        (packages_of(tmp_path) / f"{name}.dist-info").mkdir(parents=True)
+    wanted = ["einops", "ruamel-yaml>=0.17", "pinned==1.0", "./own-2.0-py3-none-any.whl", "torch"]
+    runtime = RuntimeEnvironment(tmp_path, tmp_path, {})
+    assert runtime.chosen(wanted) == ["einops==0.8.1", "ruamel-yaml==0.18"]
+    assert RuntimeEnvironment(tmp_path, None, {}).chosen(wanted) == []
 
 
 def test_a_handler_is_imported_from_its_folder_alone(tmp_path: Path) -> None:
