@@ -52,11 +52,21 @@ def test_each_step_is_a_line_with_its_duration(serve: Serve, file: Path, capsys:
     assert (json.loads(said.out)["revision"], said.err) == (2, "")
 
 
-def test_a_deadline_that_no_run_can_meet_is_said(serve: Serve, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("deadline_ms", "said"),
+    [
+        (2.5, "A run took 3 ms and the deadline is 2.5 ms: none can meet it.\n"),
+        (3.5, "A run took 3 ms and the deadline is 3.5 ms: calls that have to wait are refused.\n"),
+        (6.0, ""),
+    ],
+)
+def test_a_run_that_leaves_little_of_the_deadline_is_said(
+    serve: Serve, file: Path, capsys: pytest.CaptureFixture[str], deadline_ms: float, said: str
+) -> None:
     platform = serve()
-    platform.answers["PUT /v1/functions/own"] = (201, {**DEPLOYED, "deadline_ms": 2.5})
+    platform.answers["PUT /v1/functions/own"] = (201, {**DEPLOYED, "deadline_ms": deadline_ms})
     assert smore("deploy", str(file)) == 0
-    assert "A run took 3 ms and the deadline is 2.5 ms" in capsys.readouterr().err
+    assert capsys.readouterr().err.partition("first run")[2].partition("\n")[2] == said
 
 
 def test_what_callers_may_notice_is_said(serve: Serve, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
