@@ -141,6 +141,7 @@ STATUS: Mapping[str, int] = {
     "sealed": 500,
     "no_key": 503,
     "draining": 503,
+    "quarantined": 503,
     "no_leader": 503,
     "unavailable": 503,
     "writes_refused": 503,

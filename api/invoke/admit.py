@@ -27,6 +27,7 @@ from smore.domain.errors import (
     IdempotencyMismatch,
     LimitReached,
     NoLeader,
+    Quarantined,
     QueueFull,
     SloInfeasible,
 )
@@ -162,6 +163,8 @@ def refusal(admission: Admission, slo_us: int, parts: str = "") -> CallerError:
             if max(admission.floor_us, admission.cold_us) <= slo_us:
                 named["retry_after_s"] = _after_s(later_us)
             return SloInfeasible(detail, **named)
+        case "quarantined":
+            return Quarantined(retry_after_s=DRAINING_S)
         case "no_leader":
             return NoLeader(retry_after_s=1)
         case _:
@@ -179,15 +182,18 @@ def _infeasible(admission: Admission, slo_us: int, named_ms: int | None) -> str:
     if named_ms is None:
         return f"{asked}: as things are, no GPU instance could load and run it."
     needed_us = admission.earliest_us - admission.now_us
+    alone_us = max(admission.floor_us, admission.alone_us)
     alone = f"a run takes {duration(admission.floor_us / 1e6)} at the least"
     offer = f"The earliest deadline that would be accepted, with a margin, is {named_ms} ms"
     if admission.cold_us and admission.cold_us >= needed_us:
         why = f"no instance of the function stands ready, so one is loaded first; {alone}"
-    elif needed_us > admission.floor_us:
-        wait = duration((needed_us - admission.floor_us) / 1e6)
+    elif needed_us > alone_us:
+        wait = duration((needed_us - alone_us) / 1e6)
         reason = "for what comes first or for the budget of a training"
         why = f"{alone}; before it are {wait} on its way and in the queue, {reason}"
         offer = f"{offer}, as long as nothing more comes before it"
+    elif admission.alone_us > admission.floor_us:
+        why = f"{alone}, and {duration(needed_us / 1e6)} as things are, with nothing before it"
     else:
         why = f"{alone}, on a GPU instance with nothing else to do"
     return f"{asked}: as things are it would end after {duration(needed_us / 1e6)} ({why}). {offer}."

@@ -20,7 +20,15 @@ from api.invoke.admit import earliest, limit_reached
 from api.invoke.request import DryRunRequest
 from api.schemas import explain as schemas
 from api.schemas.invocations import Degradation
-from smore.domain.errors import CallerError, DeadlineExpired, LimitReached, QueueFull, SloInfeasible, Unavailable
+from smore.domain.errors import (
+    CallerError,
+    DeadlineExpired,
+    LimitReached,
+    Quarantined,
+    QueueFull,
+    SloInfeasible,
+    Unavailable,
+)
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import TERMINAL, Cause, State
@@ -153,6 +161,8 @@ def _outcome(
     """What it would come to, the code of that, and that in words. The gate refuses in the order of enqueue.lua."""
     if held is not None:
         return "refused", held.code, f"It would be refused: {held}"
+    if check.quarantined:
+        return "refused", Quarantined.code, f"The gate would refuse it: {Quarantined.__doc__}"
     if not check.feasible:
         named = earliest(check.now_us, check.promised_us)
         when = (

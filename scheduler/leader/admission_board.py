@@ -55,8 +55,9 @@ class AdmissionBoard:
 
 def _text(stamp: int, bounds: FinishBounds) -> str:
     before = map(_microseconds, (bounds.backlog_s, bounds.floor_s, bounds.each_s))
-    after = map(_microseconds, (bounds.cold_s, bounds.row_s))
-    return ":".join(map(str, (stamp, *before, bounds.counted, *after)))
+    after = map(_microseconds, (bounds.cold_s, bounds.row_s, bounds.alone_s))
+    kept_out = bounds.quarantined or ""
+    return ":".join(map(str, (stamp, *before, bounds.counted, *after, bounds.busy, kept_out)))
 
 
 def _microseconds(seconds: float) -> int:

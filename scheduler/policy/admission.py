@@ -100,6 +100,8 @@ class Admission:
         cluster = self._cluster
         demand.forget(now)
         floor = demand.best_s(1)
+        if cluster.keeps_out(demand.column):
+            return FinishBounds(floor, floor, 0.0, 0, inf, quarantined=demand.revision)
         cell = cluster.cells[demand.column, :, : len(cluster)]
         usable = cluster.usable
         # As many as may run at a time; a worker that takes nothing more has no slots.
@@ -142,10 +144,25 @@ class Admission:
             wait, each = max(wait, budget_s), max(each, with_margin(unpaid + unpaid_each) - budget_s)
         if waiting or starts_s:
             wait += starts_s
+        under_way = int(cell[kernel.OUTSTANDING][usable].sum())
         # One at a time tries whether what was learned of a slow time still holds (Demand.forget).
-        tries = not waiting and not cell[kernel.OUTSTANDING][usable].any()
+        tries = not waiting and not under_way
         run_s = demand.run_s(1) if tries else demand.learned_s(min(most, waiting + 1))
-        return FinishBounds(HEARD_SELDOM * self._heard_s + wait + run_s * guarded, floor, each, waiting, 0.0, row_s)
+        heard_s = HEARD_SELDOM * self._heard_s
+        # A run that ends before its time leaves an instance free, except where a budget has to allow the next one.
+        busy = under_way if starts_s and not unpaid else 0
+        alone_s = (demand.run_s(1) if tries else demand.learned_s(1)) * (1.0 + self._knobs.guard)
+        alone_s *= 1.0 + (self._slowed_most(demand, usable) if busy else slowed)
+        backlog_s = heard_s + wait + run_s * guarded
+        return FinishBounds(backlog_s, floor, each, waiting, 0.0, row_s, heard_s + alone_s, busy)
+
+    def _slowed_most(self, demand: Demand, usable: Bools) -> float:
+        """The slowdown of one invocation by the trainings where batches of its revision are under way, at most."""
+        cluster = self._cluster
+        there = usable & (cluster.cells[demand.column, kernel.OUTSTANDING, : len(cluster)] > 0)
+        rows = np.flatnonzero(there & (cluster.fact(kernel.JOBS) > 0)).tolist()
+        kind = cluster.kind(demand, 1)
+        return max((cluster.beside_training(kind, row, self._knobs.use_upper) for row in rows), default=0.0)
 
     def _start(self, now: float, demand: Demand, usable: Bools, rows: Bools) -> tuple[float, float]:
         """

@@ -127,6 +127,8 @@ class Cluster:
         self._at_home: list[set[int]] = []
         #: Rows that a closed window keeps shut, as last reported.
         self._windows: set[int] = set()
+        #: Row → columns that it has in quarantine, as last reported; rows without any lack.
+        self._quarantines: dict[int, frozenset[int]] = {}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -298,11 +300,7 @@ class Cluster:
             column = self.columns.get((function, revision))
             if column is not None:
                 self.demands[column].observe_stretch(row, seconds)
-        for name in event.quarantined:
-            function, _, number = name.rpartition("@")
-            column = self.columns.get((function, int(number)))
-            if column is not None:
-                cells[column, kernel.QUARANTINED] = 1.0
+        self._quarantine(row, event.quarantined)
         for column in range(len(self.demands)):
             if (
                 cells[column, (kernel.RESIDENT, kernel.OUTSTANDING, kernel.PARKED)].any()
@@ -321,6 +319,20 @@ class Cluster:
         self.refresh(row, event.at)
         self.largest = max(self.largest, event.memory_total)
         return news
+
+    def _quarantine(self, row: int, names: Sequence[str]) -> None:
+        """A worker keeps these revisions out, named ``function@revision``."""
+        columns = set()
+        for name in names:
+            function, _, number = name.rpartition("@")
+            column = self.columns.get((function, int(number)))
+            if column is not None:
+                self.cells[column, kernel.QUARANTINED, row] = 1.0
+                columns.add(column)
+        if columns:
+            self._quarantines[row] = frozenset(columns)
+        else:
+            self._quarantines.pop(row, None)
 
     def _train(self, row: int, event: GpuReported) -> None:
         """The training's side of a report: what functions may cost it from now on."""
@@ -458,6 +470,18 @@ class Cluster:
         """One entry of :attr:`usable`."""
         facts = self.rows[:, row]
         return bool(facts[kernel.ALIVE] > 0 and not facts[kernel.PAUSED] and not facts[kernel.PROTECTED])
+
+    def keeps_out(self, column: int) -> bool:
+        """Whether all GPU instances to which a revision may go have it in quarantine."""
+        if not self._quarantines:
+            return False
+        cell = self.cells[column, :, : len(self.names)]
+        allowed = self.alive & (cell[kernel.AWAY] == 0)
+        return bool(allowed.any() and (cell[kernel.QUARANTINED] > 0)[allowed].all())
+
+    def quarantined(self, row: int) -> frozenset[int]:
+        """Columns that a GPU instance has in quarantine."""
+        return self._quarantines.get(row, frozenset())
 
     def idle(self, column: int) -> Bools:
         """Rows with an instance that could run now: more are resident than are taken or still loading."""

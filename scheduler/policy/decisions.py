@@ -241,6 +241,9 @@ class FinishBounds(NamedTuple):
     ``cold_s``: behind a cold start, where no instance stands ready (inf: no GPU instance could load it now; 0: one
     stands ready). The gate does not admit by it, but a refusal promises nothing earlier. ``row_s``: how much later for
     each further row of it.
+
+    ``alone_s``: with nothing before it, as things are; it holds where none waits and fewer than ``busy`` batches of the
+    revision are under way. ``quarantined``: the revision, where all GPU instances keep it out; 0 = not so.
     """
 
     backlog_s: float
@@ -249,6 +252,9 @@ class FinishBounds(NamedTuple):
     counted: int
     cold_s: float = 0.0
     row_s: float = 0.0
+    alone_s: float = 0.0
+    busy: int = 0
+    quarantined: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,8 +59,10 @@ from scheduler.policy.placement import Placement
 from scheduler.policy.policy import Round
 from scheduler.policy.prewarm.prewarmer import Prewarmer
 from smore.domain.function import FunctionSpec
-from smore.domain.invocation import Cause
+from smore.domain.invocation import Cause, End
 
+#: No quarantine is shorter, seconds (worker/pool/quarantine.py): what waits for longer may outlast it.
+QUARANTINE_S: Final = 60.0
 #: Seconds over which a GPU worker averages a job's iterations (worker/training/jobs.py).
 SOLE_S: Final = 60.0
 
@@ -196,6 +198,9 @@ class Engine:
             message = "It needs more memory than its project may keep warm."
             decisions.append(ending(event, "reject", Cause.INFEASIBLE, message))
             return
+        if event.deadline_at < now + QUARANTINE_S and self.cluster.keeps_out(demand.column):
+            decisions.append(_kept_out(event))
+            return
         if event.attempt == 0 and self._began:
             self.admission.heard_after(now - event.arrival_at)
         self.load.arrived(now, demand.run_s(event.rows))
@@ -273,9 +278,11 @@ class Engine:
     def _reported(self, now: float, event: GpuReported, decisions: list[Decision]) -> None:
         cluster = self.cluster
         row = cluster.add_row(event.gpu)
-        usable = cluster.is_usable(row)
+        usable, before = cluster.is_usable(row), cluster.quarantined(row)
         if cluster.report(event):
             self._learn(cluster.demands)
+        for column in cluster.quarantined(row) - before:
+            self._keep_out(now, cluster.demands[column], decisions)
         self.budgets.reported(row, event, decisions)
         cluster.pause(row, self.overrides.gpu_paused(event.gpu))
         if cluster.is_usable(row) and not usable:
@@ -297,6 +304,15 @@ class Engine:
             cluster.redeclare(demand)
             self.ordering.priorities_changed()
             self.dispatching.sole_from(row, column, event.at)
+
+    def _keep_out(self, now: float, demand: Demand, decisions: list[Decision]) -> None:
+        """A quarantine has begun somewhere: what it outlasts everywhere ends."""
+        if not self.cluster.keeps_out(demand.column):
+            return
+        for invocation in list(self.waiting.of_function(demand.function)):
+            if invocation.revision == demand.revision and invocation.deadline_at < now + QUARANTINE_S:
+                self.waiting.remove(invocation.id)
+                decisions.append(_kept_out(invocation))
 
     def _instance_reported(self, now: float, event: InstanceReported) -> None:
         demand, row = self.cluster.find(event.function, event.revision), self.cluster.index.get(event.gpu)
@@ -373,6 +389,11 @@ class Engine:
 
     def paused(self, function: str) -> bool:
         return self.overrides.function_paused(function)
+
+
+def _kept_out(invocation: InvocationArrived) -> End:
+    message = "All GPU instances keep its revision out after crashes."
+    return ending(invocation, "fail", Cause.QUARANTINED, message)
 
 
 def prepare() -> None:

@@ -69,7 +69,10 @@ class Invocations:
         )
 
     def admitted(self, number: int, bounds: Sequence[FinishBounds | None]) -> bool:
-        """Whether a gateway with such bounds (by function) lets it in, as smore/redis/lua/common.lua does."""
+        """
+        Whether a gateway with such bounds (by function) lets it in, as smore/redis/lua/common.lua does, but that a run
+        which has ended since counts until the next publication.
+        """
         function = self.function[number]
         bound = bounds[function]
         if bound is None:

@@ -151,6 +151,12 @@ class Unavailable(PlatformError):
     code = "unavailable"
 
 
+class Quarantined(CallerError):
+    """All GPU instances keep the revision out after crashes: try again later, lift its quarantine, or deploy anew."""
+
+    code = "quarantined"
+
+
 class NoLeader(CallerError):
     """No scheduler leads, so nothing would be dispatched; try again."""
 

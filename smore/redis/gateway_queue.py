@@ -61,7 +61,7 @@ class AdmissionCheck:
     ``full``: the bound of the queue that one more invocation would exceed, '' = none; ``limited``: the project's limit
     that it would exceed, '' = none, ``bound`` its value, ``after_us`` when to try again; ``paused``: '', ``function`` or
     ``platform``. ``leader``: ``asked`` (its answer follows), ``many`` (too many questions in this second), ``alone``
-    (there is no leader), ``gate`` (it was not to be asked).
+    (there is no leader), ``gate`` (it was not to be asked). ``quarantined``: all GPU instances keep its revision out.
     """
 
     now_us: int
@@ -75,6 +75,7 @@ class AdmissionCheck:
     bound: float = 0.0
     after_us: int = 0
     floor_us: int = 0
+    quarantined: bool = False
 
     @property
     def feasible(self) -> bool:
@@ -121,6 +122,7 @@ def _check(raw: Sequence[bytes]) -> AdmissionCheck:
         bound=float(values["bound"]),
         after_us=int(values["after_us"]),
         floor_us=int(values["floor_us"]),
+        quarantined=values["quarantined"] == "1",
     )
 
 

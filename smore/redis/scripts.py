@@ -100,11 +100,11 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
 #: Answers of ``enqueue``, ``ask`` and ``start`` (one for each invocation); what is missing is ''.
 ADMISSION: Final = (
     *("status", "arrival_us", "deadline_us", "known_id", "limit", "bound", "after_us", "earliest_us", "now_us"),
-    *("known_parts", "floor_us", "cold_us"),
+    *("known_parts", "floor_us", "cold_us", "alone_us"),
 )
 CHECK: Final = (
     *("now_us", "deadline_us", "needed_us", "promised_us", "full", "paused", "leader", "limited", "bound", "after_us"),
-    "floor_us",
+    *("floor_us", "quarantined"),
 )
 STARTED: Final = ("payload", "encoding", "accept", "rows", "deadline_us", "trace", "alone", "payload_bytes")
 

@@ -12,6 +12,9 @@ from smore.redis.scripts import ADMISSION, Arg, Call
 #: The latest finish that a leader publishes, seconds from now: it stands for never.
 NEVER_S: Final = 365.25 * 86_400
 
+#: See :class:`Admission`.
+Status = Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "quarantined", "late", "no_leader"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
@@ -64,10 +67,11 @@ class Admission:
     ``request_parts``), ``full`` (``limit`` names the bound, ``bound`` is its value), ``limited`` (``limit`` names the limit of its
     project, ``bound`` is its value, ``after_us`` says when to try again), ``infeasible`` (``earliest_us``, the earliest
     deadline that would be met, and ``now_us``; ``floor_us``: what it takes on an idle platform, ``cold_us``: what it takes
-    with the load that it needs first, 0 = an instance stands ready), ``late``, ``no_leader``.
+    with the load that it needs first, 0 = an instance stands ready; ``alone_us``: what it takes as things are with
+    nothing before it, 0 = not known), ``quarantined`` (all GPU instances keep its revision out), ``late``, ``no_leader``.
     """
 
-    status: Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "late", "no_leader"]
+    status: Status
     arrival_us: int = 0
     deadline_us: int = 0
     known_id: str = ""
@@ -79,6 +83,7 @@ class Admission:
     known_parts: str = ""
     floor_us: int = 0
     cold_us: int = 0
+    alone_us: int = 0
 
 
 def gate_arguments(max_function_pending: int, bounds: QueueSettings, limits: Limits) -> dict[str, Arg]:
@@ -136,11 +141,8 @@ def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool 
 def admission(raw: Sequence[bytes]) -> Admission:
     """The answer of ``enqueue``."""
     values = dict(zip(ADMISSION, (value.decode() for value in raw), strict=True))
-    status = cast(
-        "Literal['ok', 'replay', 'mismatch', 'full', 'limited', 'infeasible', 'late', 'no_leader']", values["status"]
-    )
     return Admission(
-        status=status,
+        status=cast(Status, values["status"]),
         arrival_us=int(values["arrival_us"] or 0),
         deadline_us=int(values["deadline_us"] or 0),
         known_id=values["known_id"],
@@ -152,4 +154,5 @@ def admission(raw: Sequence[bytes]) -> Admission:
         known_parts=values["known_parts"],
         floor_us=int(values["floor_us"] or 0),
         cold_us=int(values["cold_us"] or 0),
+        alone_us=int(values["alone_us"] or 0),
     )

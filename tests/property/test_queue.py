@@ -515,6 +515,7 @@ class QueueMachine(RuleBasedStateMachine):
         pipe = self.redis.pipeline(transaction=False)
         for function in FUNCTIONS:
             pipe.zrange(f"{P}q:{function}", 0, -1)
+            pipe.hgetall(f"{P}runs:{function}")
         for gpu in GPUS:
             pipe.smembers(f"{P}held:{gpu}")
             pipe.llen(f"{P}gpu.{gpu}")
@@ -535,6 +536,11 @@ class QueueMachine(RuleBasedStateMachine):
                 (one.deadline_us, one.id) for one in known if one.function == function and one.state == "queued"
             )
             assert next(answers) == [id_.encode() for _, id_ in waiting], "order inside a function"
+            under_way: Counter[str] = Counter()
+            for batch, left in next(answers).items():
+                assert int(left) > 0
+                under_way[batch.decode().partition("|")[0]] += int(left)
+            assert under_way == Counter(one.gpu for one in known if one.function == function and one.state in HELD)
         for gpu in GPUS:
             assert next(answers) == {one.member for one in known if one.state in HELD and one.gpu == gpu}
             assert next(answers) == self.messages[gpu]

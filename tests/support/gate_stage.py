@@ -19,18 +19,27 @@ TICK_S = 0.1
 class GateStage:
     """
     ``run_s``: what a batch really takes, seconds: of its beginning, its function and its rows. The gate reads what was
-    last published, as smore/redis/lua/common.lua does; an arrival is heard of ``heard_s`` later.
+    last published, as smore/redis/lua/common.lua does; an arrival is heard of ``heard_s`` later. ``teaches``: False =
+    runs raise, so that their times say nothing.
     """
 
     def __init__(
-        self, engine: DrivenEngine, now: float, run_s: Callable[[float, str, int], float], heard_s: float = 0.0
+        self,
+        engine: DrivenEngine,
+        now: float,
+        run_s: Callable[[float, str, int], float],
+        heard_s: float = 0.0,
+        *,
+        teaches: bool = True,
     ) -> None:
-        self.engine, self.now = engine, now
+        self.engine, self.now, self._teaches = engine, now, teaches
         self._run_s, self._heard_s = run_s, heard_s
         self._published: dict[str, FinishBounds] = {}
         self._due: list[tuple[float, int, str, object]] = []
         self._sent: dict[str, InvocationArrived] = {}
         self._queued: dict[str, int] = {}
+        #: Function → its batches under way.
+        self._busy: dict[str, int] = {}
         self._order = count()
         #: Invocation → when it ended, inf = it expired.
         self.ended: dict[str, float] = {}
@@ -49,7 +58,7 @@ class GateStage:
                 case "heard":
                     self._decide([cast(InvocationArrived, data)])
                 case "over":
-                    self._over(cast("tuple[list[str], float, int]", data))
+                    self._over(cast("tuple[str, list[str], float, int]", data))
                 case _:
                     self._decide([])
         self.now = at
@@ -90,9 +99,11 @@ class GateStage:
     def _bound_s(self, function: str, rows: int) -> tuple[float, float]:
         """By what the gate admits, and what a refusal names, without its margin."""
         told = self._published[function]
-        more = max(0, self._queued.get(function, 0) - told.counted)
-        wider = told.row_s * (rows - 1)
-        bound = max(told.floor_s, told.backlog_s + told.each_s * more + wider)
+        queued, wider = self._queued.get(function, 0), told.row_s * (rows - 1)
+        backlog_s = told.backlog_s + told.each_s * max(0, queued - told.counted)
+        if not queued and self._busy.get(function, 0) < told.busy:
+            backlog_s = told.alone_s
+        bound = max(told.floor_s, backlog_s + wider)
         return _us(bound), _us(max(bound, told.cold_s + wider if told.cold_s else 0.0))
 
     def _decide(self, events: list[Event]) -> None:
@@ -103,19 +114,23 @@ class GateStage:
             elif isinstance(decision, Dispatch):
                 ids = [id_ for id_, _ in decision.attempts]
                 self._queued[decision.function] -= len(ids)
+                self._busy[decision.function] = self._busy.get(decision.function, 0) + 1
                 rows = sum(self._sent[id_].rows for id_ in ids)
                 run_s = self._run_s(self.now, decision.function, rows)
-                self._push(self.now + run_s, "over", (ids, run_s, rows))
+                self._push(self.now + run_s, "over", (decision.function, ids, run_s, rows))
         if self.now < self.engine.wake_at < inf:
             self._push(self.engine.wake_at, "wake", None)
 
-    def _over(self, run: tuple[list[str], float, int]) -> None:
-        ids, run_s, rows = run
+    def _over(self, run: tuple[str, list[str], float, int]) -> None:
+        function, ids, run_s, rows = run
+        self._busy[function] -= 1
         for id_ in ids:
             self.ended[id_] = self.now
         self._decide(
             [
-                InvocationSettled(id=id_, attempt=1, run_s=run_s if id_ == ids[-1] else None, batch_rows=rows)
+                InvocationSettled(
+                    id=id_, attempt=1, run_s=run_s if self._teaches and id_ == ids[-1] else None, batch_rows=rows
+                )
                 for id_ in ids
             ]
         )

@@ -6,7 +6,7 @@ local deadline = tonumber(arg.deadline_us)
 if arg.slo_us ~= '0' then deadline = t + tonumber(arg.slo_us) end
 local function paused(target) return redis.call('SISMEMBER', P .. 'paused', target) == 1 end
 local field, most, after = limited(fk, t, arg, true)
-local need, promised, floor = needed(fk, t, arg.rows)
+local need, promised, floor, _, _, kept_out = needed(fk, arg.revision, t, arg.rows)
 
 local function leader()
   if arg.id == '' then return 'gate' end
@@ -27,5 +27,6 @@ return list.check({
   full = full(fk, tonumber(arg.size), arg),
   paused = paused('*') and 'platform' or paused('f:' .. fk) and 'function' or '',
   limited = field, bound = most or '0', after_us = int(after or 0), floor_us = int(floor),
+  quarantined = kept_out and '1',
   leader = leader(),
 })

@@ -15,7 +15,7 @@ for _, item in ipairs(items) do
   local key = record_key(fk, id)
   local record = read(key, 'state', 'attempt', 'gpu')
   if record.state and FROM.claim[record.state] and record.attempt == item.attempt then
-    detach(fk, id, record.state)
+    detach(fk, id, record)
     redis.call('HSET', key, F.state, 'dispatched', F.attempt, next_attempt, F.claimed_us, int(t),
       F.schedule_us, arg.schedule_us, F.gpu, gpu)
     redis.call('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
@@ -28,6 +28,7 @@ for _, item in ipairs(items) do
   end
 end
 if #attempts > 0 then
+  redis.call('HSET', P .. 'runs:' .. fk, gpu .. '|' .. int(t), #attempts)
   redis.call('LPUSH', arg.celery_list, arg.message)
   local last = arg.cursor ~= '' and redis.call('XREVRANGE', P .. 'ev', '+', '-', 'COUNT', 1)
   local entry = emit(list.Dispatched({ fk = fk, gpu = gpu, at_us = t, attempts = attempts, decision = arg.decision }))

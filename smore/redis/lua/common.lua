@@ -16,6 +16,7 @@
 --   P prio               HASH   fk -> priority, written by the leader
 --   P leases             ZSET   "<fk>|<id>" by lease end
 --   P held:<gpu>         SET    "<fk>|<id>" dispatched to or running on a GPU instance
+--   P runs:<fk>          HASH   "<gpu>|<claimed us>" -> members left: the function's batches that were claimed and have not ended
 --   P done               ZSET   "<fk>|<id>" by the time their record may be dropped
 --   P bytes              HASH   payload, result: bytes held
 --   P count              HASH   waiting: invocations queued over all functions
@@ -26,7 +27,8 @@
 --   P seen               HASH   gpu -> when its worker reported last
 --   P ev                 STREAM events, one field e = msgpack array (smore/messages/stream.py)
 --   P bell               LIST   not empty: the leader is to read the stream before its next tick
---   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>:<each us>:<counted>:<cold us>:<row us>", by the leader
+--   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>:<each us>:<counted>:<cold us>:<row us>:<alone us>:<busy>:
+--                               <quarantined>", by the leader, see needed()
 --   P asks               STRING questions to the leader within the last second
 --   P ask:<id>           LIST   the leader's answer to one (smore/messages/reasons.py: DryRunAnswer)
 --   P leader, P fence    STRING the leader's fencing token; the counter it comes from
@@ -81,15 +83,17 @@ local function count(fk, what, change)
 end
 
 -- Take an invocation off wherever it waits or runs.
-local function detach(fk, id, state, gpu)
-  if state == 'queued' then
+local function detach(fk, id, record)
+  if record.state == 'queued' then
     local gone = redis.call('ZREM', P .. 'q:' .. fk, id)
     waiting = waiting - gone
     count(fk, 'waiting', -gone)
     if redis.call('EXISTS', P .. 'q:' .. fk) == 0 then redis.call('ZREM', P .. 'q', fk) end
   else
     redis.call('ZREM', P .. 'leases', fk .. '|' .. id)
-    redis.call('SREM', P .. 'held:' .. gpu, fk .. '|' .. id)
+    redis.call('SREM', P .. 'held:' .. record.gpu, fk .. '|' .. id)
+    local runs, batch = P .. 'runs:' .. fk, record.gpu .. '|' .. record.claimed_us
+    if redis.call('HINCRBY', runs, batch, -1) < 1 then redis.call('HDEL', runs, batch) end
   end
 end
 
@@ -108,22 +112,29 @@ end
 -- holds. The backlog is today's and holds for a second: with `counted` invocations waiting, and `each` later for every
 -- one more, and `row` later for each of its own rows but the first. With fewer waiting it is no sooner: what was placed
 -- meanwhile runs where the backlog counted on room.
+-- Where none waits, and fewer of the function's batches are under way than the `busy` ones that were counted, an instance
+-- has become free since: `alone`, with nothing before it, takes the place of the backlog.
 -- The second value is what a refusal may promise: no less than a cold start, where no instance stood ready. The third is
--- the floor, and the fourth the cold start, 0 = an instance stands ready.
-local function needed(fk, t, rows)
+-- the floor, the fourth the cold start, 0 = an instance stands ready, and the fifth `alone`. The last: whether all GPU
+-- instances keep the revision out.
+local function needed(fk, revision, t, rows)
   local feasible = redis.call('HGET', P .. 'feasible', fk)
-  if not feasible then return 0, 0, 0, 0 end
-  local stamp, backlog, floor, each, counted, cold, row =
-    string.match(feasible, '(%d+):(%d+):(%d+):(%d+):(%d+):?(%d*):?(%d*)')
+  if not feasible then return 0, 0, 0, 0, 0, false end
+  local stamp, backlog, floor, each, counted, cold, row, alone, busy, quarantined =
+    string.match(feasible, '(%d+):(%d+):(%d+):(%d+):(%d+):?(%d*):?(%d*):?(%d*):?(%d*):?(%d*)')
   local need = tonumber(floor)
   local wider = (tonumber(row) or 0) * (tonumber(rows) - 1)
+  local by_itself, kept_out = (tonumber(alone) or 0) + wider, false
   if t - tonumber(stamp) < 1000000 then
-    local more = math.max(0, redis.call('ZCARD', P .. 'q:' .. fk) - tonumber(counted))
-    need = math.max(need, tonumber(backlog) + tonumber(each) * more + wider)
+    local waits = redis.call('ZCARD', P .. 'q:' .. fk)
+    local bound = tonumber(backlog) + tonumber(each) * math.max(0, waits - tonumber(counted)) + wider
+    if waits == 0 and redis.call('HLEN', P .. 'runs:' .. fk) < (tonumber(busy) or 0) then bound = by_itself end
+    need = math.max(need, bound)
+    kept_out = quarantined == revision
   end
   local from_cold = tonumber(cold) or 0
   if from_cold > 0 then from_cold = from_cold + wider end
-  return need, math.max(need, from_cold), tonumber(floor), from_cold
+  return need, math.max(need, from_cold), tonumber(floor), from_cold, by_itself, kept_out
 end
 
 -- The bound that one more invocation with `size` bytes of payload would break, and its value; nil = none.
@@ -207,7 +218,7 @@ end
 -- is the worker's JSON about the execution.
 local function settle(fk, id, key, record, state, cause, t, blob, meta)
   local now, home = int(t), project(fk)
-  detach(fk, id, record.state, record.gpu)
+  detach(fk, id, record)
   freed = true
   count(fk, 'open', -1)
   redis.call('DEL', P .. 'p:' .. home .. ':' .. id)
@@ -240,7 +251,7 @@ end
 -- because user code did not fail on its own (its batch did).
 local function back(fk, id, key, cause, t, blob, refund, alone)
   local record = read(key, 'state', 'gpu', 'attempt', 'starts', 'lost', 'max_attempts', 'deadline_us', 'arrival_us',
-    'rows', 'shape', 'revision', 'alone')
+    'claimed_us', 'rows', 'shape', 'revision', 'alone')
   local starts = tonumber(record.starts)
   if record.state == 'dispatched' then
     if redis.call('HINCRBY', key, F.lost, 1) > MAX_LOST then
@@ -255,7 +266,7 @@ local function back(fk, id, key, cause, t, blob, refund, alone)
     settle(fk, id, key, settled_record(key), 'failed', why, t, blob)
     return 0
   end
-  detach(fk, id, record.state, record.gpu)
+  detach(fk, id, record)
   local stays_alone = alone and '1' or record.alone
   -- What is claimed and started later than now belongs to another attempt.
   redis.call('HSET', key, F.state, 'queued', F.gpu, '', F.claimed_us, 0, F.started_us, 0, F.schedule_us, 0,

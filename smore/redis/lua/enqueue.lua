@@ -27,10 +27,12 @@ local deadline = tonumber(arg.deadline_us)
 if arg.slo_us ~= '0' then deadline = t + tonumber(arg.slo_us) end
 if deadline <= t then return list.admission({ status = 'late', now_us = int(t) }) end
 
-local need, promised, floor, cold = needed(fk, t, arg.rows)
+local need, promised, floor, cold, alone, kept_out = needed(fk, arg.revision, t, arg.rows)
+if kept_out then return list.admission({ status = 'quarantined' }) end
 if t + need > deadline then
   return list.admission({
     status = 'infeasible', earliest_us = int(t + promised), now_us = int(t), floor_us = int(floor), cold_us = int(cold),
+    alone_us = int(alone),
   })
 end
 

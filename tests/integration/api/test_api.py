@@ -688,8 +688,31 @@ def test_an_infeasible_deadline_is_429_and_names_one_that_would_do(
     response = http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 400})
     problem(response, 429, "slo_infeasible")
     assert response.headers["retry-after"] == "3"
+    # What takes longer than at the least is no queue where nothing waits.
+    stamp = int(time.time() * 1e6) + 3600_000_000
+    redis_client.hset("smore:feasible", ECHO, f"{stamp}:2500000:1000:0:0:0:0:2500000:0:")
+    detail = http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 400}).json()["detail"]
+    assert "(a run takes 1.0 ms at the least, and 2.5 s as things are, with nothing before it)" in detail
     redis_client.hset("smore:feasible", ECHO, "0:0:1000:0:0")
     assert http.post("/v1/functions/echo/invocations", json={"input": 1, "deadline_ms": 2500}).status_code == 200
+
+
+def test_a_quarantined_revision_is_refused_at_once(
+    http: httpx.Client, redis_client: "redis.Redis", catalog: Catalog, platform: FakePlatform
+) -> None:
+    revision = catalog.functions()[ECHO].revision
+    stamp = int(time.time() * 1e6) + 3600_000_000
+    redis_client.hset("smore:feasible", ECHO, f"{stamp}:1000:1000:0:0:31557600000000:0:0:0:{revision}")
+    for headers in ({}, {"Prefer": "respond-async"}):
+        response = http.post("/v1/functions/echo/invocations", json={"input": 1}, headers=headers)
+        body = problem(response, 503, "quarantined")
+        assert "All GPU instances keep the revision out after crashes" in body["detail"]
+        assert "earliest_deadline_ms" not in body
+        assert response.headers["retry-after"] == "5"
+    platform.answer = json.dumps({"at": time.time(), "reasons": {"refused": {"quarantined": 1}}}).encode()
+    told = http.post(DRY_RUN, json={"input": {"x": 1}}).json()
+    assert (told["outcome"], told["reason"], told["feasible"]) == ("refused", "quarantined", False)
+    redis_client.hset("smore:feasible", ECHO, "0:0:1000:0:0")
 
 
 def test_without_a_key_or_its_scope(gateway: Served, catalog: Catalog) -> None:

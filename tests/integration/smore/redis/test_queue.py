@@ -640,6 +640,48 @@ def test_each_that_came_since_the_backlog_was_told_counts_and_none_that_went(
     assert queue.enqueue(request(slo_us=1_000_000)).status == "ok"
 
 
+def test_batches_that_ended_since_the_backlog_was_told_do_not_count(queue: Queue) -> None:
+    """Two were under way, each of two invocations: while as many are, or any waits, the backlog holds."""
+    pairs = [[request(), request()] for _ in range(3)]
+    stamp = 0
+    for one in pairs[0] + pairs[1]:
+        stamp = queue.enqueue(one).arrival_us + 3_600_000_000
+    begin(queue, *(one.id for one in pairs[0]), gpu="cpu0")
+    begin(queue, *(one.id for one in pairs[1]), gpu="cpu1")
+    queue.publish_feasible({F: f"{stamp}:1000000:20000:500000:0:0:7000:300000:2:"}, {})
+
+    def refused(slo_us: int) -> bool:
+        admitted = queue.enqueue(request(slo_us=slo_us))
+        assert admitted.status in ("ok", "infeasible")
+        return admitted.status == "infeasible"
+
+    end(queue, pairs[0][0].id)
+    assert refused(999_999), "its batch goes on"
+    end(queue, pairs[0][1].id)
+    wide = queue.enqueue(request(slo_us=306_999, rows=2))
+    assert (wide.status, wide.earliest_us - wide.now_us, wide.alone_us) == ("infeasible", 307_000, 307_000)
+    assert refused(299_999)
+    # Another one takes its place.
+    for one in pairs[2]:
+        queue.enqueue(one)
+    assert refused(1_499_999), "two wait"
+    begin(queue, *(one.id for one in pairs[2]), gpu="cpu0")
+    assert refused(999_999)
+    queue.requeue(F, Cause.WORKER_BUSY, [(one.id, 1) for one in pairs[2]], refund=True, alone=False, message="")
+    assert refused(1_499_999), "they wait again"
+    assert queue.purge("default", "echo") == 2
+    assert not refused(300_000)
+
+
+def test_what_all_gpu_instances_keep_out_is_refused_while_a_leader_says_so(queue: Queue) -> None:
+    stamp = queue.enqueue(request()).arrival_us + 3_600_000_000
+    queue.publish_feasible({F: f"{stamp}:20000:20000:0:0:0:0:0:0:3"}, {})
+    assert queue.enqueue(request(revision=3)).status == "quarantined"
+    assert queue.enqueue(request(revision=4)).status == "ok", "the first run of the next revision"
+    queue.publish_feasible({F: f"{stamp - 3_601_000_001}:20000:20000:0:0:0:0:0:0:3"}, {})
+    assert queue.enqueue(request(revision=3)).status == "ok"
+
+
 def test_idempotency_keys_belong_to_a_project(queue: Queue) -> None:
     first = request(idempotency_key="k", request_hash="h")
     assert queue.enqueue(first).status == "ok"

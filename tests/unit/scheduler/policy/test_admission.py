@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from scheduler.policy.decisions import Dispatch, FinishBounds
+from scheduler.policy.decisions import Dispatch, FinishBounds, Refusal
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import (
     Event,
@@ -17,9 +17,12 @@ from scheduler.policy.events import (
     InstanceReported,
     InvocationArrived,
     InvocationSettled,
+    OverridesChanged,
     PausesChanged,
 )
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.invocation import Cause, End
+from smore.domain.override import Override
 from tests.support.driven import DrivenEngine
 from tests.support.gate_stage import GateStage
 from tests.support.policy_events import NOW
@@ -236,6 +239,74 @@ def test_what_expires_unplaced_goes_on_counting() -> None:
     assert not engine.waiting.count(F)
     engine.decide(now, [arrived("last", now, within=0.2)])
     assert bounds(engine, now + 0.06).each_s > 1.0
+
+
+# ---- runs that end before their time ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("callers", [1, 2])
+def test_a_run_that_ended_before_its_time_does_not_count(callers: int) -> None:
+    """
+    Runs of 9.2 s by the first one, deadlines of 10 s, and each ends after a twentieth of that: callers, each with a GPU
+    instance, that call one after the other are never refused, whether the runs teach something or raise.
+    """
+    for teaches in (True, False):
+        engine = engine_with(run_s=9.2, gpus=callers)
+        stage = GateStage(engine, NOW, lambda *_: 0.46, heard_s=0.001, teaches=teaches)
+        for number in range(20 * callers):
+            assert stage.send(F, 10.0), (teaches, number)
+            # The caller whose turn is next has had its answer.
+            stage.until(stage.now + 0.4611 / callers)
+
+
+def test_a_run_that_goes_on_counts_still() -> None:
+    """Two GPU instances, and one of two runs has ended: one more is let in, and the next is told of two runs."""
+    stage = GateStage(engine_with(run_s=1.0, gpus=2), NOW, lambda at, *_: 0.05 if at == NOW else 1.0)
+    assert stage.send(F, 1.5)
+    stage.until(NOW + 0.01)
+    assert stage.send(F, 1.5)
+    stage.until(NOW + 0.02)
+    stage.publish()
+    assert not stage.send(F, 1.5), "both are busy"
+    stage.until(NOW + 0.06)
+    assert stage.send(F, 1.5)
+    assert not stage.send(F, 1.5), "the one that is free has been promised"
+    stage.until(NOW + 0.07)
+    assert not stage.send(F, 1.5), "both are busy again"
+
+
+# ---- a revision in quarantine ----------------------------------------------------------------------------------------
+
+
+def test_what_all_gpu_instances_keep_out_is_said_to_be_and_ends() -> None:
+    """One of two that quarantine it does not matter, nor one that is lost; what may outlast a quarantine waits."""
+    shut = replace(gpu("a"), quarantined=[f"{F}@1"])
+    engine = DrivenEngine()
+    waiting = [arrived("soon", NOW, within=30.0), arrived("later", NOW)]
+    assert not engine.decide(NOW, [known(), shut, gpu("b", slots=0), *waiting])
+    assert bounds(engine, NOW).quarantined == 0
+    (ended,) = engine.decide(NOW, [replace(shut, gpu="b")])
+    assert isinstance(ended, End)
+    assert (ended.id, ended.action, ended.cause) == ("soon", "fail", Cause.QUARANTINED)
+    assert (bounds(engine, NOW).quarantined, bounds(engine, NOW).cold_s) == (1, inf)
+    (ended,) = engine.decide(NOW, [arrived("next", NOW, within=30.0)])
+    assert isinstance(ended, End)
+    assert (ended.id, ended.cause) == ("next", Cause.QUARANTINED)
+    answer = engine.ask(NOW, F, 1, 1, NOW + 5.0)
+    assert answer is not None and answer.reasons.refused == {Refusal.QUARANTINED: 2}
+    assert ids(engine.decide(NOW, [gpu("b")])) == ["later"], "lifted"
+    assert bounds(engine, NOW).quarantined == 0
+    engine.decide(NOW, [GpuLost(gpu="b")])
+    assert bounds(engine, NOW).quarantined == 1
+
+
+def test_a_pin_decides_which_quarantine_counts() -> None:
+    engine = DrivenEngine()
+    pinned = Override(function=F, gpus=("a",))
+    engine.decide(NOW, [known(), replace(gpu("a"), quarantined=[f"{F}@1"]), gpu("b")])
+    assert bounds(engine, NOW).quarantined == 0
+    engine.decide(NOW, [OverridesChanged(overrides=[pinned])])
+    assert bounds(engine, NOW).quarantined == 1
 
 
 # ---- a slow time, and the way back -----------------------------------------------------------------------------------

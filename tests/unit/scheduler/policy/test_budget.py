@@ -474,6 +474,9 @@ def test_the_gate_is_told_when_an_account_can_pay() -> None:
         0,
         0.0,
         pytest.approx(GUARDED * 0.1),
+        pytest.approx(GUARDED * 0.1),
+        0,
+        0,
     )
     engine.cluster.take_tokens(0, FULL, NOW)
     engine.decide(NOW, [arrived(0, str(number)) for number in range(4)])

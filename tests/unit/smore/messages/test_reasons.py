@@ -221,6 +221,8 @@ class TestDryRun:
             f"{bound} Budgets limit what functions may cost the trainings there: the next one may start in 620.0 ms."
         )
         assert found.reason == "slo_infeasible"
+        shut = _dry_run(gate(needed_us=800_000, quarantined=True), BUSY)
+        assert (shut.outcome, shut.reason, shut.earliest_deadline_ms) == ("refused", "quarantined", None)
         full = _dry_run(gate(full="pending"), PLACED)
         assert (full.outcome, full.reason, full.earliest_deadline_ms) == ("refused", "queue_full", None)
 
