@@ -23,6 +23,7 @@ from scheduler.policy.events import (
     InvocationArrived,
     InvocationHeld,
     InvocationSettled,
+    LearnedKnown,
     OverridesChanged,
     PausesChanged,
     QuestionAsked,
@@ -42,6 +43,7 @@ from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
 from smore.redis.forecasts import PublishedForecasts
+from smore.redis.learned import LearnedRecords
 from smore.redis.queue import ANSWER_TTL_S, Queue, Snapshot
 from smore.redis.records import LeasedInvocation, QueuedInvocation
 from smore.redis.tables import Tables
@@ -75,6 +77,7 @@ class Inbound:
         self._queue, self._board, self._now, self._prewarms = queue, board, now, prewarms
         self._silent_s = LOST_HEARTBEATS * config.worker.heartbeat_s
         self._fleet, self._catalog = Fleet(client, prefix), Catalog(client, prefix)
+        self._learned = LearnedRecords(client, prefix)
         self._tables, self._forecasts = Tables(client, prefix), PublishedForecasts(client, prefix)
         #: The versions of the table and of the forecasts that were looked at last, good or not.
         self._table_version = 0
@@ -109,13 +112,15 @@ class Inbound:
         events: list[Event] = [*self._overrides(), *self.new_table()]
         for function, entry in self._catalog.functions().items():
             if entry.revision:
-                self._serves(function, entry.revision)
+                self.active[function] = entry.revision
                 self._register(function, entry.revision, events)
                 events.append(TrafficMoved(function=function, revision=entry.revision))
         events += self._counts()
         events += self.new_forecasts()
         for report in snapshot.reports:
             self._reported(report, events)
+        # After the reports, for a table's averages of a device that reports would take the place of what was learned.
+        events += [LearnedKnown(function=name, learned=learned) for name, learned in self._learned.all().items()]
         for held in snapshot.held:
             self._held(held, events)
         for waiting in snapshot.waiting:
@@ -190,9 +195,6 @@ class Inbound:
                 deadline_at=waiting.deadline_us / 1e6,
             )
         )
-
-    def _serves(self, function: str, revision: int) -> None:
-        self.active[function] = revision
 
     def _register(self, function: str, revision: int, events: list[Event]) -> None:
         """Give the policy a revision before the first event that names it."""
@@ -274,7 +276,7 @@ class Inbound:
         entry = self._catalog.functions().get(function)
         if entry is not None:
             if entry.revision:
-                self._serves(function, entry.revision)
+                self.active[function] = entry.revision
             self._register(function, entry.revision, events)
             if entry.revision:
                 events.append(TrafficMoved(function=function, revision=entry.revision))

@@ -21,7 +21,7 @@ from scheduler.leader.admission_board import AdmissionBoard
 from scheduler.leader.inbound import Inbound
 from scheduler.leader.outbound import Fenced, Outbound, weighed
 from scheduler.policy.decisions import QuestionAnswered
-from scheduler.policy.events import AdmissionDue, Event, PrewarmStatusDue, QuestionAsked, StatusDue
+from scheduler.policy.events import AdmissionDue, Event, LearnedDue, PrewarmStatusDue, QuestionAsked, StatusDue
 from scheduler.policy.knobs import Knobs, SmRule
 from scheduler.policy.policy import Policy
 from smore.domain.placement_rule import BadRule
@@ -36,6 +36,8 @@ log = metrics.logger(__name__)
 
 #: How often it is published how functions are kept ready, seconds.
 STATE_S: Final = 2.0
+#: How often what was learned is kept for the next leader, seconds.
+LEARNED_S: Final = 1.0
 #: How often debug lines say why functions wait, seconds, and for how many of them.
 WAITS_S: Final = 1.0
 MOST_WAITS: Final = 20
@@ -91,8 +93,8 @@ class Leader:
         self._wake_at = inf
         #: What the gauge of GPU instances that report shows.
         self._shown_gpus: set[str] = set()
-        #: When the prewarm status is due, and debug lines of what waits, seconds of the monotonic clock.
-        self._status_at = self._waits_at = 0.0
+        #: When the prewarm status is due, what was learned, and debug lines of what waits, seconds of the monotonic clock.
+        self._status_at = self._learned_at = self._waits_at = 0.0
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
@@ -279,6 +281,9 @@ class Leader:
             self._status_at = time.monotonic() + STATE_S
             self._outbound.forecasts_version = self._inbound.forecasts_version
             due.append(PrewarmStatusDue())
+        if time.monotonic() >= self._learned_at:
+            self._learned_at = time.monotonic() + LEARNED_S
+            due.append(LearnedDue(revisions=self._inbound.active, kept=self._outbound.kept))
         self._ask(due)
         if log.is_enabled_for(logging.DEBUG) and time.monotonic() >= self._waits_at:
             self._waits_at = time.monotonic() + WAITS_S

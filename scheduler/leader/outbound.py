@@ -23,6 +23,7 @@ from scheduler.policy.decisions import (
     Offload,
     Prewarm,
     PublishAdmission,
+    PublishLearned,
     PublishPrewarmStatus,
     PublishStatus,
     QuestionAnswered,
@@ -31,6 +32,7 @@ from scheduler.policy.decisions import (
 )
 from scheduler.policy.events import ClaimRefused, Event
 from smore.domain.invocation import End
+from smore.domain.learned import Learned
 from smore.messages import commands
 from smore.messages import reasons as reasons_message
 from smore.messages.forecasts import PrewarmReport, encode_prewarm_report
@@ -39,6 +41,7 @@ from smore.process.settings import Settings
 from smore.redis.celery import RUN, gpu_queue, message
 from smore.redis.fleet import Fleet
 from smore.redis.forecasts import PublishedForecasts
+from smore.redis.learned import LearnedRecords
 from smore.redis.queue import Claim, Queue
 
 log = metrics.logger(__name__)
@@ -58,6 +61,7 @@ class Outbound:
         prefix = config.redis.prefix
         self._config, self._prefix, self._queue, self._board = config, prefix, queue, board
         self._fleet, self._forecasts = Fleet(client, prefix), PublishedForecasts(client, prefix)
+        self._learned = LearnedRecords(client, prefix)
         self._token = ""
         self._clock_steps = 0
         #: The entry of the stream up to which events were read: a claim reads on from there.
@@ -66,11 +70,14 @@ class Outbound:
         self.waiting: Mapping[str, int] = {}
         #: Of the forecasts that the policy has, published beside the status.
         self.forecasts_version = 0
+        #: What this leader has kept for the next one, by function.
+        self.kept: dict[str, Learned] = {}
 
     def begin(self, token: str) -> None:
         """A leader begins, with its fencing token."""
         self._token = token
         self._board.begin()
+        self.kept.clear()
 
     def perform(self, now: float, decisions: Sequence[Decision], began: float) -> list[Event]:
         """
@@ -96,6 +103,8 @@ class Outbound:
                     self._queue.answer(decision.id, _answer_json(now, decision.answer, decision.bounds))
                 case PublishAdmission():
                     self._board.take(now, decision)
+                case PublishLearned():
+                    self._keep(decision)
                 case PublishStatus():
                     self._status(decision)
                 case PublishPrewarmStatus():
@@ -155,6 +164,11 @@ class Outbound:
         if status.differing:
             metrics.AUDIT_DIFFERENCES.inc(status.differing)
             log.error("the arrays differ from a fresh count", entries=status.differing)
+
+    def _keep(self, learned: PublishLearned) -> None:
+        if learned.functions:
+            self._learned.keep(learned.functions)
+            self.kept.update(learned.functions)
 
     def _prewarm_status(self, now: float, status: PublishPrewarmStatus) -> None:
         """How functions are kept ready, for people (``GET /v1/prewarm``)."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from scheduler.policy import kernel
 from scheduler.policy.kernel import Floats
 from smore.domain.invocation import End
+from smore.domain.learned import Learned
 from smore.domain.loss import Step
 from smore.domain.prewarming import PrewarmStatus
 
@@ -310,7 +311,14 @@ class PublishPrewarmStatus:
     clock_steps: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishLearned:
+    """What was learned of functions since it was kept last."""
+
+    functions: Mapping[str, Learned]
+
+
 #: What changes queues and workers, and what is only published.
 Action = Dispatch | End | Prewarm | Throttle | Offload
-Publication = QuestionAnswered | PublishAdmission | PublishStatus | PublishPrewarmStatus
+Publication = QuestionAnswered | PublishAdmission | PublishStatus | PublishPrewarmStatus | PublishLearned
 Decision = Action | Publication

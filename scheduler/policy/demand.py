@@ -8,6 +8,7 @@ from typing import Final
 
 from scheduler.policy.load import Placements
 from smore.domain.function import FunctionSpec, between_sizes
+from smore.domain.learned import Learned, LearnedTimes
 
 #: Weight of the declared (offline) averages against one online observation (docs/paper.md, A16).
 OFFLINE_WEIGHT = 20.0
@@ -84,6 +85,8 @@ class Demand:
     #: when it began to wait, an instance became ready or its function was resumed.
     placed: Placements = field(init=False, default_factory=lambda: Placements(half_life_s=PLACED_HALF_LIFE_S))
     open_since: float = field(init=False, default=0.0)
+    #: How often something of it was learned.
+    lessons: int = field(init=False, default=0)
     #: Rising, and what is known of each.
     _sizes: list[int] = field(init=False)
     _times: list[_Times] = field(init=False)
@@ -112,6 +115,41 @@ class Demand:
     def know(self, usage: float, degradation: float) -> None:
         """The averages of its profile take the place of the declared ones; what was observed before goes with those."""
         self._usage, self._degradation, self._observed = usage, degradation, OFFLINE_WEIGHT
+
+    def learned(self) -> Learned:
+        """All that :meth:`recall` needs."""
+        return Learned(
+            revision=self.revision,
+            lessons=self.lessons,
+            times=tuple(
+                LearnedTimes(
+                    rows=rows,
+                    run_s=times.run_s,
+                    best_s=times.best_s,
+                    own_run_s=times.own_run_s,
+                    own_best_s=times.own_best_s,
+                    runs=times.runs,
+                )
+                for rows, times in zip(self._sizes, self._times, strict=True)
+            ),
+            load_s=self.load_s,
+            host_s=self._host_s,
+            usage=self._usage,
+            degradation=self._degradation,
+            observed=self._observed,
+            ran_at=self._ran_at,
+            forget_s=self._forget_s,
+        )
+
+    def recall(self, learned: Learned) -> None:
+        """Go on with what a former leader had learned of the revision."""
+        for known in learned.times:
+            times = self._size(known.rows)
+            times.run_s, times.best_s, times.runs = known.run_s, known.best_s, known.runs
+            times.own_run_s, times.own_best_s = known.own_run_s, known.own_best_s
+        self.load_s, self._host_s = learned.load_s, learned.host_s
+        self._usage, self._degradation, self._observed = learned.usage, learned.degradation, learned.observed
+        self._ran_at, self._forget_s, self.lessons = learned.ran_at, learned.forget_s, learned.lessons
 
     def _adopt(self) -> None:
         profile = self.spec.profile
@@ -204,6 +242,7 @@ class Demand:
 
         ``slowdown``: the degradation that was predicted for it, a fraction: the time alone is what remains without it.
         """
+        self.lessons += 1
         seconds = max(seconds, LEAST_S)
         if self._forgotten:
             self._decide_forgotten(rows, seconds / (1.0 + slowdown))
@@ -266,10 +305,12 @@ class Demand:
 
     def observe_load(self, seconds: float) -> None:
         """A cold start took so long, from its request to the loaded model."""
+        self.lessons += 1
         self.load_s += LOAD_WEIGHT * (seconds - self.load_s)
 
     def observe_host(self, seconds: float) -> None:
         """A load out of host memory took so long."""
+        self.lessons += 1
         self._host_s = seconds if self._host_s is None else self._host_s + LOAD_WEIGHT * (seconds - self._host_s)
 
     def relax(self) -> None:
@@ -299,6 +340,7 @@ class Demand:
         Blend what was seen while this function alone ran beside a job: mean of the declared value and all observations
         (A16, A17).
         """
+        self.lessons += 1
         self._observed += 1.0
         self._usage += (usage - self._usage) / self._observed
         if degradation is not None:

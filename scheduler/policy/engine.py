@@ -20,6 +20,7 @@ from scheduler.policy.decisions import (
     FinishBounds,
     Offload,
     PublishAdmission,
+    PublishLearned,
     PublishPrewarmStatus,
     PublishStatus,
     QuestionAnswered,
@@ -40,6 +41,8 @@ from scheduler.policy.events import (
     InvocationArrived,
     InvocationHeld,
     InvocationSettled,
+    LearnedDue,
+    LearnedKnown,
     OverridesChanged,
     PausesChanged,
     PrewarmStatusDue,
@@ -60,6 +63,7 @@ from scheduler.policy.policy import Round
 from scheduler.policy.prewarm.prewarmer import Prewarmer
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause, End
+from smore.domain.learned import Learned
 
 #: No quarantine is shorter, seconds (worker/pool/quarantine.py): what waits for longer may outlast it.
 QUARANTINE_S: Final = 60.0
@@ -178,7 +182,9 @@ class Engine:
             case CountsKnown():
                 if self.prewarmer is not None:
                     self.prewarmer.remember(now, event)
-            case QuestionAsked() | AdmissionDue() | StatusDue() | PrewarmStatusDue():
+            case LearnedKnown():
+                self._recall(event)
+            case QuestionAsked() | AdmissionDue() | StatusDue() | PrewarmStatusDue() | LearnedDue():
                 questions.append(event)
             case _:
                 assert_never(event)
@@ -334,6 +340,13 @@ class Engine:
                 demand.know(*averages)
                 self.cluster.redeclare(demand)
 
+    def _recall(self, event: LearnedKnown) -> None:
+        demand = self.cluster.find(event.function, event.learned.revision)
+        if demand is not None:
+            demand.recall(event.learned)
+            self.cluster.redeclare(demand)
+            self.ordering.priorities_changed()
+
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def _answer(self, now: float, question: Question) -> list[Decision]:
@@ -362,6 +375,8 @@ class Engine:
                         functions=self.prewarmer.reports.statuses(), clock_steps=self.prewarmer.reports.clock_steps
                     )
                 ]
+            case LearnedDue():
+                return [PublishLearned(functions=self._learned(question))]
             case _:
                 assert_never(question)
 
@@ -374,6 +389,15 @@ class Engine:
             if demand is not None:
                 bounds[function] = self.admission.bounds(now, demand)
         return PublishAdmission(bounds=bounds, priorities=priorities, pressed=self.admission.pressed(now))
+
+    def _learned(self, due: LearnedDue) -> dict[str, Learned]:
+        found = {}
+        for function, revision in due.revisions.items():
+            demand, kept = self.cluster.find(function, revision), due.kept.get(function)
+            before = (kept.revision, kept.lessons) if kept is not None else (revision, 0)
+            if demand is not None and before != (revision, demand.lessons):
+                found[function] = demand.learned()
+        return found
 
     # ---- what the prewarmer asks (prewarm/prewarmer.py: PlacementView) -----------------------------------------------
 

@@ -7,6 +7,7 @@ from math import inf
 from scheduler.policy.degradation import Table
 from scheduler.policy.forecast import Forecast
 from smore.domain.function import FunctionSpec
+from smore.domain.learned import Learned
 from smore.domain.loss import JobLoss
 from smore.domain.override import Override
 
@@ -190,6 +191,14 @@ class CountsKnown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedKnown:
+    """Told to a policy that takes over: what a former one had learned of a revision."""
+
+    function: str
+    learned: Learned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceReported:
     """
     A worker tells of an instance: what its load took (None = it was told before), whether it failed or was evicted;
@@ -246,8 +255,19 @@ class PrewarmStatusDue:
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedDue:
+    """
+    The shell is about to keep what was learned; answered by :class:`~scheduler.policy.decisions.PublishLearned`.
+    ``revisions``: function → the revision that takes its traffic; ``kept``: what is kept already.
+    """
+
+    revisions: Mapping[str, int]
+    kept: Mapping[str, Learned]
+
+
 #: Events that ask and change nothing.
-Question = QuestionAsked | AdmissionDue | StatusDue | PrewarmStatusDue
+Question = QuestionAsked | AdmissionDue | StatusDue | PrewarmStatusDue | LearnedDue
 
 Event = (
     FunctionKnown
@@ -265,6 +285,7 @@ Event = (
     | TrafficMoved
     | ForecastsUpdated
     | CountsKnown
+    | LearnedKnown
     | InstanceReported
     | Question
 )

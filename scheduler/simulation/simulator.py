@@ -30,6 +30,7 @@ from scheduler.policy.decisions import (
     Offload,
     Prewarm,
     PublishAdmission,
+    PublishLearned,
     PublishPrewarmStatus,
     PublishStatus,
     QuestionAnswered,
@@ -257,7 +258,7 @@ class _Simulation:
                 self._changed(gpu, now)
             case PublishAdmission():
                 self._bounds = [decision.bounds.get(name) for name in self._names]
-            case QuestionAnswered() | PublishStatus() | PublishPrewarmStatus():
+            case QuestionAnswered() | PublishStatus() | PublishPrewarmStatus() | PublishLearned():
                 pass  # nobody asks for it here
             case _:
                 assert_never(decision)

@@ -215,11 +215,15 @@ class Queue:
         self._call("lead", token=token, lease_ms=0)
 
     def forget_function(self, function: str) -> None:
-        """Delete what is left of a function that is gone: its entry for the admission gate, its priority, its log."""
+        """
+        Delete what is left of a function that is gone: its entry for the admission gate, its priority, what was learned
+        of it, its log.
+        """
         pipe = self.redis.pipeline(transaction=False)
         pipe.delete(log_key(self.prefix, function_log(function)))
         pipe.hdel(self._keys.feasible, function)
         pipe.hdel(self._keys.priorities, function)
+        pipe.hdel(self._keys.learned, function)
         pipe.execute()
 
     def claim(self, token: str, lease_s: float, claims: Sequence[Claim]) -> list[frozenset[str] | None]:

@@ -60,6 +60,7 @@ class Keys:
         self.priorities = f"{prefix}prio"
         self.functions = f"{prefix}q"
         self.leader_cursor = f"{prefix}leader:cursor"
+        self.learned = f"{prefix}learned"
 
     def invocation(self, project: str, id_: str) -> str:
         return f"{self.prefix}i:{project}:{id_}"

@@ -2,6 +2,8 @@
 `up` means ready: a call that comes at once is served, after the first start and after another one, with other settings.
 """
 
+import os
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -31,10 +33,21 @@ def attempts(client: Client, id_: str) -> list[Attempt]:
     return [attempt for attempt in client.explain(id_).attempts if attempt.decision is not None]
 
 
+def expected_s(client: Client, function: str) -> float | None:
+    """What a run alone is expected to take."""
+    decision = client.dry_run(function, {}).decision
+    return decision.candidates[0].run_s if decision is not None and decision.candidates else None
+
+
 def test_a_call_right_after_a_start_is_served_and_after_a_restart_too(
     platforms: Platforms, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The first start has a placement rule of one's own; what the second one starts serves the files after this one."""
+    """
+    The first start has a placement rule of one's own; what the second one starts serves the files after this one.
+
+    Nobody is refused who calls one after the other, however long the first run took, and what runs take is known after
+    a restart, and after the leader was killed.
+    """
     home = tmp_path_factory.mktemp("home")
     (tmp_path / "last_of_all.py").write_text(RULE)
     starts = {
@@ -51,6 +64,14 @@ def test_a_call_right_after_a_start_is_served_and_after_a_restart_too(
         ids |= {ready.json()["instance"], reached.instance}
         if number == 0:
             platform.deploy("echo", "zoo.echo:Function")
+            platform.deploy("hasty", "tests.support.handlers:Hasty", slo={"deadline": "900ms"})
+            with httpx.Client(base_url=platform.url, headers={"X-API-Key": platform.key}, timeout=30) as http:
+                for _ in range(60):
+                    told = http.post("/v1/functions/hasty/invocations", json={"input": {}})
+                    assert told.status_code == 200, told.text
+            eventually(partial(platform.redis.hexists, "smore:learned", "default/hasty"), what="a record")
+            learned_s = expected_s(platform.client, "hasty")
+            assert learned_s is not None and learned_s < 0.1
         invocation = platform.client.invoke("echo", {"x": [1]})
         assert invocation.output == {"x": [1]}
         # The history is a moment behind.
@@ -59,5 +80,12 @@ def test_a_call_right_after_a_start_is_served_and_after_a_restart_too(
         )
         assert attempt.decision is not None
         assert attempt.decision.policy == policy
+    assert (expected_s(platform.client, "hasty") or 1.0) < 0.2
+    before = platform.leader_pid()
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: platform.leader_pid() != before, 20, "another leader")
+    again_s = eventually(lambda: expected_s(platform.client, "hasty"), 20, "a word of the next leader")
+    assert again_s < 0.2
+    platform.client.delete("hasty")
     assert len(ids) == 1, "the installation keeps its id"
     platform.client.delete("echo")

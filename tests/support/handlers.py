@@ -49,6 +49,16 @@ class WrongRows(Handler):
         return {"a": inputs["a"] if rows == 1 else inputs["a"][:1]}
 
 
+class Hasty(Handler):
+    """JSON: takes half a second for its example, and next to nothing for anything else."""
+
+    example: ClassVar = {"s": 0.5}
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        time.sleep(max(item.get("s", 0.0) for item in inputs))
+        return inputs
+
+
 class Notes(Handler):
     """JSON: prints that its unload was called; answers its process number and where it works."""
 

@@ -27,7 +27,7 @@ from smore.domain.placement_rule import Offer, WaitingBatch
 from smore.messages.degradation import Table
 from smore.messages.reasons import DryRunAnswer, decode_answer
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, WarmInstance, WarmState, encode_report
-from smore.messages.results import Result, encode_result
+from smore.messages.results import Execution, Result, encode_execution, encode_result
 from smore.messages.stream import Asked, Dispatched, decode
 from smore.process import observability as metrics
 from smore.process.settings import QueueSettings, SchedulerSettings, Settings
@@ -135,13 +135,14 @@ def message(client: "redis.Redis", queue: Queue, gpu: str = "cpu0") -> list[list
     return attempts
 
 
-def finish(queue: Queue, id_: str, attempt: int) -> None:
+def finish(queue: Queue, id_: str, attempt: int, run_ms: float | None = None) -> None:
     (begun,) = queue.start("default/echo", "cpu0", 2, [(id_, attempt)])
     assert begun is not None
     outcome = RunOutcome(
         id=id_, attempt=attempt, action="succeed", cause=Cause.OK, result=encode_result(Result(form="json", body=b"1"))
     )
-    assert queue.finish("default/echo", "", [outcome]) == [True]
+    meta = "" if run_ms is None else encode_execution(Execution(run_ms=run_ms, batch=1, rows=1)).decode()
+    assert queue.finish("default/echo", meta, [outcome]) == [True]
 
 
 def test_places_what_waited_before_it_led(
@@ -506,6 +507,34 @@ def test_a_question_is_answered_and_places_nothing(
     assert answer is not None and answer.earliest_deadline_at is not None
     assert (gate.feasible, answer.gpu, answer.reasons.refused) == (False, None, {"deadline": 1})
     assert answer.earliest_deadline_at > gate.deadline_us / 1e6
+
+
+def test_the_next_leader_goes_on_with_what_was_learned(
+    config: Settings, redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+) -> None:
+    """Runs of 40 ms where 1 ms was declared; a record that cannot be read, or of what is gone, is passed over."""
+    records = f"{PREFIX}learned"
+    redis_client.hset(records, mapping={"default/gone": b"{}", b"\xff": b"junk"})
+
+    def run_s() -> float | None:
+        heartbeat(queue)
+        question = Question(id=new_id(), function="default/echo", revision=1, slo_us=5_000_000)
+        answer = ask(config, question)[1]
+        return answer.reasons.candidates[0].run_s if answer is not None and answer.gpu is not None else None
+
+    first = lead()
+    eventually(lambda: run_s() == 0.001, what="what was declared")
+    for _ in range(5):
+        id_ = submit(queue)
+        finish(queue, id_, int(message(redis_client, queue)[0][1]), 40.0)  # type: ignore[call-overload]
+    learned = eventually(lambda: (told := run_s()) is not None and told > 0.015 and told, what="what was learned")
+    eventually(lambda: b'"lessons":5' in (redis_client.hget(records, "default/echo") or b""), what="a record")
+    first.set()
+    eventually(lambda: redis_client.get(f"{PREFIX}leader") is None, what="the end of the first leader")
+    lead()
+    assert eventually(run_s, what="a word of the second leader") == learned
+    Catalog(redis_client, PREFIX).remove_function("default/echo")
+    eventually(lambda: not redis_client.hexists(records, "default/echo"), what="a record less")
 
 
 def test_questions_are_bounded(config: Settings, redis_client: "redis.Redis", queue: Queue) -> None:
