@@ -14,6 +14,7 @@ from scheduler.leader import foresight
 from scheduler.leader.admission_board import AdmissionBoard
 from scheduler.leader.tables import ArrayTable
 from scheduler.policy.events import (
+    CostsKnown,
     Event,
     FunctionKnown,
     FunctionRemoved,
@@ -117,10 +118,11 @@ class Inbound:
                 events.append(TrafficMoved(function=function, revision=entry.revision))
         events += self._counts()
         events += self.new_forecasts()
+        events.append(CostsKnown(costs=self._learned.costs()))
         for report in snapshot.reports:
             self._reported(report, events)
         # After the reports, for a table's averages of a device that reports would take the place of what was learned.
-        events += [LearnedKnown(function=name, learned=learned) for name, learned in self._learned.all().items()]
+        events += [LearnedKnown(function=name, learned=learned) for name, learned in self._learned.functions().items()]
         for held in snapshot.held:
             self._held(held, events)
         for waiting in snapshot.waiting:

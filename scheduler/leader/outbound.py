@@ -32,7 +32,7 @@ from scheduler.policy.decisions import (
 )
 from scheduler.policy.events import ClaimRefused, Event
 from smore.domain.invocation import End
-from smore.domain.learned import Learned
+from smore.domain.learned import Learned, LearnedCost
 from smore.messages import commands
 from smore.messages import reasons as reasons_message
 from smore.messages.forecasts import PrewarmReport, encode_prewarm_report
@@ -72,12 +72,14 @@ class Outbound:
         self.forecasts_version = 0
         #: What this leader has kept for the next one, by function.
         self.kept: dict[str, Learned] = {}
+        self._costs: dict[str, Mapping[str, LearnedCost]] = {}
 
     def begin(self, token: str) -> None:
         """A leader begins, with its fencing token."""
         self._token = token
         self._board.begin()
         self.kept.clear()
+        self._costs.clear()
 
     def perform(self, now: float, decisions: Sequence[Decision], began: float) -> list[Event]:
         """
@@ -166,9 +168,13 @@ class Outbound:
             log.error("the arrays differ from a fresh count", entries=status.differing)
 
     def _keep(self, learned: PublishLearned) -> None:
-        if learned.functions:
-            self._learned.keep(learned.functions)
+        costs = {
+            gpu: of_trainings for gpu, of_trainings in learned.costs.items() if self._costs.get(gpu) != of_trainings
+        }
+        if learned.functions or costs:
+            self._learned.keep(learned.functions, costs)
             self.kept.update(learned.functions)
+            self._costs.update(costs)
 
     def _prewarm_status(self, now: float, status: PublishPrewarmStatus) -> None:
         """How functions are kept ready, for people (``GET /v1/prewarm``)."""

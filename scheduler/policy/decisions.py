@@ -8,7 +8,7 @@ from typing import NamedTuple
 from scheduler.policy import kernel
 from scheduler.policy.kernel import Floats
 from smore.domain.invocation import End
-from smore.domain.learned import Learned
+from smore.domain.learned import Learned, LearnedCost
 from smore.domain.loss import Step
 from smore.domain.prewarming import PrewarmStatus
 
@@ -313,9 +313,13 @@ class PublishPrewarmStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishLearned:
-    """What was learned of functions since it was kept last."""
+    """
+    What was learned of functions since it was kept last; and, whether it has changed or not, of what they cost trainings,
+    by GPU instance and training.
+    """
 
     functions: Mapping[str, Learned]
+    costs: Mapping[str, Mapping[str, LearnedCost]]
 
 
 #: What changes queues and workers, and what is only published.

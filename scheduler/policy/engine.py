@@ -30,6 +30,7 @@ from scheduler.policy.dispatching import Dispatching, ending
 from scheduler.policy.events import (
     AdmissionDue,
     ClaimRefused,
+    CostsKnown,
     CountsKnown,
     Event,
     ForecastsUpdated,
@@ -184,6 +185,8 @@ class Engine:
                     self.prewarmer.remember(now, event)
             case LearnedKnown():
                 self._recall(event)
+            case CostsKnown():
+                self.budgets.recall(event.costs)
             case QuestionAsked() | AdmissionDue() | StatusDue() | PrewarmStatusDue() | LearnedDue():
                 questions.append(event)
             case _:
@@ -376,7 +379,7 @@ class Engine:
                     )
                 ]
             case LearnedDue():
-                return [PublishLearned(functions=self._learned(question))]
+                return [PublishLearned(functions=self._learned(question), costs=self.budgets.learned())]
             case _:
                 assert_never(question)
 

@@ -7,7 +7,7 @@ from math import inf
 from scheduler.policy.degradation import Table
 from scheduler.policy.forecast import Forecast
 from smore.domain.function import FunctionSpec
-from smore.domain.learned import Learned
+from smore.domain.learned import Learned, LearnedCost
 from smore.domain.loss import JobLoss
 from smore.domain.override import Override
 
@@ -199,6 +199,16 @@ class LearnedKnown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostsKnown:
+    """
+    Told to a policy that takes over, before the first report: what functions cost trainings, by GPU instance and
+    training.
+    """
+
+    costs: Mapping[str, Mapping[str, LearnedCost]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceReported:
     """
     A worker tells of an instance: what its load took (None = it was told before), whether it failed or was evicted;
@@ -286,6 +296,7 @@ Event = (
     | ForecastsUpdated
     | CountsKnown
     | LearnedKnown
+    | CostsKnown
     | InstanceReported
     | Question
 )

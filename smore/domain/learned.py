@@ -50,6 +50,26 @@ class Learned:
         _check(isfinite(self.observed) and isfinite(self.ran_at))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedCost:
+    """
+    Of what functions cost a training (scheduler/policy/budget/controller.py: CostCorrection): how many times the
+    prediction, the standard error of that, when the last window began that was learned from (epoch seconds), and the
+    sums behind it. Raises ValueError for what cannot be.
+    """
+
+    factor: float
+    error: float
+    seen: float
+    lost: float
+    charged: float
+    noise: float
+
+    def __post_init__(self) -> None:
+        _check(0 < self.factor < _MOST_S and 0 <= self.error < _MOST_S and 0 <= self.noise < _MOST_S)
+        _check(all(isfinite(each) for each in (self.seen, self.lost, self.charged)))
+
+
 #: No time that anybody measures is as long, seconds.
 _MOST_S = 1e9
 

@@ -3,6 +3,7 @@ The budgets of all trainings: one closed loop for each GPU instance, what runs a
 closed to functions.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from scheduler.policy.decisions import Decision, Offload, Throttle, TokenBucket
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
 from scheduler.policy.knobs import BudgetRule, Knobs
+from smore.domain.learned import LearnedCost
 from smore.domain.loss import Step
 
 #: How long a GPU instance is expected to stay closed before the first closing was seen to end, seconds, and the weight
@@ -29,6 +31,8 @@ class Budgets:
         self._knobs, self._cluster = knobs, cluster
         #: Row → its closed loop.
         self._controllers: dict[int, BudgetController] = {}
+        #: What a former leader had learned of GPU instances that have not reported yet.
+        self._recalled: dict[str, Mapping[str, LearnedCost]] = {}
         #: Row → the start of its worker that reported last.
         self._boots: dict[int, str] = {}
         #: Row → since when it is closed; how long closings there last.
@@ -43,6 +47,14 @@ class Budgets:
     def kept(self, row: int) -> bool:
         """Whether a budget is kept on a row and something trains there."""
         return row in self._controllers and self._cluster.rows.item(kernel.JOBS, row) > 0
+
+    def recall(self, costs: Mapping[str, Mapping[str, LearnedCost]]) -> None:
+        """Go on with what a former leader had learned of what functions cost trainings."""
+        self._recalled.update(costs)
+
+    def learned(self) -> dict[str, dict[str, LearnedCost]]:
+        """What functions cost trainings, by GPU instance and training, as far as windows have told."""
+        return {self._cluster.names[row]: controller.learned() for row, controller in self._controllers.items()}
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
@@ -60,7 +72,10 @@ class Budgets:
         self._cluster.govern(row, controller.factor if controller is not None else 1.0, closed, event.at)
 
     def _control(self, row: int, event: GpuReported, decisions: list[Decision]) -> None:
-        controller = self._controllers.setdefault(row, BudgetController())
+        controller = self._controllers.get(row)
+        if controller is None:
+            controller = self._controllers[row] = BudgetController()
+            controller.recall(self._recalled.pop(event.gpu, {}))
         if self._boots.get(row, event.boot) != event.boot and controller.step is not Step.OPEN:
             # A worker that has restarted lets everything in.
             job = event.losses[0].id if event.losses else ""

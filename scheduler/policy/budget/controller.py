@@ -19,10 +19,11 @@ only how wrong the predictions are.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from smore.domain.learned import LearnedCost
 from smore.domain.loss import LEAST_RECENT, JobLoss, Step, Window, over_budget
 
 STEPS: Final = tuple(Step)
@@ -107,6 +108,28 @@ class CostCorrection:
         self.factor = min(FACTOR_MAX, max(FACTOR_MIN, factor))
         self.error = (self._noise / (self._charged**2 + doubt)) ** 0.5
 
+    def learned(self) -> LearnedCost:
+        """All that :meth:`recalled` needs."""
+        return LearnedCost(
+            factor=self.factor,
+            error=self.error,
+            seen=self.seen,
+            lost=self._lost,
+            charged=self._charged,
+            noise=self._noise,
+        )
+
+    @classmethod
+    def recalled(cls, learned: LearnedCost) -> "CostCorrection":
+        return cls(
+            factor=learned.factor,
+            error=learned.error,
+            seen=learned.seen,
+            _lost=learned.lost,
+            _charged=learned.charged,
+            _noise=learned.noise,
+        )
+
     @property
     def rate(self) -> float:
         """
@@ -132,6 +155,14 @@ class BudgetController:
     _charge_log: deque[tuple[float, float]] = field(default_factory=deque)
     #: By training.
     _corrections: dict[str, CostCorrection] = field(default_factory=dict)
+
+    def learned(self) -> dict[str, LearnedCost]:
+        """What functions cost each training, where windows have told something."""
+        return {job: correction.learned() for job, correction in self._corrections.items() if correction.seen}
+
+    def recall(self, learned: Mapping[str, LearnedCost]) -> None:
+        """Go on with what a former leader had learned; what trains no more is dropped at the first report."""
+        self._corrections = {job: CostCorrection.recalled(each) for job, each in learned.items()}
 
     def judge(self, now: float, jobs: Sequence[JobLoss], busy: float) -> str | None:
         """

@@ -30,6 +30,7 @@
 --   P feasible           HASH   fk -> "<stamp>:<backlog us>:<floor us>:<each us>:<counted>:<cold us>:<row us>:<alone us>:<busy>:
 --                               <quarantined>", by the leader, see needed()
 --   P learned            HASH   fk -> what the leader has learned of it (smore/messages/learned.py)
+--   P learned:costs      HASH   gpu -> what it has learned of what functions cost the trainings there
 --   P asks               STRING questions to the leader within the last second
 --   P ask:<id>           LIST   the leader's answer to one (smore/messages/reasons.py: DryRunAnswer)
 --   P leader, P fence    STRING the leader's fencing token; the counter it comes from

@@ -22,6 +22,7 @@ from scheduler.tasks.assign import LOADING_S, wait_for_turn
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
+from smore.domain.learned import LearnedCost
 from smore.domain.override import Override
 from smore.domain.placement_rule import Offer, WaitingBatch
 from smore.messages.degradation import Table
@@ -34,6 +35,7 @@ from smore.process.settings import QueueSettings, SchedulerSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.fleet import Fleet
 from smore.redis.gateway_queue import AdmissionCheck, GatewayQueue, Question
+from smore.redis.learned import LearnedRecords
 from smore.redis.queue import Claim, Queue, RunOutcome
 from smore.redis.submission import Submission
 from smore.redis.tables import Tables
@@ -535,6 +537,30 @@ def test_the_next_leader_goes_on_with_what_was_learned(
     assert eventually(run_s, what="a word of the second leader") == learned
     Catalog(redis_client, PREFIX).remove_function("default/echo")
     eventually(lambda: not redis_client.hexists(records, "default/echo"), what="a record less")
+
+
+def test_what_functions_cost_a_training_is_kept_while_it_runs(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
+) -> None:
+    cost = LearnedCost(factor=2.0, error=0.1, seen=1.0, lost=0.4, charged=0.2, noise=0.01)
+    records = LearnedRecords(redis_client, PREFIX)
+    records.keep({}, {"cpu0": {"j": cost}})
+    job = JobReport(id="j", project="default", state="running", pid=1, memory_mib=1.0, iterations=9)
+    factor = metrics.BUDGET_FACTOR.labels("cpu0")
+
+    def corrects() -> bool:
+        heartbeat(queue, jobs=[job])
+        return factor._value.get() > 1.5
+
+    def forgets() -> bool:
+        heartbeat(queue)
+        return not records.costs()
+
+    heartbeat(queue, jobs=[job])
+    lead()
+    eventually(corrects, what="what the former leader learned")
+    assert records.costs() == {"cpu0": {"j": cost}}
+    eventually(forgets, what="a record less")
 
 
 def test_questions_are_bounded(config: Settings, redis_client: "redis.Redis", queue: Queue) -> None:

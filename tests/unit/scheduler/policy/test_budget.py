@@ -20,10 +20,11 @@ from scheduler.policy.budget.controller import (
     BudgetController,
     CostCorrection,
 )
-from scheduler.policy.decisions import Dispatch, Offload, Throttle
-from scheduler.policy.events import ClaimRefused, Event, InvocationSettled, WarmLimits
+from scheduler.policy.decisions import Dispatch, Offload, PublishLearned, Throttle
+from scheduler.policy.events import ClaimRefused, CostsKnown, Event, InvocationSettled, LearnedDue, WarmLimits
 from scheduler.policy.knobs import preset
 from smore.domain.loss import JobLoss, Sample, Step, Window
+from smore.messages.learned import decode_costs, encode_learned
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import NOW, arrived, batched, function, gpu, known
 
@@ -286,6 +287,17 @@ def test_a_corrected_prediction_is_what_is_charged() -> None:
     engine.decide(now + 10.0, [arrived(0, "last", at=now + 10.0)])
     ((_, _, held),) = engine.buckets(now + 10.0)
     assert held == pytest.approx(FULL - factor * 0.1 * 0.5 / 1.5)
+    # The next leader goes on with it, before it has seen a window of its own, and for as long as the training runs.
+    (learned,) = engine.decide(now, [LearnedDue(revisions={}, kept={})])
+    assert isinstance(learned, PublishLearned)
+    costs = {place: decode_costs(encode_learned(of_trainings)) for place, of_trainings in learned.costs.items()}
+    heir = DrivenEngine(preset("smore-product"))
+    heir.decide(now, [CostsKnown(costs=costs), gpu("a", functions=1, at=now, losses=[job()])])
+    ((_, taken_over, _),) = heir.buckets(now)
+    assert taken_over == factor
+    heir.decide(now + 1.0, [gpu("a", None, functions=1, at=now + 1.0)])
+    (learned,) = heir.decide(now + 1.0, [LearnedDue(revisions={}, kept={})])
+    assert isinstance(learned, PublishLearned) and learned.costs == {"a": {}}
 
 
 def test_what_was_never_run_costs_nothing() -> None:
