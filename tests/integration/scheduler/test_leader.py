@@ -514,7 +514,7 @@ def test_a_question_is_answered_and_places_nothing(
 def test_the_next_leader_goes_on_with_what_was_learned(
     config: Settings, redis_client: "redis.Redis", queue: Queue, lead: Callable[[], threading.Event]
 ) -> None:
-    """Runs of 40 ms where 1 ms was declared; a record that cannot be read, or of what is gone, is passed over."""
+    """Runs of 0.2 ms where 1 ms was declared; a record that cannot be read is passed over."""
     records = f"{PREFIX}learned"
     redis_client.hset(records, mapping={"default/gone": b"{}", b"\xff": b"junk"})
 
@@ -524,16 +524,24 @@ def test_the_next_leader_goes_on_with_what_was_learned(
         answer = ask(config, question)[1]
         return answer.reasons.candidates[0].run_s if answer is not None and answer.gpu is not None else None
 
-    first = lead()
+    def led() -> threading.Event:
+        """By a leader that has read its snapshot: what is asked before is not answered."""
+        redis_client.delete(f"{PREFIX}feasible")
+        stop = lead()
+        eventually(lambda: redis_client.hexists(f"{PREFIX}feasible", "default/echo"), what="a word to the gate")
+        return stop
+
+    first = led()
     eventually(lambda: run_s() == 0.001, what="what was declared")
     for _ in range(5):
         id_ = submit(queue)
-        finish(queue, id_, int(message(redis_client, queue)[0][1]), 40.0)  # type: ignore[call-overload]
-    learned = eventually(lambda: (told := run_s()) is not None and told > 0.015 and told, what="what was learned")
+        finish(queue, id_, int(message(redis_client, queue)[0][1]), 0.2)  # type: ignore[call-overload]
     eventually(lambda: b'"lessons":5' in (redis_client.hget(records, "default/echo") or b""), what="a record")
+    learned = eventually(run_s, what="what was learned")
+    assert learned < 0.0008
     first.set()
     eventually(lambda: redis_client.get(f"{PREFIX}leader") is None, what="the end of the first leader")
-    lead()
+    led()
     assert eventually(run_s, what="a word of the second leader") == learned
     Catalog(redis_client, PREFIX).remove_function("default/echo")
     eventually(lambda: not redis_client.hexists(records, "default/echo"), what="a record less")
@@ -550,7 +558,7 @@ def test_what_functions_cost_a_training_is_kept_while_it_runs(
 
     def corrects() -> bool:
         heartbeat(queue, jobs=[job])
-        return factor._value.get() > 1.5
+        return float(factor._value.get()) > 1.5
 
     def forgets() -> bool:
         heartbeat(queue)
