@@ -291,12 +291,12 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     ``outcome``: ``placed`` (at once, on ``gpu``), ``waits`` (taken, and placed when what ``decision.refused`` names has
     changed; then ``finish_at`` counts what waits before it), ``refused`` (by the gate), ``late`` (taken, and would
     expire). ``reason`` is a stable code, '' where it would be placed: the ``code`` of the error that an invocation
-    would get (``draining``, ``limit_reached``, ``queue_full``, ``slo_infeasible``, ``deadline_expired``) or what it
-    would wait for (``paused``, or as ``decision.refused`` names it: ``pinned`` where there are no GPU instances but
-    those that it may not go to). ``feasible``: its deadline can be met as things are; False where it would wait for
-    somebody to end a pause, a drain or a pin. ``predicted``: of itself and of the training there.
-    ``earliest_deadline_*``: the earliest deadline that would be accepted, from now and as an instant, None = not known
-    or not a matter of time.
+    would get (``draining``, ``quarantined``, ``limit_reached``, ``queue_full``, ``slo_infeasible``,
+    ``deadline_expired``) or what it would wait for (``paused``, or as ``decision.refused`` names it: ``pinned`` where
+    there are no GPU instances but those that it may not go to). ``feasible``: its deadline can be met as things are;
+    False where it would wait for somebody to end a pause, a drain or a pin. ``predicted``: of itself and of the
+    training there. ``earliest_deadline_*``: the earliest deadline that would be accepted, from now and as an instant,
+    None = not known or not a matter of time.
     """
 
     outcome: str
