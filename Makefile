@@ -41,7 +41,7 @@ lock: ## constraints.txt anew, from an environment of the newest versions that i
 	rm -rf build/lock && mkdir -p build && $(PY) -m venv build/lock
 	sed '/$(RESOLVED)/q' constraints.txt > build/constraints.txt
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check -c build/constraints.txt -e ./client -e '.[embedded,examples,forecast,report,dev]'
-	build/lock/bin/python -m pip freeze --exclude-editable | sed 's/+.*//' | grep -vxFf build/constraints.txt >> build/constraints.txt
+	build/lock/bin/python -m pip freeze --exclude smore-client --exclude smore-platform | sed 's/+.*//' | grep -vxFf build/constraints.txt >> build/constraints.txt
 	mv build/constraints.txt constraints.txt
 	$(MAKE) test
 
