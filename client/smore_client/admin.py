@@ -212,7 +212,7 @@ def attach(name: str, pid: int, *, gpu: str | None = None, workload: str | None 
 
 def set_limits(project: str, limits: Mapping[str, float | None]) -> Flow[Project]:
     """
-    Set limits of a project, named as in :class:`~smore_client.types.Limits`; None takes one away, the others stay.
+    Set limits of a project, named as in ``Limits``; None takes one away, the others stay.
 
     >>> client.carry(admin.set_limits("vision", {"depth": 100, "gpus": None})).limits.depth
     100
