@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from scheduler import refusals
 from scheduler.schedule import CONTROL_QUEUE, LEARN_QUEUE, SCHEDULER_QUEUE
+from scheduler.turn import take
 from smore.process.environment import settings
 from smore.process.observability import configure
 from smore.redis.celery import make_app
@@ -25,13 +26,14 @@ def _refuse(reason: str) -> NoReturn:
 def main(queue: str, name: str) -> None:
     config = settings()
     configure(config, name)
+    turn = take(config.home) if queue == SCHEDULER_QUEUE else None
     app = make_app(name, config, [queue])
-    if queue == SCHEDULER_QUEUE:
+    if turn is not None:
         from scheduler.tasks.assign import register_assign
 
         if reason := refusals.of_policy(config.policy):
             _refuse(f"The policy cannot be used: {reason}")
-        register_assign(app, config)
+        register_assign(app, config, turn)
     elif queue == LEARN_QUEUE:
         from scheduler.tasks.learn import register_learn
 

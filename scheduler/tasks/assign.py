@@ -6,15 +6,20 @@ free, and waits while Redis does not serve; every other firing returns at once. 
 requests wait for.
 """
 
-import contextlib
 import threading
 from functools import partial
-from typing import Final
+from typing import IO, Final
 
 import redis
 from celery import Celery
 from celery.signals import worker_ready, worker_shutting_down
 
+from scheduler.leader.foresight import prewarm_knobs
+from scheduler.leader.leader import Leader
+from scheduler.policy.engine import Engine, prepare
+from scheduler.policy.knobs import Knobs, preset
+from scheduler.policy.prewarm import rules
+from scheduler.policy.prewarm.prewarmer import Prewarmer
 from scheduler.schedule import SCHEDULER_QUEUE
 from smore.process import observability as metrics
 from smore.process.settings import Settings
@@ -26,12 +31,13 @@ log = metrics.logger(__name__)
 
 #: How often the standby looks whether the lease is free, and Redis whether it serves again, seconds.
 LOOK_S: Final = 0.2
-#: How long one process may load what leading needs before the next one begins, seconds.
-LOADING_S: Final = 3.0
 
 
-def register_assign(app: Celery, config: Settings) -> None:
-    """Make this app's worker able to lead."""
+def register_assign(app: Celery, config: Settings, turn: IO[str]) -> None:
+    """Make this app's worker able to lead. ``turn`` is closed once it is."""
+    # All that leading needs is loaded before it is needed: it takes seconds where the processor is busy.
+    prepare()
+    rules.prepare()
     stop = threading.Event()
     leading = threading.Lock()
 
@@ -53,33 +59,12 @@ def register_assign(app: Celery, config: Settings) -> None:
 
     @worker_ready.connect(weak=False)
     def _fire(**_: object) -> None:
+        turn.close()
         # Beat may take a while longer to start.
         assign.apply_async(queue=SCHEDULER_QUEUE, expires=1.0)
 
 
-def wait_for_turn(client: "redis.Redis", key: str, stop: threading.Event) -> None:
-    """
-    One process loads at a time: two schedulers that start together would each take twice as long, and nobody leads
-    meanwhile. Where Redis does not serve there is no turn to wait for.
-    """
-    with contextlib.suppress(redis.RedisError):
-        while not client.set(key, 1, nx=True, px=round(LOADING_S * 1e3)) and not stop.wait(LOOK_S):
-            pass
-
-
 def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) -> None:
-    loading = f"{config.redis.prefix}leader:loading"
-    # All that leading needs is loaded before it is needed: it takes seconds where the processor is busy.
-    wait_for_turn(client, loading, stop)
-    from scheduler.leader.foresight import prewarm_knobs
-    from scheduler.leader.leader import Leader
-    from scheduler.policy.engine import Engine, prepare
-    from scheduler.policy.knobs import Knobs, preset
-    from scheduler.policy.prewarm import rules
-    from scheduler.policy.prewarm.prewarmer import Prewarmer
-
-    prepare()
-    rules.prepare()
     warm = prewarm_knobs(config.prewarm)
 
     def knobs(name: str = config.policy.name) -> Knobs:
@@ -91,8 +76,6 @@ def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) ->
         return Engine(knobs(name), shadow, Prewarmer(warm))
 
     leader = Leader(client, config, stop, engine, knobs(), prewarms=True, without_rule=partial(engine, "smore-product"))
-    with contextlib.suppress(redis.RedisError):
-        client.delete(loading)
     logged = False
     while not stop.is_set():
         try:

@@ -18,7 +18,6 @@ from structlog.testing import capture_logs
 from scheduler.leader.leader import Leader
 from scheduler.policy.engine import Engine
 from scheduler.policy.knobs import PRESETS
-from scheduler.tasks.assign import LOADING_S, wait_for_turn
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
@@ -39,7 +38,7 @@ from smore.redis.learned import LearnedRecords
 from smore.redis.queue import Claim, Queue, RunOutcome
 from smore.redis.submission import Submission
 from smore.redis.tables import Tables
-from tests.support.eventually import PATIENCE, eventually
+from tests.support.eventually import eventually
 from tests.support.tables import place
 
 PREFIX = "smore:"
@@ -157,28 +156,6 @@ def test_places_what_waited_before_it_led(
 
     assert [[id_, 1]] == message(redis_client, queue)
     finish(queue, id_, 1)
-
-
-def test_schedulers_load_one_after_the_other(redis_client: "redis.Redis") -> None:
-    key, loading = f"{PREFIX}leader:loading", []
-
-    def load() -> None:
-        wait_for_turn(redis_client, key, threading.Event())
-        loading.append(redis_client.pttl(key))
-
-    load()
-    assert 0 < loading[0] <= LOADING_S * 1e3, "one that dies meanwhile keeps the next one waiting no longer"
-    redis_client.persist(key)
-    second = threading.Thread(target=load, daemon=True)
-    second.start()
-    assert len(loading) == 1 and second.is_alive()
-    redis_client.delete(key)
-    second.join(10 * PATIENCE)
-    assert len(loading) == 2
-
-    stopping = threading.Event()
-    stopping.set()
-    wait_for_turn(redis_client, key, stopping)
 
 
 def test_a_policy_that_checks_sms_does_not_lead_where_no_counter_tells_them(

@@ -257,7 +257,11 @@ def queue(redis_client: "redis.Redis") -> Queue:
 def scheduler(config: Settings, queue: Queue, tmp_path: Path) -> Iterator[None]:
     """The process that leads, as the platform starts it."""
     assert config.redis.url is not None
-    environment = os.environ | {"SMORE_REDIS__URL": config.redis.url, "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {
+        "SMORE_HOME": str(tmp_path),
+        "SMORE_REDIS__URL": config.redis.url,
+        "PYTHONPATH": str(ROOT),
+    }
     with (tmp_path / "scheduler.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "scheduler.worker", "scheduler", "many"],
