@@ -18,6 +18,7 @@ import httpx
 import psutil
 import redis
 
+from bench import stranger
 from bench.disk import Disk, missing
 from smore import local
 from smore.process.settings import Settings
@@ -88,6 +89,7 @@ class Faults:
             ("gateway and redis", lambda: [self.pid("gateway"), self.pid("redis")]),
             ("leader and worker", lambda: [self.leader(), self.pid("worker-cpu0")]),
             ("both schedulers", self.schedulers),
+            ("both schedulers and both workers", lambda: [*self.schedulers(), *self.workers()]),
             ("redis and postgres", lambda: [self.pid("redis"), self.pid("postgres")]),
         ]
         faults = [Fault(name=f"kill {name}", strike=self._killing(pids), times=3, quick=1) for name, pids in kills]
@@ -119,6 +121,7 @@ class Faults:
             Fault(name="gateway without descriptors", strike=self._without_descriptors),
             Fault(name="function allocates without bound", strike=lambda: self._invoke("devour", {"do": "allocate"})),
             Fault(name="function forges a frame", strike=lambda: self._invoke("forge", {"do": "forge"}), times=2),
+            Fault(name="training forges its ring", strike=self._ring_forged),
             Fault(name="deploys, kill leader and worker", strike=self._deploying, times=2),
             Fault(name="disk full", strike=self._disk_full, times=2, skipped=disk),
             Fault(name="disk frozen", strike=self._disk_frozen, times=2, skipped=disk),
@@ -285,6 +288,18 @@ class Faults:
                 with contextlib.suppress(httpx.HTTPError):
                     await self._send(method, path, json=body, timeout=5)
             await asyncio.sleep(max(0.0, min(1.0, until - time.monotonic())))
+
+    async def _ring_forged(self) -> None:
+        """A training's file of steps holds what no loop writes, while others write and read."""
+        ring = min((self._home / "run" / "jobs").glob("*.track"))
+        meddling = asyncio.create_task(self._meddle(6.0))
+        while not meddling.done():
+            for forge in (stranger.count, stranger.length, stranger.durations):
+                forge(ring)
+            await asyncio.sleep(0.2)
+        await meddling
+        # The training itself writes the others again.
+        stranger.length(ring, 0)
 
     async def _connections_taken(self) -> None:
         import psycopg

@@ -524,22 +524,19 @@ def run(
             return asyncio.run(_run(bench, quick, re.compile(only), minutes)), bench
         finally:
             local.down(home)
-            for pid, words in _left_over(home):
-                progress(f"left over, and ended: {pid}: {words}")
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            end_left_over(home)
 
 
-def _left_over(home: Path) -> list[tuple[int, str]]:
-    """Processes that still name this home in their environment or command line: orphans."""
-    processes = []
+def end_left_over(home: Path) -> None:
+    """End the processes that still name this home in their environment or command line: orphans."""
     needle = str(home).encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_bytes()
             if int(process.name) != os.getpid() and (needle in words or needle in (process / "environ").read_bytes()):
-                processes.append((int(process.name), words.replace(bytes(1), b" ").decode(errors="replace").strip()))
-    return processes
+                shown = words.replace(bytes(1), b" ").decode(errors="replace").strip()
+                progress(f"left over, and ended: {process.name}: {shown}")
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def main() -> None:
