@@ -71,7 +71,6 @@ class Faults:
         kills: list[tuple[str, Pids]] = [
             ("gateway", lambda: [self.pid("gateway")]),
             ("leader", lambda: [self.leader()]),
-            ("beat", lambda: [self.pid("beat")]),
             ("worker", lambda: [self.pid("worker-cpu0")]),
             ("runner", lambda: self.runners()[:1]),
             ("redis", lambda: [self.pid("redis")]),

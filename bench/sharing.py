@@ -207,10 +207,10 @@ def turn(setting: str, seconds: float, rows: Rows, *, functions: bool = False) -
         tempfile.TemporaryDirectory(prefix="smore-sharing-") as folder,
         Rig(Path(folder, "home"), one_core_partitions()[:PARTITIONS], functions=served, environment=environment) as rig,
     ):
-        rig.prepare(here=rows.file is None)
         engine = make_engine(rig.end.postgres_url, "bench", statement_timeout_s=10.0)
         if rows.file is not None:
             publish(rig, engine, rows.file)
+        rig.prepare(here=rows.file is None)
         made = Turn()
         gpu = rig.client.gpus()[0]
         place = gpu.device, gpu.sharing_mode

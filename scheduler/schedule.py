@@ -10,9 +10,10 @@ LEARN_QUEUE = "learn"
 
 #: A message that waited longer is dropped: the next one is there already.
 BEAT = {
-    "assign": {"task": ASSIGN, "schedule": 1.0, "options": {"queue": SCHEDULER_QUEUE, "expires": 1.0}},
-    "record": {"task": RECORD, "schedule": 1.0, "options": {"queue": CONTROL_QUEUE, "expires": 1.0}},
-    "jobs": {"task": JOBS, "schedule": 1.0, "options": {"queue": CONTROL_QUEUE, "expires": 1.0}},
+    # These have no end and their worker fires them when it is ready: a message is for one that has ended with an error.
+    "assign": {"task": ASSIGN, "schedule": 5.0, "options": {"queue": SCHEDULER_QUEUE, "expires": 5.0}},
+    "record": {"task": RECORD, "schedule": 5.0, "options": {"queue": CONTROL_QUEUE, "expires": 5.0}},
+    "jobs": {"task": JOBS, "schedule": 5.0, "options": {"queue": CONTROL_QUEUE, "expires": 5.0}},
     "retain": {"task": RETAIN, "schedule": 3600.0, "options": {"queue": CONTROL_QUEUE, "expires": 600.0}},
     # Looks whether enough is new; mostly it is not.
     "retrain": {"task": RETRAIN, "schedule": 600.0, "options": {"queue": LEARN_QUEUE, "expires": 600.0}},

@@ -1,20 +1,29 @@
 """
-``python -m scheduler.worker QUEUE NAME``: a Celery worker for ``scheduler`` (may lead), ``control`` (history and trainings) or
-``learn``.
+``python -m scheduler.worker scheduler|control NAME``: a Celery worker. ``scheduler`` may lead; ``control`` writes the
+history, decides over trainings, starts what learns, and runs beat as a thread.
 """
 
 import sys
+import threading
 from typing import NoReturn
 
+from celery import Celery
+from celery.beat import Scheduler, Service
+from celery.signals import worker_ready
+
 from scheduler import refusals
-from scheduler.schedule import CONTROL_QUEUE, LEARN_QUEUE, SCHEDULER_QUEUE
+from scheduler.schedule import BEAT, CONTROL_QUEUE, LEARN_QUEUE, SCHEDULER_QUEUE
 from scheduler.turn import take
 from smore.process.environment import settings
 from smore.process.observability import configure
+from smore.process.settings import Settings
 from smore.redis.celery import make_app
 
-#: Threads of each queue's worker: a leader takes one and the others let its firings return at once; so does a fit.
-THREADS = {SCHEDULER_QUEUE: 2, CONTROL_QUEUE: 5, LEARN_QUEUE: 2}
+#: Queues of each kind of worker.
+QUEUES = {SCHEDULER_QUEUE: (SCHEDULER_QUEUE,), CONTROL_QUEUE: (CONTROL_QUEUE, LEARN_QUEUE)}
+#: Its threads: a leader takes one and the others let its firings return at once; so do recording, the decider over
+#: trainings, and each child that learns.
+THREADS = {SCHEDULER_QUEUE: 2, CONTROL_QUEUE: 7}
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -23,41 +32,60 @@ def _refuse(reason: str) -> NoReturn:
     sys.exit(2)
 
 
-def main(queue: str, name: str) -> None:
+def _register_beat(app: Celery) -> None:
+    """Let beat run in this process, with its schedule in memory: a lost firing is replaced by the next one."""
+    app.conf.beat_schedule = BEAT
+
+    @worker_ready.connect(weak=False)
+    def _start(**_: object) -> None:
+        beat = Service(app, scheduler_cls=Scheduler)
+        threading.Thread(target=beat.start, name="beat", daemon=True).start()
+
+
+def _register_control(app: Celery, config: Settings) -> None:
+    # Imported where it is used: the scheduler's processes have no use for SQLAlchemy's memory.
+    from scheduler.tasks.jobs import refuse, register_jobs
+    from scheduler.tasks.learn import register_learn
+    from scheduler.tasks.record import register_record
+    from smore.postgres.connection import make_engine
+
+    if reason := refusals.of_jobs(config.jobs):
+        refuse(config, reason)
+        _refuse(reason)
+    if config.postgres.url is None:
+        _refuse("SMORE_POSTGRES__URL is not set")
+    # One pool: a kept connection is a process of Postgres.
+    engine = make_engine(config.postgres.url, "control")
+    register_record(app, config, engine)
+    register_jobs(app, config)
+    register_learn(app, config, engine)
+    _register_beat(app)
+
+
+def main(kind: str, name: str) -> None:
     config = settings()
     configure(config, name)
-    turn = take(config.home) if queue == SCHEDULER_QUEUE else None
-    app = make_app(name, config, [queue])
+    turn = take(config.home) if kind == SCHEDULER_QUEUE else None
+    # Beat sends to every queue.
+    app = make_app(name, config, [kind, *({SCHEDULER_QUEUE, CONTROL_QUEUE, LEARN_QUEUE} - {kind})])
     if turn is not None:
         from scheduler.tasks.assign import register_assign
 
         if reason := refusals.of_policy(config.policy):
             _refuse(f"The policy cannot be used: {reason}")
         register_assign(app, config, turn)
-    elif queue == LEARN_QUEUE:
-        from scheduler.tasks.learn import register_learn
-
-        register_learn(app, config)
     else:
-        # Imported where it is used: the scheduler's processes have no use for SQLAlchemy's memory.
-        from scheduler.tasks.jobs import refuse, register_jobs
-        from scheduler.tasks.record import register_record
-
-        if reason := refusals.of_jobs(config.jobs):
-            refuse(config, reason)
-            _refuse(reason)
-        register_record(app, config)
-        register_jobs(app, config)
+        _register_control(app, config)
     app.worker_main(
         [
             "--quiet",
             "worker",
             "-Q",
-            queue,
+            ",".join(QUEUES[kind]),
             "-P",
             "threads",
             "-c",
-            str(THREADS[queue]),
+            str(THREADS[kind]),
             "-n",
             f"{name}@%h",
             "--without-gossip",
@@ -70,6 +98,6 @@ def main(queue: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in THREADS:
-        sys.exit(f"usage: python -m scheduler.worker {'|'.join(THREADS)} NAME")
+    if len(sys.argv) != 3 or sys.argv[1] not in QUEUES:
+        sys.exit(f"usage: python -m scheduler.worker {'|'.join(QUEUES)} NAME")
     main(sys.argv[1], sys.argv[2])

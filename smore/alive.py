@@ -4,7 +4,7 @@
 - ``gateway``: its ``/readyz`` answers 200, so a scheduler leads and a GPU instance has reported;
 - ``node``: each of its GPU instances has a report in Redis, which expires after two seconds;
 - ``trainings``: the keeper of trainings accepts connections (worker/keeper.py);
-- every other name (``beat``, ``scheduler-0``, ``control``…) is a Celery process: it is connected to Redis and has sent
+- every other name (``scheduler-0``, ``control``…) is a Celery process: it is connected to Redis and has sent
   a command within :data:`SILENT_S`. A scheduler is healthy only where one of the schedulers leads.
 
 This module uses the standard library alone and reads its settings from the environment by name: it is started every few
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-#: Seconds within which a Celery process sends a command to Redis: beat and workers do so once a second.
+#: Seconds within which a Celery process sends a command to Redis: a worker does so once a second.
 SILENT_S: Final = 15
 _PATIENCE_S: Final = 3
 #: Bytes of an answer; the list of Redis' clients has about 300 for each client.
@@ -139,7 +139,7 @@ def _read(answers: BinaryIO) -> str:
 
 def main() -> None:
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m smore.alive gateway|node|trainings|beat|scheduler-0|…")
+        sys.exit("usage: python -m smore.alive gateway|node|trainings|control|scheduler-0|…")
     try:
         wrong = alive(sys.argv[1], os.environ)
     except (Refused, OSError) as error:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,10 @@ from smore import local
 from smore.domain.loss import Window
 from smore.messages import stream
 from smore.messages.reports import Report, decode_report
+from smore.postgres.connection import make_engine
+from smore.postgres.predictors import Profiles
 from smore.process.settings import Settings
+from smore.redis.celery import RETRAIN, message
 from smore.redis.fleet import stream_entries
 from smore.redis.tables import Tables
 from smore_client import ApiError, Client, ClientError
@@ -156,6 +160,7 @@ class Rig:
         self._partitions, self._preset = partitions, preset
         self._environment = dict(environment or {})
         self._before: dict[str, str] = {}
+        self._still = ExitStack()
         #: Ids of the trainings by name.
         self.jobs: dict[str, str] = {}
         self.network_s = 0.0
@@ -172,6 +177,7 @@ class Rig:
             self.client = Client(self.end.gateway_url, (self.home / "key").read_text().strip())
             self.prefix = Settings().redis.prefix
             self.redis = redis.from_url(self.end.redis_url, socket_timeout=10)
+            self._profiles = Profiles(make_engine(self.end.postgres_url, "bench"))
             self.witness = Witness(self.end.redis_url, self.prefix)
             self.witness.start()
         except BaseException:
@@ -191,6 +197,7 @@ class Rig:
             self._down()
 
     def _down(self) -> None:
+        self._still.close()
         local.down(self.home)
         os.environ.clear()
         os.environ.update(self._before)
@@ -211,25 +218,25 @@ class Rig:
 
     def prepare(self, *, table: bool = True, here: bool = False) -> None:
         """
-        Deploy the functions and wait until they serve and, with ``table``, until a degradation table is published; stop
-        the learn worker.
+        Deploy the functions and wait until they serve and, with ``table``, until a degradation table is published. No
+        predictor is fitted from then on, because a fit would take the time of a core.
 
-        ``here``: RuntimeError where the table does not hold for these GPU instances. Without ``table`` the learn worker
-        is stopped at once, and no table is published.
+        ``here``: RuntimeError where the table does not hold for these GPU instances. Without ``table`` no table is
+        published.
         """
         if not table:
-            local.stop(self.home, "learn")
+            self._still.enter_context(self._profiles.exclusive(wait=True))
         for served in self.functions:
             self.patiently(f"{served.model} deployed", partial(self._deploy, served))
         for served in self.functions:
             self.patiently(f"{served.model} active", partial(self._active, served.model))
         if table:
             tables = Tables(self.redis, self.prefix)
+            self.redis.lpush(f"{self.prefix}learn", message(RETRAIN, [True], "learn"))
             self.patiently("a degradation table", tables.version)
             if here:
                 self._require_place(tables)
-            # A fit during a measurement would take the time of a core.
-            local.stop(self.home, "learn")
+            self._still.enter_context(self._profiles.exclusive(wait=True))
 
     def _require_place(self, tables: Tables) -> None:
         current = tables.current()

@@ -20,8 +20,8 @@ until its client has the answer. A request is *refused* when it is answered 429 
 expired or got no answer. *Harvest* is the sum of the solo device-seconds of the invocations that met their deadline,
 per second. The *loss* of a training is estimated from the closed windows of that point alone (docs/guides/budgets.md);
 where they are too few, the load goes on. A tenth of the time is closed, to have enough of them
-(``SMORE_WORKER__PROBE_SHARE=0.1``; the default is 0.03). Nothing is learned meanwhile: the learn worker is stopped once
-the first degradation table is published.
+(``SMORE_WORKER__PROBE_SHARE=0.1``; the default is 0.03). No predictor is fitted meanwhile, once the first degradation table
+is published.
 
 Figures (95 % intervals as ``_low`` and ``_high``: Wilson for shares, means over blocks of 5 s for rates, Student's t
 over windows for losses; blocks and requests of different turns are taken for independent):

@@ -47,7 +47,7 @@ _LEAST_S: Final = 0.002
 _PUBLISHING: Final = 0.05
 #: Counters that say nothing of SMs.
 _BLIND: Final = frozenset({NVML_COUNTER, "none"})
-#: How long it can be read why nobody leads: a few firings of beat, seconds.
+#: How long it can be read why nobody leads: many looks of a standby, seconds.
 _REFUSED_S: Final = 5
 
 
@@ -159,7 +159,7 @@ class Leader:
         key = f"{self._prefix}leader:refused"
         if self._redis.get(key) != reason.encode():
             log.error("nobody may lead", reason=reason)
-        # Asked again with every firing of beat; for who wants to know why nobody leads.
+        # Written again at each look of a standby; for who wants to know why nobody leads.
         self._redis.set(key, reason, ex=_REFUSED_S)
 
     def _follow(self) -> None:

@@ -1,8 +1,8 @@
 """
 ``scheduler.jobs``, the task that decides over trainings.
 
-It is fired every second and has no end, as ``scheduler.assign``: the first firing in a process leads whenever it finds
-the lease free, every other one returns at once.
+It has no end, as ``scheduler.assign``: the first firing in a process leads whenever it finds the lease free, every other
+one returns at once.
 """
 
 import threading

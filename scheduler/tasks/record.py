@@ -1,17 +1,25 @@
-"""``scheduler.record`` and ``scheduler.retain``: the event stream into Postgres, old rows and unneeded blobs out."""
+"""
+``scheduler.record`` and ``scheduler.retain``: the event stream into Postgres, old rows and unneeded blobs out.
+
+``scheduler.record`` has no end, as ``scheduler.assign``: the first firing in a process records, every other one returns
+at once.
+"""
 
 import gc
 import threading
 import time
+from typing import Final
 
 import redis
 from celery import Celery
+from celery.signals import worker_ready, worker_shutting_down
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from scheduler.schedule import CONTROL_QUEUE
 from scheduler.tasks.sweep import sweep
 from smore.blobs.store import open_blobs
 from smore.postgres.catalog import Store
-from smore.postgres.connection import make_engine
 from smore.postgres.history import retention
 from smore.postgres.history.recorder import Recorder
 from smore.process import observability as metrics
@@ -24,26 +32,23 @@ from smore.redis.outage import is_outage
 log = metrics.logger(__name__)
 
 #: Stream entries in one transaction.
-PAGE = 5000
+PAGE: Final = 5000
+#: Seconds between two drains. Each is a transaction, which costs as much as many entries.
+EVERY_S: Final = 1.0
 
 
-def register_record(app: Celery, config: Settings) -> None:
+def register_record(app: Celery, config: Settings, engine: Engine) -> None:
     """Make this app's worker write history."""
-    if config.postgres.url is None:
-        raise ValueError("SMORE_POSTGRES__URL is not set")
-    engine, client = make_engine(config.postgres.url, "control"), connect(config)
+    client = connect(config)
     recorder = Recorder(engine, client, config.redis.prefix)
     store = Store(engine, Catalog(client, config.redis.prefix))
-    recording = threading.Lock()
+    stop, recording = threading.Event(), threading.Lock()
     # What was imported stays: a collection need not look at it again (measured: a third of the Python time of
     # recording).
     gc.collect()
     gc.freeze()
 
-    @app.task(name=RECORD)
-    def record() -> None:
-        if not recording.acquire(blocking=False):
-            return
+    def drain() -> None:
         try:
             # A short page is the end of the stream; one more look would cost as much as the page.
             while recorder.drain(PAGE) == PAGE:
@@ -55,8 +60,25 @@ def register_record(app: Celery, config: Settings) -> None:
             if not is_outage(error):
                 raise
             log.warning("history waits for Redis", error=str(error))
+
+    @worker_shutting_down.connect(weak=False)
+    def _stop(**_: object) -> None:
+        stop.set()
+
+    @app.task(name=RECORD)
+    def record() -> None:
+        if not recording.acquire(blocking=False):
+            return
+        try:
+            while not stop.is_set():
+                drain()
+                stop.wait(EVERY_S)
         finally:
             recording.release()
+
+    @worker_ready.connect(weak=False)
+    def _fire(**_: object) -> None:
+        record.apply_async(queue=CONTROL_QUEUE, expires=5.0)
 
     @app.task(name=RETAIN)
     def retain() -> None:

@@ -223,25 +223,27 @@ def _clocks(place: Site, client: "redis.Redis") -> Iterator[Finding]:
             yield warning(f"clock of {report.gpu}", f"its last report is {age:+.2f} s old", fix)
 
 
-def _beats(_place: Site, client: "redis.Redis") -> Iterator[Finding]:
+def _controls(_place: Site, client: "redis.Redis") -> Iterator[Finding]:
     try:
         clients = client.client_list()
     except redis.ResponseError:
-        yield unknown("beat", "this server does not list its clients")
+        yield unknown("control", "this server does not list its clients")
         return
-    beats = sorted({name for connection in clients if (name := connection.get("name", "")).startswith("smore-beat:")})
-    if len(beats) > 1:
+    found = sorted(
+        {name for connection in clients if (name := connection.get("name", "")).startswith("smore-control:")}
+    )
+    if len(found) > 1:
         yield warning(
-            "beat", f"{len(beats)}: {', '.join(beats)}", "stop all but one: every task is fired once for each"
+            "control", f"{len(found)}: {', '.join(found)}", "stop all but one: every task is fired once for each"
         )
-    elif not beats:
+    elif not found:
         yield warning(
-            "beat",
+            "control",
             "none is connected",
-            "start `python -m scheduler.beat`: no leader that dies is replaced, and nothing is recorded",
+            "start `python -m scheduler.worker control control`: nothing is recorded, and no training starts",
         )
     else:
-        yield ok("beat", beats[0])
+        yield ok("control", found[0])
 
 
 def _leader(place: Site, client: "redis.Redis") -> Iterator[Finding]:
@@ -345,7 +347,7 @@ _OF_REDIS: Final = (
     _redis_settings,
     _visibility_timeout,
     _clocks,
-    _beats,
+    _controls,
     _leader,
     _job_leader,
     _pauses,

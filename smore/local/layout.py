@@ -269,7 +269,7 @@ def metrics_ports(table: Sequence[Process]) -> dict[str, int]:
 
 
 #: Processes of :func:`processes` that serve metrics on a port of their own, beside the workers.
-METRICS_PORTS: Final = 4
+METRICS_PORTS: Final = 3
 
 
 def processes(layout: Layout) -> tuple[Process, ...]:
@@ -298,7 +298,5 @@ def processes(layout: Layout) -> tuple[Process, ...]:
             env=metrics(1),
             later=True,
         ),
-        Process(name="beat", command=module("scheduler.beat"), stop_wait_s=5, later=True),
         Process(name="control", command=module("scheduler.worker", "control", "control"), env=metrics(2), later=True),
-        Process(name="learn", command=module("scheduler.worker", "learn", "learn"), env=metrics(3), later=True),
     )

@@ -14,7 +14,7 @@ from smore.local import ports
 #: Ports of docker-compose.yml: SMORE_METRICS_PORT of its services, and of the first GPU worker of a node.
 _COMPOSE_PORT = 9464
 _NODE_PORT = 8410
-_COMPOSE_SERVICES = ("beat", "scheduler-0", "scheduler-1", "control", "learn")
+_COMPOSE_SERVICES = ("scheduler-0", "scheduler-1", "control")
 #: Seconds that a process of this machine may take for its metrics.
 _PATIENCE_S: Final = 2.0
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from math import ceil, floor
 from typing import Any, Final
 
-from sqlalchemy import Engine, case, delete, false, func, or_, select, text
+from sqlalchemy import Engine, case, delete, exists, false, func, or_, select, text
 from sqlalchemy.orm import Session
 
 from smore.postgres.rows import (
@@ -303,6 +303,14 @@ class Prewarming:
             session.execute(delete(ForecasterRow).where(ForecasterRow.version.not_in(kept)))
             session.commit()
             return row.version
+
+    def fit_due(self, now: float, old_s: float) -> bool:
+        """Whether there are arrivals to fit on, and no forecaster that is younger than ``old_s`` seconds."""
+        begin = _moment(now - SPAN_MIN * MINUTE_S)
+        arrivals = or_(exists().where(ArrivalsMinuteRow.minute >= begin), exists().where(TraceRow.until_at > begin))
+        fresh = exists().where(ForecasterRow.created_at > _moment(now - old_s))
+        with self._engine.connect() as connection:
+            return bool(connection.execute(select(arrivals & ~fresh)).scalar_one())
 
     def newest(self) -> Fitted | None:
         with Session(self._engine) as session:

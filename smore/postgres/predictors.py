@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import Engine, delete, func, select, text, update
+from sqlalchemy import Engine, delete, exists, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -23,7 +23,7 @@ from smore.domain.errors import Conflict, InvalidInput, NotFound
 from smore.domain.predictor import PredictorState
 from smore.domain.quote import quoted
 from smore.postgres.locks import Lock
-from smore.postgres.rows import PredictorRow, ProfileRow
+from smore.postgres.rows import ExecutionRow, JobPairRow, PredictorRow, ProfileRow
 
 Source: TypeAlias = Literal["imported", "live"]
 
@@ -141,6 +141,20 @@ class Profiles:
         with self._engine.connect() as connection:
             which = ProfileRow.recorded_at > datetime.fromtimestamp(moment, UTC)
             return connection.execute(select(func.count()).where(which)).scalar_one()
+
+    def news(self, since: float) -> bool:
+        """
+        Whether anything that rows are made of was measured, or a row was stored, after an epoch second: runs that ended,
+        trainings beside each other.
+        """
+        moment = datetime.fromtimestamp(since, UTC)
+        sources = (
+            ExecutionRow.finished_at > moment,
+            or_(JobPairRow.until_at > moment, JobPairRow.until_at.is_(None)),
+            ProfileRow.recorded_at > moment,
+        )
+        with self._engine.connect() as connection:
+            return any(connection.execute(select(*(exists().where(source) for source in sources))).one())
 
     def forget(self, ids: Sequence[str]) -> None:
         """Delete rows."""

@@ -81,7 +81,7 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
         "global_keyprefix": config.redis.prefix,
         "health_check_interval": 25,
         "socket_keepalive": True,
-        # For `CLIENT LIST`, where smore/local/doctor.py counts the beats.
+        # For `CLIENT LIST`, where smore/local/doctor.py counts the control processes.
         "client_name": f"smore-{name}:{socket.gethostname()}:{os.getpid()}",
     }
     app.conf.update(

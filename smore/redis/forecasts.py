@@ -12,7 +12,7 @@ TTL_S: Final = 3600
 
 class PublishedForecasts:
     """
-    What the learn worker publishes in Redis for the leader: the forecasts and their version, the arrivals counted so
+    What ``control``'s children publish in Redis for the leader: the forecasts and their version, the arrivals counted so
     far, and the version of the forecaster in use. The leader publishes what it prewarms (:meth:`put_state`).
     """
 
@@ -59,7 +59,7 @@ class PublishedForecasts:
         return int(cast("bytes | None", self._redis.get(self._model)) or 0)
 
     def imports_changed(self) -> None:
-        """The imported arrivals have changed: the learn worker fits again when the next minute begins."""
+        """The imported arrivals have changed: ``control`` fits again when the next minute begins."""
         self._redis.incr(self._lesson)
 
     def lesson(self) -> int:

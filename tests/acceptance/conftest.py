@@ -79,10 +79,11 @@ def platforms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platforms]:
 def platform(request: pytest.FixtureRequest, platforms: Platforms) -> Iterator[Platform]:
     """With what the module asks for in its ``ENVIRONMENT``; ``LEARNS = False``: nothing in it needs predictors."""
     made = platforms(getattr(request.module, "ENVIRONMENT", {}))
-    if not getattr(request.module, "LEARNS", True):
-        # A new platform fits one for many seconds of a processor.
-        local.stop(made.home, "learn")
-    yield made
+    with ExitStack() as stack:
+        if not getattr(request.module, "LEARNS", True):
+            # A new platform fits one for many seconds of a processor.
+            stack.enter_context(made.unlearning())
+        yield made
     # Training outlives the platform on purpose, so it is ended first.
     for job in made.client.jobs():
         made.client.stop_job(job.id)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -190,25 +189,20 @@ PAIRED = "linear/cpu/training/256"
 @pytest.fixture
 def paired(platform: Platform) -> Iterator[None]:
     """
-    A degradation table made by hand, a stand-in for one of measured rows: two of PAIRED slow each other by a tenth. The
-    learn worker stands still meanwhile, because it would replace the table. Afterwards the former table is back.
+    A degradation table made by hand, a stand-in for one of measured rows: two of PAIRED slow each other by a tenth.
+    Nothing is learned meanwhile, which would replace the table. Afterwards the former table is back.
     """
     [report, *_] = eventually(platform.reports, what="a report")
     tables = Tables(platform.redis, "smore:")
-    learn = psutil.Process(platform.pid("learn"))
-    still = [learn, *learn.children(recursive=True)]
-    for process in still:
-        process.suspend()
-    former = tables.current()
-    made = of_trainings(report, {(PAIRED, PAIRED): 0.1}, alone_s={PAIRED: 0.02})
-    tables.publish(replace(made, version=tables.version() + 1))
-    yield
-    if former is not None:
-        tables.publish(former)
-    else:
-        platform.redis.delete("smore:degradation:table", "smore:degradation:version")
-    for process in still:
-        process.resume()
+    with platform.unlearning():
+        former = tables.current()
+        made = of_trainings(report, {(PAIRED, PAIRED): 0.1}, alone_s={PAIRED: 0.02})
+        tables.publish(replace(made, version=tables.version() + 1))
+        yield
+        if former is not None:
+            tables.publish(former)
+        else:
+            platform.redis.delete("smore:degradation:table", "smore:degradation:version")
 
 
 def test_two_trainings_share_a_gpu_instance_and_each_goes_on_without_the_other_and_without_their_worker(

@@ -85,7 +85,6 @@ def zygote(platform: Platform) -> int:
 
 KILLS: dict[str, Callable[[Platform], list[int]]] = {
     "gateway": lambda p: [p.pid("gateway")],
-    "beat": lambda p: [p.pid("beat")],
     "worker and its zygote": lambda p: [p.pid(p.worker), zygote(p)],
     "nursery and a zygote": lambda p: [p.pid("nursery"), zygote(p)],
     "runner": lambda p: eventually(lambda: p.runner_pids("nap"), what="a runner")[:1],

@@ -24,7 +24,7 @@ from smore.process.settings import ApiSettings, NodeSettings, RedisSettings, Set
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("migrate", "gateway", "beat", "scheduler-0", "scheduler-1", "control", "learn", "node", "trainings")
+OURS = ("migrate", "gateway", "scheduler-0", "scheduler-1", "control", "node", "trainings")
 GIVEN = {"SMORE_REDIS_PASSWORD": "redis-secret", "SMORE_POSTGRES_PASSWORD": "postgres-secret"}
 
 
@@ -255,10 +255,10 @@ def test_every_command_becomes_healthy(
         assert {name: check.wait(60) for name, check in checks.items()} == dict.fromkeys(checks, 0)
         workers = [one["name"] for one in redis_client.client_list() if one["name"].startswith("smore-worker")]
         assert workers, "the node's worker is there"
-        started["beat"].send_signal(signal.SIGKILL)
-        started["beat"].wait()
-        eventually(lambda: alive.alive("beat", local), what="a dead beat noticed")
-        assert run("beat", services["beat"]["healthcheck"]["test"][1:]).wait(30) == 1
+        started["control"].send_signal(signal.SIGKILL)
+        started["control"].wait()
+        eventually(lambda: alive.alive("control", local), what="a dead control noticed")
+        assert run("control", services["control"]["healthcheck"]["test"][1:]).wait(30) == 1
     finally:
         for process in reversed(started.values()):
             process.terminate()
@@ -277,23 +277,23 @@ def test_every_command_becomes_healthy(
 def test_who_is_not_there_is_not_alive(config: Settings, redis_client: "redis.Redis", tmp_path: Path) -> None:
     url, prefix = str(config.redis.url), config.redis.prefix
     given = {"SMORE_REDIS__URL": url, "SMORE_HOME": str(tmp_path)}
-    assert alive.alive("beat", given) == "beat of this machine is not connected to Redis"
+    assert alive.alive("control", given) == "control of this machine is not connected to Redis"
     assert alive.alive("node", given) == "no node has started here"
     names = alive.names_file(tmp_path / "run")
     names.parent.mkdir()
     names.write_text("x-cpu0\nx-cpu1\n")
     redis_client.set(f"{prefix}gpu:x-cpu1", b"a report")
     assert alive.alive("node", given) == "no report of x-cpu0"
-    with redis.from_url(url, client_name=f"smore-beat:{socket.gethostname()}:1") as beat:
-        beat.ping()
-        assert alive.alive("beat", given) == ""
+    with redis.from_url(url, client_name=f"smore-control:{socket.gethostname()}:1") as control:
+        control.ping()
+        assert alive.alive("control", given) == ""
     with redis.from_url(url, client_name=f"smore-scheduler-0:{socket.gethostname()}:1") as scheduler:
         scheduler.ping()
         assert alive.alive("scheduler-0", given) == "no scheduler leads"
         redis_client.set(f"{prefix}leader", b"scheduler-1")
         assert alive.alive("scheduler-0", given) == ""
     with pytest.raises(alive.Refused, match="WRONGPASS"):
-        alive.alive("beat", given | {"SMORE_REDIS__URL": url.replace("@", "x@", 1)})
+        alive.alive("control", given | {"SMORE_REDIS__URL": url.replace("@", "x@", 1)})
 
 
 def test_the_check_knows_the_settings_defaults() -> None:

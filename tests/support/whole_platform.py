@@ -16,6 +16,8 @@ import redis
 
 from smore import local
 from smore.messages.reports import Report
+from smore.postgres.connection import make_engine
+from smore.postgres.predictors import Profiles
 from smore.redis.fleet import Fleet
 from smore_client import Client
 from tests.support.eventually import PATIENCE, eventually
@@ -64,6 +66,16 @@ class Platform:
         raw = eventually(lambda: self.redis.get("smore:leader:process"), what="a leader")
         assert isinstance(raw, bytes)
         return int(raw.decode().rpartition(":")[2])
+
+    @contextmanager
+    def unlearning(self) -> Iterator[None]:
+        """No predictor is fitted or published for the length of a ``with``."""
+        end = local.endpoints(self.home)
+        assert end is not None
+        engine = make_engine(end.postgres_url, "test")
+        with Profiles(engine).exclusive(wait=True):
+            yield
+        engine.dispose()
 
     def reports(self) -> list[Report]:
         return Fleet(self.redis, "smore:").reports()

@@ -22,7 +22,6 @@ _MODULES: Final = frozenset(
     {
         "api.app",
         "scheduler.worker",
-        "scheduler.beat",
         "scheduler.retrain",
         "worker.app",
         "worker.node",

@@ -34,8 +34,9 @@ from smore.postgres.catalog import Store
 from smore.postgres.job_pairs import JobPair, add_pairs, write_pairs
 from smore.postgres.predictors import Profiles
 from smore.process import observability
-from smore.process.settings import Settings
+from smore.process.settings import QueueSettings, Settings
 from smore.redis.celery import REPUBLISH, RETRAIN, message
+from smore.redis.queue import Queue
 from smore.redis.tables import Tables
 from tests.support.eventually import eventually
 from tests.support.measured import (
@@ -609,7 +610,7 @@ def environment(config: Settings) -> dict[str, str]:
         "SMORE_REDIS__URL": config.redis.url,
         "SMORE_POSTGRES__URL": config.postgres.url,
         "PYTHONPATH": str(ROOT),
-        # As the learn worker starts them: with two threads a fit of small matrices takes several times the processor time.
+        # As control starts them: with two threads a fit of small matrices takes several times the processor time.
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
@@ -667,27 +668,45 @@ def test_the_command_line(
     assert {count["count"] for count in shown["rows"]} == {16}
 
 
+#: ``control``, which waits a minute less.
+CONTROL = """
+from scheduler import worker
+from scheduler.tasks import learn
+learn.START_S = 0.0
+worker.main("control", "control")
+"""
+
+
 @pytest.fixture
 def learner(environment: dict[str, str], redis_client: "redis.Redis", known: Profiles) -> Iterator[psutil.Process]:
-    """The ``learn`` worker, with rows to learn from."""
+    """The control process, with rows to learn from."""
     known.add(documents([*solos(), *pairs(16)]), "imported")
-    with subprocess.Popen([sys.executable, "-m", "scheduler.worker", "learn", "learn"], env=environment) as process:
+    with subprocess.Popen([sys.executable, "-c", CONTROL], env=environment) as process:
         yield psutil.Process(process.pid)
         process.terminate()
         assert process.wait(20) == 0
 
 
-def test_the_worker_learns_at_its_start_and_restores(
-    learner: psutil.Process, known: Profiles, tables: Tables, redis_client: "redis.Redis"
+def recorded(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        return bool(connection.execute(text("SELECT count(*) FROM stream_cursor WHERE last_id <> '0-0'")).scalar())
+
+
+def test_control_learns_at_its_start_and_restores(
+    learner: psutil.Process, known: Profiles, tables: Tables, redis_client: "redis.Redis", engine: Engine
 ) -> None:
+    (child,) = eventually(learner.children, what="the first look")
+    assert child.nice() >= 10 > learner.nice()
     eventually(lambda: tables.version() > 0 and not learner.children(), within_s=60, what="the first table")
-    assert learner.nice() >= 10
-    # Idle it is as small as Celery is: what a fit takes went with its process.
-    assert learner.memory_full_info().pss < 70 << 20
+    # Idle it is small: what a fit takes went with its process.
+    assert learner.memory_full_info().pss < 110 << 20
     first = known.champion()
     assert first is not None
+    # Nobody has sent it anything: it records by itself, and fires what beat fires.
+    Queue(redis_client, PREFIX, QueueSettings()).report("cpu0", b"{}", ttl_s=60, lease_s=2, cursor="", running=[])
+    eventually(partial(recorded, engine), what="the history")
 
-    # What beat asks every ten seconds: the worker looks, and knows from then on that there is a table to miss.
+    # Beat asks every ten seconds: it looks, and knows from then on that there is a table to miss.
     version = f"{PREFIX}degradation:version"
     redis_client.config_resetstat()
     redis_client.lpush(f"{PREFIX}learn", message(REPUBLISH, [], "learn"))

@@ -26,7 +26,7 @@ from tests.support.fake_platform import GPU, report
 
 @pytest.fixture
 def place(config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_path: Path) -> Iterator[Site]:
-    """An installation in which all is well: a leader, a beat, a GPU instance, a kernel as it should be."""
+    """An installation in which all is well: a leader, a control process, a GPU instance, a kernel as it should be."""
     for path, value in (
         ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never"),
         ("proc/sys/vm/overcommit_memory", "1"),
@@ -43,7 +43,7 @@ def place(config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_pat
     queue.lead("", 60)
     JobQueue(redis_client, config.redis.prefix).lead("host:1:a", 60)
     tell(queue, report())
-    beat = beats(config, "a")
+    control = controls(config, "a")
     yield Site(
         config=config.model_copy(update={"home": home}),
         redis_url=config.redis.url,
@@ -51,16 +51,16 @@ def place(config: Settings, engine: Engine, redis_client: "redis.Redis", tmp_pat
         processes={},
         root=tmp_path / "root",
     )
-    beat.close()
+    control.close()
 
 
 def tell(queue: Queue, one: Report) -> None:
     queue.report(one.gpu, encode_report(one), ttl_s=60, lease_s=2, cursor="", running=[])
 
 
-def beats(config: Settings, host: str) -> "redis.Redis":
+def controls(config: Settings, host: str) -> "redis.Redis":
     assert config.redis.url is not None
-    client = redis.Redis.from_url(config.redis.url, client_name=f"smore-beat:{host}:1")
+    client = redis.Redis.from_url(config.redis.url, client_name=f"smore-control:{host}:1")
     client.ping()
     return client
 
@@ -106,14 +106,14 @@ def test_redis_settings(
     assert fix in found[name].fix
 
 
-def test_two_beats_and_none(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
-    with beats(config, "b"):
+def test_two_controls_and_none(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
+    with controls(config, "b"):
         found = ills(place)
-        assert found["beat"].found.startswith("2: smore-beat:a:1, smore-beat:b:1")
+        assert found["control"].found.startswith("2: smore-control:a:1, smore-control:b:1")
     for client in redis_client.client_list():
-        if client["name"].startswith("smore-beat"):
+        if client["name"].startswith("smore-control"):
             redis_client.client_kill_filter(_id=client["id"])
-    assert ills(place)["beat"].verdict is Verdict.WARNING
+    assert ills(place)["control"].verdict is Verdict.WARNING
 
 
 def test_what_is_paused_and_drained(place: Site, config: Settings, redis_client: "redis.Redis") -> None:

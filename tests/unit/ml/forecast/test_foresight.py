@@ -1,5 +1,5 @@
 """
-Forecasts on their way: from counts to the learn worker's blob, from the blob to a rule; what is cut, foreign or no
+Forecasts on their way: from counts to the published blob, from the blob to a rule; what is cut, foreign or no
 number.
 """
 

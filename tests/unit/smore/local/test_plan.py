@@ -161,9 +161,7 @@ def test_table_of_processes() -> None:
         "gateway",
         "scheduler-0",
         "scheduler-1",
-        "beat",
         "control",
-        "learn",
     ]
     assert table["nursery"].command[1:] == ("-m", "worker.runner.nursery", "/srv/smore home/run/nursery.sock")
     ports = {
@@ -180,7 +178,7 @@ def test_table_of_processes() -> None:
     assert dict(table["nursery"].env) == {"OMP_NUM_THREADS": "1"}
     assert table["gateway"].listens == ("127.0.0.1", 8400)
     assert table["scheduler-1"].command[1:] == ("-m", "scheduler.worker", "scheduler", "scheduler-1")
-    assert [name for name, process in table.items() if process.later] == ["scheduler-1", "beat", "control", "learn"]
+    assert [name for name, process in table.items() if process.later] == ["scheduler-1", "control"]
     assert dict(table["worker-cpu1"].env) == {
         "SMORE_METRICS_PORT": "8411",
         "SMORE_WORKER__GPU": "cpu1",

@@ -189,9 +189,9 @@ def test_a_start_without_ports_for_metrics_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def scraped() -> Iterator[int]:
-    """The port of a process of the platform ``own`` that serves its metrics as ``beat``."""
+    """The port of a process of the platform ``own`` that serves its metrics as ``scheduler-0``."""
     server, thread = start_http_server(0, addr="127.0.0.1", registry=observability.OTHERS)
-    observability.PROCESS.labels("own", "beat").set(1)
+    observability.PROCESS.labels("own", "scheduler-0").set(1)
     yield server.server_port
     observability.PROCESS.clear()
     server.shutdown()
@@ -226,12 +226,12 @@ def test_the_owner_of_a_port_is_of_a_platform_by_what_it_runs(
 def test_a_process_whose_port_another_one_has_is_named(scraped: int, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         nobody = free.getsockname()[1]
-    where = {"beat": scraped, "control": scraped, "learn": nobody}
+    where = {"scheduler-0": scraped, "control": scraped, "scheduler-1": nobody}
     silent = scrape.silent("127.0.0.1", where, "own")
-    assert silent.keys() == {"control", "learn"}
+    assert silent.keys() == {"control", "scheduler-1"}
     assert f"has port {scraped}" in silent["control"] and str(os.getpid()) in silent["control"]
-    assert silent["learn"] == f"nobody answers on port {nobody} of 127.0.0.1"
-    assert "beat" in scrape.silent("127.0.0.1", where, "another platform")
+    assert silent["scheduler-1"] == f"nobody answers on port {nobody} of 127.0.0.1"
+    assert "scheduler-0" in scrape.silent("127.0.0.1", where, "another platform")
 
     place = Site(
         config=Settings(home=tmp_path),
@@ -242,7 +242,7 @@ def test_a_process_whose_port_another_one_has_is_named(scraped: int, tmp_path: P
         metrics_ports=where,
     )
     findings = {each.name: each for each in doctor.examine(place)}
-    assert findings["metrics"].found == f"beat {scraped} of 127.0.0.1"
+    assert findings["metrics"].found == f"scheduler-0 {scraped} of 127.0.0.1"
     assert findings["metrics of control"].verdict is Verdict.WARNING and "kill 17" in findings["metrics of control"].fix
     assert findings["folder"].found == f"{tmp_path}, logs in {tmp_path / 'logs'}"
 
@@ -263,14 +263,18 @@ def test_it_waits_for_the_leader_of_trainings_and_for_the_metrics(
 
     said: list[str] = []
     gateway.left = [(200, {"job_leader": ""}), (200, {"job_leader": "host:1:a"})]
-    assert await_rest(ends(beat=scraped), said.append) == []
+    assert await_rest(ends(**{"scheduler-0": scraped}), said.append) == []
     assert said == ["nobody leads the queue of trainings yet"]
     monkeypatch.setattr("smore.local.asking.REST_S", 0.0)
-    ((process, fault),) = await_rest(ends(learn=scraped), said.append)
-    assert said[1:] == ["no metrics of learn yet"], "the wait is bounded"
-    assert process == "learn" and fault.startswith("learn serves no metrics: ") and f"has port {scraped}" in fault
+    ((process, fault),) = await_rest(ends(**{"scheduler-1": scraped}), said.append)
+    assert said[1:] == ["no metrics of scheduler-1 yet"], "the wait is bounded"
+    assert (
+        process == "scheduler-1"
+        and fault.startswith("scheduler-1 serves no metrics: ")
+        and f"has port {scraped}" in fault
+    )
     gateway.left = [(200, {"job_leader": ""})]
-    ((process, fault),) = await_rest(ends(beat=scraped), said.append)
+    ((process, fault),) = await_rest(ends(**{"scheduler-0": scraped}), said.append)
     assert process == "control" and "nobody leads the queue of trainings: no training starts" in fault
 
 
