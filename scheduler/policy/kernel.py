@@ -44,6 +44,11 @@ def compiled(function: _F) -> _F:
     return cast("_F", make(function))
 
 
+def is_kept(function: Any) -> bool:
+    """Whether a function's compiled code is there, of its present source. Numba says it nowhere else."""
+    return bool(function._cache._cache_file._load_index())
+
+
 # Facts of a GPU instance. SM_TRAINING: what all but functions used in the last interval, which is the training's share;
 # SM: that, and what the functions that run now use by their profiles (A26). BUDGET: the smallest degradation budget of
 # its trainings; TOKENS, REFILL, AT: seconds of training time that functions may still cost, what comes in for each

@@ -1,11 +1,13 @@
 """
 ``scheduler.assign``, the deciding task.
 
-It is fired every second and has no end: the first firing in a process stands by, leads whenever it finds the lease
-free, and waits while Redis does not serve; every other firing returns at once. So beat is a safety net, not a tick that
-requests wait for.
+It has no end: the worker fires it when it is ready, and that firing stands by, leads whenever it finds the lease free,
+and waits while Redis does not serve. Beat fires it too, for a process in which it has ended with an error; every other
+firing returns at once.
 """
 
+import subprocess
+import sys
 import threading
 from functools import partial
 from typing import IO, Final
@@ -16,8 +18,10 @@ from celery.signals import worker_ready, worker_shutting_down
 
 from scheduler.leader.foresight import prewarm_knobs
 from scheduler.leader.leader import Leader
+from scheduler.policy import kernel
 from scheduler.policy.engine import Engine, prepare
 from scheduler.policy.knobs import Knobs, preset
+from scheduler.policy.prewarm import kernel as prewarm
 from scheduler.policy.prewarm import rules
 from scheduler.policy.prewarm.prewarmer import Prewarmer
 from scheduler.schedule import SCHEDULER_QUEUE
@@ -36,6 +40,7 @@ LOOK_S: Final = 0.2
 def register_assign(app: Celery, config: Settings, turn: IO[str]) -> None:
     """Make this app's worker able to lead. ``turn`` is closed once it is."""
     # All that leading needs is loaded before it is needed: it takes seconds where the processor is busy.
+    compile_before()
     prepare()
     rules.prepare()
     stop = threading.Event()
@@ -62,6 +67,12 @@ def register_assign(app: Celery, config: Settings, turn: IO[str]) -> None:
         turn.close()
         # Beat may take a while longer to start.
         assign.apply_async(queue=SCHEDULER_QUEUE, expires=1.0)
+
+
+def compile_before() -> None:
+    """Compile what is not there yet, in a process that ends. Where that fails, what loads it compiles it."""
+    if not (kernel.is_kept(kernel.begin) and kernel.is_kept(prewarm.wanted)):
+        subprocess.run([sys.executable, "-m", "scheduler.policy"], check=False)
 
 
 def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) -> None:
