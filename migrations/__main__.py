@@ -16,10 +16,10 @@ from typing import TypeVar
 import psycopg
 import redis
 
-from smore.domain.access import Scope, read_token
+from smore.domain.access import Scope
 from smore.postgres import mirror
 from smore.postgres.locks import Lock
-from smore.postgres.schema import FOLDER, head
+from smore.postgres.schema import FOLDER, PROJECT, has_key, head, version
 from smore.process.environment import settings
 from smore.process.settings import Settings
 from smore.process.vault import make_key
@@ -27,8 +27,6 @@ from smore.redis.catalog import Catalog
 
 #: Seconds that the two servers may take to start.
 PATIENCE_S = 10.0
-
-PROJECT = "default"
 
 T = TypeVar("T")
 
@@ -68,7 +66,7 @@ def prepare(config: Settings, url: str, bootstrap_key: Path | None) -> None:
         until,
     )
     with connection:
-        if _version(connection) != head():
+        if version(connection) != head():
             _upgrade(url)
         connection.execute("INSERT INTO projects (name) VALUES (%s) ON CONFLICT DO NOTHING", (PROJECT,))
         if config.redis.url is None:
@@ -93,15 +91,6 @@ def _patiently(call: Callable[[], T], refused: type[Exception], until: float) ->
             time.sleep(0.05)
 
 
-def _version(connection: mirror.Connection) -> str | None:
-    # A select from a table that is missing would be an ERROR line in Postgres' log.
-    there = connection.execute("SELECT to_regclass('alembic_version')").fetchone()
-    if there is None or there[0] is None:
-        return None
-    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    return row[0] if row else None
-
-
 def _upgrade(url: str) -> None:
     from alembic import command
     from alembic.config import Config
@@ -119,15 +108,7 @@ def _upgrade(url: str) -> None:
 def _ensure_key(connection: mirror.Connection, url: str, catalog: Catalog, path: Path) -> None:
     connection.execute("SELECT pg_advisory_lock(%s)", (Lock.BOOTSTRAP_KEY.value,))
     try:
-        token = read_token(path.read_text().strip()) if path.exists() else None
-        known = (
-            token
-            and connection.execute(
-                "SELECT FROM api_keys WHERE id = %s AND digest = %s AND project = %s AND revoked_at IS NULL",
-                (*token, PROJECT),
-            ).fetchone()
-        )
-        if known is None:
+        if not has_key(connection, path):
             _make_key(url, catalog, path)
     finally:
         connection.execute("SELECT pg_advisory_unlock(%s)", (Lock.BOOTSTRAP_KEY.value,))

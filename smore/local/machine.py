@@ -326,7 +326,8 @@ def _start(
         if not process.later:
             supervisor.start(process.name)
     _await_servers(redis_url, postgres_url, lambda name: _alive(supervisor, name), logs)
-    _migrate(layout, migration_command(home) if migration is None else migration)
+    if migration is not None or not _is_migrated(home, config, redis_url, postgres_url):
+        _migrate(layout, migration_command(home) if migration is None else migration)
     if migration is None:
         started_settings.audit_settings(home, config, postgres_url)
     _await_listening(table, supervisor, logs)
@@ -473,11 +474,26 @@ def _postgres_answers(url: str) -> bool:
         return False
 
 
+def _is_migrated(home: Path, config: Settings, redis_url: str, postgres_url: str) -> bool:
+    """Whether there is nothing to migrate: mostly so, and a process for it takes long. Redis' mirror is refreshed then."""
+    import psycopg
+    import redis
+
+    from smore.postgres import mirror, schema
+    from smore.redis.catalog import Catalog
+
+    if not config.model_copy(update={"home": home}).secrets_file.exists():
+        return False
+    with psycopg.connect(postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)) as connection:
+        if schema.version(connection) != schema.head() or not schema.has_key(connection, home / "key"):
+            return False
+        with redis.Redis.from_url(redis_url) as client:
+            mirror.refresh(connection, Catalog(client, config.redis.prefix))
+    return True
+
+
 def _migrate(layout: Layout, migration: Sequence[str]) -> None:
-    """
-    Run the migration: schema, first API key, Redis' mirror of the catalog. It is quick where nothing is to be done, so
-    it is never skipped. Raises StartFailed.
-    """
+    """Run the migration: schema, first API key, Redis' mirror of the catalog. Raises StartFailed."""
     if not migration:
         return
     finished = subprocess.run(

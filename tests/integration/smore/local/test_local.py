@@ -22,7 +22,20 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from supervisor.xmlrpc import SupervisorTransport
 
-from smore.local import Layout, Process, StartFailed, abandoned, down, endpoints, pid, restart, servers, status, up
+from smore.local import (
+    Layout,
+    Process,
+    StartFailed,
+    abandoned,
+    down,
+    endpoints,
+    machine,
+    pid,
+    restart,
+    servers,
+    status,
+    up,
+)
 from smore.local.doctor import site
 from smore.local.embedded import run_folder
 from smore.process.settings import ApiSettings, Settings
@@ -286,6 +299,26 @@ def test_the_migration_runs_at_every_start(home: Path, config: Settings) -> None
     down(home)
     up(home, config=config, processes=stand_ins, migration=migration)
     assert ran.read_text().splitlines() == [reached.postgres_url] * 2
+
+
+def test_where_nothing_is_to_be_migrated_no_process_is_started(
+    home: Path, config: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[bool] = []
+    migrate = machine._migrate
+    monkeypatch.setattr(machine, "_migrate", lambda *asked: (ran.append(True), migrate(*asked)))
+    reached = up(home, config=config, processes=stand_ins)
+    mirrored = redis.Redis.from_url(reached.redis_url).keys("smore:catalog*")
+    redis.Redis.from_url(reached.redis_url).flushall()
+    down(home)
+    reached = up(home, config=config, processes=stand_ins)
+    assert ran == [True]
+    assert mirrored and redis.Redis.from_url(reached.redis_url).keys("smore:catalog*") == mirrored
+    down(home)
+    (home / "key").unlink()
+    up(home, config=config, processes=stand_ins)
+    assert ran == [True, True]
+    assert (home / "key").exists()
 
 
 def test_a_taken_port_is_refused_before_anything_starts(home: Path, config: Settings) -> None:
