@@ -3,11 +3,12 @@ The queue's Lua scripts: their arguments and answers by name, their texts, and h
 
 The scripts (``lua/*.lua``) are the only writers of the queue. What is positional on the wire (ARGV, answers, replies,
 events) is named in the tables of this module, of smore/redis/records.py and of smore/messages: :func:`pack` puts
-arguments in their order, and the text before each script gives the same names to Lua (lua/common.lua lists them).
+arguments in their order, and :func:`script_sources` puts the same names into Lua (lua/common.lua lists them).
 Queue and GatewayQueue both call through :class:`Scripts`.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -148,29 +149,84 @@ def _lua_name(name: str) -> str:
     return "fk" if name == "function" else name
 
 
-def _maker(name: str, values: Sequence[str]) -> str:
-    return f"  {name} = function(v) return {{ {', '.join(values)} }} end,\n"
+#: Fields of an invocation's HASH by their names in Lua.
+_FIELDS: Final = {_lua_name(name): field for name, field in records.FIELDS.items()}
+#: A string or a comment of a whole line: what stands there is no name.
+_NO_CODE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|^ *--.*$", re.MULTILINE)
+#: ``read(<key>, '<name>', ...)`` of lua/common.lua.
+_READ: Final = re.compile(r"\bread\(((?:[^(),]|\([^()]*\))+),\s*('\w+'(?:,\s*'\w+')*)\)")
 
 
-def _lists() -> str:
-    text = "local list = {\n"
-    for name, names in _LISTS.items():
-        # A nil would end the list in Redis' answer.
-        text += _maker(name, [f"v.{_lua_name(field)} or ''" for field in names])
+def _definitions(text: str) -> list[tuple[str, str]]:
+    """Top-level definitions of lua/common.lua, (names, text) each, in their order."""
+    parts = re.split(r"^(?=local )", re.sub(r"^ *--.*\n", "", text, flags=re.MULTILINE), flags=re.MULTILINE)[1:]
+    return [(re.sub(r"^local (?:function )?|\s*[(=\n].*", "", part, flags=re.DOTALL), part) for part in parts]
+
+
+def _maker(name: str, values: Sequence[str]) -> tuple[str, str]:
+    return f"list_{name}", f"local function list_{name}(v) return {{ {', '.join(values)} }} end\n"
+
+
+def _lists() -> list[tuple[str, str]]:
+    # A nil would end the list in Redis' answer.
+    made = [_maker(name, [f"v.{_lua_name(field)} or ''" for field in names]) for name, names in _LISTS.items()]
     for kind in _MESSAGES:
         first, *names = (field.name for field in msgspec.structs.fields(kind))
         assert first == "version", kind
-        text += _maker(
-            kind.__name__, [f"'{kind.__struct_config__.tag}'", "1", *(f"v.{_lua_name(field)}" for field in names)]
-        )
-    return text + "}\n"
+        tag = f"'{kind.__struct_config__.tag}'"
+        made.append(_maker(kind.__name__, [tag, "1", *(f"v.{_lua_name(field)}" for field in names)]))
+    return made
 
 
-def _arguments(shape: Shape) -> str:
-    """``arg`` and ``items`` for one script."""
+def _constants(bounds: QueueSettings) -> list[tuple[str, str]]:
+    numbers = {
+        "TTL_RESULT": int(bounds.result_ttl_s * 1e6),
+        "TTL_SYNC": int(bounds.sync_result_ttl_s * 1e6),
+        "MAX_LOST": bounds.max_lost,
+    }
+    blobs = {"BLOB_EXPIRED": EXPIRED, "BLOB_LATE": LATE, "BLOB_LOST": LOST}
+    values = {name: str(number) for name, number in numbers.items()}
+    values |= {name: _lua_text(blob) for name, blob in blobs.items()}
+    moves = {
+        str(action): f"{{ {', '.join(f'{state} = true' for state in states)} }}"
+        for action, states in TRANSITIONS.items()
+    }
+    values |= {f"FROM_{action}": states for action, states in moves.items()}
+    values["FROM"] = f"{{ {', '.join(f'{action} = {states}' for action, states in moves.items())} }}"
+    return [(name, f"local {name} = {value}\n") for name, value in values.items()]
+
+
+def _written_out(text: str, readers: dict[str, str]) -> str:
+    """
+    Lua with fields of an invocation and names of tables written out, so that a call of the script makes no table for
+    them. ``readers``: the body of a function for each list of fields that is read, and its name.
+    """
+
+    def read(match: re.Match[str]) -> str:
+        names = re.findall(r"\w+", match[2])
+        asked = ", ".join(f"'{_FIELDS[name]}'" for name in names)
+        values = ", ".join(f"{name} = v[{place}]" for place, name in enumerate(names, 1))
+        body = f"local v = redis.call('HMGET', key, {asked}) return {{ {values} }}"
+        return f"{readers.setdefault(body, f'read_{len(readers)}')}({match[1]})"
+
+    text = re.sub(r"\bF\.(\w+)", lambda match: f"'{_FIELDS[match[1]]}'", _READ.sub(read, text))
+    return re.sub(r"\b(list|FROM)\.", r"\1_", text)
+
+
+def _reader(made: tuple[str, str]) -> tuple[str, str]:
+    body, name = made
+    return name, f"local function {name}(key) {body} end\n"
+
+
+def _arguments(shape: Shape, script: str) -> str:
+    """A script with its arguments by name: ``arg`` is a table only where the script hands it on as a whole."""
     # ARGV[1] is the prefix.
-    named = ", ".join(f"{_lua_name(name)} = ARGV[{place}]" for place, name in enumerate(shape.arguments, start=2))
-    text = f"local P, arg = ARGV[1], {{ {named} }}\n"
+    places = {_lua_name(name): f"ARGV[{place}]" for place, name in enumerate(shape.arguments, start=2)}
+    text = ""
+    if re.search(r"\barg\b(?!\.)", _NO_CODE.sub("", script)):
+        text += f"local arg = {{ {', '.join(f'{name} = {place}' for name, place in places.items())} }}\n"
+    else:
+        script = re.sub(r"\barg\.(\w+)", lambda match: places[match[1]], script)
     if shape.items:
         first = len(shape.arguments) + 2
         fields = ", ".join(f"{_lua_name(name)} = ARGV[i + {offset}]" for offset, name in enumerate(shape.items))
@@ -178,30 +234,35 @@ def _arguments(shape: Shape) -> str:
             "local items = {}\n"
             f"for i = {first}, #ARGV, {len(shape.items)} do items[#items + 1] = {{ {fields} }} end\n"
         )
-    return text
+    return text + script
 
 
 def script_sources(bounds: QueueSettings) -> dict[str, str]:
-    """Each script's whole text: its arguments by name, the shared names and constants, the prelude, the script."""
-    table = ", ".join(
-        f"{action} = {{ {', '.join(f'{state} = true' for state in moves)} }}" for action, moves in TRANSITIONS.items()
-    )
-    names = ", ".join(f"{_lua_name(name)} = '{field}'" for name, field in records.FIELDS.items())
-    shared = (
-        f"local F = {{ {names} }}\n"
-        f"local FROM = {{ {table} }}\n"
-        f"local TTL_RESULT, TTL_SYNC = {int(bounds.result_ttl_s * 1e6)}, {int(bounds.sync_result_ttl_s * 1e6)}\n"
-        f"local MAX_LOST = {bounds.max_lost}\n"
-        f"local BLOB_EXPIRED = {_lua_text(EXPIRED)}\n"
-        f"local BLOB_LATE = {_lua_text(LATE)}\n"
-        f"local BLOB_LOST = {_lua_text(LOST)}\n"
-    ) + _lists()
+    """
+    Each script's whole text: the shared definitions that it uses and no others, because all of them are made anew at
+    each call; its arguments by name; the script.
+    """
     folder = resources.files("smore.redis") / "lua"
-    prelude = (folder / "common.lua").read_text()
+    readers: dict[str, str] = {}
+    scripts = {name: _written_out((folder / f"{name}.lua").read_text(), readers) for name in SHAPES}
+    prelude = _definitions(_written_out((folder / "common.lua").read_text(), readers))
+    shared = [*_constants(bounds), *_lists(), *map(_reader, readers.items()), *prelude]
     return {
-        name: _arguments(shape) + shared + prelude + (folder / f"{name}.lua").read_text()
+        name: "local P = ARGV[1]\n" + _used(shared, scripts[name]) + _arguments(shape, scripts[name])
         for name, shape in SHAPES.items()
     }
+
+
+def _used(shared: Sequence[tuple[str, str]], script: str) -> str:
+    """The definitions that a script names, and those that these name."""
+    wanted, text = set[int](), script
+    while True:
+        words = set(re.findall(r"(?<![\w.])\w+", _NO_CODE.sub("", text)))
+        found = {place for place, (names, _) in enumerate(shared) if words & set(names.split(", "))}
+        if found == wanted:
+            return "".join(shared[place][1] for place in sorted(wanted))
+        wanted = found
+        text = script + "".join(shared[place][1] for place in wanted)
 
 
 class Scripts:

@@ -1,7 +1,9 @@
--- Prelude of every script. The host puts text before it, made from tables in Python (smore/redis/scripts.py):
+-- What scripts share. The host puts before each script the definitions that it uses, and writes out names that it has
+-- from tables in Python (smore/redis/scripts.py):
 --   P              the key prefix (ARGV[1])
 --   arg.<name>     the script's arguments by name; items = its repeated group, a list of tables by name
 --   F.<name>       the field of an invocation's HASH that holds <name> (smore/redis/records.py says what each holds)
+--   read(key, '<name>', ...)   these fields by name; each is false where there is no such record
 --   list.<shape>   puts named values in the order in which Python reads them (answers, replies, events of the stream)
 --   FROM           action -> legal source states -> true, from smore.domain.invocation.TRANSITIONS
 --   TTL_RESULT, TTL_SYNC, MAX_LOST, BLOB_EXPIRED, BLOB_LATE, BLOB_LOST   constants from the settings
@@ -46,15 +48,6 @@ local function int(n) return string.format('%.0f', n) end
 local function project(fk) return string.sub(fk, 1, string.find(fk, '/', 1, true) - 1) end
 
 local function record_key(fk, id) return P .. 'i:' .. project(fk) .. ':' .. id end
-
--- Fields of an invocation's HASH by name; each is false where there is no such record.
-local function read(key, ...)
-  local names, fields, record = { ... }, {}, {}
-  for i = 1, #names do fields[i] = F[names[i]] end
-  local values = redis.call('HMGET', key, unpack(fields))
-  for i = 1, #names do record[names[i]] = values[i] end
-  return record
-end
 
 local function emit(event)
   return redis.call('XADD', P .. 'ev', '*', 'e', cmsgpack.pack(event))

@@ -5,6 +5,7 @@ from importlib import resources
 
 import pytest
 
+from smore.process.settings import QueueSettings
 from smore.redis import records, scripts
 from smore.redis.scripts import SHAPES, Call, pack
 
@@ -46,6 +47,23 @@ def test_fields_of_records_and_lists_exist() -> None:
             assert set(re.findall(r"'(\w+)'", arguments)) <= fields
     lists = {*scripts._LISTS, *(kind.__name__ for kind in scripts._MESSAGES)}
     assert set().union(*(names("list", text) for text in texts)) == lists
+
+
+@pytest.mark.parametrize("script", SHAPES)
+def test_a_script_has_the_definitions_that_it_uses_and_no_others(script: str) -> None:
+    text = scripts.script_sources(QueueSettings())[script]
+    code = re.sub(r"'[^']*'|\"[^\"]*\"|^ *--.*$", "", text, flags=re.MULTILINE)
+    assert not re.findall(r"\b(?:F|list|FROM)\.|\bread\(", code), "names are written out"
+    defined = [
+        name
+        for names in re.findall(r"^local (?:function )?([\w, ]+?)\s*[(=\n]", code, re.MULTILINE)
+        for name in names.split(", ")
+    ]
+    shared = set(re.findall(r"^local (?:function )?(\w+)", COMMON, re.MULTILINE))
+    called = set(re.findall(r"(?<![\w.:])(\w+)\(", code)) - {"tonumber", "ipairs", "pairs", "tostring", "unpack"}
+    assert called & shared <= set(defined)
+    for name in defined:
+        assert len(re.findall(rf"(?<![\w.]){name}\b", code)) > 1 or name not in shared, name
 
 
 def test_arguments_are_packed_by_name_in_the_order_of_the_shape() -> None:
