@@ -11,15 +11,15 @@ warm-up until the last answer, divided by all answers.
 Figures (``echo`` unless another load is named; c = connections):
 
 * ``peer_*``, ``smore_*``: ``p50_ms`` at c=1, ``rps_c64``, ``cpu_us`` at c=64 and ``cpu_us_c16`` per request,
-  ``conv_p50_ms`` at c=1, ``first_answer_s`` (start of the processes to the first conv answer), ``idle_pss_mb`` (MiB
-  after that answer, all processes), ``bad`` (sum over all points and rounds).
+  ``conv_p50_ms`` at c=1, ``first_answer_s`` (start of the processes to the first conv answer), ``idle_pss_mb`` (MiB of
+  all processes, 15 s after that answer), ``idle_pss_at_2s_mb``, ``bad`` (sum over all points and rounds).
 * ``p50_ratio_c1``, ``rps_ratio_c64``, ``cpu_ratio_c64``: SMore / peer. ``rps_ratio_c64_mixed``: SMore over 16 functions
   / the peer's echo.
 * ``added_p50_ms``: SMore's conv p50 at c=1 less the bare network's run. ``peer_added_p50_ms`` likewise.
 * ``batch_gain``: requests/s of mlp at c=16, batches of up to 8 over no batching. ``batch_alone_ms``: what batching
   costs a lone client, p50 at c=1 with batching less without.
-* ``first_answer_s``, ``idle_pss_mb``: SMore's. ``first_ever_s``: the same from an empty home (databases made, functions
-  deployed).
+* ``first_answer_s``, ``idle_pss_mb``, ``idle_pss_at_2s_mb``: SMore's. ``first_ever_s``: the same from an empty home
+  (databases made, functions deployed).
 * ``cold_s``: a request to the zoo's DeepFM (cpu preset) right after an offload, with a standby runner ready;
   ``cold_over_load``: ``cold_s`` over the time of its load and first run in a fork of a process that has torch.
 * ``bare_*``: the networks with no platform around them (``bench/functions.py``); ``*_calibration_ms``: a fixed Python
@@ -54,8 +54,10 @@ from smore.process.settings import Settings
 DEEPFM = json.dumps({"dense": [[0.0] * 13], "sparse": [[0] * 26]}).encode()
 BODIES = {"echo": b'{"x":[1,2,3,4,5,6,7,8],"id":"abc"}', "conv": b'{"v":0.5}', "mlp": b'{"v":0.5}', "deepfm": DEEPFM}
 WARMUP_S = 1.0
-#: Seconds between the first answer and the reading of idle memory, in which the platform starts a standby runner.
+#: Seconds between the first answer and the first reading of idle memory, in which the platform starts a standby runner;
+#: and until the second, by which all processes have loaded what they need.
 SETTLE_S = 2.0
+SETTLED_S = 15.0
 
 
 class Side(Protocol):
@@ -156,8 +158,8 @@ class SmoreSide:
         "mlp1": (1, 16),
     }
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
+    def __init__(self, home: Path, functions: Sequence[Deployed] = FUNCTIONS) -> None:
+        self._home, self._functions = home, functions
         self._platform: local.Endpoints | None = None
         self._key = ""
         self._deployed = False
@@ -179,7 +181,7 @@ class SmoreSide:
         )
         self._key = (self._home / "key").read_text().strip()
         if not self._deployed:
-            for function in FUNCTIONS:
+            for function in self._functions:
                 self._deploy(function)
             self._deployed = True
         self._patiently(lambda: self._invoke("conv"))
@@ -376,6 +378,8 @@ def measure_round(sides: Sequence[Side], seconds: float) -> Round:
             figures[f"{side.name}_first_answer_s"] = _timed(side.start)
             group = cpu.ProcessGroup(side.pids())
             time.sleep(SETTLE_S)
+            figures[f"{side.name}_idle_pss_at_2s_mb"] = group.pss_mib()
+            time.sleep(SETTLED_S - SETTLE_S)
             figures[f"{side.name}_idle_pss_mb"] = group.pss_mib()
             for name, counts in side.loads.items():
                 warm(side, name)
@@ -419,7 +423,7 @@ def ratios(points: Mapping[Key, Point], singles: Mapping[str, float]) -> dict[st
     put("batch_gain", of("smore", "mlp", 16, "rps"), of("smore", "mlp1", 16, "rps"), truediv)
     put("batch_alone_ms", of("smore", "mlp", 1, "p50_ms"), of("smore", "mlp1", 1, "p50_ms"), sub)
     put("cold_over_load", singles.get("cold_s"), singles.get("bare_deepfm_load_s"), truediv)
-    for name in ("first_answer_s", "idle_pss_mb"):
+    for name in ("first_answer_s", "idle_pss_mb", "idle_pss_at_2s_mb"):
         if f"smore_{name}" in singles:
             figures[name] = singles[f"smore_{name}"]
     return figures
