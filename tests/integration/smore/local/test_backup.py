@@ -1,8 +1,8 @@
 """A backup of servers at work, and what servers that start from it have."""
 
-import shutil
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +31,14 @@ BEFORE = 200
 
 
 class Load:
-    """
-    Accepts invocations, runs every other one to its end, records the history and replaces checkpoints, until the block is
-    left.
-    """
+    """Accepts invocations, runs every other one to its end and records the history, until the block is left."""
 
-    def __init__(self, urls: ServerUrls, checkpoints: Path) -> None:
+    def __init__(self, urls: ServerUrls) -> None:
         self.accepted: list[str] = []
         self._client = redis.Redis.from_url(urls.redis_url)
         self._engine = make_engine(urls.postgres_url, "tests")
         self._ended = threading.Event()
-        self._checkpoints = checkpoints
-        self._threads = [threading.Thread(target=each) for each in (self._serve, self._record, self._train)]
+        self._threads = [threading.Thread(target=self._serve), threading.Thread(target=self._record)]
 
     def __enter__(self) -> "Load":
         for thread in self._threads:
@@ -85,14 +81,6 @@ class Load:
             outcome = RunOutcome(id=id_, attempt=1, action="succeed", cause=Cause.OK, result=result)
             queue.finish(FUNCTION, "{}", [outcome])
 
-    def _train(self) -> None:
-        while not self._ended.is_set():
-            for number in range(200):
-                folder = self._checkpoints / str(number)
-                folder.mkdir(parents=True)
-                (folder / "weights").write_bytes(b"w")
-            shutil.rmtree(self._checkpoints)
-
     def _record(self) -> None:
         recorder = Recorder(self._engine, self._client, PREFIX)
         while not self._ended.is_set():
@@ -108,7 +96,7 @@ def test_a_backup_under_load_has_everything_that_was_accepted_once(
             redis=RedisSettings(url=urls.redis_url, prefix=PREFIX), postgres=PostgresSettings(url=urls.postgres_url)
         )
         prepare(config, urls.postgres_url, home / "key")
-        with Load(urls, home / "checkpoints") as load:
+        with Load(urls) as load:
             eventually(lambda: len(load.accepted) > BEFORE, what="some are accepted")
             accepted, copy_redis = list(load.accepted), module._copy_redis
 
@@ -117,6 +105,21 @@ def test_a_backup_under_load_has_everything_that_was_accepted_once(
                 eventually(lambda: len(load.accepted) > much, what="others are accepted between the two copies")
                 copy_redis(*arguments)
 
+            def left_out(place: Path) -> Callable[[str, list[str]], list[str]]:
+                chosen: Callable[[str, list[str]], list[str]] = choose(place)
+
+                def ignored(folder: str, names: list[str]) -> list[str]:
+                    if folder == str(checkpoint.parent):
+                        assert names == [checkpoint.name]
+                        checkpoint.unlink()  # as a training that has written a newer one
+                    return chosen(folder, names)
+
+                return ignored
+
+            checkpoint, choose = home / "checkpoints" / "1.pt", module._left_out
+            checkpoint.parent.mkdir()
+            checkpoint.touch()
+            monkeypatch.setattr(module, "_left_out", left_out)
             monkeypatch.setattr(module, "_copy_redis", copy_later)
             backup(home, copy, urls.redis_url, urls.postgres_url)
         for taken in (copy, home / "backups" / "one"):
