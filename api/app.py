@@ -21,7 +21,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.deps import Gateway
@@ -193,6 +193,12 @@ def _request_id(scope: Scope) -> str:
 
 async def _explained(request: Request, error: Exception) -> Response:
     answer = answered(request.scope, error)
+    if answer.status_code == 405:
+        # Each method of a path is a route of its own, and the router knows the first one alone.
+        operations: list[BaseRoute] = request.scope["app"].operations
+        matching = (route for route in operations if route.matches(request.scope)[0] is not Match.NONE)
+        methods = {method for route in matching for method in getattr(route, "methods", None) or ()}
+        answer.headers["Allow"] = ", ".join(sorted(methods))
     path: str = request.scope["path"]
     return hybrid(answer) if path == _OIP or path.startswith(_OIP + "/") else answer
 

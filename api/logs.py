@@ -18,14 +18,26 @@ from api.server.sse import MEDIA_TYPE, Event, event_stream
 from smore.domain.errors import InvalidInput, LimitReached
 from smore.messages.logs import LogPiece
 from smore.redis.catalog import KeyEntry
-from smore.redis.logs import LogLine, LogReader, check_position
+from smore.redis.logs import POSITION, LogLine, LogReader, check_position
 
 #: The answer of a route that can be followed, for the API's description.
 FOLLOWED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "content": {
             MEDIA_TYPE: {
-                "schema": {"type": "string"},
+                # Of each event.
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "id": {"type": "string", "description": "Where it stands, for `Last-Event-ID`"},
+                        "data": {
+                            "type": "string",
+                            "contentMediaType": "application/json",
+                            "description": "The line as JSON, as `LogLine` is",
+                        },
+                        "event": {"const": "end", "description": "Of the last event: there will be no more lines"},
+                    },
+                },
                 "example": 'id: 1769860800000-0.0\ndata: {"id":"1769860800000-0.0","stream":"stdout","text":"hello"}\n\n',
             }
         }
@@ -35,7 +47,13 @@ FOLLOWED: Final[dict[int | str, dict[str, Any]]] = {
 
 #: The header with which a follower goes on, for the same.
 CONTINUED: Final[dict[str, Any]] = {
-    "parameters": [header("Last-Event-ID", "With `follow=true`: go on behind this line, by the `id` of its event")]
+    "parameters": [
+        header(
+            "Last-Event-ID",
+            "With `follow=true`: go on behind this line, by the `id` of its event",
+            pattern=f"^{POSITION.pattern}$",
+        )
+    ]
 }
 
 #: Seconds between two looks whether what is followed is over.

@@ -28,9 +28,10 @@ TARGET: Final = Path(__file__).parent / "smore_client" / "generated.py"
 
 #: Structs that extend another one; the document repeats its fields.
 BASES: Final = {"Deployed": "Function"}
-#: The client's own Invocation extends this one by what headers say, and a page of them is read by a struct of its own.
+#: The client's own Invocation extends this one by what headers say and reads a 202 too, and a page of them is read by a
+#: struct of its own.
 NAMES: Final = {"Invocation": "InvocationRecord"}
-LEFT_OUT: Final = {"Invocations"}
+LEFT_OUT: Final = {"Accepted", "Invocations"}
 #: A shape is a tuple, as numpy has it.
 TUPLES: Final = {("TensorSpec", "shape")}
 

@@ -19,7 +19,7 @@ from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
 from api.invoke.admit import admit, request_parts
 from api.server.bodies import body_too_large, refuse_coding
-from api.server.invocation_description import MAX_DEADLINE_MS, MAX_WAIT_S
+from api.server.invocation_description import MAX_DEADLINE_MS, MAX_ROWS, MAX_WAIT_S
 from smore.definition.inputs import Payload, from_json, from_raw
 from smore.domain.errors import InvalidInput, InvocationNotFound
 from smore.domain.function import FunctionSpec
@@ -33,8 +33,6 @@ from smore.redis.submission import Submission
 RAW = b"application/octet-stream"
 #: A larger body is checked in a worker thread, so that the event loop does not stand still for tens of milliseconds.
 LARGE_BODY = 512 << 10
-#: The most rows that a dry run may name.
-_MAX_ROWS = 1 << 16
 
 #: What the body of an invocation, and of a dry run, may have.
 _CALL_HAS: Final = "a body has input or inputs, and deadline_ms"
@@ -287,36 +285,43 @@ def _unknown(document: Mapping[str, object], has: str) -> InvalidInput:
     return InvalidInput(f"{quoted(name)}: {what}; {has}", field=cut(name, MOST_QUOTED))
 
 
-def given_deadline(scope: Scope, headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The deadline in milliseconds as it stands in the query or a header, not parsed."""
+def given_deadline(scope: Scope, headers: Mapping[bytes, bytes]) -> float | None:
+    """The deadline of the query, else of the header, in milliseconds. Raises InvalidInput where either is none."""
+    deadline: float | None = None
+    if (text := headers.get(b"smore-deadline-ms")) is not None:
+        deadline = _milliseconds(_number(text), "Smore-Deadline-Ms")
     if scope["query_string"]:
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        deadline: str | None = query.get("deadline_ms")
-        if deadline is not None:
-            return deadline.encode()
-    return headers.get(b"smore-deadline-ms")
+        if (asked := query.get("deadline_ms")) is not None:
+            deadline = _milliseconds(_number(asked), "deadline_ms")
+    return deadline
 
 
-def slo_us(in_body: object, given: bytes | None, entry: FunctionEntry, spec: FunctionSpec) -> int:
+def _number(text: str | bytes) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _milliseconds(value: object, field: str) -> float:
+    # NaN fails both comparisons.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_DEADLINE_MS:
+        raise InvalidInput(
+            f"{field}: milliseconds from arrival, 0 < ms <= {MAX_DEADLINE_MS:.0f}, are expected", field=field
+        )
+    return value
+
+
+def slo_us(in_body: object, given: float | None, entry: FunctionEntry, spec: FunctionSpec) -> int:
     """
     Microseconds from arrival to the deadline: of the body, else of query or header (``given``), else the function's.
     Raises InvalidInput.
     """
-    if in_body is None and given is None:
+    deadline_ms = given if in_body is None else _milliseconds(in_body, "deadline_ms")
+    if deadline_ms is None:
         return int((spec.deadline_s if entry.deadline_s is None else entry.deadline_s) * 1e6)
-    value: object = in_body
-    if in_body is None and given is not None:
-        try:
-            value = float(given)
-        except ValueError:
-            value = None
-    # NaN fails both comparisons.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_DEADLINE_MS:
-        raise InvalidInput(
-            f"deadline_ms: milliseconds from arrival, 0 < ms <= {MAX_DEADLINE_MS:.0f}, are expected",
-            field="deadline_ms",
-        )
-    return max(1, int(value * 1000))
+    return max(1, int(deadline_ms * 1000))
 
 
 def trace_id(header: bytes) -> str:
@@ -383,7 +388,8 @@ def _parse_dry_run(body: bytes, spec: FunctionSpec) -> tuple[Payload, object]:
         given = _parse(body, spec, 1, has=_DRY_RUN_HAS)
         return given.payloads[0], given.deadline_ms
     rows, in_body = document.pop("rows"), document.pop("deadline_ms", None)
-    most = _MAX_ROWS if spec.inputs is not None else 1
+    most = MAX_ROWS if spec.inputs is not None else 1
+    rows = int(rows) if isinstance(rows, float) and rows.is_integer() else rows
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= most:
         raise InvalidInput(f"rows: a whole number from 1 to {most} is expected", field="rows")
     if document:

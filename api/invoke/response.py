@@ -153,6 +153,11 @@ def settled(
             (b"smore-invocation", reply.id.encode()),
             (b"smore-function", run.function.encode()),
             (b"smore-revision", b"%d" % run.revision),
+            (
+                b"smore-run",
+                b"gpu=%b;attempt=%d;arrival=%d;deadline=%d;finished=%d"
+                % (reply.gpu.encode(), reply.attempt, reply.arrival_us, reply.deadline_us, reply.finished_us),
+            ),
         ]
         return BytesResponse(200, result.body, request_id, headers)
     return BytesResponse(

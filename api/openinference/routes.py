@@ -32,7 +32,7 @@ from api.openinference import codec
 from api.openinference.request import read_inference
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute, read_json
-from api.server.invocation_description import HEADERS, IDEMPOTENCY, header
+from api.server.invocation_description import DEADLINES, HEADERS, header, idempotency_key
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec
 from smore.domain.invocation import Cause
@@ -353,7 +353,7 @@ def _json_body(properties: dict[str, object]) -> dict[str, object]:
 _PLACE: dict[str, object] = {
     "parameters": {
         "type": "object",
-        "properties": {"gpu": {"type": "string", "description": "One GPU instance; default: all"}},
+        "properties": {"gpu": {"type": ["string", "null"], "description": "One GPU instance; null = all"}},
     }
 }
 
@@ -604,10 +604,16 @@ _BYTES_BODY = {
 
 _DESCRIPTION: dict[str, Any] = {
     "parameters": [
-        header("Inference-Header-Content-Length", "Bytes of the body that are JSON; default: all", "integer"),
+        header(
+            "Inference-Header-Content-Length",
+            "Bytes of the body that are JSON; default: all",
+            type="integer",
+            minimum=0,
+        ),
         header("Content-Encoding", "`gzip` or `deflate`"),
         header("Accept-Encoding", "`gzip` or `deflate`, alone"),
-        header("Idempotency-Key", f"{IDEMPOTENCY}. The same body has the same bytes"),
+        idempotency_key("The same body has the same bytes"),
+        *DEADLINES,
         header("traceparent", "W3C trace context"),
     ],
     "requestBody": {

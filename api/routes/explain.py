@@ -8,36 +8,23 @@ from api.invoke.admit import admit
 from api.invoke.request import check_id, read_dry_run
 from api.schemas import explain as schemas
 from api.server.bodies import BoundedRoute
-from api.server.invocation_description import DEADLINE
+from api.server.invocation_description import CALL_OR_ROWS, DEADLINES, SHAPE
 from smore.domain.errors import CallerError, Draining, LimitReached
 from smore.domain.limits import NO_LIMITS
 
 router = APIRouter(prefix="/v1", tags=["invocations"], route_class=BoundedRoute)
 
 _DRY_RUN: dict[str, object] = {
+    "parameters": [*DEADLINES, SHAPE],
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {
-                        "input": {"description": "The input, as it would be sent"},
-                        "rows": {
-                            "type": "integer",
-                            "minimum": 1,
-                            "description": "In place of `input`: how many rows it would have",
-                        },
-                        "deadline_ms": {**DEADLINE, "description": "From now; default: the function's"},
-                    },
-                }
-            },
+            "application/json": {"schema": CALL_OR_ROWS},
             "application/octet-stream": {
                 "schema": {"type": "string", "format": "binary", "description": "Tensors, as they would be sent"}
             },
         },
-    }
+    },
 }
 
 

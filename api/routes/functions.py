@@ -53,7 +53,7 @@ _DEPLOY_BODY = {
     "requestBody": {
         "required": True,
         "content": {
-            kind: {"schema": schemas.FunctionBody.model_json_schema()}
+            kind: {"schema": {"$ref": "#/components/schemas/FunctionBody"}}
             for kind in ("application/json", "application/yaml")
         },
     }
@@ -382,9 +382,10 @@ def change(
     Change how many instances of a function stay loaded, and which rule decides. The change holds until another revision
     takes the traffic; GPU workers learn of it at once.
     """
+    changes = body.scaling.model_dump(exclude_none=True)
     with trail.change(caller, f"function/{function}") as changed:
-        gateway.store().set_scaling(caller.project, function, body.scaling)
-        changed.after = {"scaling": dict(body.scaling)}
+        gateway.store().set_scaling(caller.project, function, changes)
+        changed.after = {"scaling": changes}
     now = gateway.store().get_function(caller.project, function)
     fleet = gateway.fleet()
     for report in fleet.reports():

@@ -36,20 +36,15 @@ from api.schemas import invocations as schemas
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
 from api.server.invocation_description import (
-    ACCEPTED,
     ACCEPTED_HEADERS,
-    CALL_ACCEPTED,
-    CALL_OR_CALLS,
-    DEADLINE,
+    ACCEPTED_OR_SEVERAL,
+    CALL,
     ENDED_HEADERS,
     HEADERS,
-    INPUTS,
     MAX_WAIT_S,
     PARAMETERS,
     RAW_HEADERS,
-    RESULT,
     RESULT_OR_RESULTS,
-    SEVERAL,
     header,
 )
 from smore.domain.errors import Conflict
@@ -101,31 +96,12 @@ async def invoke(request: Request, function: str) -> Response:
         return await respond(call, submitted)
 
 
-_INPUT_DOCUMENT = {
-    "type": "object",
-    "additionalProperties": False,
-    "oneOf": list(CALL_OR_CALLS),
-    "properties": {
-        "input": {"description": "One input: a JSON value, or `{name: nested lists}` for a function of tensors"},
-        "inputs": {"type": "array", "minItems": 1, "items": {}, "description": INPUTS},
-        "deadline_ms": DEADLINE,
-    },
-}
-_ANSWER = {
-    "type": "object",
-    "oneOf": list(RESULT_OR_RESULTS),
-    "properties": {
-        **RESULT,
-        "output": {"description": "What the function returned"},
-        **SEVERAL,
-    },
-}
 _DESCRIPTION: dict[str, object] = {
     "parameters": list(PARAMETERS),
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": _INPUT_DOCUMENT},
+            "application/json": {"schema": CALL},
             "application/octet-stream": {
                 "schema": {
                     "type": "string",
@@ -140,7 +116,7 @@ _DESCRIPTION: dict[str, object] = {
             "description": "The result; `invocations` where `inputs` were sent",
             "headers": {**HEADERS, **RAW_HEADERS},
             "content": {
-                "application/json": {"schema": _ANSWER},
+                "application/json": {"schema": RESULT_OR_RESULTS},
                 "application/octet-stream": {
                     "schema": {
                         "type": "string",
@@ -153,7 +129,7 @@ _DESCRIPTION: dict[str, object] = {
         "202": {
             "description": "It goes on; ask at `Location`. With `inputs`: `invocations`, of which at least one goes on",
             "headers": ACCEPTED_HEADERS,
-            "content": {"application/json": {"schema": CALL_ACCEPTED}},
+            "content": {"application/json": {"schema": ACCEPTED_OR_SEVERAL}},
         },
     },
     "security": [{"HTTPBearer": []}, {"APIKeyHeader": []}],
@@ -258,7 +234,7 @@ def _shown(record: InvocationRecord, reply: Reply | None) -> bytes:
         202: {
             "description": "It has not ended",
             "headers": ACCEPTED_HEADERS,
-            "content": {"application/json": {"schema": ACCEPTED}},
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Accepted"}}},
         },
         410: {"model": Problem, "description": "`result_dropped`: its result was kept for its time and then dropped"},
     },

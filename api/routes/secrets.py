@@ -1,12 +1,15 @@
 """Secrets of a project's functions: only the environment of a runner gets their values."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Path
 
 from api.deps import DeployKey, TheGateway, TheTrail
 from api.schemas import secrets as schemas
+from api.schemas.fields import spelt
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import InvalidInput
-from smore.domain.function import parse_secret_name
+from smore.domain.function import SECRET_NAME, parse_secret_name
 from smore.domain.secret import Secret
 
 router = APIRouter(prefix="/v1/secrets", tags=["secrets"], route_class=BoundedRoute)
@@ -20,7 +23,11 @@ def list_secrets(gateway: TheGateway, caller: DeployKey) -> schemas.Secrets:
 
 @router.put("/{secret}")
 def put_secret(
-    gateway: TheGateway, caller: DeployKey, trail: TheTrail, secret: str, body: schemas.SecretBody
+    gateway: TheGateway,
+    caller: DeployKey,
+    trail: TheTrail,
+    secret: Annotated[str, Path(json_schema_extra=spelt(SECRET_NAME))],
+    body: schemas.SecretBody,
 ) -> Secret:
     """Set a secret, or replace its value. A function that names it gets the new value when it is loaded next."""
     name = parse_secret_name(secret, "secret")

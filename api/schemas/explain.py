@@ -34,7 +34,7 @@ class Shadow(BaseModel):
     """Where a shadow policy, which decides nothing, would have placed the batch; ``gpu`` null = nowhere."""
 
     policy: str
-    gpu: str | None
+    gpu: str | None = None
 
 
 class Decision(BaseModel):
@@ -59,11 +59,11 @@ class Phases(BaseModel):
     run gate, and the way of the result. ``loading``: the parts of a cold start.
     """
 
-    queue: float | None
-    schedule: float | None
-    dispatch: float | None
-    load: float | None
-    run: float | None
+    queue: float | None = None
+    schedule: float | None = None
+    dispatch: float | None = None
+    load: float | None = None
+    run: float | None = None
     other: float | None = None
     loading: dict[str, float] = {}
 

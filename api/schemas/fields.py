@@ -1,9 +1,12 @@
 """The kinds of fields that bodies have, and what every body of a request is."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, Strict
+
+from smore.domain.function import NAME
 
 #: JSON's own numbers and truths: ``true`` is no number of milliseconds, ``"1"`` none either.
 Number = Annotated[float, Strict()]
@@ -16,6 +19,16 @@ Flag = Annotated[bool, Strict()]
 STORABLE: Final = r"^[^\x00]*$"
 
 Text = Annotated[str, Field(max_length=4096, pattern=STORABLE)]
+
+
+def spelt(pattern: re.Pattern[str]) -> dict[str, JsonValue]:
+    """What the document says of a name that is checked elsewhere, where the error says more."""
+    return {"pattern": f"^(?:{pattern.pattern})$"}
+
+
+#: Of a function, a project or a job; smore/domain/function.py refuses others.
+Name = Annotated[str, Field(json_schema_extra=spelt(NAME))]
+
 
 #: A short one: a name, or what a list is searched for.
 Word = Annotated[str, Field(max_length=256, pattern=STORABLE)]

@@ -1,23 +1,24 @@
 """Functions and their revisions."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 
-from api.schemas.fields import Body, Number, Whole
-from smore.domain.function import TensorSpec
+from api.schemas.fields import Body, Name, Number, Whole
+from smore.domain.function import LONGEST_KEEP_ALIVE_S, MOST_WARM, Prewarming, TensorSpec
 
 
 class Metadata(Body):
-    name: str
+    """``name``: of the function; ``labels``: words for people, by name."""
+
+    name: Name
     labels: dict[str, str] = Field(default={})
 
 
 class FunctionBody(Body):
     """
-    A function.yaml. ``spec`` is checked field by field; docs/guides/own-model.md has an example,
-    smore/domain/function.py all names.
+    A function.yaml: docs/guides/own-model.md has an example.
     """
 
     apiVersion: Literal["smore/v1"]  # noqa: N815 - as Kubernetes and its neighbours spell it
@@ -36,13 +37,33 @@ class SloBody(Body):
     deadline_ms: Number | None = Field(ge=1, le=86_400_000, allow_inf_nan=False)
 
 
-class FunctionChanges(Body):
-    """
-    ``scaling``: any of ``min_warm``, ``max_warm``, ``keep_alive`` and ``prewarm``, as in function.yaml; what is not
-    named stays.
-    """
+def _never_or_from_zero(value: float) -> float:
+    if -1 < value < 0:
+        raise ValueError("-1 (never) or a number of seconds is expected")
+    return value
 
-    scaling: dict[str, Any]
+
+KeepAlive = Annotated[
+    Number,
+    Field(ge=-1, le=LONGEST_KEEP_ALIVE_S, allow_inf_nan=False),
+    AfterValidator(_never_or_from_zero),
+    WithJsonSchema({"anyOf": [{"const": -1}, {"type": "number", "minimum": 0, "maximum": LONGEST_KEEP_ALIVE_S}]}),
+]
+
+
+class ScalingChanges(Body):
+    """The fields of ``Scaling``; what is null or absent stays as it is."""
+
+    min_warm: Whole | None = Field(default=None, ge=0, le=MOST_WARM)
+    max_warm: Whole | None = Field(default=None, ge=1, le=MOST_WARM)
+    keep_alive_s: KeepAlive | None = None
+    prewarm: Prewarming | None = None
+
+
+class FunctionChanges(Body):
+    """``scaling``: what is to be other than it is."""
+
+    scaling: ScalingChanges
 
 
 class PlaceBody(Body):

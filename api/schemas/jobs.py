@@ -5,15 +5,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, FiniteFloat
 
-from api.schemas.fields import STORABLE, Body, Flag, Number, Text, Variable, Whole, Word
+from api.schemas.fields import STORABLE, Body, Flag, Name, Number, Text, Variable, Whole, Word
 from smore.domain.job import GRACE_S, MOST_MICRO_BATCHES, MOST_SHARE, JobPlace, Outcome
-from smore.domain.loss import DEFAULT_BUDGET, Verdict
+from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Verdict
+
+#: api/budgets.py refuses others, and says why.
+Budget = Annotated[Number, Field(json_schema_extra={"minimum": LEAST_BUDGET, "maximum": 1})]
 
 
 class BudgetBody(Body):
     """``budget``: the most that the job may lose to functions, a fraction of its iteration time (0.01 to 1)."""
 
-    budget: Number = Field(ge=0, le=1, allow_inf_nan=False)
+    budget: Budget
 
 
 class SecretOf(Body):
@@ -46,7 +49,7 @@ class JobBody(Body):
     ``micro_batches``: in how many parts its loop can run a batch where memory is short, rising from 1 (``[1, 2, 4]``).
     """
 
-    name: str
+    name: Name
     argv: list[Text] = Field(min_length=1, max_length=256)
     count: Annotated[Whole, Field(ge=1, le=1024)] | None = None
     gpus: list[str] | None = Field(default=None, min_length=1, max_length=64)
@@ -54,7 +57,7 @@ class JobBody(Body):
     env: dict[Variable, Text | SecretOf] = Field(default={}, max_length=64)
     cwd: Text | None = None
     workload: str | None = None
-    budget: Number | None = None
+    budget: Budget | None = None
     memory: str | None = None
     iterations: Annotated[Whole, Field(ge=1, le=10**12)] | None = None
     duration: Number | str | None = None
@@ -82,7 +85,7 @@ class AttachBody(Body):
     job that it was until the platform lost it. ``workload`` and ``budget`` as of a job that is started.
     """
 
-    name: str
+    name: Name
     gpu: str | None = None
     pid: Whole = Field(ge=1, le=2**31 - 1)
     start: Whole = Field(default=0, ge=0, le=2**62)
@@ -91,7 +94,7 @@ class AttachBody(Body):
     group: Annotated[str, Field(min_length=1, max_length=256, pattern=STORABLE)] | None = None
     former: str | None = Field(default=None, max_length=64, pattern=STORABLE)
     workload: str | None = None
-    budget: Number | None = None
+    budget: Budget | None = None
 
 
 class StepsBody(Body):

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from api.schemas.fields import Body, Text
+from api.schemas.fields import Body, Name, Text
 from smore.domain.access import Scope
 
 
@@ -13,7 +13,7 @@ class KeyBody(Body):
 
     name: Text
     scopes: list[Scope] = Field(min_length=1, max_length=len(Scope))
-    project: str | None = None
+    project: Name | None = None
 
 
 class Key(BaseModel):

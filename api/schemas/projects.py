@@ -1,30 +1,37 @@
 """Projects and their limits."""
 
 from datetime import datetime
+from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from api.schemas.fields import Body, Number, Whole
+from api.schemas.fields import Body, Name, Number, Whole
+from smore.domain.job import MOST_SHARE
 from smore.domain.limits import Limits
+
+#: Of any limit.
+_MOST: Final = 1e9
+Count = Annotated[Whole, Field(ge=0, le=_MOST)]
+Amount = Annotated[Number, Field(ge=0, le=_MOST, allow_inf_nan=False)]
 
 
 class LimitsBody(Body):
-    """What is named is changed; null = no limit any more. See ``Limits``."""
+    """What is named is changed; null = no limit any more; ``burst`` needs a ``rate_per_s``. See ``Limits``."""
 
-    rate_per_s: Number | None = Field(default=None, allow_inf_nan=False)
-    burst: Whole | None = None
-    depth: Whole | None = None
-    concurrency: Whole | None = None
-    warm_memory_mib: Number | None = Field(default=None, allow_inf_nan=False)
-    jobs: Whole | None = None
-    job_memory_mib: Number | None = Field(default=None, allow_inf_nan=False)
-    gpus: Whole | None = None
-    weight: Number | None = Field(default=None, allow_inf_nan=False)
-    share: Number | None = Field(default=None, allow_inf_nan=False)
+    rate_per_s: Annotated[Number, Field(ge=0.001, le=_MOST, allow_inf_nan=False)] | None = None
+    burst: Annotated[Whole, Field(ge=1, le=_MOST)] | None = None
+    depth: Count | None = None
+    concurrency: Count | None = None
+    warm_memory_mib: Amount | None = None
+    jobs: Count | None = None
+    job_memory_mib: Amount | None = None
+    gpus: Count | None = None
+    weight: Annotated[Number, Field(ge=0.01, le=_MOST, allow_inf_nan=False)] | None = None
+    share: Annotated[Number, Field(ge=0, le=MOST_SHARE, allow_inf_nan=False)] | None = None
 
 
 class ProjectBody(Body):
-    name: str
+    name: Name
 
 
 class Use(BaseModel):

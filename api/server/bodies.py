@@ -21,12 +21,14 @@ from smore.domain.errors import CallerError, PayloadTooLarge
 MOST_VALUES: Final = 50_000
 #: Most names of one object. Each unknown name is an error of its own. An upload has up to 1,000 files.
 MOST_NAMES: Final = 1024
+#: Below this each whole number is a float of its own.
+_EXACT: Final = 2**53
 
 
 def read_json(body: bytes) -> Any:
     """
     The JSON document in ``body``. orjson accepts finite numbers only and bounds the depth; of a repeated name the last
-    value counts.
+    value counts. A whole number is an int, also where it is written as 2.0: JSON has one kind of number.
 
     Raises Malformed, PayloadTooLarge.
     """
@@ -34,12 +36,15 @@ def read_json(body: bytes) -> Any:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Malformed(f"The body is not JSON: {error}") from error
-    _check_count(document)
+    _walk(document)
     return document
 
 
-def _check_count(document: object) -> None:
-    """Raises PayloadTooLarge. Looks at no more than :data:`MOST_VALUES` values."""
+def _walk(document: object) -> None:
+    """
+    Make whole numbers of a document ints, in place. Raises PayloadTooLarge; looks at no more than :data:`MOST_VALUES`
+    values.
+    """
     waiting, count = [document], 1
     while waiting:
         one = waiting.pop()
@@ -50,7 +55,11 @@ def _check_count(document: object) -> None:
             if isinstance(one, dict) and len(one) > MOST_NAMES:
                 what = f"An object in the body may have {MOST_NAMES} names; one has {len(one)}."
                 raise PayloadTooLarge(what, limit=MOST_NAMES, size=len(one))
-            waiting.extend(one.values() if isinstance(one, dict) else one)
+            for place, value in one.items() if isinstance(one, dict) else enumerate(one):
+                if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+                    one[place] = int(value)
+                elif isinstance(value, dict | list):
+                    waiting.append(value)
 
 
 def body_too_large(limit: int, announced: int = 0) -> PayloadTooLarge:

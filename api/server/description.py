@@ -9,14 +9,15 @@ from typing import Any, Final
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
+from api.schemas.functions import FunctionBody
 from api.server.examples import ANSWERS, ANSWERS_OF, BODIES, PARAMETERS, command
 from api.server.invocation_description import (
     ENDINGS,
-    INPUT_OUTCOME,
     MAYBE_RETRY_AFTER,
     REPLAYED,
     REQUEST_ID,
-    input_outcome,
+    ROWS,
+    call_schemas,
 )
 from api.server.meanings import describe_fields, describe_operation
 from api.server.statuses import refusals, routes_by_name
@@ -99,7 +100,13 @@ def describe(
     for name in _FOREIGN:
         document["components"]["schemas"].pop(name, None)
     document["components"]["headers"] = dict(_HEADERS)
-    document["components"]["schemas"][INPUT_OUTCOME] = input_outcome({})
+    function = FunctionBody.model_json_schema(ref_template="#/components/schemas/{model}")
+    document["components"]["schemas"] |= {
+        **call_schemas({}, {}),
+        "Rows": ROWS,
+        **function.pop("$defs"),
+        FunctionBody.__name__: function,
+    }
     describe_fields(document["components"]["schemas"])
     return document
 

@@ -61,7 +61,7 @@ BODIES: Final[Mapping[str, Any]] = {
         "metadata": {"name": "echo"},
         "spec": {"entrypoint": "zoo.echo:Function", "slo": {"deadline": "1s"}},
     },
-    "PATCH /v1/functions/{function}": {"scaling": {"min_warm": 1, "keep_alive": "5m"}},
+    "PATCH /v1/functions/{function}": {"scaling": {"min_warm": 1, "keep_alive_s": 300}},
     "POST /v1/functions/{function}/rollback": {"revision": 1},
     "PUT /v1/functions/{function}/slo": {"deadline_ms": 250},
     "POST /v1/functions/{function}/warm": {"gpu": "cpu0"},
@@ -336,6 +336,7 @@ ANSWERS: Final[Mapping[str, Any]] = {
         "expected": _EXPECTED,
         "decisions": [],
     },
+    "Accepted": {"id": _ID, "function": "echo", "revision": 1, "state": "queued", "durability": "standard"},
     "Attached": {"id": _ID, "gpu": "cpu0"},
     "Statement": {
         "id": _ID,

@@ -6,22 +6,17 @@ from typing import Any, Final
 from api.schemas.problem import Problem
 from api.server.invocation_description import (
     ACCEPTED_HEADERS,
-    CALL_ACCEPTED,
-    CALL_OR_CALLS,
-    DEADLINE,
+    ACCEPTED_OR_SEVERAL,
+    CALL,
     ENDINGS,
     HEADERS,
-    INPUT_OUTCOME,
-    INPUTS,
     MAYBE_RETRY_AFTER,
     PARAMETERS,
     REFUSALS,
     REPLAYED,
     REQUEST_ID,
-    RESULT,
     RESULT_OR_RESULTS,
-    SEVERAL,
-    input_outcome,
+    call_schemas,
 )
 from api.server.meanings import describe_fields
 from smore.domain.function import FunctionSpec, TensorSpec
@@ -57,34 +52,22 @@ def describe_function(
         returned = _hoisted(measured.get("output_schema") or {}, "output", schemas)
     schemas |= {"input": given, "output": returned}
     refs = {each: {"$ref": f"#/components/schemas/{each}"} for each in ("input", "output")}
-    several = {"type": "array", "minItems": 1, "items": refs["input"], "description": INPUTS}
-    call = {
-        "type": "object",
-        "oneOf": list(CALL_OR_CALLS),
-        "properties": {"input": refs["input"], "inputs": several, "deadline_ms": DEADLINE},
-    }
-    result = {**RESULT, "state": {"const": "succeeded"}, "output": refs["output"]}
-    answer = {
-        "type": "object",
-        "oneOf": list(RESULT_OR_RESULTS),
-        "properties": {**result, **SEVERAL},
-    }
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/problem"}}}
     operation = {
         "operationId": name,
         "summary": f"Run {name}",
         "parameters": [each for each in PARAMETERS if each["name"] != "Smore-Shape"],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": call}}},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": CALL}}},
         "responses": {
             "200": {
                 "description": "The result; `invocations` where `inputs` were sent",
                 "headers": {**HEADERS, **REQUEST_ID},
-                "content": {"application/json": {"schema": answer}},
+                "content": {"application/json": {"schema": RESULT_OR_RESULTS}},
             },
             "202": {
                 "description": "It goes on; ask at `Location`",
                 "headers": {**ACCEPTED_HEADERS, **REQUEST_ID},
-                "content": {"application/json": {"schema": CALL_ACCEPTED}},
+                "content": {"application/json": {"schema": ACCEPTED_OR_SEVERAL}},
             },
             **{
                 status: {"description": text, "content": problem, "headers": _refusal_headers(status)}
@@ -96,7 +79,7 @@ def describe_function(
     }
     described = {"Problem": Problem.model_json_schema()}
     describe_fields(described)
-    schemas |= {"problem": described["Problem"], INPUT_OUTCOME: input_outcome(refs["output"])}
+    schemas |= {"problem": described["Problem"], **call_schemas(refs["input"], refs["output"])}
     return {
         "openapi": "3.1.0",
         "info": {"title": name, "version": str(revision)},

@@ -16,9 +16,11 @@ _MOMENT: Final = {"type": "string", "format": "date-time"}
 MAX_WAIT_S: Final = 60.0
 #: The longest deadline, as for a function's own.
 MAX_DEADLINE_MS: Final = 86_400_000.0
+#: The most rows that a dry run may name.
+MAX_ROWS: Final = 1 << 16
 
-#: What it says of Idempotency-Key. It is made before the settings are known, so it names the default and the setting.
-IDEMPOTENCY: Final = (
+#: It is made before the settings are known, so it names the default and the setting.
+_IDEMPOTENCY: Final = (
     "1 to 255 visible ASCII characters. A later request with the same key and the same body gets the first one's"
     " invocation, with `Idempotency-Replayed: true`, and runs nothing; one with another body is refused (422"
     f" `idempotency_mismatch`, `differs` names its parts). Remembered for {QueueSettings().idempotency_ttl_s / 60:g} minutes, or"
@@ -42,30 +44,48 @@ DEADLINE: Final = {
 }
 
 
-def header(name: str, description: str, kind: str = "string") -> dict[str, object]:
-    """A header of a request."""
-    return {"name": name, "in": "header", "required": False, "schema": {"type": kind}, "description": description}
+def header(name: str, description: str, **bounds: object) -> dict[str, object]:
+    """A header of a request: a text, where ``bounds`` say nothing else."""
+    schema = {"type": "string", **bounds}
+    return {"name": name, "in": "header", "required": False, "schema": schema, "description": description}
 
 
-#: The headers of the request.
+def idempotency_key(same: str) -> dict[str, object]:
+    """``same``: when two bodies are the same."""
+    return header("Idempotency-Key", f"{_IDEMPOTENCY}. {same}", pattern=r"^[\x21-\x7e]{1,255}$")
+
+
+_MILLISECONDS: Final = {name: value for name, value in DEADLINE.items() if name != "description"}
+#: A deadline that stands in no body.
+DEADLINES: Final = (
+    {
+        "name": "deadline_ms",
+        "in": "query",
+        "required": False,
+        "schema": _MILLISECONDS,
+        "description": "The deadline, where the body has none: milliseconds from arrival",
+    },
+    header(
+        "Smore-Deadline-Ms",
+        "The deadline, where neither the body nor the query has one: milliseconds from arrival",
+        **_MILLISECONDS,
+    ),
+)
+SHAPE: Final = header("Smore-Shape", "Raw bodies: `name=d0,d1;…`; needed where axes other than the first are free")
+#: The parameters of the request.
 PARAMETERS: Final = (
     header(
         "Prefer",
         "`respond-async`: answer 202 at once. `wait=N`: wait N whole seconds for the end, of which at most"
         f" {MAX_WAIT_S:.0f} are waited; then 202",
     ),
-    header(
-        "Idempotency-Key",
-        f"{IDEMPOTENCY}. JSON bodies are the same where `input` (or `inputs`) and `deadline_ms` are: white space and the order of"
+    idempotency_key(
+        "JSON bodies are the same where `input` (or `inputs`) and `deadline_ms` are: white space and the order of"
         " an object's members do not count, the way a number is written (1, 1.0) does. Raw bodies are the same where their"
-        " bytes and `Smore-Shape` are",
+        " bytes and `Smore-Shape` are"
     ),
-    header(
-        "Smore-Deadline-Ms",
-        f"The deadline, where the body has none: milliseconds from arrival, > 0 and at most {MAX_DEADLINE_MS:.0f}",
-        "number",
-    ),
-    header("Smore-Shape", "Raw bodies: `name=d0,d1;…`; needed where axes other than the first are free"),
+    *DEADLINES,
+    SHAPE,
     header("traceparent", "W3C trace context, kept with the invocation"),
 )
 
@@ -105,6 +125,10 @@ RAW_HEADERS: Final[Mapping[str, Any]] = {
     "Smore-Invocation": {"schema": _TEXT, "description": "Raw answers: the invocation's id"},
     "Smore-Function": {"schema": _TEXT, "description": "Raw answers: the function's name"},
     "Smore-Revision": {"schema": {"type": "integer"}, "description": "Raw answers: the revision that ran"},
+    "Smore-Run": {
+        "schema": _TEXT,
+        "description": "Raw answers: `gpu=NAME;attempt=N;arrival=T;deadline=T;finished=T`, moments in microseconds since 1970",
+    },
 }
 #: Of a 429 that may say ``slo_infeasible``.
 MAYBE_RETRY_AFTER: Final[Mapping[str, Any]] = {
@@ -139,7 +163,7 @@ WHICH: Final[Mapping[str, Any]] = {
 #: Members of the answer to a call that succeeded, but its output.
 RESULT: Final[Mapping[str, Any]] = {
     **WHICH,
-    "state": _described(_TEXT, "`succeeded`"),
+    "state": {"const": "succeeded", "description": "`succeeded`"},
     "attempt": _described({"type": "integer"}, "How often it was started"),
     "cause": _described(_TEXT, "`ok`"),
     "gpu": _described(_TEXT, "The GPU instance on which it ran"),
@@ -153,7 +177,7 @@ _DURABILITY: Final = _described(
     _TEXT, "What survives a machine that fails: `strict` (it is on disk), `standard` (within a second), `none`"
 )
 #: The body of a 202 about one invocation.
-ACCEPTED: Final[Mapping[str, Any]] = {
+_ACCEPTED: Final[Mapping[str, Any]] = {
     "type": "object",
     "required": ["id", "state", "durability"],
     "properties": {
@@ -165,11 +189,8 @@ ACCEPTED: Final[Mapping[str, Any]] = {
     },
 }
 
-#: The schema of each item of ``invocations``.
-INPUT_OUTCOME: Final = "InputOutcome"
 
-
-def input_outcome(output: Mapping[str, Any]) -> dict[str, Any]:
+def _input_outcome(output: Mapping[str, Any]) -> dict[str, Any]:
     """What became of one of several inputs; ``output``: the schema of what the function returns."""
     properties = {
         "id": _described(_TEXT, "The invocation's id; '' = the input was refused, so there is no invocation"),
@@ -213,25 +234,93 @@ def input_outcome(output: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-#: Members of the answer to a call with ``inputs``.
-SEVERAL: Final[Mapping[str, Any]] = {
-    "invocations": {
-        "type": "array",
-        "items": {"$ref": f"#/components/schemas/{INPUT_OUTCOME}"},
-        "description": "With `inputs`, in place of all other members but `durability`: what became of each, in their order",
-    },
-    "durability": _DURABILITY,
-}
-#: Bodies of a call and of its answers: of one input, or of several.
-CALL_OR_CALLS: Final = ({"required": ["input"]}, {"required": ["inputs"]})
-RESULT_OR_RESULTS: Final = ({"required": ["id", "state", "output"]}, {"required": ["invocations", "durability"]})
-#: The body of a 202 to a call, of one input or several.
-CALL_ACCEPTED: Final[Mapping[str, Any]] = {
+def _one_of(one: str, several: str) -> dict[str, Any]:
+    return {"oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in (one, several)]}
+
+
+#: A call, its result, and the body of a 202 to it: of one input, or of several.
+CALL: Final = _one_of("Call", "Calls")
+CALL_OR_ROWS: Final = _one_of("Call", "Rows")
+RESULT_OR_RESULTS: Final = _one_of("Result", "Results")
+ACCEPTED_OR_SEVERAL: Final = _one_of("Accepted", "SeveralAccepted")
+
+
+#: A dry run of no input but the number of its rows.
+ROWS: Final[Mapping[str, Any]] = {
     "type": "object",
-    "required": ["durability"],
-    "oneOf": [{"required": ["id", "state"]}, {"required": ["invocations"]}],
-    "properties": {**ACCEPTED["properties"], **SEVERAL},
+    "description": "A dry run without the input.",
+    "additionalProperties": False,
+    "required": ["rows"],
+    "properties": {
+        "rows": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": MAX_ROWS,
+            "description": "How many rows the input would have; of a function of JSON values 1",
+        },
+        "deadline_ms": DEADLINE,
+    },
 }
+
+
+def call_schemas(given: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The schemas of a call and of its answers, by name. ``given``: the schema of one input; ``output``: of what the function
+    returns.
+
+    One input and several are two objects each, because a generated client has no type for an object of which one field
+    or another is required.
+    """
+    several = {
+        "type": "object",
+        "required": ["invocations", "durability"],
+        "properties": {
+            "invocations": {
+                "type": "array",
+                "items": {"$ref": "#/components/schemas/InputOutcome"},
+                "description": "What became of each input, in their order",
+            },
+            "durability": _DURABILITY,
+        },
+    }
+    return {
+        "Call": {
+            "type": "object",
+            "description": "A call with one input.",
+            "additionalProperties": False,
+            "required": ["input"],
+            "properties": {
+                "input": _described(
+                    given, "One input: a JSON value, or `{name: nested lists}` for a function of tensors"
+                ),
+                "deadline_ms": DEADLINE,
+            },
+        },
+        "Calls": {
+            "type": "object",
+            "description": "A call with several inputs.",
+            "additionalProperties": False,
+            "required": ["inputs"],
+            "properties": {
+                "inputs": {"type": "array", "minItems": 1, "items": given, "description": INPUTS},
+                "deadline_ms": DEADLINE,
+            },
+        },
+        "Result": {
+            "type": "object",
+            "description": "The result of a call with one input.",
+            "required": ["id", "state", "output"],
+            "properties": {
+                **RESULT,
+                "output": _described(output, "What the function returned"),
+            },
+        },
+        "Results": {**several, "description": "What became of a call with several inputs; all have ended."},
+        "Accepted": {**_ACCEPTED, "description": "A call with one input that goes on."},
+        "SeveralAccepted": {**several, "description": "A call with several inputs, of which at least one goes on."},
+        "InputOutcome": _input_outcome(output),
+    }
+
 
 #: Status → codes of the refusals and failures of a synchronous call, and what they mean.
 REFUSALS: Final[Mapping[str, str]] = {

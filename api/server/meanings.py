@@ -83,16 +83,12 @@ PARAMETERS: Final[Mapping[str, str]] = {
 }
 #: Members of bodies that have no schema of their own.
 MEMBERS: Final[Mapping[str, str]] = {
-    "apiVersion": "the version of the format",
     "id": "the caller's own id of the request, which the answer repeats",
     "inputs": "the tensors, each with its data or with the number of its bytes behind the JSON",
-    "kind": "what the document describes",
-    "metadata": "`name` of the function, and `labels`",
     "model_name": "the function's name",
     "model_version": "the revision",
     "outputs": "the tensors that are wanted, or returned",
     "parameters": "parameters of the protocol's extensions, by name",
-    "spec": "the function's fields: docs/reference/function-yaml.md lists them",
 }
 
 #: Fields that mean the same in every schema that does not say otherwise.
@@ -305,6 +301,14 @@ OF: Final[Mapping[str, str]] = {
     "JobQueue.kept": "free GPU instances that are kept for one job",
     "JobQueue.kept_for": "the id of that job; null = none are kept, or it is of another project that the key may not read",
     "Key.revoked_at": "when it was revoked; null = it holds",
+    "ScalingChanges.min_warm": "instances that stay loaded, in all",
+    "ScalingChanges.max_warm": "the most on each GPU instance",
+    "ScalingChanges.keep_alive_s": "seconds that an idle instance stays loaded; -1 = for ever",
+    "ScalingChanges.prewarm": "the rule that loads instances ahead of arrivals",
+    "FunctionBody.apiVersion": "the version of the format",
+    "FunctionBody.kind": "what the document describes",
+    "FunctionBody.metadata": "the function's name, and labels",
+    "FunctionBody.spec": "the function's fields: docs/reference/function-yaml.md lists them",
     "LimitsBody.rate_per_s": "invocations accepted per second, over time; null = no limit",
     "LimitsBody.burst": "invocations accepted at once; null = 1",
     "LimitsBody.depth": "waiting invocations; null = no limit",

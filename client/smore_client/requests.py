@@ -12,7 +12,7 @@ anything twice.
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -410,9 +410,9 @@ class Requests(JobRequests, GpuRequests):
     @operation
     def set_scaling(self, name: str, changes: Mapping[str, object]) -> Flow[Function]:
         """
-        Change ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm`` of the revision that takes the traffic.
+        Change ``min_warm``, ``max_warm``, ``keep_alive_s`` or ``prewarm`` of the revision that takes the traffic.
 
-        >>> client.set_scaling("echo", {"min_warm": 1, "keep_alive": "5m"}).scaling.min_warm
+        >>> client.set_scaling("echo", {"min_warm": 1, "keep_alive_s": 300}).scaling.min_warm
         1
         """
         return (yield from fetch(Function, request("PATCH", "functions", name, body={"scaling": dict(changes)})))
@@ -737,12 +737,18 @@ def _invocation(answer: Answer, function: str = "") -> Invocation:
     timings = parse_timings(answer.headers.get("server-timing", ""))
     replayed = is_replayed(answer)
     if answer.headers.get("content-type", "").partition(";")[0].strip() == RAW:
+        ran = dict(part.split("=", 1) for part in answer.headers.get("smore-run", "").split(";") if "=" in part)
         return Invocation(
             id=answer.headers.get("smore-invocation", ""),
             function=answer.headers.get("smore-function", function),
             revision=int(answer.headers.get("smore-revision", 0)),
             state=State.SUCCEEDED,
             output=decode_raw(answer.body, answer.headers.get("smore-outputs", "")),
+            gpu=ran.get("gpu", ""),
+            attempt=int(ran.get("attempt", 0)),
+            arrival_at=_moment(ran.get("arrival")),
+            deadline_at=_moment(ran.get("deadline")),
+            finished_at=_moment(ran.get("finished")),
             late_ms=float(answer.headers.get("smore-late-ms", 0)),
             cause="ok",
             cold=timings["load"] > 0 if "load" in timings else None,
@@ -755,6 +761,11 @@ def _invocation(answer: Answer, function: str = "") -> Invocation:
         if timings or replayed
         else invocation
     )
+
+
+def _moment(microseconds: str | None) -> datetime | None:
+    """A moment of a raw answer's ``Smore-Run``; None where it is not known."""
+    return datetime.fromtimestamp(int(microseconds) / 1e6, UTC) if microseconds not in (None, "0") else None
 
 
 def _read_invocation(id_: str, wait_s: float | None) -> Flow[Invocation]:

@@ -9,7 +9,7 @@ only where there are arrays.
 import math
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -39,15 +39,39 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 def encode_json(value: object) -> bytes:
-    """JSON; numpy arrays and numbers become nested lists and numbers. TypeError for what JSON cannot hold."""
+    """
+    JSON; numpy arrays and numbers become nested lists and numbers. TypeError for what JSON cannot hold, ValueError with
+    its place for a number that is not finite.
+    """
+    encoded = msgspec.json.encode(value, enc_hook=_plain)
+    # msgspec writes null for a number that is not finite.
+    if b"null" in encoded and (wrong := _not_finite(value, "")) is not None:
+        path, number = wrong
+        raise ValueError(f"{path.removeprefix('.') or 'the value'}: {number} cannot be sent as JSON")
+    return encoded
 
-    def plain(other: object) -> object:
-        tolist = getattr(other, "tolist", None)
-        if tolist is None:
-            raise TypeError(f"a {type(other).__name__} cannot be sent as JSON")
-        return tolist()
 
-    return msgspec.json.encode(value, enc_hook=plain)
+def _plain(other: object) -> object:
+    tolist = getattr(other, "tolist", None)
+    if tolist is None:
+        raise TypeError(f"a {type(other).__name__} cannot be sent as JSON")
+    return tolist()
+
+
+def _not_finite(value: object, path: str) -> tuple[str, float] | None:
+    """The first number in a JSON value that is not finite, and where it stands; None = all are."""
+    match value:
+        case float():
+            return None if math.isfinite(value) else (path, value)
+        case dict():
+            parts: Iterable[tuple[str, object]] = ((f"{path}.{name}", part) for name, part in value.items())
+        case list() | tuple():
+            parts = ((f"{path}[{position}]", part) for position, part in enumerate(value))
+        case None | str() | int() | msgspec.Raw():
+            return None
+        case _:
+            return _not_finite(msgspec.to_builtins(value, enc_hook=_plain), path)
+    return next((wrong for at, part in parts if (wrong := _not_finite(part, at)) is not None), None)
 
 
 def is_arrays(value: object) -> bool:

@@ -16,6 +16,7 @@ from smore.cli.terminal import (
     moment,
     show,
     show_value,
+    span_s,
     tell,
 )
 
@@ -115,10 +116,8 @@ def scale(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change how many instances of a function stand ready, until another revision takes its traffic."""
-    keep_alive_value: object = (
-        float(keep_alive) if keep_alive is not None and keep_alive.lstrip("-").isdigit() else keep_alive
-    )
-    options = {"min_warm": min_warm, "max_warm": max_warm, "keep_alive": keep_alive_value, "prewarm": mode}
+    keep_alive_s = None if keep_alive is None else -1.0 if keep_alive == "-1" else span_s(keep_alive)
+    options = {"min_warm": min_warm, "max_warm": max_warm, "keep_alive_s": keep_alive_s, "prewarm": mode}
     changes = {key: value for key, value in options.items() if value is not None}
     if not changes:
         fail("nothing to change: name one of --min-warm, --max-warm, --keep-alive, --prewarm")

@@ -23,8 +23,8 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 ENTRYPOINT = re.compile(r"[A-Za-z_][\w]*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
-SECRET_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _RESERVED = ("SMORE_", "LD_", "PYTHON", "MALLOC_", "CUDA_", "PATH", "HOME", "TMPDIR")
+SECRET_NAME = re.compile(rf"(?!{'|'.join(_RESERVED)})[A-Z][A-Z0-9_]{{0,63}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,13 +333,15 @@ def _profile(reader: _Reader, memory_mib: float) -> Profile:
 
 #: Instances of a function that may be asked for.
 MOST_WARM: Final = 64
+#: Ten years.
+LONGEST_KEEP_ALIVE_S: Final = 10 * 365 * 86_400
 
 
 def _scaling(reader: _Reader, spec: FunctionSpec) -> FunctionSpec:
     """``spec`` with the fields that are named; the others stay."""
     keep_alive = reader.take("keep_alive", spec.keep_alive_s)
     keep_alive_s = -1.0 if keep_alive == -1 else duration_s(keep_alive, reader.path("keep_alive"))
-    if not (keep_alive_s == -1 or 0 <= keep_alive_s <= 10 * 365 * 86_400):
+    if not (keep_alive_s == -1 or 0 <= keep_alive_s <= LONGEST_KEEP_ALIVE_S):
         where = reader.path("keep_alive")
         raise InvalidSpec(f"{where}: -1 (never) or a duration up to ten years is expected", field=where)
     prewarm = reader.take("prewarm", spec.prewarm)
@@ -356,14 +358,6 @@ def _scaling(reader: _Reader, spec: FunctionSpec) -> FunctionSpec:
     return replace(spec, min_warm=min_warm, max_warm=max_warm, keep_alive_s=keep_alive_s, prewarm=Prewarming(prewarm))
 
 
-def with_scaling(spec: FunctionSpec, raw: object) -> FunctionSpec:
-    """
-    ``spec`` with other ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm``. Raises :class:`InvalidSpec` that
-    names the field.
-    """
-    return _scaling(_Reader(raw, "scaling"), spec)
-
-
 def parse_name(name: object, field_name: str = "name") -> str:
     """A function's, project's or job's name: lower-case letters, digits and inner hyphens, at most 63 characters."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
@@ -375,7 +369,7 @@ def parse_name(name: object, field_name: str = "name") -> str:
 
 def parse_secret_name(name: object, field_name: str = "name") -> str:
     """A secret's name, an environment variable. Names that would change how a runner starts are refused."""
-    if not isinstance(name, str) or SECRET_NAME.fullmatch(name) is None or name.startswith(_RESERVED):
+    if not isinstance(name, str) or SECRET_NAME.fullmatch(name) is None:
         form = f"A-Z, 0-9, '_', at most 64 characters, beginning with none of {', '.join(_RESERVED)}"
         raise InvalidSpec(f"{field_name}: {quoted(name)} is not a secret's name ({form})", field=field_name)
     return name

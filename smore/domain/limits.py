@@ -1,12 +1,7 @@
 """Limits of a project, which all of its keys share. smore/redis/lua/common.lua checks those of invocations."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final
-
-from smore.domain.errors import InvalidSpec
-from smore.domain.job import MOST_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,37 +35,3 @@ class Limits:
 
 
 NO_LIMITS: Final = Limits()
-
-_LEAST: Final = {
-    "rate_per_s": 0.001,
-    "burst": 1,
-    "depth": 0,
-    "concurrency": 0,
-    "warm_memory_mib": 0.0,
-    "jobs": 0,
-    "job_memory_mib": 0.0,
-    "gpus": 0,
-    "weight": 0.01,
-    "share": 0.0,
-}
-_MOST: Final = 1e9
-_MOSTS: Final = {"share": MOST_SHARE}
-
-
-def parse_limits(raw: Mapping[str, Any]) -> Limits:
-    """Raises InvalidSpec that names the field."""
-    names = [field.name for field in fields(Limits)]
-    for name, value in raw.items():
-        if name not in names:
-            raise InvalidSpec(f"{name}: there is no such limit; there are {', '.join(names)}", field=name)
-        if value is None:
-            continue
-        whole = name in ("burst", "depth", "concurrency", "jobs", "gpus")
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
-            raise InvalidSpec(f"{name}: a {'whole ' if whole else ''}number is expected", field=name)
-        most = _MOSTS.get(name, _MOST)
-        if not _LEAST[name] <= value <= most:
-            raise InvalidSpec(f"{name}: {value:g} is not from {_LEAST[name]:g} to {most:g}", field=name)
-    if raw.get("burst") is not None and raw.get("rate_per_s") is None:
-        raise InvalidSpec("burst: it needs a rate_per_s", field="burst")
-    return Limits(**raw)

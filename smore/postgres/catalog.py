@@ -21,7 +21,7 @@ from smore.domain.access import Scope, new_token, read_token
 from smore.domain.artifact import parse_artifact
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict, with_scaling
-from smore.domain.limits import Limits, parse_limits
+from smore.domain.limits import Limits
 from smore.domain.secret import Secret
 from smore.domain.spelling import nothing_named
 from smore.postgres import mirror
@@ -121,7 +121,9 @@ class Store:
         with Session(self._engine) as session:
             row = require_project(session, name)
             session.refresh(row, with_for_update=True)
-            limits = parse_limits(row.limits | dict(changes))
+            limits = Limits(**(row.limits | dict(changes)))
+            if limits.burst is not None and limits.rate_per_s is None:
+                raise InvalidSpec("burst: it needs a rate_per_s", field="burst")
             row.limits = limits.to_dict()
             session.commit()
         with self._engine.connect() as connection:
@@ -311,18 +313,18 @@ class Store:
 
     def set_scaling(self, project: str, name: str, changes: Mapping[str, Any]) -> FunctionSpec:
         """
-        Change ``min_warm``, ``max_warm``, ``keep_alive`` or ``prewarm`` of the revision that takes the traffic, until
+        Change ``min_warm``, ``max_warm``, ``keep_alive_s`` or ``prewarm`` of the revision that takes the traffic, until
         another revision takes it.
 
         The registered spec stays, so the same spec deployed again changes nothing. Raises FunctionNotFound, Conflict
-        where no revision takes traffic, InvalidSpec.
+        where no revision takes traffic.
         """
         with Session(self._engine) as session:
             function = _function_row(session, project, name)
             if not function.revision:
                 raise Conflict(f"No revision of {name} takes traffic yet.")
             row = _revision_row(session, project, name, function.revision)
-            spec = with_scaling(spec_from_dict(row.spec), changes)
+            spec = replace(spec_from_dict(row.spec), **changes)
             row.spec = spec.to_dict()
             revision = function.revision
             session.commit()

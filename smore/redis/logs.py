@@ -22,7 +22,7 @@ from smore.process.settings import LogSettings
 #: Entries that are read in one round trip.
 _PAGE: Final = 200
 _FIELD: Final = b"d"
-_POSITION: Final = re.compile(r"(\d{1,20})-(\d{1,20})\.(\d{1,9})")
+POSITION: Final = re.compile(r"(\d{1,20})-(\d{1,20})\.(\d{1,9})")
 #: Behind every line of an entry.
 _LAST: Final = 999_999_999
 #: The largest number of an entry within a millisecond.
@@ -57,7 +57,7 @@ def log_key(prefix: str, log: str) -> str:
 
 def check_position(text: str) -> str:
     """The position, unchanged. Raises ValueError where it is none."""
-    if _POSITION.fullmatch(text) is None:
+    if POSITION.fullmatch(text) is None:
         raise ValueError("a position in a log is expected: <milliseconds>-<number>.<number>")
     return text
 

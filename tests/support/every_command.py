@@ -46,5 +46,6 @@ class Examples(httpx.MockTransport):
         status = min(status for status in responses if status.startswith("2"))
         schema = responses[status].get("content", {}).get("application/json", {}).get("schema", {})
         # Of an answer that is one or several of something, one.
-        name = schema.get("anyOf", [schema])[0].get("$ref", "").rpartition("/")[2]
+        one, *_ = schema.get("anyOf") or schema.get("oneOf") or [schema]
+        name = one.get("$ref", "").rpartition("/")[2]
         return httpx.Response(int(status), json=self._answers.get(name, {}))

@@ -382,7 +382,7 @@ def test_every_change_leaves_its_trail(http: httpx.Client, other: httpx.Client, 
     limit(http, depth=7)
     limit(http, "other", depth=8)
     key = ok(http.post("/v1/keys", json={"name": "ci", "scopes": ["invoke"]}))
-    problem(http.patch("/v1/projects/default/limits", json={"depth": -1}), 422, "invalid_spec")
+    problem(http.patch("/v1/projects/default/limits", json={"depth": -1}), 422, "invalid_input")
     page = ok(http.get("/v1/audit"))
     found = [(one["route"], one["target"], one["before"], one["after"]) for one in page["entries"]]
     assert found == [

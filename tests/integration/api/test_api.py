@@ -187,6 +187,9 @@ def test_raw_tensors_in_and_out(http: httpx.Client) -> None:
     assert response.headers["smore-outputs"] == "x:FP32:2,3"
     assert len(response.headers["smore-invocation"]) == 32
     assert (response.headers["smore-function"], response.headers["smore-revision"]) == ("image", "1")
+    assert re.fullmatch(
+        r"gpu=\w+;attempt=1;arrival=\d{16};deadline=\d{16};finished=\d{16}", response.headers["smore-run"]
+    )
 
 
 def test_raw_tensors_with_free_axes_need_shapes(http: httpx.Client) -> None:
@@ -594,7 +597,8 @@ def arrivals(client: "redis.Redis") -> int:
             for bad in (b"-1", b"0", b'"5"', b"true", b"1e12")
         ),
         *(
-            ("echo", b'{"input":1}', JSON | {"Smore-Deadline-Ms": bad}, 422, "invalid_input", "deadline_ms")
+            ("echo", body, JSON | {"Smore-Deadline-Ms": bad}, 422, "invalid_input", "Smore-Deadline-Ms")
+            for body in (b'{"input":1}', b'{"input":1,"deadline_ms":500}')
             for bad in ("nan", "inf", "-1", "x", "0", "")
         ),
         ("echo?deadline_ms=-5", b'{"input":1}', JSON, 422, "invalid_input", "deadline_ms"),
@@ -737,6 +741,15 @@ def test_without_a_key_or_its_scope(gateway: Served, catalog: Catalog) -> None:
         )
         problem(anyone.get("/v1/no/such/path"), 404, "not_found")
         problem(anyone.delete("/healthz"), 405, "method_not_allowed")
+        # Each method is a route of its own; all of them are named.
+        for path, methods in {
+            "/v1/jobs": "GET, POST",
+            "/v1/functions/echo": "DELETE, GET, PATCH, PUT",
+            "/v1/functions/echo/invocations": "POST",
+        }.items():
+            refused = anyone.options(path)
+            problem(refused, 405, "method_not_allowed")
+            assert refused.headers["allow"] == methods
 
 
 # ---- who sees what ---------------------------------------------------------------------------------------------------

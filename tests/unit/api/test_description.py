@@ -1,27 +1,34 @@
 """The OpenAPI document says of errors what is answered."""
 
 import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
+from fastapi.routing import APIRoute
 
 from api import errors as api_errors
 from api.app import create_app
 from api.errors import outcome
 from api.server.description import EXAMPLE, GATEWAY, at
+from api.server.function_description import describe_function
 from api.server.invocation_description import ENDINGS
 from api.server.meanings import OF, explained
 from api.server.statuses import ALSO
 from smore.domain.errors import CallerError, SmoreError
+from smore.domain.function import FunctionSpec
 from smore.domain.invocation import TERMINAL, Cause, State
 from smore.process.settings import RedisSettings, Settings
+
+SETTINGS = Settings(redis=RedisSettings(url="redis://nowhere"))
 
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return create_app(Settings(redis=RedisSettings(url="redis://nowhere"))).openapi()
+    return create_app(SETTINGS).openapi()
 
 
 def operations(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -134,16 +141,91 @@ def test_a_call_and_its_answers_are_of_one_input_or_of_several(document: dict[st
     assert not valid(body, {"input": 1, "inputs": [1]}) and not valid(body, {"input": 1, "deadline_ms": 86_400_001})
 
 
+def _parts(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a document, itself included."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    for part in value if isinstance(value, list) else ():
+        yield from _parts(part)
+
+
+@pytest.fixture(params=["platform", "function"])
+def described(request: pytest.FixtureRequest, document: dict[str, Any]) -> dict[str, Any]:
+    """The document of the whole API, and that of one function whose handler declares records."""
+    if request.param == "platform":
+        return document
+    record = {"$ref": "#/$defs/Question", "$defs": {"Question": {"type": "object", "required": ["text"]}}}
+    return describe_function("f", 1, FunctionSpec(entrypoint="m:F"), {"input_schema": record}, GATEWAY)
+
+
+def test_every_reference_leads_somewhere(described: dict[str, Any]) -> None:
+    found = {part["$ref"] for part in _parts(described) if isinstance(part.get("$ref"), str)}
+    assert found
+    for reference in found:
+        place: Any = described
+        for name in reference.removeprefix("#/").split("/"):
+            assert name in place, reference
+            place = place[name]
+
+
+def test_alternatives_are_schemas_of_their_own(described: dict[str, Any]) -> None:
+    """Generated clients have no type for an object of which one field or another is required."""
+    assert [part for part in _parts(described) if {"oneOf", "anyOf"} & set(part) and "properties" in part] == []
+
+
+def test_what_is_left_out_where_it_is_null_is_not_required(document: dict[str, Any]) -> None:
+    left_out = [
+        route for route in create_app(SETTINGS).operations if getattr(route, "response_model_exclude_none", False)
+    ]
+    schemas = document["components"]["schemas"]
+    waiting, seen = [route.response_model.__name__ for route in left_out if isinstance(route, APIRoute)], set[str]()
+    assert "Explanation" in waiting
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        properties = schemas[name].get("properties", {})
+        nullable = {field for field, shape in properties.items() if {"type": "null"} in shape.get("anyOf", [])}
+        assert not nullable & set(schemas[name].get("required", [])), name
+        within = {part["$ref"].rpartition("/")[2] for part in _parts(properties) if isinstance(part.get("$ref"), str)}
+        waiting += within - seen
+
+
+def test_a_body_takes_what_an_answer_gives(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert set(schemas["Scaling"]["properties"]) == set(schemas["ScalingChanges"]["properties"])
+
+
+def test_names_and_bounds_are_declared(document: dict[str, Any]) -> None:
+    def valid(name: str, instance: object) -> bool:
+        schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        return bool(jsonschema_rs.validator_for(schema).is_valid(instance))
+
+    assert valid("ProjectBody", {"name": "vision"}) and not valid("ProjectBody", {"name": "Vision "})
+    assert valid("BudgetBody", {"budget": 0.01}) and not valid("BudgetBody", {"budget": 0.009})
+    assert valid("LimitsBody", {"burst": 1, "rate_per_s": 1}) and valid("LimitsBody", {"burst": None})
+    for wrong in ({"burst": 0, "rate_per_s": 1}, {"burst": 1}, {"burst": 1, "rate_per_s": None}):
+        assert not valid("LimitsBody", wrong)
+    for keep_alive_s in (-1, 0, 0.5):
+        assert valid("FunctionChanges", {"scaling": {"keep_alive_s": keep_alive_s}})
+    assert not valid("FunctionChanges", {"scaling": {"keep_alive_s": -0.5}})
+    (secret,) = document["paths"]["/v1/secrets/{secret}"]["put"]["parameters"]
+    assert re.search(secret["schema"]["pattern"], "HF_TOKEN") and not re.search(
+        secret["schema"]["pattern"], "LD_PRELOAD"
+    )
+    invoke = document["paths"]["/v1/functions/{function}/invocations"]["post"]["parameters"]
+    assert {"name": "deadline_ms", "in": "query"}.items() <= next(
+        each for each in invoke if each["in"] == "query"
+    ).items()
+
+
 def test_each_of_several_inputs_is_described(document: dict[str, Any]) -> None:
-    operation = document["paths"]["/v1/functions/{function}/invocations"]["post"]
-    body = operation["requestBody"]["content"]["application/json"]["schema"]
-    assert "at most 64 where the answer is waited for" in body["properties"]["inputs"]["description"]
-    for status in ("200", "202"):
-        answer = operation["responses"][status]["content"]["application/json"]["schema"]
-        assert answer["properties"]["invocations"]["items"] == {"$ref": "#/components/schemas/InputOutcome"}
-        assert "durability" in answer["properties"]
-    assert "id" not in operation["responses"]["202"]["content"]["application/json"]["schema"]["required"]
-    outcome = document["components"]["schemas"]["InputOutcome"]["properties"]
+    schemas = document["components"]["schemas"]
+    assert "at most 64 where the answer is waited for" in schemas["Calls"]["properties"]["inputs"]["description"]
+    for name in ("Results", "SeveralAccepted"):
+        assert schemas[name]["properties"]["invocations"]["items"] == {"$ref": "#/components/schemas/InputOutcome"}
+        assert schemas[name]["required"] == ["invocations", "durability"]
+    outcome = schemas["InputOutcome"]["properties"]
     assert {"status", "code", "cause", "state", "earliest_deadline_ms", "output", "traceback"} <= set(outcome)
     assert all(f"`{state}`" in outcome["state"]["description"] for state in TERMINAL)
 

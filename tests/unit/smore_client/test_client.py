@@ -7,9 +7,11 @@ import asyncio
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -205,6 +207,7 @@ class TestArrays:
             "content-type": RAW,
             "smore-outputs": "y:FP32:1,2",
             "smore-invocation": "i1",
+            "smore-run": "gpu=cpu0;attempt=2;arrival=1769860800012345;deadline=0;finished=1769860801000000",
             "server-timing": "load;dur=20, run;dur=2",
         }
         return Answer(status=200, headers=headers, body=self.OUT.tobytes())
@@ -216,7 +219,12 @@ class TestArrays:
         assert sent.content == np.array([1, 2], "<f4").tobytes() + np.array([3], "<i8").tobytes()
         assert sent.headers["Smore-Shape"] == "a=1,2;b=1"
         assert sent.query == (("deadline_ms", "50"),)
-        assert (found.id, found.cold) == ("i1", True)
+        assert (found.id, found.cold, found.gpu, found.attempt) == ("i1", True, "cpu0", 2)
+        assert (found.arrival_at, found.deadline_at, found.finished_at) == (
+            datetime(2026, 1, 31, 12, 0, 0, 12345, UTC),
+            None,
+            datetime(2026, 1, 31, 12, 0, 1, tzinfo=UTC),
+        )
         np.testing.assert_array_equal(found.output["y"], self.OUT)
 
     def test_the_declaration_is_read_once_and_again_when_it_no_longer_fits(self) -> None:
@@ -292,6 +300,22 @@ class TestArrays:
         }
         with pytest.raises(TypeError, match="object cannot be sent"):
             encode_json({"x": object()})
+
+    @pytest.mark.parametrize(
+        ("value", "place"),
+        [
+            ({"input": {"x": [1, [0.5, float("nan")]], "n": None}}, "input.x[1][1]: nan"),
+            ({"input": {"x": np.array([1.0, np.inf])}}, "input.x[1]: inf"),
+            ({"input": {"x": None, "y": (np.float32("-inf"),)}}, "input.y[0]: -inf"),
+            (float("nan"), "the value: nan"),
+        ],
+    )
+    def test_a_number_that_json_does_not_have_is_refused(self, value: object, place: str) -> None:
+        with pytest.raises(ValueError, match=re.escape(place)):
+            encode_json(value)
+
+    def test_null_is_sent(self) -> None:
+        assert encode_json({"inputs": [msgspec.Raw(b"null"), None, "null"]}) == b'{"inputs":[null,null,"null"]}'
 
 
 class TestRetry:

@@ -21,7 +21,7 @@ from scheduler.policy.engine import Engine as PolicyEngine
 from scheduler.policy.knobs import PRESETS
 from scheduler.policy.prewarm.prewarmer import Prewarmer
 from scheduler.tasks.forecasting import foresight
-from smore.domain.errors import Conflict, InvalidSpec
+from smore.domain.errors import Conflict
 from smore.domain.function import FunctionSpec, Prewarming
 from smore.messages import stream
 from smore.messages.commands import Offload, Prewarm
@@ -291,13 +291,10 @@ def test_knobs_are_changed_for_the_revision_in_force(store: Store, catalog: Cata
         store.set_scaling("default", "f", {"min_warm": 1})
     store.activate("default", "f", number, {})
     store.set_scaling("default", "f", {"min_warm": 2, "prewarm": "paper"})
-    store.set_scaling("default", "f", {"keep_alive": -1})
+    store.set_scaling("default", "f", {"keep_alive_s": -1.0})
     changed = catalog.revision("default/f", number)
     assert changed is not None
     assert (changed.min_warm, changed.prewarm, changed.keep_alive_s, changed.max_warm) == (2, Prewarming.PAPER, -1.0, 1)
-    with pytest.raises(InvalidSpec) as caught:
-        store.set_scaling("default", "f", {"max_warm": 0})
-    assert caught.value.details["field"] == "scaling.max_warm"
     # What was deployed is deployed.
     assert store.register("default", "f", spec) == (number, False)
 

@@ -78,8 +78,8 @@ class TestPrewarm:
         assert smore("functions", "scale", "f", "--min-warm", "0", "--keep-alive", "-1", "--prewarm", "off") == 0
         assert smore("functions", "scale", "f", "--keep-alive", "10m") == 0
         assert [body for _, body in platform.asked] == [
-            {"scaling": {"min_warm": 0, "keep_alive": -1.0, "prewarm": "off"}},
-            {"scaling": {"keep_alive": "10m"}},
+            {"scaling": {"min_warm": 0, "keep_alive_s": -1.0, "prewarm": "off"}},
+            {"scaling": {"keep_alive_s": 600.0}},
         ]
         line = "f revision 1: min_warm 0, max_warm 2, keep_alive for ever, prewarm off\n"
         assert capsys.readouterr().out == line * 2

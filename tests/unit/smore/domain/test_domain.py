@@ -1,7 +1,6 @@
 """The nouns: the table of an invocation's life, a function's description and its errors, names, durations, sizes."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,7 +21,6 @@ from smore.domain.function import (
     parse_spec,
     size_bytes,
     spec_from_dict,
-    with_scaling,
 )
 from smore.domain.invocation import TERMINAL, TRANSITIONS, State
 from smore.domain.tensors import DATATYPES
@@ -243,15 +241,6 @@ def test_a_misspelt_field_gets_the_name_that_was_meant(raw: object, said: str) -
 
 def test_a_bare_off_in_yaml_is_off() -> None:
     assert parse_spec(spec(scaling={"prewarm": False})).prewarm is Prewarming.OFF
-
-
-def test_knobs_that_are_not_named_stay() -> None:
-    before = FunctionSpec(entrypoint="m:C", max_warm=3, keep_alive_s=7.0)
-    assert with_scaling(before, {"min_warm": 2}) == replace(before, min_warm=2)
-    assert with_scaling(before, {}) == before
-    with pytest.raises(InvalidSpec) as caught:
-        with_scaling(before, {"keep_alive": "long"})
-    assert caught.value.details["field"] == "scaling.keep_alive"
 
 
 #: A short alphabet: units, marks and digits that are none.
