@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from smore.cli import names
-from smore.cli.terminal import Column, Output, OutputOption, ProjectOption, connected, moment, show, span_s
+from smore.cli.terminal import Column, Output, OutputOption, ProjectOption, connected, moment, show, span_s, write
 
 
 def audit(
@@ -39,7 +39,7 @@ def audit(
     ]
     show(page.entries, columns, output, optional=("id", "project"))
     if page.next_cursor is not None and output is Output.TABLE:
-        print(f"older entries: --cursor {page.next_cursor}")
+        write(f"older entries: --cursor {page.next_cursor}")
 
 
 def _short(value: dict[str, Any] | None) -> str | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from smore.cli import names
-from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE, Output, fail, list_alone, platform_home, say, show_value
+from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE, Output, fail, list_alone, platform_home, say, show_value, write
 
 app = typer.Typer(help="Public traces for simulations; alone: list them.", invoke_without_command=True)
 
@@ -59,7 +59,7 @@ def fetch(
 
     def progress(done: int, total: int) -> None:
         if shown:
-            print(f"\r{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", end="", file=sys.stderr, flush=True)
+            write(end=f"\r{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", error=True, flush=True)
 
     folder = to if to is not None else public.fetched(platform_home())
     try:
@@ -68,7 +68,7 @@ def fetch(
         fail(f"data fetch: {error}", EXIT_FAILED)
     finally:
         if shown:
-            print(file=sys.stderr)
-    print(f"{len(files)} files in {folder / name}. Licence: {data_set.licence}.")
+            write(error=True)
+    write(f"{len(files)} files in {folder / name}. Licence: {data_set.licence}.")
     if files:
-        print(f"Use one of its days: --trace folder={name}/{files[0].parent.name}" + (f" --data {to}" if to else ""))
+        write(f"Use one of its days: --trace folder={name}/{files[0].parent.name}" + (f" --data {to}" if to else ""))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from smore.cli.terminal import EXIT_USAGE, Output, OutputOption, connected, fail, problem, show_value
+from smore.cli.terminal import EXIT_USAGE, Output, OutputOption, connected, fail, problem, show_value, write
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -71,10 +71,10 @@ def _watch(files: Sequence[Path], output: Output) -> None:
                 try:
                     _deploy(client, file, output)
                 except ClientError as error:
-                    print(f"smore: {problem(error)}", file=sys.stderr)
+                    write(f"smore: {problem(error)}", error=True)
                 except (OSError, ValueError) as error:
-                    print(f"smore: {error}", file=sys.stderr)
-                print(f"watching {file}; Ctrl-C ends it", file=sys.stderr)
+                    write(f"smore: {error}", error=True)
+                write(f"watching {file}; Ctrl-C ends it", error=True)
             time.sleep(POLL_S)
 
 
@@ -99,7 +99,7 @@ def _deploy(client: "Client", file: Path, output: Output) -> None:
     with _Steps() as steps:
         deployed = client.deploy(file, progress=steps.uploaded)
         steps.done(deployed)
-    print(f"{deployed.name} revision {deployed.revision}{'' if deployed.created else ' (as it was)'}", flush=True)
+    write(f"{deployed.name} revision {deployed.revision}{'' if deployed.created else ' (as it was)'}", flush=True)
 
 
 class _Steps:
@@ -154,11 +154,11 @@ class _Steps:
         if deployed.deadline_ms is not None and run_ms > TIGHT * deployed.deadline_ms:
             took = f"A run took {run_ms:.0f} ms and the deadline is {deployed.deadline_ms:g} ms"
             means = "none can meet it" if run_ms > deployed.deadline_ms else "calls that have to wait are refused"
-            print(f"{took}: {means}.", file=sys.stderr, flush=True)
+            write(f"{took}: {means}.", error=True, flush=True)
         for words in deployed.changed:
-            print(f"callers may notice: {words}", file=sys.stderr, flush=True)
+            write(f"callers may notice: {words}", error=True, flush=True)
         for words in deployed.warnings:
-            print(f"warning: {words}", file=sys.stderr, flush=True)
+            write(f"warning: {words}", error=True, flush=True)
 
     def _end(self, step: str, took_s: float, more: str = "") -> None:
-        print(f"{step:<12}{took_s:7.2f} s{f'  {more}' if more else ''}", file=sys.stderr, flush=True)
+        write(f"{step:<12}{took_s:7.2f} s{f'  {more}' if more else ''}", error=True, flush=True)

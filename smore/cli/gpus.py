@@ -1,6 +1,5 @@
 """``smore gpus``: GPU instances."""
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from smore.cli.terminal import (
     show,
     span_s,
     tell,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def drain_gpu(client: "Client", name: str, yes: bool, wait_s: float | None, outp
     until, said = time.monotonic() + (wait_s or 0.0), ""
     while wait_s is not None and (left := _left(client, name)):
         if left != said:
-            print(f"waiting: {left}", file=sys.stderr, flush=True)
+            write(f"waiting: {left}", error=True, flush=True)
             said = left
         if time.monotonic() > until:
             print_gpu(client, name, output)

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from smore.cli.terminal import EXIT_USAGE, fail
+from smore.cli.terminal import EXIT_USAGE, fail, write
 
 
 class Template(StrEnum):
@@ -161,7 +161,7 @@ def init(
         fail(f"there is a {name} here already: choose another name, or remove it", EXIT_USAGE)
     except (InvalidSpec, OSError) as error:
         fail(str(error), EXIT_USAGE)
-    print(f"""\
+    write(f"""\
 {name}/ has function.yaml, handler.py and test_handler.py. Next:
   smore run ./{name} -i '{example}'
   smore deploy ./{name}

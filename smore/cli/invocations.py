@@ -31,6 +31,7 @@ from smore.cli.terminal import (
     show_value,
     span_s,
     tell,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -123,17 +124,17 @@ def invoke(
                 raise typer.Exit(1)
             return
         if asynchronous:
-            print(client.submit(function, value, deadline_ms=deadline_ms))
+            write(client.submit(function, value, deadline_ms=deadline_ms))
             return
         invocation = client.invoke(function, value, deadline_ms=deadline_ms)
     if sys.stderr.isatty():
         phases = ", ".join(f"{name} {value:.1f}" for name, value in invocation.timings_ms.items())
-        print(f"{invocation.id} {invocation.state}{f' (ms: {phases})' if phases else ''}", file=sys.stderr)
+        write(f"{invocation.id} {invocation.state}{f' (ms: {phases})' if phases else ''}", error=True)
     _show_output(invocation, output)
     if invocation.late_ms:
         from smore.messages.wording import duration
 
-        print(f"It ended {duration(invocation.late_ms / 1e3)} after its deadline.", file=sys.stderr)
+        write(f"It ended {duration(invocation.late_ms / 1e3)} after its deadline.", error=True)
         if strict:
             raise typer.Exit(1)
 
@@ -149,11 +150,11 @@ def _invoke_all(
         submitted = client.submit_all(function, values, deadline_ms=deadline_ms)
         if asynchronous:
             for each in submitted:
-                print(each.id or "-")
+                write(each.id or "-")
             refused = [each for each in submitted if not each.id]
             if refused:
-                print(f"The first that was refused: {refused[0].cause} {refused[0].detail}", file=sys.stderr)
-                print(_by_cause(submitted), file=sys.stderr)
+                write(f"The first that was refused: {refused[0].cause} {refused[0].detail}", error=True)
+                write(_by_cause(submitted), error=True)
                 raise typer.Exit(1)
             return
         ended = {position: each for position, each in enumerate(submitted) if not each.id}
@@ -169,11 +170,11 @@ def _invoke_all(
     if failed:
         first = failed[0]
         if first.traceback:
-            print(first.traceback.rstrip(), file=sys.stderr)
-        print(f"The first that did not succeed: {first.cause} {first.detail}", file=sys.stderr)
-    print(_by_cause(results), file=sys.stderr)
+            write(first.traceback.rstrip(), error=True)
+        write(f"The first that did not succeed: {first.cause} {first.detail}", error=True)
+    write(_by_cause(results), error=True)
     if late:
-        print(f"{len(late)} of {len(results)} ended after their deadlines.", file=sys.stderr)
+        write(f"{len(late)} of {len(results)} ended after their deadlines.", error=True)
     if failed or (strict and late):
         raise typer.Exit(1)
 
@@ -191,7 +192,7 @@ def _in_order(ended: "dict[int, Invocation]", output: Output, first: int = 0) ->
     while first + len(results) in ended:
         results.append(ended.pop(first + len(results)))
         if output is Output.TABLE:
-            print(json.dumps(_output_or_why(results[-1]), ensure_ascii=False))
+            write(json.dumps(_output_or_why(results[-1]), ensure_ascii=False))
     return results
 
 
@@ -207,7 +208,7 @@ def _output_or_why(invocation: "Invocation") -> object:
 
 def _show_output(invocation: "Invocation", output: Output) -> None:
     if output is Output.TABLE:
-        print(json.dumps(invocation.output, ensure_ascii=False))
+        write(json.dumps(invocation.output, ensure_ascii=False))
     else:
         show_value(invocation, output)
 
@@ -270,7 +271,7 @@ def _show_explanation(explanation: "Explanation") -> None:
     for attempt in explanation.attempts:
         _show_attempt(attempt)
     if explanation.traceback:
-        print(f"\n{explanation.traceback.rstrip()}")
+        write(f"\n{explanation.traceback.rstrip()}")
 
 
 def _show_attempt(attempt: "Attempt") -> None:
@@ -414,7 +415,7 @@ def ps(
                 # There may be none of that name, which this says.
                 client.function(function)
             if watch and sys.stdout.isatty():
-                print(CLEAR, end="")
+                write(end=CLEAR)
             show(rows, columns, output, optional=("revision", "attempt", "cause", "gpu", "arrival"))
             if not watch:
                 if output is Output.TABLE and not all_projects and since is None and slow is None:

@@ -1,6 +1,5 @@
 """``smore jobs``: serverful jobs, and the queue in which they wait."""
 
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -25,6 +24,7 @@ from smore.cli.terminal import (
     show,
     show_value,
     tell,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -152,15 +152,15 @@ def queue(output: OutputOption = Output.TABLE) -> None:
         if any(job.place and job.start_at for job in answer.jobs):
             say("starts, ends: if nobody shorter comes")
     else:
-        print("No job runs or waits.")
+        write("No job runs or waits.")
     if answer.kept:
         names = {job.id: job.name for job in answer.jobs}
         are = "GPU instance is" if answer.kept == 1 else "GPU instances are"
         whom = names.get(answer.kept_for, answer.kept_for) if answer.kept_for else "a training of another project"
-        print(f"{answer.kept} free {are} kept for {whom}.")
+        write(f"{answer.kept} free {are} kept for {whom}.")
     if not answer.leading:
         why = f": {answer.refused}" if answer.refused else ""
-        print(f"smore: no job scheduler leads{why}; what runs goes on, and nothing is started", file=sys.stderr)
+        write(f"smore: no job scheduler leads{why}; what runs goes on, and nothing is started", error=True)
 
 
 @app.command("start", context_settings={"ignore_unknown_options": True})
@@ -257,7 +257,7 @@ def start(
         job = client.start_job(name, command, **asked)
         said = _placed(client, job)
     tell(job.id, job, output)
-    print(said, file=sys.stderr)
+    write(said, error=True)
 
 
 def _placed(client: "Client", job: "Job") -> str:
@@ -391,9 +391,9 @@ def logs(
         for line in client.job_logs(job, rank=rank, lines=lines, follow=follow, project=project):
             match output:
                 case Output.TABLE:
-                    print(line.text, flush=follow)
+                    write(line.text, flush=follow)
                 case Output.JSON:
-                    print(json_line(line), flush=follow)
+                    write(json_line(line), flush=follow)
                 case Output.YAML:
                     show_value([line], output)
 

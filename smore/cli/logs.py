@@ -23,6 +23,7 @@ from smore.cli.terminal import (
     searched,
     show_value,
     span_s,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def logs(
             _show_function(name, follow, invocation, since, FUNCTION_LINES if lines is None else lines, output)
         except typer.Exit:
             if files and invocation is None:
-                print(f"This machine's processes: {', '.join(files)}", file=sys.stderr)
+                write(f"This machine's processes: {', '.join(files)}", error=True)
             raise
         return
     if not files:
@@ -113,16 +114,16 @@ def _show_function(
             printed = True
             match output:
                 case Output.TABLE:
-                    print(_worded(line), flush=follow)
+                    write(_worded(line), flush=follow)
                 case Output.JSON:
-                    print(json_line(line), flush=follow)
+                    write(json_line(line), flush=follow)
                 case Output.YAML:
                     show_value([line], output)
                     sys.stdout.flush()
         if invocation is not None and lines and not printed and not follow:
             state = _state_of(client, invocation, name)
             when = "" if since is None else f" of the last {since}"
-            print(f"smore: the log{when} has no line of {invocation}, which is {state}", file=sys.stderr)
+            write(f"smore: the log{when} has no line of {invocation}, which is {state}", error=True)
 
 
 def _state_of(client: "Client", invocation: str, function: str) -> str:
@@ -154,9 +155,7 @@ def _show_request(id_: str, process: str | None, output: Output) -> None:
     """The lines of this machine's processes, or of one, that name a request; exit code 1 where there is none."""
     folder = platform_home() / "logs"
     if process is not None and not any(folder.glob(f"{process}.log*")):
-        print(
-            f"smore: {process} is no process of this machine; the logs of all processes are searched", file=sys.stderr
-        )
+        write(f"smore: {process} is no process of this machine; the logs of all processes are searched", error=True)
         process = None
     # gateway.log.2, gateway.log.1, gateway.log: a rotated file has a number.
     files = sorted(
@@ -174,9 +173,9 @@ def _show_request(id_: str, process: str | None, output: Output) -> None:
     for name, text in lines:
         match output:
             case Output.TABLE:
-                print(text if process is not None else f"{name} | {text}")
+                write(text if process is not None else f"{name} | {text}")
             case Output.JSON:
-                print(json_line({"process": name, "text": text}))
+                write(json_line({"process": name, "text": text}))
             case Output.YAML:
                 show_value([{"process": name, "text": text}], output)
 
@@ -189,9 +188,9 @@ def _show_processes(files: dict[str, Path], follow: bool, lines: int, output: Ou
                 for text in tail.read():
                     match output:
                         case Output.TABLE:
-                            print(text if len(tails) == 1 else f"{process} | {text}")
+                            write(text if len(tails) == 1 else f"{process} | {text}")
                         case Output.JSON:
-                            print(json_line({"process": process, "text": text}))
+                            write(json_line({"process": process, "text": text}))
                         case Output.YAML:
                             show_value([{"process": process, "text": text}], output)
             if not follow:

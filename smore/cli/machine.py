@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from smore.cli.terminal import (
     show_value,
     tell,
     warn_of_unknown_settings,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def up(
     home = platform_home()
     warn_of_unknown_settings()
     if changed := local.changed_settings(home, configuration()):
-        print(differing(changed), file=sys.stderr)
+        write(differing(changed), error=True)
     new_key = not (home / "key").exists()
     try:
         if foreground:
@@ -77,9 +77,9 @@ def _greet(endpoints: "Endpoints", home: Path, new_key: bool) -> None:
     from smore import local
 
     faults = local.await_rest(endpoints, _progress)
-    print(greeting(endpoints, home, new_key), flush=True)
+    write(greeting(endpoints, home, new_key), flush=True)
     for process, fault in faults:
-        print(f"warning: {fault}; {home.resolve() / 'logs' / process}.log may say why", file=sys.stderr)
+        write(f"warning: {fault}; {home.resolve() / 'logs' / process}.log may say why", error=True)
 
 
 def differing(changed: Mapping[str, tuple[str, str]]) -> str:
@@ -92,7 +92,7 @@ def differing(changed: Mapping[str, tuple[str, str]]) -> str:
 
 
 def _progress(waits_for: str) -> None:
-    print(f"waiting: {waits_for}", file=sys.stderr, flush=True)
+    write(f"waiting: {waits_for}", error=True, flush=True)
 
 
 def _leader(ready: dict[str, Any], home: Path) -> str:
@@ -183,10 +183,10 @@ def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs to
         training = local.left_running(home)
     for job in training:
         where = f"({job.id}, project {job.project}) on {', '.join(job.gpus)}"
-        print(f"training goes on: {job.name} {where}; the next `smore up` adopts it")
+        write(f"training goes on: {job.name} {where}; the next `smore up` adopts it")
     if unknown:
         ended = "none was ended" if jobs else "those that ran go on"
-        print(f"smore: which trainings run could not be asked, {ended}: {unknown}", file=sys.stderr)
+        write(f"smore: which trainings run could not be asked, {ended}: {unknown}", error=True)
     if jobs and (training or unknown):
         # To end the processes is not enough: the next leader sees an attempt that failed, and may start another one.
         fail("only a running platform ends trainings for good: `smore up`, then `smore down --jobs`")
@@ -250,15 +250,15 @@ def health(output: OutputOption = Output.TABLE) -> None:
     silent = local.without_metrics(own) if own is not None else {}
     if output is Output.TABLE:
         if own is not None:
-            print(f"{'folder':<24} {home.resolve()}, logs in {home.resolve() / 'logs'}")
+            write(f"{'folder':<24} {home.resolve()}, logs in {home.resolve() / 'logs'}")
         for process in processes:
             end = ends.get(process.name)
             port = "" if own is None or process.name in silent else _metrics(own.metrics_ports.get(process.name))
-            print(f"{process.name:<24} {process.state:<10} {process.pid or '-'}{port}{_unasked(end) if end else ''}")
+            write(f"{process.name:<24} {process.state:<10} {process.pid or '-'}{port}{_unasked(end) if end else ''}")
         for name, why in silent.items():
-            print(f"warning: {local.unserved(name, why)}", file=sys.stderr)
+            write(f"warning: {local.unserved(name, why)}", error=True)
     if (abandoned := local.abandoned(platform_home())) is not None:
-        print(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", file=sys.stderr)
+        write(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", error=True)
     with connected() as client, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(_failed_trainings, client)
         ready = _readiness(client)
@@ -274,19 +274,19 @@ def health(output: OutputOption = Output.TABLE) -> None:
         trainings = None if unknown else failed
         show_value({"url": url, "answers": of, **shown, **ready, "failed_trainings": trainings}, output)
     else:
-        print(f"{'platform':<24} {'answers':<10} {url} {of}")
+        write(f"{'platform':<24} {'answers':<10} {url} {of}")
         for name, check in checks.items():
-            print(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
+            write(f"{name:<24} {'ok' if check['ok'] else 'not ok':<10} {check['detail'] or '-'}")
         if leader := ready.get("job_leader"):
             state = "fails" if ready.get("job_leader_fails") else "ok"
-            print(f"{'leader of trainings':<24} {state:<10} {leader}")
+            write(f"{'leader of trainings':<24} {state:<10} {leader}")
         if unknown:
             away = (f"{part.capitalize()} is away" for part in ("postgres", "redis") if part in missing)
-            print(f"{'trainings':<24} {'not known':<10} {next(away, unknown)}")
+            write(f"{'trainings':<24} {'not known':<10} {next(away, unknown)}")
         elif failed:
-            print(f"{'trainings':<24} {'note':<10} ended badly within the last hour: {'; '.join(failed)}")
+            write(f"{'trainings':<24} {'note':<10} ended badly within the last hour: {'; '.join(failed)}")
         for warning in ready.get("warnings", ()):
-            print(f"warning: {warning}", file=sys.stderr)
+            write(f"warning: {warning}", error=True)
     if not ready.get("ready", True):
         fail(f"the platform is not ready: {', '.join(name for name in missing if name != 'postgres')}")
 
@@ -365,7 +365,7 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     config = configuration()
     url = os.environ.get("SMORE_URL")
     if config.redis.url is None and local.endpoints(config.home) is None:
-        print(f"smore: {searched()}", file=sys.stderr)
+        write(f"smore: {searched()}", error=True)
     if config.redis.url is None and url and not (config.home / "supervisord.conf").exists():
         with connected() as client:
             findings = checks.of_another_machine(url, _readiness(client))
@@ -382,7 +382,7 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
         show(findings, columns, output)
         for finding in findings:
             if finding.fix:
-                print(f"{finding.verdict.value}: {finding.name}\n  {finding.fix}")
+                write(f"{finding.verdict.value}: {finding.name}\n  {finding.fix}")
     broken = [finding.name for finding in findings if finding.verdict is Verdict.BROKEN]
     if broken:
         fail(f"broken: {', '.join(broken)}", EXIT_FAILED)

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from smore.cli.terminal import fail, platform_home
+from smore.cli.terminal import fail, platform_home, write
 
 app = typer.Typer(help="Metrics for Prometheus.", no_args_is_help=True)
 
@@ -42,10 +42,10 @@ def scrape_config(
             scrape.processes_job(dict(scrape.of_compose(workers))),
         ]
     elif url and (endpoints is None or url.rstrip("/") != endpoints.gateway_url):
-        print(
+        write(
             f"# The gateway at {url} alone. The platform's other processes serve metrics of their own on ports that are"
         )
-        print("# known where it runs: run `smore metrics scrape-config` there too, with --compose where that runs it.")
+        write("# known where it runs: run `smore metrics scrape-config` there too, with --compose where that runs it.")
         parts = urlsplit(url)
         jobs = [scrape.gateway_job(parts.netloc, KEY_FILE, scheme=parts.scheme)]
     elif endpoints is not None:
@@ -57,5 +57,5 @@ def scrape_config(
         ]
     else:
         fail(f"no platform runs in {home}: start it with `smore up`, name a gateway in SMORE_URL, or use --compose")
-    print(f"# A key that may read alone: (umask 077; smore keys create prometheus --scope read > {key_file})")
-    print(yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False), end="")
+    write(f"# A key that may read alone: (umask 077; smore keys create prometheus --scope read > {key_file})")
+    write(yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False), end="")

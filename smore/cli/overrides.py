@@ -1,6 +1,5 @@
 """``smore drain``, ``boost`` and ``pin``: what an administrator sets over the policy for a while."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -19,6 +18,7 @@ from smore.cli.terminal import (
     confirm,
     connected,
     span_s,
+    write,
 )
 
 
@@ -103,4 +103,4 @@ def pin(
         print_in_force(client, function, output, project)
         away = set(gpu or []) - {gpu_instance.id for gpu_instance in client.gpus()} if gpu else set()
     if away:
-        print(f"smore: away now: {', '.join(sorted(away))}", file=sys.stderr)
+        write(f"smore: away now: {', '.join(sorted(away))}", error=True)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,6 +24,7 @@ from smore.cli.terminal import (
     searched,
     show,
     show_value,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def profile(
     config = configuration()
     platform = config.postgres.url is not None or local.endpoints(platform_home()) is not None
     if not platform:
-        print(f"smore: {searched()} The rows stay in {out}; `smore profiles import` takes them in.", file=sys.stderr)
+        write(f"smore: {searched()} The rows stay in {out}; `smore profiles import` takes them in.", error=True)
     # Many pairs of few workloads: a predictor needs pairs, and each workload costs a load and a run alone.
     few = ["--positions", "1", "--order", "pairs", *(["--few"] if minutes < SHORT_MIN else [])]
     device = ["--device", "cpu", "--cores", part.device, "--share", f"{part.share:g}"]
@@ -95,7 +95,7 @@ def profile(
         launch.start("learning", "import", str(out))
         launch.start("learning", "retrain")
         if _show_predictor(Output.TABLE):
-            print(f"A predictor needs 10 pairs of a device. The same command goes on where {out} ends.")
+            write(f"A predictor needs 10 pairs of a device. The same command goes on where {out} ends.")
 
 
 @profiles.command("import")

@@ -19,6 +19,7 @@ from smore.cli.terminal import (
     say,
     show,
     show_value,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -151,5 +152,5 @@ def purge(
         if output is not Output.TABLE:
             show_value({"cancelled": cancelled}, output)
             return
-        print(f"{cancelled} cancelled")
+        write(f"{cancelled} cancelled")
         print_in_force(client, function, output, project)

@@ -10,7 +10,7 @@ import typer
 
 from smore.cli import launch
 from smore.cli.invocations import InputOption, InputsOption, read_input, read_inputs
-from smore.cli.terminal import EXIT_USAGE, Output, fail, show_value
+from smore.cli.terminal import EXIT_USAGE, Output, fail, show_value, write
 
 if TYPE_CHECKING:
     from smore_client.pack import Packed
@@ -37,7 +37,7 @@ def run(
     values = read_inputs(inputs) if inputs is not None else [read_input(input_text)]
     report = _report(_request(source, values, device))
     if report["missing"]:
-        print(f"smore: not installed here: {', '.join(report['missing'])}", file=sys.stderr)
+        write(f"smore: not installed here: {', '.join(report['missing'])}", error=True)
     if report["cause"]:
         fail(f"{report['message']} ({report['cause']})")
     outcomes: list[dict[str, Any]] = report["outcomes"]
@@ -45,15 +45,15 @@ def run(
         show_value(report, output)
     elif many:
         for outcome in outcomes:
-            print(json.dumps(outcome["output"], ensure_ascii=False))
+            write(json.dumps(outcome["output"], ensure_ascii=False))
     elif outcomes[0]["cause"] == "ok":
-        print(json.dumps(outcomes[0]["output"], ensure_ascii=False))
+        write(json.dumps(outcomes[0]["output"], ensure_ascii=False))
     slowest_ms = max((outcome["run_ms"] for outcome in outcomes), default=0.0)
     if sys.stderr.isatty():
         times = {**report["phases_ms"], "run": slowest_ms}
-        print(f"(ms: {', '.join(f'{name} {ms:.1f}' for name, ms in times.items())})", file=sys.stderr)
+        write(f"(ms: {', '.join(f'{name} {ms:.1f}' for name, ms in times.items())})", error=True)
     if slowest_ms > report["deadline_ms"]:
-        print(f"It ran {slowest_ms:.0f} ms; its deadline is {report['deadline_ms']:g} ms.", file=sys.stderr)
+        write(f"It ran {slowest_ms:.0f} ms; its deadline is {report['deadline_ms']:g} ms.", error=True)
     failed = [outcome for outcome in outcomes if outcome["cause"] != "ok"]
     if failed:
         said = f"{failed[0]['message']} ({failed[0]['cause']})"

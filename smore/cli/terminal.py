@@ -87,9 +87,24 @@ _NEXT: Final[Mapping[str, str]] = {
 Column = tuple[str, Callable[[T], object]]
 
 
+#: Control characters but line end and tab → how they are shown: as JSON escapes them. What others wrote may hold
+#: sequences that a terminal obeys.
+_SHOWN: Final = {code: f"\\u{code:04x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def shown(text: str) -> str:
+    """A text whose control characters a terminal does not obey."""
+    return text.translate(_SHOWN)
+
+
+def write(text: object = "", *, end: str = "\n", error: bool = False, flush: bool = False) -> None:
+    """Print a text with :func:`shown`; ``error``: on stderr, ``end``: as it is. All commands print through it."""
+    print(shown(str(text)), end=end, file=sys.stderr if error else sys.stdout, flush=flush)
+
+
 def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
     """Print ``message`` on stderr and end the command with exit code ``code``."""
-    print(f"smore: {message}", file=sys.stderr)
+    write(f"smore: {message}", error=True)
     raise typer.Exit(code)
 
 
@@ -158,7 +173,7 @@ def asks(yes: bool) -> bool:
 
 def confirm(question: str, yes: bool) -> None:
     """Ask in a terminal, unless ``yes``; end the command with exit code 1 where the answer is no."""
-    if asks(yes) and not typer.confirm(question, err=True):
+    if asks(yes) and not typer.confirm(shown(question), err=True):
         fail("nothing was changed")
 
 
@@ -203,7 +218,7 @@ def show(
     def table(kept: Sequence[Column[T]]) -> Table:
         made = Table(*(header for header, _ in kept), box=box.SIMPLE_HEAD, pad_edge=False)
         for row in rows:
-            made.add_row(*(_styled(header, escape(cell(get(row)))) for header, get in kept))
+            made.add_row(*(_styled(header, escape(shown(cell(get(row))))) for header, get in kept))
         return made
 
     def fits(made: Table) -> bool:
@@ -223,7 +238,7 @@ def show(
                 say(f"not shown on so narrow a screen: {', '.join(left_out)} (-o json has all)")
             return headers
     cells = [[cell(get(row)) for _, get in columns] for row in rows]
-    print("\n\n".join(_paragraphs([header for header, _ in columns], cells, console.width)))
+    write("\n\n".join(_paragraphs([header for header, _ in columns], cells, console.width)))
     return [header for header, _ in columns]
 
 
@@ -256,7 +271,7 @@ def _paragraphs(headers: Sequence[str], cells: Sequence[Sequence[str]], width: i
 
 def say(text: str) -> None:
     """Print sentences; in a terminal no line is longer than the screen is wide."""
-    print("\n".join(_wrapped(text, screen_width())))
+    write("\n".join(_wrapped(text, screen_width())))
 
 
 def screen_width() -> int:
@@ -296,9 +311,9 @@ def show_value(value: object, output: Output) -> None:
     if output is Output.YAML:
         import yaml
 
-        print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), end="")
+        write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), end="")
     else:
-        print(json.dumps(plain, indent=2, ensure_ascii=False))
+        write(json.dumps(plain, indent=2, ensure_ascii=False))
 
 
 def cell(value: object) -> str:
@@ -342,7 +357,7 @@ def warn_of_unknown_settings() -> None:
     from smore.process.environment import warnings
 
     for line in warnings(os.environ):
-        print(f"smore: {line}", file=sys.stderr)
+        write(f"smore: {line}", error=True)
 
 
 def searched() -> str:

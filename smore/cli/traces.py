@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from smore.cli import names
-from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show, show_value, tell
+from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show, show_value, tell, write
 
 app = typer.Typer(
     help="Arrivals that were recorded elsewhere, for forecasters; alone: list them.", invoke_without_command=True
@@ -62,7 +62,7 @@ def import_(
     if output is not Output.TABLE:
         show_value(trace, output)
         return
-    print(
+    write(
         f"trace {trace.id}: {moment(trace.since)} to {moment(trace.until)}; forecasters learn from it when the next minute"
         " begins"
     )

@@ -3,16 +3,21 @@
 import json
 import re
 import sys
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
+import yaml
 
 import smore_client
 from api.server.examples import ANSWERS, PARAMETERS
-from tests.support.cli import smore
+from tests.support.cli import PROBLEM, smore
 from tests.support.every_command import Examples, commands
 
+CLIENT: Final = smore_client.Client
 #: What a command needs on its command line.
 ARGUMENTS: Final = {
     "audit": "",
@@ -38,7 +43,10 @@ ARGUMENTS: Final = {
     "jobs attach": "--pid 4711",
     "jobs attempts": "{id}",
     "jobs explain": "{id}",
+    "functions delete": "echo",
+    "invoke": "echo --input 1",
     "jobs hold": "{id}",
+    "jobs logs": "{id}",
     "jobs move": "{id} --first",
     "jobs release": "{id}",
     "jobs restart": "{id}",
@@ -47,6 +55,8 @@ ARGUMENTS: Final = {
     "jobs statement": "{id}",
     "jobs stop": "{id}",
     "keys create": "ci",
+    "keys revoke": PARAMETERS["key"],
+    "logs": "echo",
     "pin": "echo cpu0",
     "predictor ask": "resnet50/cpu/training/8 bert/cpu",
     "projects create": "vision",
@@ -56,6 +66,9 @@ ARGUMENTS: Final = {
     "queues purge": "echo",
     "queues resume": "echo",
     "result": "{id}",
+    "secrets rm": PARAMETERS["secret"],
+    "slo function": "echo 1s",
+    "slo job": "{id} 0.1",
     "status": "{id}",
     "traces remove": "1",
 }
@@ -78,6 +91,27 @@ SILENT: Final = {
 }
 #: Commands that other tests start, for they need more than a gateway: files, or a platform of this machine.
 ELSEWHERE: Final = {"run", "deploy", "invoke", "logs", "jobs logs", "traces import", "doctor"}
+#: Commands that do not speak to a platform, or whose words are their program's.
+ALONE: Final = {
+    *("init", "up", "down", "doctor", "run", "compare", "replay", "profile", "prewarm report", "data fetch"),
+    *("metrics scrape-config", "profiles import", "profiles report", "predictor report", "predictor retrain"),
+    *("predictor rollback", "traces import", "deploy", "version", "settings"),
+}
+#: Commands of which each shows texts of others in a way of its own.
+SHOWING: Final = {
+    *(
+        "audit",
+        "explain",
+        "functions",
+        "functions revisions",
+        "gpus",
+        "health",
+        "jobs",
+        "jobs attempts",
+        "jobs explain",
+    ),
+    *("jobs logs", "jobs queue", "jobs statement", "keys", "logs", "projects", "ps", "queues"),
+}
 #: Commands that show a value whole, however long its lines are.
 WHOLE: Final = {"functions show", "jobs show", "status", "invoke", "result", "projects limit", "settings"}
 #: Commands that ask in a terminal.
@@ -238,7 +272,27 @@ def platform(examples: Examples, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("SMORE_HOME", str(tmp_path))
 
 
+#: What others may write: a sequence that clears a screen, one that sets a title, one of the 8-bit set, and single ones.
+HOSTILE: Final = "\x1b[2J\x1b]0;owned\x07\x9b2J\x7f\b\r"
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT.*")
+
+
+def _hostile(value: Any) -> Any:
+    """A value of JSON with :data:`HOSTILE` behind each text that is not read as a moment."""
+    match value:
+        case str() if not _MOMENT.fullmatch(value):
+            return value + HOSTILE
+        case list():
+            return [_hostile(item) for item in value]
+        case dict():
+            return {key: _hostile(item) for key, item in value.items()}
+        case _:
+            return value
+
+
 NAMES: Final = [name for name, _ in commands()]
+#: Commands that speak to a platform.
+HEARD: Final = [name for name in NAMES if name not in ALONE]
 TOLD: Final = [name for name in NAMES if name not in SILENT | ELSEWHERE]
 
 
@@ -271,3 +325,53 @@ def test_it_fits_a_narrow_screen(
     assert said
     if name not in WHOLE:
         assert [line for line in said.splitlines() if len(line) > 80] == []
+
+
+def _answered(monkeypatch: pytest.MonkeyPatch, answer: Callable[[httpx.Request], httpx.Response]) -> None:
+    transport = httpx.MockTransport(answer)
+    monkeypatch.setattr(smore_client, "Client", lambda *_: CLIENT("http://test", "sk", transport=transport))
+
+
+def _obeyed(text: str) -> list[str]:
+    """What a terminal would obey, but colours and line ends."""
+    return [
+        one for one in re.sub(r"\x1b\[[0-9;]*m", "", text) if unicodedata.category(one) == "Cc" and one not in "\n\t"
+    ]
+
+
+@pytest.mark.parametrize("name", HEARD)
+def test_a_terminal_obeys_nothing_that_others_wrote(
+    name: str, examples: Examples, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        # The client asks for more by ids that it was told.
+        asked = request.url.copy_with(path=request.url.path.replace(HOSTILE, ""))
+        said = examples.handle_request(httpx.Request(request.method, asked))
+        return httpx.Response(said.status_code, json=_hostile(said.json())) if said.content else said
+
+    _answered(monkeypatch, answer)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    smore(*_words(name), *(["--yes"] if name in ASKS else []))
+    written = capsys.readouterr()
+    assert _obeyed(written.out + written.err) == []
+    assert "owned" in written.out + written.err or name not in SHOWING
+
+
+def test_a_terminal_obeys_no_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    _answered(monkeypatch, lambda _: httpx.Response(409, json=_hostile({**PROBLEM, "traceback": "it raised"})))
+    assert smore("-v", "functions", "show", "echo") == 1
+    written = capsys.readouterr()
+    assert _obeyed(written.err) == [] and r"it raised\u001b[2J" in written.err
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_data_is_what_others_wrote(
+    output: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = {"name": f"f{HOSTILE}", "project": "default", "revision": 1}
+    _answered(monkeypatch, lambda _: httpx.Response(200, json={"functions": [function]}))
+    assert smore("functions", "-o", output) == 0
+    said = capsys.readouterr().out
+    assert _obeyed(said) == []
+    (read,) = json.loads(said) if output == "json" else yaml.safe_load(said)
+    assert read["name"] == f"f{HOSTILE}"
