@@ -17,12 +17,13 @@ from hypothesis import settings as hypothesis_settings
 from sqlalchemy import Engine, text
 from xdist.scheduler import LoadFileScheduling
 
-from migrations.__main__ import PROJECT, prepare
+from migrations.__main__ import prepare
 from smore.local import ServerUrls
 from smore.local import servers as start_servers
 from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
 from smore.postgres.rows import Base
+from smore.postgres.schema import PROJECT
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect

@@ -506,4 +506,4 @@ def attach(
     unmeasured = "its degradation is not measured: that needs smore.track() in its loop"
     tell(f"{attached.id} on {attached.gpu}; {unmeasured}", attached, output)
     if attached.beside_now:
-        print(f"smore: {', '.join(attached.beside_now)} trains there too", file=sys.stderr)
+        write(f"smore: {', '.join(attached.beside_now)} trains there too", error=True)

@@ -206,7 +206,7 @@ def backup(
         local.backup(home, folder, endpoints.redis_url, endpoints.postgres_url)
     except (local.BackupFailed, local.ServerMissing) as error:
         fail(str(error))
-    print(f"Copied {home} to {folder}.")
+    write(f"Copied {home} to {folder}.")
 
 
 def _own_key(home: Path) -> str | None:

@@ -1,12 +1,23 @@
 """``smore slo``: deadlines of functions and degradation budgets of jobs."""
 
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smore.cli.terminal import Column, FunctionName, JobId, Output, OutputOption, connected, percent, say, show, span_s
+from smore.cli.terminal import (
+    Column,
+    FunctionName,
+    JobId,
+    Output,
+    OutputOption,
+    connected,
+    percent,
+    say,
+    show,
+    span_s,
+    write,
+)
 
 if TYPE_CHECKING:
     from smore_client import Client
@@ -63,7 +74,7 @@ def function(
         run_ms = _run_ms(client, name, target.revision) if deadline is not None else None
     if target.deadline_ms is not None and run_ms is not None and target.deadline_ms < run_ms:
         warning = f"its first run took {run_ms:.4g} ms: invocations may be refused, or end late"
-        print(f"smore: {target.name}: {warning}", file=sys.stderr)
+        write(f"smore: {target.name}: {warning}", error=True)
 
 
 def _run_ms(client: "Client", function: str, number: int) -> float | None:

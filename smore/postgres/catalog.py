@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.artifact import parse_artifact
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
-from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict, with_scaling
+from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict
 from smore.domain.limits import Limits
 from smore.domain.secret import Secret
 from smore.domain.spelling import nothing_named

@@ -29,7 +29,7 @@ from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
 from smore.postgres.jobs import JobStore
 from smore.postgres.rows import Base
-from smore.postgres.schema import FOLDER, head
+from smore.postgres.schema import FOLDER, head, version
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
 
@@ -82,7 +82,7 @@ def test_migrations_make_the_tables_of_the_code(migrated: Engine) -> None:
 def test_the_version_of_an_empty_database_is_asked_for_without_an_error(bare: Settings) -> None:
     assert bare.postgres.url is not None
     with psycopg.connect(bare.postgres.url.replace("+psycopg", "")) as connection:
-        assert __main__._version(connection) is None
+        assert version(connection) is None
         assert connection.info.transaction_status is not psycopg.pq.TransactionStatus.INERROR
 
 

@@ -128,7 +128,7 @@ def test_the_host_is_asked_too() -> None:
 def test_owners_allow_what_a_pair_takes_in_nine_cases_of_ten(host: float, guest: float, who: str) -> None:
     """Both are expected to take 1.25 times as long, and at most 1.6 times."""
     driven = Sharers()
-    driven.tell(PairsKnown(pairs=[PairKnown("A", *pair, slowdown=1.25, most=1.6) for pair in ("ab", "ba")]))
+    driven.tell(PairsKnown(pairs=[PairKnown("A", pair[0], pair[1], 1.25, 1.6) for pair in ("ab", "ba")]))
     driven.share("host", "a", share=host)
 
     assert started(driven.share("guest", "b", share=guest)) == []
