@@ -83,8 +83,8 @@ class Gateway:
         self.waiters = Waiters(pool, self.queue, self.catalog.channel, self._changed, self._connected)
         #: What a 202 promises: ``standard`` (on disk within a second), ``strict`` (on disk), ``none``.
         self.durability = "none"
-        #: One for each caller who follows something (api/server/sse.py).
-        self.followers: set[asyncio.Event] = set()
+        #: Whoever follows something (api/server/sse.py) → the project of its key.
+        self.followers: dict[asyncio.Event, str] = {}
         self._sweeper: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None

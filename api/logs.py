@@ -2,6 +2,7 @@
 The answers to who reads a log (smore/redis/logs.py): its newest lines, or those that come, as server-sent events.
 """
 
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -10,6 +11,7 @@ import orjson
 from fastapi import Request
 from starlette.responses import Response
 
+from api.auth import is_operator
 from api.dates import moment
 from api.deps import Gateway
 from api.invoke.response import JSON_TYPE, BytesResponse
@@ -96,7 +98,7 @@ class LogRequest:
         """
         The lines that are there, then those that come, as events; with ``Last-Event-ID`` those behind that line.
 
-        Raises InvalidInput for an id that is none, LimitReached where this gateway has too many followers.
+        Raises InvalidInput for an id that is none, LimitReached where as many follow as may.
         """
         gateway = self._gateway
         last_id = request.headers.get("last-event-id", "")
@@ -104,9 +106,7 @@ class LogRequest:
             position = check_position(last_id) if last_id else ""
         except ValueError as error:
             raise InvalidInput(f"Last-Event-ID: {error}", field="Last-Event-ID") from error
-        if len(gateway.followers) >= gateway.settings.logs.followers:
-            raise LimitReached("As many follow logs here as may.", limit="followers", retry_after_s=10)
-
+        self._check_room()
         looked_at, was_over = time.monotonic(), False
 
         async def read() -> list[Event] | None:
@@ -124,7 +124,20 @@ class LogRequest:
                 looked_at, was_over = time.monotonic(), await self._over()
             return [Event(id=line.position, data=_shown(line)) for line in lines]
 
-        return event_stream(request, read, self._may_go_on, gateway.followers)
+        return event_stream(request, read, self._may_go_on, gateway.followers, self._caller.project)
+
+    def _check_room(self) -> None:
+        """A project's keys get a quarter of the places and leave the last eighth free, which operators may take."""
+        followers, most = self._gateway.followers, self._gateway.settings.logs.followers
+        if not is_operator(self._caller):
+            of_project = sum(project == self._caller.project for project in followers.values())
+            if of_project >= math.ceil(most / 4):
+                raise LimitReached(
+                    "As many follow logs of this project here as may.", limit="followers", retry_after_s=10
+                )
+            most -= most // 8
+        if len(followers) >= most:
+            raise LimitReached("As many follow logs here as may.", limit="followers", retry_after_s=10)
 
     def _may_go_on(self) -> bool:
         return self._caller.id in self._gateway.catalog.keys and self._goes_on()

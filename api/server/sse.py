@@ -39,22 +39,23 @@ def event_stream(
     request: Request,
     read: Callable[[], Awaitable[Sequence[Event] | None]],
     goes_on: Callable[[], bool],
-    followers: set[asyncio.Event],
+    followers: dict[asyncio.Event, str],
+    project: str,
 ) -> StreamingResponse:
     """
     An answer with the events that ``read`` returns. ``read`` is called again and again until the client leaves, the
     server stops, ``goes_on`` is false, or it returns None: there will be no more, which an event of the type ``end``
-    says. It is called also while Redis is away. ``followers`` holds the answer's stop event meanwhile.
+    says. It is called also while Redis is away. ``followers`` holds the answer's stop event and ``project`` meanwhile.
     """
     stopping = request.scope[STOPPING] = asyncio.Event()
 
     async def events() -> AsyncIterator[bytes]:
-        followers.add(stopping)
+        followers[stopping] = project
         try:
             async for piece in _encoded(read, goes_on, stopping):
                 yield piece
         finally:
-            followers.discard(stopping)
+            followers.pop(stopping, None)
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(events(), 200, headers, MEDIA_TYPE)

@@ -175,7 +175,8 @@ class LogSettings(BaseModel):
     #: Bytes a second that a GPU worker takes of one function's output, each line counting 64 more; sixteen times as
     #: many may come at once. What is more is dropped, and a line says how much.
     bytes_per_s: int = Field(default=64 << 10, ge=1024)
-    #: Readers that a gateway lets follow logs at a time; each keeps a connection.
+    #: Readers that a gateway lets follow logs at a time; each keeps a connection. The keys of one project get a quarter of
+    #: them, and an eighth is kept for operators.
     followers: int = Field(default=64, ge=0)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -44,6 +45,9 @@ def piece(*lines: str, invocations: list[str] | None = None) -> LogPiece:
     )
 
 
+URL = "{}/v1/functions/echo/logs?follow=true"
+
+
 @pytest.fixture
 def writer(config: Settings, redis_client: "redis.Redis") -> LogWriter:
     return LogWriter(redis_client, config.redis.prefix, LogSettings())
@@ -51,7 +55,7 @@ def writer(config: Settings, redis_client: "redis.Redis") -> LogWriter:
 
 @pytest.fixture(scope="module")
 def application(config: Settings) -> Application:
-    return create_app(config.model_copy(update={"logs": LogSettings(followers=2)}))
+    return create_app(config.model_copy(update={"logs": LogSettings(followers=8)}))
 
 
 @pytest.fixture
@@ -151,11 +155,37 @@ def test_a_follower_goes_on_behind_the_last_line_that_it_has(gateway: Served, ke
         lines.close()  # type: ignore[attr-defined]
     eventually(lambda: not gateway.app.state.gateway.followers, what="the follower is gone")
     head = {"Authorization": f"Bearer {key}"}
-    url = f"{gateway.url}/v1/functions/echo/logs?follow=true"
-    problem(httpx.get(url, headers={**head, "Last-Event-ID": "yesterday"}), 422, "invalid_input")
-    with httpx.stream("GET", url, headers=head), httpx.stream("GET", url, headers=head):
-        eventually(lambda: len(gateway.app.state.gateway.followers) == 2, what="two followers")
-        problem(httpx.get(url, headers=head), 429, "limit_reached")
+    problem(httpx.get(URL.format(gateway.url), headers={**head, "Last-Event-ID": "yesterday"}), 422, "invalid_input")
+
+
+def test_followers_of_one_project_leave_room_for_others_and_those_of_all_for_operators(
+    gateway: Served, key: str, catalog: Catalog
+) -> None:
+    followers = gateway.app.state.gateway.followers
+    other, operator = add_key(catalog, Scope.READ, project="other"), add_key(catalog, Scope.READ, Scope.ADMIN)
+    catalog.put_revision("other/echo", 1, FunctionSpec(entrypoint="zoo.echo:Function"))
+    catalog.put_function(FunctionEntry(project="other", name="echo", revision=1))
+    eventually(lambda: {asked(gateway, token).status_code for token in (other, operator)} == {200}, what="the keys")
+
+    with ExitStack() as open_:
+
+        def follow(token: str) -> None:
+            before, head = len(followers), {"Authorization": f"Bearer {token}"}
+            answer = open_.enter_context(httpx.stream("GET", URL.format(gateway.url), headers=head, timeout=30))
+            assert answer.status_code == 200
+            eventually(lambda: len(followers) == before + 1, what="a follower")
+
+        follow(key)
+        follow(key)
+        refused = problem(asked(gateway, key, follow=True), 429, "limit_reached")
+        assert refused["limit"] == "followers"
+        follow(other)
+        for _ in range(4):
+            follow(operator)
+        # The last of the eight places is an operator's.
+        problem(asked(gateway, other, follow=True), 429, "limit_reached")
+        follow(operator)
+        problem(asked(gateway, operator, follow=True), 429, "limit_reached")
 
 
 def test_nothing_is_missed_between_the_lines_that_are_there_and_those_that_come(
