@@ -10,6 +10,8 @@ from smore.cli.terminal import (
     FunctionName,
     Output,
     OutputOption,
+    YesOption,
+    confirm,
     connected,
     fail,
     list_alone,
@@ -162,8 +164,9 @@ def lift(name: FunctionName, output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("delete")
-def delete(name: FunctionName) -> None:
+def delete(name: FunctionName, yes: YesOption = False) -> None:
     """Delete a function; what waits for it fails."""
+    confirm(f"Delete {name} with its revisions? What waits for it fails.", yes)
     with connected() as client:
         client.delete(name)
 

@@ -232,7 +232,7 @@ def start(
         fail("--iterations and --duration both say how long it is: give one of them", EXIT_USAGE)
     variables: dict[str, Any] = dict(_pair(each, "--env") for each in env or ())
     variables |= {variable: {"secret": of} for variable, of in (_pair(each, "--secret") for each in secret or ())}
-    with connected() as client:
+    with connected({"count": "--gpus", "gpus": "--gpu", "micro_batches": "--micro-batches"}) as client:
         command, folder = own_program.resolved(argv, cwd, client.url)
         asked: JobOptions = {
             "gpus": gpu,

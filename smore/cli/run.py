@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from smore.cli import launch
-from smore.cli.invocations import InputOption, InputsOption, read_input, read_inputs
+from smore.cli.invocations import InputsOption, read_input, read_inputs
 from smore.cli.terminal import EXIT_USAGE, Output, fail, show_value, write
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ def run(
     source: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="A folder with a function.yaml and its code, or a function.yaml.")
     ],
-    input_text: InputOption = "{}",
+    input_text: Annotated[
+        str | None,
+        typer.Option("--input", "-i", help="JSON, @file with JSON, or - for standard input; without it the example."),
+    ] = None,
     inputs: InputsOption = None,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where the handler is loaded.")] = "cpu",
     output: Annotated[
@@ -34,7 +37,11 @@ def run(
     environment; there is no sandbox and no limit of memory. The working directory is a scratch folder.
     """
     many = inputs is not None
-    values = read_inputs(inputs) if inputs is not None else [read_input(input_text)]
+    values = None
+    if inputs is not None:
+        values = read_inputs(inputs)
+    elif input_text is not None:
+        values = [read_input(input_text)]
     report = _report(_request(source, values, device))
     if report["missing"]:
         write(f"smore: not installed here: {', '.join(report['missing'])}", error=True)
@@ -60,7 +67,7 @@ def run(
         fail(f"{len(failed)} of {len(outcomes)} failed, the first: {said}" if many else said)
 
 
-def _request(source: Path, values: list[Any], device: str) -> bytes:
+def _request(source: Path, values: list[Any] | None, device: str) -> bytes:
     """What the program reads; the command ends where the client would not deploy the folder."""
     from smore_client.function_file import read_source
 

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
@@ -109,18 +110,21 @@ def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
 
 
 @contextmanager
-def connected() -> Iterator["Client"]:
-    """A client of the platform. Its errors become a line on stderr and an exit code."""
+def connected(options: Mapping[str, str] = MappingProxyType({})) -> Iterator["Client"]:
+    """
+    A client of the platform. Its errors become a line on stderr and an exit code. ``options``: fields of the request that
+    an error may name → the options that they were given by.
+    """
     from smore_client import Client, ClientError, Unreachable
 
     try:
         with Client() as client:
             yield client
     except ClientError as error:
-        fail(problem(error), EXIT_UNREACHABLE if isinstance(error, Unreachable) else EXIT_FAILED)
+        fail(problem(error, options), EXIT_UNREACHABLE if isinstance(error, Unreachable) else EXIT_FAILED)
 
 
-def problem(error: "ClientError") -> str:
+def problem(error: "ClientError", options: Mapping[str, str] = MappingProxyType({})) -> str:
     """What a command says of an error of the client; with ``smore -v`` all that the platform said."""
     from smore_client import ApiError
 
@@ -128,6 +132,9 @@ def problem(error: "ClientError") -> str:
     if not isinstance(error, ApiError):
         url = os.environ.get("SMORE_URL")
         return "\n".join([*lines, f"SMORE_URL is {url}." if url else searched()])
+    field = str(error.body.get("field", ""))
+    if field in options and lines[0].startswith(f"{field}: "):
+        lines[0] = options[field] + lines[0].removeprefix(field)
     # A first run that failed has its whole log in the detail.
     if error.traceback and error.traceback.strip() not in error.detail:
         lines.append(error.traceback.rstrip())

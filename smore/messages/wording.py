@@ -127,8 +127,10 @@ def needs_person(reasons: Reasons) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """``0.0123`` to ``12.3 ms``, ``75.3`` to ``75.3 s``."""
-    return f"{seconds * 1e3:.1f} ms" if abs(seconds) < 1 else f"{seconds:.1f} s"
+    """``0.0123`` to ``12.3 ms``, ``0.00001`` to ``0.010 ms``, ``75.3`` to ``75.3 s``."""
+    if abs(seconds) < 1:
+        return f"{seconds * 1e3:.{1 if not seconds or abs(seconds) >= 1e-4 else 3}f} ms"
+    return f"{seconds:.1f} s"
 
 
 def in_words(
@@ -152,11 +154,8 @@ def in_words(
         case State.RUNNING:
             return f"It runs{where}{times}."
         case _:
-            return (
-                f"It was {state}: {because}."
-                if state in (State.REJECTED, State.CANCELLED)
-                else f"It {state}{where}{times}: {because}."
-            )
+            said = f"It was {state}" if state in (State.REJECTED, State.CANCELLED) else f"It {state}{where}{times}"
+            return f"{said}." if because.casefold() == said.casefold() else f"{said}: {because}."
 
 
 def phases_ms(

@@ -79,7 +79,7 @@ FAMILIES: Final[Mapping[str, Families]] = {
 
 # Gateway
 INVOCATIONS = Counter(
-    "smore_invocations",
+    "smore_awaited_invocations",
     "Invocations that ended while their caller waited, by outcome; `smore_invocations_ended_total` has all",
     ["function", "outcome"],
     registry=GATEWAY,

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 from packaging.requirements import Requirement
 
 from smore.definition.document import read_document
@@ -38,12 +39,13 @@ from worker.runner.resident import Resident
 class LocalRun(msgspec.Struct, frozen=True):
     """
     What to run: ``document``: the content of the function.yaml; ``folder``: what the entrypoint is imported from, "" =
-    it is a module of the platform; ``inputs``: the input of each invocation; ``device``: "cpu" or "cuda".
+    it is a module of the platform; ``inputs``: the input of each invocation, None = one with the handler's example;
+    ``device``: "cpu" or "cuda".
     """
 
     document: Any
     folder: str
-    inputs: list[Any]
+    inputs: list[Any] | None
     device: str = "cpu"
 
 
@@ -134,7 +136,8 @@ def run(request: LocalRun) -> Report:
     lacking = missing(spec.requirements)
     try:
         loaded = _load(name, spec, request)
-        outcomes = list(_outcomes(loaded, request.inputs))
+        inputs = [_example(loaded.resident)] if request.inputs is None else request.inputs
+        outcomes = list(_outcomes(loaded, inputs))
     except _Refused as error:
         return Report(cause=error.cause, message=str(error), missing=lacking)
     loaded.resident.unload()
@@ -185,6 +188,20 @@ def _canary(loaded: _Loaded, copies: int) -> bytes:
     if answer.form == "error":
         raise _Refused(answer.cause, f"The first run, on {given}: {answer.message}")
     return described
+
+
+def _example(resident: Resident) -> Any:
+    """The handler's example as a caller would send it."""
+
+    def text(element: str | bytes) -> str:
+        return element if isinstance(element, str) else element.decode()
+
+    def plain(value: Any) -> Any:
+        if value.dtype.kind in "OS":
+            return np.frompyfunc(text, 1, 1)(value).tolist()
+        return value.tolist()
+
+    return msgspec.to_builtins(resident.example, enc_hook=plain)
 
 
 def _outcomes(loaded: _Loaded, values: Sequence[Any]) -> Iterator[Outcome]:

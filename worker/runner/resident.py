@@ -55,8 +55,8 @@ class Resident:
         self._device = device
         self._results = results
         self._host = host
-        self._example: Any = handler.example
-        self.tensors = is_tensors(self._example)
+        self.example: Any = handler.example
+        self.tensors = is_tensors(self.example)
         self._weights = Weights(handler.modules())
         self._declared = Declared(handler)
         #: The event loop of an asynchronous ``predict``, the same for all batches.
@@ -65,8 +65,8 @@ class Resident:
     def first_run(self, copies: int = 1) -> list[Any]:
         """One run on so many copies of the example together; the output of each: tensors, checked, or a JSON value."""
         if self.tensors:
-            return self._rows([dict(self._example) for _ in range(copies)])
-        return self._values([self._declared.read(self._example, "example") for _ in range(copies)])
+            return self._rows([dict(self.example) for _ in range(copies)])
+        return self._values([self._declared.read(self.example, "example") for _ in range(copies)])
 
     def warm_up(self, batch: int) -> None:
         """
@@ -76,7 +76,7 @@ class Resident:
         An error is only logged, for a full batch may never come; a lost context is raised.
         """
         try:
-            self._predict({name: np.concatenate([array] * batch) for name, array in self._example.items()})
+            self._predict({name: np.concatenate([array] * batch) for name, array in self.example.items()})
         except Exception as error:
             if cuda.fault(error, 0.0) is Cause.CONTEXT_LOST:
                 raise
@@ -132,7 +132,7 @@ class Resident:
         input_schema, output_schema = (None, None) if self.tensors else self._declared.schemas()
         body = msgspec.json.encode(
             frames.Description(
-                inputs=specs(self._example) if self.tensors else None,
+                inputs=specs(self.example) if self.tensors else None,
                 outputs=specs(output) if self.tensors else None,
                 memory_mib=self.memory_mib(),
                 peak_mib=self._host.peak_mib() if self._host is not None else 0.0,
@@ -200,8 +200,8 @@ class Resident:
                 raise InvalidInput("this function takes JSON values")
             return self._declared.read(orjson.loads(payload))
         if item.encoding == Encoding.RAW:
-            return read_raw(payload, self._example)
-        return read_json(payload, self._example)
+            return read_raw(payload, self.example)
+        return read_json(payload, self.example)
 
     def _run(self, items: Sequence[Item], inputs: list[tuple[int, Any]]) -> Iterator[tuple[Answer, list[Chunk]]]:
         """Run the readable inputs together and yield one result after the other, each encoded when it is asked for."""

@@ -1052,7 +1052,7 @@ def test_health_ready_metrics_and_documents(
         scraped = eventually(
             lambda: (found := anyone.get("/metrics", headers=scraper)).status_code == 200 and found, what="the key"
         )
-        assert 'smore_invocations_total{function="default/echo",outcome="succeeded"}' in scraped.text
+        assert 'smore_awaited_invocations_total{function="default/echo",outcome="succeeded"}' in scraped.text
         gateway.app.state.gateway.settings.api.metrics = "open"
         assert anyone.get("/metrics").status_code == 200
         loaded = re.findall(r'(?:src|href)="([^"]+)"', anyone.get("/docs").text)

@@ -115,7 +115,7 @@ SHOWING: Final = {
 #: Commands that show a value whole, however long its lines are.
 WHOLE: Final = {"functions show", "jobs show", "status", "invoke", "result", "projects limit", "settings"}
 #: Commands that ask in a terminal.
-ASKS: Final = {"purge", "queues purge"}
+ASKS: Final = {"functions delete", "purge", "queues purge"}
 _ID: Final = PARAMETERS["job"]
 _GPU: Final = "GPU-0f5c2ab4-97d1-4e0b-8f36-1a2b3c4d5e6f"
 _DEVICE: Final = "CPU partition: 1 core x 0.5 of AMD EPYC 7763 64-Core Processor"

@@ -39,6 +39,14 @@ WAITS = {
 }
 
 
+def test_an_error_names_the_option_that_was_typed(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    refused = {"code": "invalid_input", "detail": "count: There are 2 such GPU instances.", "field": "count"}
+    platform.answers["POST /v1/jobs"] = (422, refused)
+    assert smore("jobs", "start", "night", "--gpus", "9", "--", "zoo.train") == 1
+    assert capsys.readouterr().err.startswith("smore: --gpus: There are 2 such GPU instances.")
+
+
 def test_who_starts_a_job_hears_where_it_runs_or_what_it_waits_for(
     serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,6 +163,16 @@ def test_what_concerns_everything_asks_in_a_terminal(
     assert len(platform.asked) == 2
 
 
+def test_deleting_a_function_asks_in_a_terminal(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    platform = serve()
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
+    assert smore("functions", "delete", "f") == EXIT_FAILED
+    assert platform.asked == []
+    platform.answers["DELETE /v1/functions/f"] = (204, None)
+    assert smore("functions", "delete", "f", "-y") == 0
+
+
 @pytest.mark.parametrize("arguments", [("gpus", "drain", "g"), ("drain", "--gpu", "g"), ("gpus", "pause", "g")])
 def test_the_last_gpu_instance_that_takes_anything_asks_in_a_terminal(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]

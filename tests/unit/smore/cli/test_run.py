@@ -40,6 +40,16 @@ class Own(smore.Handler):
 """
 
 
+#: An example, and what a handler that returns it prints.
+EXAMPLES = [
+    ("{'text': 'a'}", '{"text": "a"}\n'),
+    (
+        "{'x': numpy.array([[1, 2]], 'float32'), 't': numpy.array([['a\u00e9'.encode()]], object)}",
+        '{"x": [[1.0, 2.0]], "t": [["a\u00e9"]]}\n',
+    ),
+]
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -100,6 +110,18 @@ def test_inputs_are_checked_and_run_as_the_platform_does(folder: Path, capfd: py
     )
     # It was written in a scratch folder, as on a worker.
     assert not list(folder.parent.rglob("note"))
+
+
+@pytest.mark.parametrize(("example", "printed"), EXAMPLES)
+def test_without_an_input_the_example_is_run(
+    folder: Path, capfd: pytest.CaptureFixture[str], example: str, printed: str
+) -> None:
+    (folder / "handler.py").write_text(
+        "import numpy\nimport smore\nclass Own(smore.Handler):\n"
+        f"    example = {example}\n    def predict(self, inputs):\n        return inputs\n"
+    )
+    assert smore("run", "own") == 0
+    assert capfd.readouterr().out == printed
 
 
 def test_what_fails_says_so(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

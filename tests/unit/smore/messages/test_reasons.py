@@ -24,6 +24,7 @@ from smore.messages.wording import (
     HOPELESS,
     REFUSED,
     beside,
+    duration,
     hopeless,
     in_words,
     obstacle,
@@ -94,6 +95,19 @@ def test_why_nothing_is_placed_now() -> None:
 )
 def test_states_in_words(said: str, facts: dict[str, object]) -> None:
     assert in_words(**{"cause": "ok", **facts}) == said  # type: ignore[arg-type]
+
+
+def test_a_state_is_not_said_twice() -> None:
+    assert in_words("cancelled", "cancelled", message="It was cancelled.") == "It was cancelled."
+    assert in_words("cancelled", "cancelled") == "It was cancelled."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "0.0 ms"), (0.00001, "0.010 ms"), (0.0001, "0.1 ms"), (0.0123, "12.3 ms"), (75.3, "75.3 s")],
+)
+def test_a_duration_is_not_nothing(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
 
 
 def test_phases_of_a_cold_attempt_add_up() -> None:
