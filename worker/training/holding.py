@@ -4,8 +4,9 @@ allows. Used under the lock of :class:`worker.training.ranks.Ranks`.
 
 How much of the time the guest may run is the governor's (worker/training/governor.py). It is held back between iterations
 and micro-batches by a word in a file that its loop looks at (smore/tracking/hold.py); a loop that does not look is stopped
-and continued by a process of its own (worker/training/pauser.py). What must stay true: nothing here keeps a training back
-once the worker is silent, nor one that is being ended.
+and continued by a process of its own (worker/training/pauser.py). The file is the training's own, so what it says is held
+against the processor time of its processes (:class:`Pace`): a training that computes while it is to wait is stopped too.
+What must stay true: nothing here keeps a training back once the worker is silent, nor one that is being ended.
 """
 
 import os
@@ -13,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
 from smore.process import observability
 from smore.tracking.hold import GANG_S, HoldFile
+from worker import proc
 from worker.training import pauser
 from worker.training.governor import Governor
 from worker.training.job import Job
@@ -31,6 +33,40 @@ log = observability.logger(__name__)
 WINDOW_MAX_S: Final = GANG_S
 #: Seconds between two looks of the worker: half of what makes it silent for a training.
 LOOK_S: Final = 0.5
+#: Seconds free, and seconds held back, of which a guest's pace is known.
+KNOWN_S: Final = 5.0
+#: Of the processor time that a guest would save by being held back, the part that it may spend all the same: its threads that
+#: load data go on, and an iteration that has begun ends.
+LEEWAY: Final = 0.5
+#: A guest that takes less than this of a core when it is free shows nothing.
+LEAST_RATE: Final = 0.05
+
+
+class Pace:
+    """
+    A guest's processor time while it is free, and while it is held back. A training on a GPU that computes needs some too:
+    it starts its kernels.
+    """
+
+    def __init__(self) -> None:
+        self._free_s = self._free_cpu_s = 0.0
+        self._held_s = self._held_cpu_s = self._due_s = 0.0
+
+    def add(self, seconds: float, fraction: float, cpu_s: float) -> None:
+        """For so long it was to run for this part of the time, and took so much processor time."""
+        if fraction >= 1.0:
+            self._free_s, self._free_cpu_s = self._free_s + seconds, self._free_cpu_s + cpu_s
+        else:
+            self._held_s, self._held_cpu_s = self._held_s + seconds, self._held_cpu_s + cpu_s
+            self._due_s += fraction * seconds
+
+    def believed(self) -> bool:
+        """Whether it is held back as far as its processor time shows."""
+        if min(self._free_s, self._held_s) < KNOWN_S:
+            return True
+        rate = self._free_cpu_s / self._free_s
+        most_s = self._due_s + LEEWAY * (self._held_s - self._due_s)
+        return rate < LEAST_RATE or self._held_cpu_s <= rate * most_s
 
 
 class Holding:
@@ -39,8 +75,16 @@ class Holding:
     of :class:`~worker.training.windows.Windows`.
     """
 
-    def __init__(self, records: Records, *, seed: str, share: float, longest_s: float) -> None:
-        self._records = records
+    def __init__(
+        self,
+        records: Records,
+        *,
+        seed: str,
+        share: float,
+        longest_s: float,
+        cpu_s: Callable[[Job], float] = lambda job: sum(map(proc.cpu_s, proc.tree(job.record.pid))),
+    ) -> None:
+        self._records, self._cpu_s = records, cpu_s
         self._seed, self._share, self._longest_s = seed, share, min(longest_s, WINDOW_MAX_S)
         self.host: Job | None = None
         self.guest: Job | None = None
@@ -50,6 +94,10 @@ class Holding:
         #: What was said last, and when.
         self._said = 1.0
         self._said_at = 0.0
+        #: The guest's, its processor time so far, and whether what it said last counts: in the file it says that it waits.
+        self._pace = Pace()
+        self._cpu = 0.0
+        self._waited = False
 
     @property
     def fraction(self) -> float:
@@ -79,6 +127,7 @@ class Holding:
             seed = f"{self._seed}/{host.record.key}/{guest.record.key}"
             host.guest_windows = Windows(seed=seed, share=self._share, longest_s=self._longest_s, since=now)
             host.windows.renew(now)
+            self._pace, self._cpu = Pace(), self._cpu_s(guest)
 
     def release(self) -> None:
         """The guest runs freely from now on: it is about to be ended, or is a guest no more."""
@@ -111,7 +160,12 @@ class Holding:
         if self.guest is None:
             return True
         said = HoldFile(self._records.hold(self.guest.record.key)).read()
-        return said.waits if said.pid else self._said == 0.0
+        if not said.pid or not self._pace.believed():
+            return self._said == 0.0
+        if said.waits and not self._waited:
+            # From now on it must take no processor time.
+            self._said_at, self._cpu, self._waited = time.monotonic(), self._cpu_s(self.guest), True
+        return said.waits
 
     # ---- saying it ---------------------------------------------------------------------------------------------------
 
@@ -122,14 +176,27 @@ class Holding:
         fraction = 0.0 if self._shut else self.fraction
         file = HoldFile(self._records.hold(record.key))
         said = file.read()
+        if said.pid and self._pace.believed():
+            self._see(mono)
         if said.pid:
             file.write(fraction)
+        if said.pid and self._pace.believed():
             self._pause(1.0)
         else:
             if self._said < 1.0:
                 file.add((mono - self._said_at) * (1.0 - self._said))
             self._pause(fraction)
-        self._said, self._said_at = fraction, mono
+        self._said, self._said_at, self._waited = fraction, mono, said.waits
+
+    def _see(self, mono: float) -> None:
+        """What the guest has computed since it was told last; in a window, since it said that it waits."""
+        assert self.guest is not None
+        cpu_s = self._cpu_s(self.guest)
+        if self._said_at and (self._said or self._waited):
+            self._pace.add(mono - self._said_at, self._said, max(0.0, cpu_s - self._cpu))
+        self._cpu = cpu_s
+        if not self._pace.believed():
+            log.warning("guest computes while it is to wait: it is stopped from now on", guest=self.guest.record.key)
 
     def _pause(self, fraction: float) -> None:
         """Have a training that does not look at its file stopped for the rest of the time."""

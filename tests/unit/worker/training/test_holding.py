@@ -21,7 +21,7 @@ from tests.support.eventually import eventually
 from worker import proc
 from worker.training import pauser
 from worker.training.governor import FRACTIONS, Governor
-from worker.training.holding import Holding, wake
+from worker.training.holding import Holding, Pace, wake
 from worker.training.job import Job
 from worker.training.record import Records, to_start
 from worker.training.windows import Closing, Windows
@@ -211,6 +211,50 @@ def test_in_a_window_the_guest_does_not_run_at_all(stage: Any) -> None:
     assert not stage.holding.waits(), "it has not come to the end of its iteration"
     stage.holding.shut(False)
     assert fraction(stage.records, stage.guest) == 1.0
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_guest_that_computes_while_it_says_that_it_waits_is_stopped(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, computes: bool
+) -> None:
+    clock, used, paused = 100.0, 0.0, []
+    monkeypatch.setattr("worker.training.holding.time.monotonic", lambda: clock)
+    monkeypatch.setattr(Holding, "_pause", lambda _, fraction: paused.append(fraction))
+    holding = Holding(stage.records, seed="s", share=0.03, longest_s=10.0, cpu_s=lambda _: used)
+    path = stage.records.hold(stage.guest.record.key)
+
+    def since(at: float) -> None:
+        path.write_bytes(path.read_bytes()[:32] + struct.pack("<d", at) + path.read_bytes()[40:])
+
+    holding.look(100.0, [stage.guest, stage.host])
+    for _ in range(3):
+        # It runs freely for 4 s, on two cores, then there is a window of 2 s.
+        clock, used = clock + 4.0, used + 8.0
+        holding.shut(True)
+        # The iteration that had begun ends.
+        clock, used = clock + 1.0, used + 2.0
+        since(clock)
+        assert holding.waits()
+        clock, used = clock + 2.0, used + (4.0 if computes else 0.2)
+        holding.shut(False)
+        since(0.0)
+    assert set(paused) == {1.0}
+    holding.shut(True)
+    since(clock)
+    assert paused[-1] == (0.0 if computes else 1.0)
+    assert holding.waits()
+
+
+@pytest.mark.parametrize("part", [0.25, 1.0])
+def test_a_guest_that_does_not_heed_its_part_of_the_time_is_not_believed(part: float) -> None:
+    pace = Pace()
+    pace.add(10.0, 1.0, 10.0)
+    pace.add(4.0, 0.25, 4.0)
+    assert pace.believed(), "too short to say"
+    pace = Pace()
+    pace.add(10.0, 1.0, 10.0)
+    pace.add(10.0, 0.25, 10.0 * part)
+    assert pace.believed() is (part < 1.0)
 
 
 def test_a_guest_that_is_being_ended_runs(stage: Any) -> None:
