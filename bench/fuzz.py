@@ -101,6 +101,7 @@ DEPENDS: Final[Mapping[str, str]] = {
     "POST /v1/jobs:dryRun": "an entry point, and the GPU instances that there are",
     "POST /v1/jobs/attach": "a process, and the GPU instances that there are",
     "GET /v1/predictions": "parameters that only go together",
+    "PATCH /v1/projects/{project}/limits": "a burst needs a rate, which may be set already",
     "POST /v1/traces": "the file's content",
 }
 #: Codes of a 4xx that says what became of a valid input.

@@ -831,7 +831,7 @@ def test_a_foreign_projects_key_sees_nothing(
                 # Any digest may be asked for and sent, into one's own project (test_uploads.py).
                 assert response.status_code in (404, 422) or not response.json()["complete"], what
             elif (names and path.startswith(("/v1/gpus/", "/v1/projects/"))) or path.endswith(
-                ("/boost", "/pin", "/move")
+                ("/boost", "/pin", "/move", "/allow")
             ):
                 assert response.status_code == 403, what  # the operators' alone
             elif names:
