@@ -9,7 +9,9 @@ that exist. These count as faults:
   patience;
 * an answer whose status, media type, headers or body is not as the document says, or none within half a minute;
 * an input that the document forbids and the gateway accepts;
-* a platform that does not answer an ordinary invocation afterwards.
+* a valid input that is refused, but by an operation of :data:`DEPENDS`;
+* a platform that does not answer an ordinary invocation afterwards;
+* a client that a generator makes of the document (bench/generated_client.py) and that cannot use it.
 
 The fuzzer's own requests must not stop it: they cannot revoke its key, they set limits for a project of their own, and
 after each operation pauses, drains, pins, boosts, limits and trainings are undone. Inputs are drawn from a
@@ -29,12 +31,13 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -83,6 +86,9 @@ RECOVERY_S: Final = 60.0
 AT_ONCE: Final = 24
 #: Invocations that wait when a server goes.
 ADMITTED: Final = 20
+NO_ANSWER: Final = "no answer"
+#: Python of the environment that has openapi-python-client, whose requirements contradict the platform's own.
+GENERATOR: Final = Path(sys.prefix) / "generator" / "bin" / "python"
 #: The servers and how each can be away.
 SERVERS: Final = ("redis", "postgres")
 WAYS: Final = ("killed", "frozen")
@@ -120,9 +126,13 @@ _CHECKS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault in one answer, and the request that shows it again."""
+    """
+    A fault in one answer, and the request that shows it again. ``kind``: the status of a 5xx, :data:`NO_ANSWER`, or the
+    class of the failure.
+    """
 
     operation: str
+    kind: str
     what: str
     request: str
 
@@ -143,7 +153,7 @@ class Findings:
             self.slowest_s = max(self.slowest_s, took_s)
 
     def add(self, operation: str, kind: str, what: str, request: str) -> None:
-        self.faults.setdefault((operation, kind), Fault(operation=operation, what=what, request=request))
+        self.faults.setdefault((operation, kind), Fault(operation=operation, kind=kind, what=what, request=request))
 
 
 class Fuzzer:
@@ -301,7 +311,7 @@ class Fuzzer:
             # The client library will not send it; tests/acceptance/test_fuzz.py does.
             return
         except requests.exceptions.RequestException as error:
-            findings.add(label, type(error).__name__, f"{type(error).__name__}: {error}", request)
+            findings.add(label, NO_ANSWER, f"{type(error).__name__}: {error}", request)
             return
         findings.answered(response.status_code, time.monotonic() - began)
         if response.status_code >= 500 and not _honest(response):
@@ -494,6 +504,26 @@ def _recovery_s(fuzzer: Fuzzer) -> float | None:
     return None
 
 
+def generated_client(url: str, key: str) -> bool:
+    """
+    Whether a client that is generated from the gateway's document deploys, invokes, asks and waits. Raises
+    FileNotFoundError where the environment of the generator is missing, which `make test` makes.
+    """
+    program = Path(__file__).with_name("generated_client.py")
+    ran = subprocess.run([GENERATOR, program, url, key], capture_output=True, text=True, timeout=300, check=False)
+    if ran.returncode:
+        print(ran.stdout, ran.stderr, file=sys.stderr)
+    return not ran.returncode
+
+
+def counted(faults: Iterable[Fault]) -> dict[str, int]:
+    """How many kinds of faults there are of each operation: 5xx or no answer, valid inputs refused, and all others."""
+    kinds = [fault.kind for fault in faults]
+    failed = sum(kind == NO_ANSWER or kind.isdecimal() for kind in kinds)
+    refused = kinds.count(RejectedPositiveData.__name__)
+    return {"server_errors": failed, "valid_refused": refused, "schema_violations": len(kinds) - failed - refused}
+
+
 def _sorted(answers: Counter[int]) -> dict[str, int]:
     return {str(status): count for status, count in sorted(answers.items())}
 
@@ -525,16 +555,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         began = time.monotonic()
         findings = fuzzer.run(wanted.examples, wanted.only)
         took_s, well = time.monotonic() - began, fuzzer.well()
+        generated = generated_client(end.gateway_url, key)
     figures = {
         "operations": findings.operations,
         "requests": findings.answers.total(),
         "seconds": round(took_s, 1),
         "well": well,
         "answers": _sorted(findings.answers),
+        **counted(findings.faults.values()),
+        "generated_client": int(generated),
         "faults": [asdict(item) for item in findings.faults.values()],
     }
     print(json.dumps(figures, indent=None if wanted.json else 2))
-    return 0 if well and not findings.faults else 1
+    return 0 if well and generated and not findings.faults else 1
 
 
 if __name__ == "__main__":

@@ -92,6 +92,11 @@ def test_every_operation_bears_any_input(fuzzer: fuzz.Fuzzer) -> None:
     assert fuzzer.well()
 
 
+def test_a_generated_client_can_use_the_api(platform: Platform) -> None:
+    assert fuzz.GENERATOR.exists(), "`make test` makes the environment of the generator"
+    assert fuzz.generated_client(platform.url, platform.key)
+
+
 @pytest.fixture(scope="module")
 def drawn(fuzzer: fuzz.Fuzzer) -> list[tuple[str, Any]]:
     return fuzzer.draw(1)
