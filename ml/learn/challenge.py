@@ -9,6 +9,7 @@ import json
 import math
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -440,6 +441,7 @@ def unpack(blob: bytes, load: Callable[[Path], PairPredictor]) -> Predictors:
         except (
             zipfile.BadZipFile,
             zipfile.LargeZipFile,
+            zlib.error,
             EOFError,
             OSError,
             KeyError,

@@ -37,7 +37,7 @@ def test_names_import_from_under_the_root() -> None:
         ("worker.app", {"torch", "sqlalchemy", "numpy", "fastapi", "sklearn", "rich"}),
         ("worker.runner.nursery", {"torch", "pydantic", "structlog", "msgspec"}),
         ("scheduler.policy.jobs.core", {"numpy", "numba", "msgspec", "pydantic", "structlog"}),
-        ("scheduler.beat", {"torch", "sqlalchemy", "numpy", "fastapi", "rich"}),
+        ("scheduler.worker", {"torch", "sqlalchemy", "numpy", "fastapi", "rich"}),
         ("scheduler.tasks.assign", {"torch", "sqlalchemy", "fastapi"}),
         ("scheduler.tasks.learn", {"torch", "numpy", "fastapi", "sklearn", "ml"}),
     ],

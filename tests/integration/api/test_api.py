@@ -1907,7 +1907,7 @@ def test_explain_what_waits(http: httpx.Client, platform: FakePlatform, recordin
     http.post(f"/v1/invocations/{first}/cancel")
     cancelled = http.get(f"/v1/invocations/{first}/explain").json()
     assert (cancelled["summary"], cancelled.get("waits"), cancelled["attempts"]) == (
-        "It was cancelled: It was cancelled.",
+        "It was cancelled.",
         None,
         [],
     )
