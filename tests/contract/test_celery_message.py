@@ -70,7 +70,7 @@ def app_at(url: str) -> Celery:
 
 
 def send(app: Celery) -> None:
-    @app.task(name=RUN)
+    @app.task(name=RUN, shared=False)
     def run(*_: object) -> None: ...
 
     run.apply_async(args=tuple(ARGS), queue="gpu.cpu0")
