@@ -1,5 +1,5 @@
 """
-The guard of the path: ``python -m bench.guard``, in CI. It fails where the platform takes more of a machine than it did.
+The guard of the path: ``python -m bench.guard``. It fails where the platform takes more of a machine than it did.
 
 Figures are ratios to the naive peer of the same run, which a slow or busy machine changes little: CPU of a request at
 each of :data:`POINTS`, all processes of a side; and the platform's memory :data:`bench.path.SETTLED_S` after its first
