@@ -8,6 +8,8 @@ What no machine can hold without root is skipped there; docs/guides/security.md 
 import os
 import socket
 import struct
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 from smore.tracking.ring import TrackReader
 from smore_client import ApiError
 from tests.support.eventually import eventually
-from tests.support.whole_platform import BOUNDED, BYSTANDER, ROOT, Platform
+from tests.support.whole_platform import BOUNDED, BYSTANDER, ROOT, Platform, second_worker
 from worker import proc
 
 ENTRYPOINT = "tests.acceptance.hostile.functions:Hostile"
@@ -48,12 +50,42 @@ def stage(platform: Platform) -> Iterator[Platform]:
     trains_on(platform)
 
 
+def looked(stage: Platform, gpu: str) -> float:
+    """When the worker of a GPU instance last told what runs there."""
+    return next(report.at for report in stage.reports() if report.gpu == gpu)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(stage: Platform) -> Iterator[str]:
+    """A GPU instance beside that of the bystander."""
+    with second_worker(stage):
+        yield "second"
+
+
 def trains_on(stage: Platform) -> None:
-    (job,) = [job for report in stage.reports() for job in report.jobs]
+    id_ = stage.client.job("bystander").id
+    (job,) = [job for report in stage.reports() for job in report.jobs if job.id == id_]
     assert job.state == "running" and proc.start_time(job.pid) is not None
-    reader = TrackReader(str(next((stage.home / "run" / "jobs").glob("*.track"))))
+    reader = TrackReader(str(next((stage.home / "run" / "jobs").glob(f"{job.id}*.track"))))
     before = len(reader.read_new())
     eventually(lambda: reader.read_new(), 20, f"an iteration after {before}")
+
+
+@pytest.mark.parametrize("kind", ["count", "infinite", "pipe for steps", "pipe for hold and log", "forged hold"])
+def test_a_training_that_lies_in_its_files_stops_nobody(stage: Platform, elsewhere: str, kind: str) -> None:
+    """Neither the other training nor functions nor the queue of trainings: one that comes after it runs to its end."""
+    client = stage.client
+    argv = [sys.executable, "-m", "bench.stranger", kind]
+    liar = client.start_job(kind.replace(" ", "-"), argv, gpus=[elsewhere], budget=1.0, grace=1).id
+    eventually(lambda: client.job(liar).state == "running", 30, "its start")
+    started = time.time()
+    eventually(lambda: looked(stage, elsewhere) > started + 2, 30, "looks of its worker into what it wrote")
+    trains_on(stage)
+    assert attempt(stage, "who")["got"]
+    client.stop_job(liar)
+    eventually(lambda: client.job(liar).state in {"ended", "lost"}, 30, "its end")
+    after = client.start_job("after", [sys.executable, "-c", ""], gpus=[elsewhere]).id
+    eventually(lambda: client.job(after).state == "ended", 30, "the end of the next one")
 
 
 def attempt(stage: Platform, do: str, function: str = "hostile", **item: Any) -> dict[str, Any]:

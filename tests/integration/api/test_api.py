@@ -650,7 +650,7 @@ def test_a_streamed_body_within_it_is_taken(http: httpx.Client) -> None:
     ] == [3]
 
 
-def test_a_full_queue_is_429(http: httpx.Client, platform: FakePlatform) -> None:
+def test_a_full_queue_is_429(http: httpx.Client, platform: FakePlatform, store: Store) -> None:
     platform.held.add(ECHO)
     for _ in range(5):
         submit(http)
