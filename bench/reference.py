@@ -3,7 +3,7 @@ Writes the reference pages in ``docs/reference/`` from the code: ``python -m ben
 compares them.
 
 Each page is made from the code that the product itself uses: the class of the settings, the parser of function.yaml,
-the table of error codes, the commands of the CLI, the OpenAPI document, the metrics, the types of the event stream and
+the table of error codes, the commands of the CLI, the metrics, the types of the event stream and
 the transition table of an invocation. Nothing is started. ``make fmt`` writes the pages, ``make check`` compares them.
 """
 
@@ -25,9 +25,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from api import errors as api_errors
-from api.app import create_app
 from api.errors import FAILURE, STATUS, Ended, outcome
-from bench import rest_pages
 from bench.markdown import NONE, Incomplete, page, prose, table
 from bench.report import ROOT
 from smore.cli.app import app as cli
@@ -38,7 +36,7 @@ from smore.domain.invocation import Cause, State
 from smore.messages import stream
 from smore.process import observability, vault
 from smore.process.environment import comments, described, nested, type_text
-from smore.process.settings import RedisSettings, Settings
+from smore.process.settings import Settings
 
 FOLDER: Final = Path("docs/reference")
 
@@ -366,10 +364,6 @@ def _words(option: Any) -> str:
     return str(option.metavar or option.name.strip("_").upper())
 
 
-def rest() -> str:
-    return page("REST", *rest_pages.parts(create_app(Settings(redis=RedisSettings(url="redis://nowhere"))).openapi()))
-
-
 def metrics() -> str:
     kinds = (Counter, Gauge, Histogram)
     of_all = (observability.BUILD, observability.PROCESS)
@@ -458,7 +452,6 @@ PAGES: Final = {
     "function-yaml.md": function_yaml,
     "errors.md": errors,
     "cli.md": commands,
-    "rest.md": rest,
     "metrics.md": metrics,
     "events.md": events,
     "states.md": states,
