@@ -76,6 +76,7 @@ class Faults:
             ("redis", lambda: [self.pid("redis")]),
             ("postgres", lambda: [self.pid("postgres")]),
             ("nursery", lambda: [self.pid("nursery")]),
+            ("template", lambda: [self.pid("template")]),
         ]
         pairs: list[tuple[str, Pids]] = [
             ("both workers", self.workers),
@@ -89,6 +90,7 @@ class Faults:
             ("leader and worker", lambda: [self.leader(), self.pid("worker-cpu0")]),
             ("both schedulers", self.schedulers),
             ("both schedulers and both workers", lambda: [*self.schedulers(), *self.workers()]),
+            ("template and both workers", lambda: [self.pid("template"), *self.workers()]),
             ("redis and postgres", lambda: [self.pid("redis"), self.pid("postgres")]),
         ]
         faults = [Fault(name=f"kill {name}", strike=self._killing(pids), times=3, quick=1) for name, pids in kills]

@@ -62,6 +62,17 @@ def _register_control(app: Celery, config: Settings) -> None:
     _register_beat(app)
 
 
+def load() -> None:
+    """Import and prepare what both kinds of worker need, for a template of them (smore/local/template.py)."""
+    from celery.apps import worker  # noqa: F401
+    from celery.concurrency import thread  # noqa: F401
+
+    from scheduler.tasks import assign, jobs, learn, record  # noqa: F401
+    from smore.postgres import connection  # noqa: F401
+
+    assign.prepare_compiled()
+
+
 def main(kind: str, name: str) -> None:
     config = settings()
     configure(config, name)

@@ -69,9 +69,20 @@ def register_assign(app: Celery, config: Settings, turn: IO[str]) -> None:
         assign.apply_async(queue=SCHEDULER_QUEUE, expires=1.0)
 
 
+def _is_compiled() -> bool:
+    return kernel.is_kept(kernel.begin) and kernel.is_kept(prewarm.wanted)
+
+
+def prepare_compiled() -> None:
+    """Load what leading needs where it is compiled already."""
+    if _is_compiled():
+        prepare()
+        rules.prepare()
+
+
 def compile_before() -> None:
     """Compile what is not there yet, in a process that ends. Where that fails, what loads it compiles it."""
-    if not (kernel.is_kept(kernel.begin) and kernel.is_kept(prewarm.wanted)):
+    if not _is_compiled():
         subprocess.run([sys.executable, "-m", "scheduler.policy"], check=False)
 
 

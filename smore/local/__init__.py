@@ -3,9 +3,10 @@ The platform on one machine: its own Redis and Postgres, the platform's processe
 
 ``up`` starts all of it and ``down`` stops it; ``servers`` starts Redis and Postgres alone, for tests. ``layout.py``
 lists the processes, ``embedded.py`` finds and configures the two servers, ``supervision.py`` is the supervisor's client,
-``daemon.py`` is the supervisor's process, ``machine.py`` starts and stops everything, ``backup.py`` copies it while it
-runs, ``started_settings.py`` keeps what it was started with, ``asking.py`` and ``scrape.py`` ask it over HTTP,
-``trainings.py`` finds the trainings that outlived it, ``doctor.py`` examines what runs.
+``daemon.py`` is the supervisor's process, ``template.py`` the one from which it forks the others, ``machine.py``
+starts and stops everything, ``backup.py`` copies it while it runs, ``started_settings.py`` keeps what it was started
+with, ``asking.py`` and ``scrape.py`` ask it over HTTP, ``trainings.py`` finds the trainings that outlived it,
+``doctor.py`` examines what runs.
 """
 
 from smore.local.asking import Endpoints, answering_instance, await_rest, unserved, without_metrics

@@ -6,23 +6,42 @@ that dies while it starts is started again after 1, 2, 3, 4… seconds, without 
 wakes the loop: a process that had been up is restarted at once, and one that keeps dying after 0.25, 0.5, 1, 1, 1…
 seconds, without a bound on the number of attempts.
 
+Where the platform has a process named ``template`` (``template.py``), the processes of its modules are forked from it: they
+become children of this process, which waits for them as for any other. While a new template imports, they wait for it;
+where it is missing or does not answer, they are started by exec.
+
 It is run by its path, as ``python -P daemon.py -c <file>``, not as a module: importing the parent package would load
 the settings, and every other process waits for this one.
 """
 
+import ctypes
+import json
+import os
+import shlex
 import signal
 import socket
 import sys
 import time
 from contextlib import suppress
+from typing import Any, Final
 
+import supervisor.process
 from supervisor.medusa import asyncore_25 as asyncore
 from supervisor.options import ServerOptions
+from supervisor.process import Subprocess
 from supervisor.states import ProcessStates, SupervisorStates
 from supervisor.supervisord import Supervisor
 
 #: Seconds before a process that died while it started is started again: the first, the second, every later time.
 RETRY_S = (0.25, 0.5, 1.0)
+TEMPLATE: Final = "template"
+#: Seconds in which a template imports what it forks: a process that is to be started waits so long for it.
+IMPORT_S: Final = 10.0
+#: Seconds between two looks of a process that waits for the template.
+LOOK_S: Final = 0.05
+#: Seconds in which a template answers with a process.
+FORK_S: Final = 3.0
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class SignalWakeup:
@@ -50,10 +69,110 @@ class SignalWakeup:
         """Ignore the error: there was nothing to read."""
 
 
+class Process(Subprocess):  # type: ignore[misc]
+    """A process of the platform, started by a fork of the template where there is one, else by exec."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        #: Of the template: our end of its standard input, its own end, and whether it has imported everything.
+        self._link: socket.socket | None = None
+        self._its_end: socket.socket | None = None
+        self._ready = False
+
+    def spawn(self) -> int | None:
+        template = self.group.processes.get(TEMPLATE) if self.group else None
+        if template is self:
+            return self._spawn_template()
+        words = shlex.split(self.config.command)
+        if template is None or not template.makes(words):
+            return super().spawn()  # type: ignore[no-any-return]
+        if template.is_importing():
+            self.spawnerr = "waiting for the template"
+            self.laststart = time.time()
+            if self.state != ProcessStates.BACKOFF:
+                self.change_state(ProcessStates.STARTING)
+                self.change_state(ProcessStates.BACKOFF)
+            self.delay = self.laststart + LOOK_S
+            return None
+        fork = self.config.options.fork
+        # The rest of a start is the same: the log's pipe before, the record of the pid after it.
+        self.config.options.fork = lambda: template.fork(self, words) or fork()
+        try:
+            return super().spawn()  # type: ignore[no-any-return]
+        finally:
+            self.config.options.fork = fork
+
+    def makes(self, words: list[str]) -> bool:
+        """Whether this template lives and forks what has this command line."""
+        modules = shlex.split(self.config.command)[3:]
+        return bool(self.pid) and self._link is not None and words[1:2] == ["-m"] and words[2] in modules
+
+    def is_importing(self) -> bool:
+        """Whether this template is not ready yet, but may be soon."""
+        assert self._link is not None
+        if not self._ready:
+            with suppress(BlockingIOError):
+                self._ready = bool(self._link.recv(16, socket.MSG_DONTWAIT))
+        return not self._ready and time.time() < self.laststart + IMPORT_S
+
+    def fork(self, process: "Process", words: list[str]) -> int | None:
+        """The pid of a process that this template has forked; None where it has not."""
+        if not self._ready or self._link is None:
+            return None
+        logger, config = self.config.options.logger, process.config
+        ours, its = socket.socketpair()
+        with ours:
+            ours.settimeout(FORK_S)
+            try:
+                with its:
+                    socket.send_fds(self._link, [b"fork"], [its.fileno(), process.pipes["child_stdout"]])
+                pid = int(ours.recv(20))
+                # Only what is read from here on begins to work, so none is started twice.
+                request = {
+                    "command": words,
+                    "folder": config.directory or os.getcwd(),
+                    "environment": {**os.environ, "SUPERVISOR_ENABLED": "1", **(config.environment or {})},
+                }
+                ours.sendall(json.dumps(request).encode())
+                ours.shutdown(socket.SHUT_WR)
+                return pid
+            except (OSError, ValueError) as error:
+                logger.warn(f"the template does not fork {config.name}, which is started without it: {error!r}")
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)  # it is restarted
+                self._ready = False
+                self._link.close()
+                self._link = None
+                return None
+
+    def _spawn_template(self) -> int | None:
+        if self._link is not None:
+            self._link.close()
+        self._ready = False
+        # Packets, so that requests do not run together.
+        self._link, self._its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with self._its_end:
+            return super().spawn()  # type: ignore[no-any-return]
+
+    def _prepare_child_fds(self) -> None:
+        if self._its_end is not None:
+            os.dup2(self._its_end.fileno(), self.pipes["child_stdin"])
+        super()._prepare_child_fds()
+
+    def _spawn_as_child(self, filename: str, argv: list[str]) -> None:
+        if self._its_end is not None:
+            # Every process is a copy of the template, which therefore holds no setting but the folder.
+            for name in [name for name in os.environ if name.startswith("SMORE_") and name != "SMORE_HOME"]:
+                del os.environ[name]
+        super()._spawn_as_child(filename, argv)
+
+
 class PromptSupervisor(Supervisor):  # type: ignore[misc]
     """Supervisord whose loop wakes when the next state change is due, not at the next full second."""
 
     def runforever(self) -> None:
+        # What the template forks twice becomes a child of this process.
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # Created after the fork into the background: the wakeup descriptor belongs to one process.
         wakeup = SignalWakeup()
         asyncore.socket_map[wakeup.fileno()] = wakeup
@@ -92,6 +211,7 @@ class PromptSupervisor(Supervisor):  # type: ignore[misc]
 
 
 def main() -> None:
+    supervisor.process.Subprocess = Process
     options = ServerOptions()
     options.realize(sys.argv[1:], doc=__doc__)
     options.first = True

@@ -281,6 +281,13 @@ def processes(layout: Layout) -> tuple[Process, ...]:
         return (("SMORE_METRICS_PORT", str(port)),)
 
     return (
+        # It becomes the processes of these modules (template.py). One thread, for some libraries start theirs when they
+        # are imported, and a fork has none of them.
+        Process(
+            name="template",
+            command=module("smore.local.template", "api.app", "scheduler.worker", "worker.app"),
+            env=(("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")),
+        ),
         # resolve(): where the home's path is too long for a socket's name, `run` points to a folder with a shorter one.
         *worker_processes(layout.partitions, layout.metrics_port, (layout.home / "run").resolve() / NURSERY),
         Process(

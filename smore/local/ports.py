@@ -89,7 +89,7 @@ def owner(port: int) -> str:
         try:
             process = psutil.Process(pid)
             words = process.cmdline()
-            text += f" ({' '.join(words)[:120]})"
+            text += f" ({' '.join(filter(None, words))[:120]})"
             # A shell that was told of a platform gives SMORE_HOME to all that it starts.
             if not of_a_platform(words):
                 return text

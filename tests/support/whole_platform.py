@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-import psutil
 import pytest
 import redis
 
@@ -107,10 +106,21 @@ class Platforms(Protocol):
 @contextmanager
 def second_worker(platform: Platform, gpu: str = "second") -> Iterator[None]:
     """Another GPU worker of the platform's home, on the same cores. What runs there must have ended."""
-    running = psutil.Process(platform.pid(platform.worker))
-    variables = running.environ() | {"SMORE_WORKER__GPU": gpu, "SMORE_METRICS_PORT": "0"}
+    end = local.endpoints(platform.home)
+    assert end is not None
+    (first,) = local.plan_partitions(sorted(os.sched_getaffinity(0)), 1)
+    variables = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "SMORE_HOME": str(platform.home),
+        "SMORE_REDIS__URL": end.redis_url,
+        "SMORE_POSTGRES__URL": end.postgres_url,
+        "SMORE_WORKER__GPU": gpu,
+        "SMORE_WORKER__KIND": first.kind,
+        "SMORE_WORKER__DEVICE": first.device,
+        "SMORE_METRICS_PORT": "0",
+    }
     with open(platform.home / "logs" / f"worker-{gpu}.log", "wb") as log:
-        worker = subprocess.Popen(running.cmdline(), env=variables, cwd=running.cwd(), stdout=log, stderr=log)
+        worker = subprocess.Popen([sys.executable, "-m", "worker.app"], env=variables, cwd=ROOT, stdout=log, stderr=log)
     try:
         eventually(lambda: gpu in {report.gpu for report in platform.reports()}, 30, "the second worker")
         yield

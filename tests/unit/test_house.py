@@ -104,6 +104,8 @@ def test_compose_starts_the_same_processes_as_one_machine_does() -> None:
     }
 
     assert composed.pop("migrate") == ["-m", "migrations", "--bootstrap-key", "/data/key"]
+    # A container is one process, so there is nothing to share.
+    assert local.pop("template")[:2] == ["-m", "smore.local.template"]
     # One service for all GPU instances: it supervises what are processes of their own elsewhere.
     assert local.pop("nursery") == ["-m", "worker.runner.nursery", "/data/run/nursery.sock"]
     assert (composed.pop("node"), local.pop("worker-gpu0")) == (["-m", "worker.node"], ["-m", "worker.app"])

@@ -28,6 +28,7 @@ _MODULES: Final = frozenset(
         "worker.keeper",
         "worker.runner.zygote",
         "migrations",
+        "smore.local.template",
     }
 )
 _SUPERVISOR: Final = "smore/local/daemon.py"

@@ -155,6 +155,7 @@ LAYOUT = Layout(
 def test_table_of_processes() -> None:
     table = {process.name: process for process in processes(LAYOUT)}
     assert list(table) == [
+        "template",
         "nursery",
         "worker-cpu0",
         "worker-cpu1",
