@@ -82,7 +82,7 @@ class Process(Subprocess):  # type: ignore[misc]
     def spawn(self) -> int | None:
         template = self.group.processes.get(TEMPLATE) if self.group else None
         if template is self:
-            return self._spawn_template()
+            return self._spawn_template()  # type: ignore[no-any-return]
         words = shlex.split(self.config.command)
         if template is None or not template.makes(words):
             return super().spawn()  # type: ignore[no-any-return]
