@@ -111,7 +111,7 @@ class Process(Subprocess):  # type: ignore[misc]
         """Whether this template is not ready yet, but may be soon."""
         assert self._link is not None
         if not self._ready:
-            with suppress(BlockingIOError):
+            with suppress(OSError):  # nothing said yet, or it has ended
                 self._ready = bool(self._link.recv(16, socket.MSG_DONTWAIT))
         return not self._ready and time.time() < self.laststart + IMPORT_S
 
