@@ -64,8 +64,10 @@ def _register_control(app: Celery, config: Settings) -> None:
 
 def load() -> None:
     """Import and prepare what both kinds of worker need, for a template of them (smore/local/template.py)."""
-    from celery.apps import worker  # noqa: F401
+    # The first brings Celery's command line, which takes most of it.
+    from celery.bin import celery  # noqa: F401
     from celery.concurrency import thread  # noqa: F401
+    from celery.worker import components, consumer  # noqa: F401
 
     from scheduler.tasks import assign, jobs, learn, record  # noqa: F401
     from smore.postgres import connection  # noqa: F401
