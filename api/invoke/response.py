@@ -198,7 +198,7 @@ def _about(reply: Reply, result: Result) -> dict[str, object]:
         "gpu": reply.gpu,
         **({"cold": result.cold} if ran else {}),
         "arrival_at": moment(reply.arrival_us / 1e6),
-        "deadline_at": moment(reply.deadline_us / 1e6) if reply.deadline_us else None,
+        "deadline_at": moment(reply.deadline_us / 1e6),
         "finished_at": moment(reply.finished_us / 1e6),
     }
 
@@ -243,14 +243,14 @@ def _believable(reply: Reply, after: Afterwards | None) -> dict[str, object]:
     if after is None or after.check is None or not after.check.promises or reply.state != State.EXPIRED:
         return {}
     named = earliest(after.check.now_us, after.check.promised_us)
-    had_ms = (reply.deadline_us - reply.arrival_us) / 1000 if reply.deadline_us else 0.0
+    had_ms = (reply.deadline_us - reply.arrival_us) / 1000
     return named if named and (after.lost_gpu or cast(int, named["earliest_deadline_ms"]) > had_ms) else {}
 
 
 def _in_words(reply: Reply, result: Result, after: Afterwards | None, named_ms: object) -> str:
     """What the end said, and for an invocation that expired or lost its worker what is known beside it."""
     sentences = [result.message] if result.message else []
-    if reply.state == State.EXPIRED and reply.deadline_us:
+    if reply.state == State.EXPIRED:
         allowed, took = reply.deadline_us - reply.arrival_us, reply.finished_us - reply.arrival_us
         waited = f", of which it waited {duration((reply.started_us - reply.arrival_us) / 1e6)}"
         sentences.append(

@@ -7,7 +7,7 @@ Both REST interfaces submit here; api/invoke/response.py and api/openinference t
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -69,7 +69,7 @@ async def submit_and_wait(call: Call, wait_s: float, began: float) -> Submitted:
             return await _earlier(call, admission.known_id)
         if admission.status != "ok":
             raise refusal(admission, submission.slo_us, call.request_parts)
-        reply, state = _with_deadline(await waiter.future, admission.deadline_us), ""
+        reply, state = await waiter.future, ""
     finally:
         gateway.waiters.forget(waiter)
     if reply is None:
@@ -137,7 +137,7 @@ async def _submit_together(call: Call, submissions: Sequence[Submission]) -> lis
             elif submission.id not in waiters:
                 submitted = _submitted(submission, None, State.QUEUED)
             else:
-                reply, state = _with_deadline(await waiters[submission.id].future, admission.deadline_us), ""
+                reply, state = await waiters[submission.id].future, ""
                 if reply is None:
                     reply, state = await _keep(gateway, project, submission.id)
                 if reply is not None:
@@ -150,11 +150,6 @@ async def _submit_together(call: Call, submissions: Sequence[Submission]) -> lis
         for waiter in waiters.values():
             gateway.waiters.forget(waiter)
     return results
-
-
-def _with_deadline(reply: Reply | None, deadline_us: int) -> Reply | None:
-    """The reply with its deadline, which the frame of a published one does not carry."""
-    return reply if reply is None else replace(reply, deadline_us=deadline_us)
 
 
 async def _keep(gateway: Gateway, project: str, id_: str) -> tuple[Reply | None, str]:
@@ -185,7 +180,7 @@ async def _earlier(call: Call, id_: str) -> Submitted:
     reply = await gateway.queue.reply(project, id_)
     if reply is None and call.wait_s is not None:
         # It may have come through another gateway, whose channel it then has.
-        reply = _with_deadline(await gateway.waiters.wait(project, id_, call.wait_s, told=False), record.deadline_us)
+        reply = await gateway.waiters.wait(project, id_, call.wait_s, told=False)
         record = await gateway.queue.record(project, id_) or record
     state = record.state if reply is None else reply.state
     return Submitted(id=id_, reply=reply, state=state, revision=record.revision, replayed=True)

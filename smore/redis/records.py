@@ -161,18 +161,17 @@ class Reply:
     finished_us: int
     gpu: str
     schedule_us: int
+    deadline_us: int
     result: bytes
-    #: 0 = not known: a frame does not carry it, its reader knows it from the admission or the record.
-    deadline_us: int = 0
 
     @property
     def late_us(self) -> int:
-        """How long after its deadline it ended; 0 = in time, or not known."""
-        return max(0, self.finished_us - self.deadline_us) if self.deadline_us else 0
+        """How long after its deadline it ended; 0 = in time."""
+        return max(0, self.finished_us - self.deadline_us)
 
 
 #: The head of a reply's frame, in this order.
-REPLY: Final = tuple(field.name for field in fields(Reply) if field.name not in ("result", "deadline_us"))
+REPLY: Final = tuple(field.name for field in fields(Reply) if field.name != "result")
 
 
 def parse_replies(data: bytes) -> list[Reply]:
@@ -195,6 +194,7 @@ def parse_replies(data: bytes) -> list[Reply]:
                 finished_us=int(values["finished_us"]),
                 gpu=values["gpu"],
                 schedule_us=int(values["schedule_us"]),
+                deadline_us=int(values["deadline_us"]),
                 result=result,
             )
         )

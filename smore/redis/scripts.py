@@ -99,8 +99,10 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
 )
 
 #: Answers of ``enqueue``, ``ask`` and ``start`` (one for each invocation); what is missing is ''.
+ACCEPTED: Final = ("status", "arrival_us", "deadline_us", "earliest_us")
+#: Of an invocation that is not accepted; it begins as :data:`ACCEPTED`.
 ADMISSION: Final = (
-    *("status", "arrival_us", "deadline_us", "known_id", "limit", "bound", "after_us", "earliest_us", "now_us"),
+    *(*ACCEPTED, "known_id", "limit", "bound", "after_us", "now_us"),
     *("known_parts", "floor_us", "cold_us", "alone_us"),
 )
 CHECK: Final = (
@@ -111,6 +113,7 @@ STARTED: Final = ("payload", "encoding", "accept", "rows", "deadline_us", "trace
 
 #: Lists that scripts make out of named values (``list.<name>`` in Lua).
 _LISTS: Final[Mapping[str, Sequence[str]]] = {
+    "accepted": ACCEPTED,
     "admission": ADMISSION,
     "check": CHECK,
     "started": STARTED,

@@ -1,8 +1,8 @@
 """A submission to the queue, and the admission gate's answer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal
 
 from smore.domain.invocation import Encoding
 from smore.domain.limits import NO_LIMITS, Limits
@@ -86,6 +86,15 @@ class Admission:
     alone_us: int = 0
 
 
+_KINDS: Final[Mapping[str, Callable[[bytes], Any]]] = {
+    **dict.fromkeys(ADMISSION, int),
+    **dict.fromkeys(("status", "known_id", "limit", "known_parts"), bytes.decode),
+    "bound": float,
+}
+#: Fields of an :class:`Admission` in the order of the answer, each with what reads it.
+_READERS: Final = tuple((name, _KINDS[name]) for name in ADMISSION)
+
+
 def gate_arguments(max_function_pending: int, bounds: QueueSettings, limits: Limits) -> dict[str, Arg]:
     """The arguments that the admission gate checks: bounds of the queue, limits of the project ('' = none)."""
 
@@ -140,19 +149,6 @@ def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool 
 
 def admission(raw: Sequence[bytes]) -> Admission:
     """The answer of ``enqueue``."""
-    values = dict(zip(ADMISSION, (value.decode() for value in raw), strict=True))
-    return Admission(
-        status=cast(Status, values["status"]),
-        arrival_us=int(values["arrival_us"] or 0),
-        deadline_us=int(values["deadline_us"] or 0),
-        known_id=values["known_id"],
-        limit=values["limit"],
-        bound=float(values["bound"] or 0),
-        after_us=int(values["after_us"] or 0),
-        earliest_us=int(values["earliest_us"] or 0),
-        now_us=int(values["now_us"] or 0),
-        known_parts=values["known_parts"],
-        floor_us=int(values["floor_us"] or 0),
-        cold_us=int(values["cold_us"] or 0),
-        alone_us=int(values["alone_us"] or 0),
-    )
+    # A value that is missing is '', and all are where it was accepted.
+    values = {name: convert(value) for (name, convert), value in zip(_READERS, raw, strict=False) if value}
+    return Admission(**values)

@@ -225,7 +225,7 @@ local function settle(fk, id, key, record, state, cause, t, blob, meta)
   reply(record.channel, list.reply({
     id = id, state = state, cause = cause, attempt = record.attempt, arrival_us = record.arrival_us,
     claimed_us = record.claimed_us, started_us = record.started_us, finished_us = now, gpu = record.gpu,
-    schedule_us = record.schedule_us,
+    schedule_us = record.schedule_us, deadline_us = record.deadline_us,
   }), blob)
   emit(list.Settled({
     fk = fk, revision = tonumber(record.revision), id = id, attempt = tonumber(record.attempt),

@@ -1,4 +1,5 @@
--- Accept one invocation, or say why not. Returns list.admission.
+-- Accept one invocation, or say why not. Returns list.accepted, or list.admission
+-- for one that is not.
 -- arg.slo_us = deadline from now, 0 = arg.deadline_us is it; arg.sync '1' = its caller waits for the reply;
 -- arg.idempotency_key '' = none; arg.volatile '1' = the payload need not be on disk, its caller can send it again;
 -- arg.size '' = the payload is here, else its size and it lies beside Redis; arg.led '1' = refused while nobody leads.
@@ -8,7 +9,7 @@ local key = record_key(fk, id)
 -- The gateway sends a call again when its connection to Redis broke before the answer came: the record is there then.
 local earlier = read(key, 'arrival_us', 'deadline_us', 'gate_us')
 if earlier.arrival_us then
-  return list.admission({
+  return list.accepted({
     status = 'ok', arrival_us = earlier.arrival_us, deadline_us = earlier.deadline_us,
     earliest_us = int(earlier.arrival_us + earlier.gate_us),
   })
@@ -44,9 +45,11 @@ if field then
   return list.admission({ status = 'limited', limit = field, bound = most, after_us = int(after) })
 end
 
+-- Printing a number costs as much as a command.
+local now, by = int(t), int(deadline)
 -- Redis scans small hashes from the front: what is read and written most stands there.
-redis.call('HSET', key, F.state, 'queued', F.attempt, 0, F.gpu, '', F.starts, 0, F.deadline_us, int(deadline),
-  F.arrival_us, int(t), F.claimed_us, 0, F.started_us, 0, F.revision, arg.revision, F.rows, arg.rows,
+redis.call('HSET', key, F.state, 'queued', F.attempt, 0, F.gpu, '', F.starts, 0, F.deadline_us, by,
+  F.arrival_us, now, F.claimed_us, 0, F.started_us, 0, F.revision, arg.revision, F.rows, arg.rows,
   F.sync, idem and 0 or arg.sync, F.payload_bytes, size, F.channel, arg.channel, F.key_id, arg.key_id,
   F.trace, arg.trace, F.schedule_us, 0, F.encoding, arg.encoding, F.accept, arg.accept, F.alone, 0, F.fk, fk,
   F.lost, 0, F.max_attempts, arg.max_attempts, F.shape, arg.shape, F.gate_us, int(need), F.version, 1)
@@ -59,13 +62,11 @@ if idem then
   redis.call('HSET', idem, 'id', id, 'hash', arg.request_hash, 'parts', arg.request_parts)
   redis.call('EXPIRE', idem, arg.idempotency_ttl_s)
 end
-attach(fk, id, int(deadline))
+attach(fk, id, by)
 count(fk, 'open', 1)
 flush()
 emit(list.Arrived({
   fk = fk, revision = tonumber(arg.revision), id = id, arrival_us = t, deadline_us = deadline, rows = tonumber(arg.rows),
   shape = arg.shape, key_id = arg.key_id, trace = arg.trace, gate_us = need,
 }))
-return list.admission({
-  status = 'ok', arrival_us = int(t), deadline_us = int(deadline), earliest_us = int(t + int(need)),
-})
+return list.accepted({ status = 'ok', arrival_us = now, deadline_us = by, earliest_us = int(t + int(need)) })

@@ -219,6 +219,7 @@ def reply(state: str, result: bytes, cause: str = "ok") -> Reply:
         finished_us=1_010_000,
         gpu="g",
         schedule_us=500,
+        deadline_us=2_000_000,
         result=result,
     )
 
@@ -313,6 +314,7 @@ def test_what_never_was_claimed_waited_all_the_time() -> None:
         finished_us=2001,
         gpu="",
         schedule_us=0,
+        deadline_us=2_000,
         result=b"",
     )
 

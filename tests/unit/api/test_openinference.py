@@ -55,6 +55,7 @@ def submitted(state: State, cause: Cause) -> Submitted:
         finished_us=0,
         gpu="",
         schedule_us=0,
+        deadline_us=0,
         result=b"",
     )
     return Submitted(id="i", reply=reply, state=state)

@@ -399,8 +399,9 @@ def test_a_batch_is_published_once_to_each_gateway_in_frames(queue: Queue, clien
         for reply in told[channel]:
             record = queue.record("default", reply.id)
             assert record is not None
-            assert (reply.arrival_us, reply.claimed_us, reply.started_us, reply.finished_us) == (
+            assert (reply.arrival_us, reply.deadline_us, reply.claimed_us, reply.started_us, reply.finished_us) == (
                 record.arrival_us,
+                record.deadline_us,
                 record.claimed_us,
                 record.started_us,
                 record.finished_us,

@@ -92,6 +92,7 @@ def frame(reply: Reply) -> bytes:
             reply.finished_us,
             reply.gpu,
             reply.schedule_us,
+            reply.deadline_us,
         )
     )
     body = head.encode() + b"\n" + reply.result
@@ -110,6 +111,7 @@ REPLIES = st.builds(
     finished_us=st.integers(0, 2**53),
     gpu=st.sampled_from(("", "cpu0", "MIG-1/0")),
     schedule_us=st.integers(0, 10**6),
+    deadline_us=st.integers(0, 2**53),
     result=st.binary(max_size=200),
 )
 
