@@ -1,17 +1,19 @@
 """
 The guard of the path: ``python -m bench.path --guard``. It fails where the platform takes more of a machine than it did.
 
-Figures are ratios to the naive peer of the same run, which a slow or busy machine changes little: CPU of a request at
-each of :data:`POINTS`, all processes of a side; and the platform's memory :data:`bench.sides.SETTLED_S` after its first
-answer, MiB. Both sides run, and take turns; a figure is the ratio of the smallest of :data:`TURNS`, because what else
-runs only adds to a request's CPU. Their bounds are in ``bench/guard.json``, and a figure may be above its bound by
-:data:`SLACK`. Whoever makes the platform lighter writes the new figures there: ``--write``.
+Figures are ratios to the naive peer of the same run, so that they hold on any machine: CPU of a request at each of
+:data:`POINTS`, all processes of a side; and the platform's memory :data:`bench.sides.SETTLED_S` after its first answer,
+MiB. Both sides are loaded at the same time, because the speed of a shared machine changes from one second to the next.
+A figure is the median of :data:`TURNS` ratios. Their bounds are in ``bench/guard.json``, and a figure may be above its
+bound by :data:`SLACK`. Whoever makes the platform lighter writes the new figures there: ``--write``.
 """
 
 import json
+import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -28,7 +30,7 @@ POINTS: Final = (
     ("cpu_ratio_c64", "echo", 64),
     ("cpu_ratio_c16_conv", "conv", 16),
 )
-TURNS: Final = 4
+TURNS: Final = 5
 WINDOW_S: Final = 0.5
 
 
@@ -50,17 +52,22 @@ def measured() -> dict[str, float]:
         peer.start()
         both: list[sides.Side] = [smore, peer]
         groups = {side.name: cpu.ProcessGroup(side.pids()) for side in both}
-        taken: dict[tuple[str, str], list[float]] = {}
         for side in both:
             for name in sorted({load for _, load, _ in POINTS}):
                 sides.warm(side, name)
-        for turn in range(TURNS):
+        threads = stack.enter_context(ThreadPoolExecutor(len(both)))
+        taken: dict[str, list[float]] = {figure: [] for figure, *_ in POINTS}
+        for _ in range(TURNS):
             for figure, load, connections in POINTS:
-                for side in both if turn % 2 == 0 else both[::-1]:
-                    point = sides.measure_point(side, groups[side.name], load, connections, WINDOW_S)
-                    taken.setdefault((figure, side.name), []).append(point.cpu_us)
-    for figure, *_ in POINTS:
-        figures[figure] = min(taken[figure, smore.name]) / min(taken[figure, peer.name])
+
+                def measure(side: sides.Side, load: str = load, connections: int = connections) -> float:
+                    return sides.measure_point(side, groups[side.name], load, connections, WINDOW_S).cpu_us
+
+                of_smore, of_peer = threads.map(measure, both)
+                taken[figure].append(of_smore / of_peer)
+    for figure, found in taken.items():
+        report.progress(f"  {figure}: " + ", ".join(f"{ratio:.3f}" for ratio in found))
+        figures[figure] = statistics.median(found)
     return figures
 
 
