@@ -31,7 +31,7 @@ POINTS: Final = (
     ("cpu_ratio_c16_conv", "conv", 16),
 )
 TURNS: Final = 5
-WINDOW_S: Final = 0.5
+WINDOW_S: Final = 1.0
 
 
 def measured() -> dict[str, float]:
