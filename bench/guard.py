@@ -30,7 +30,7 @@ POINTS: Final = (
     ("cpu_ratio_c64", "echo", 64),
     ("cpu_ratio_c16_conv", "conv", 16),
 )
-TURNS: Final = 5
+TURNS: Final = 3
 WINDOW_S: Final = 1.0
 
 
