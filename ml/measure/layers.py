@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 #: Modules of each counted kind. ReLU is counted alone and among the activations, as table III lists both.
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
@@ -38,12 +39,12 @@ def table_iii(module: nn.Module, batch: int, run: Callable[[], object], *, train
     """
     The features of a workload. ``run`` runs one iteration (training) or one inference of ``batch`` rows.
 
-    FLOPs are counted by torch over that run (a multiply-add counts as two). Memory is parameters and buffers, with
+    FLOPs are counted over that run (a multiply-add counts as two). Memory is parameters and buffers, with
     gradients and the optimiser's first moment in a training, plus the bytes of all module outputs in the run; it is the
     same on every device.
     """
     weights = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
-    with _outputs(module) as put_out, FlopCounterMode(display=False) as counter:
+    with _outputs(module) as put_out, _flop_counter() as counter:
         run()
     counts = {name: float(sum(isinstance(part, kinds) for part in module.modules())) for name, kinds in KINDS.items()}
     return {
@@ -53,6 +54,17 @@ def table_iii(module: nn.Module, batch: int, run: Callable[[], object], *, train
         **counts,
         "batch": float(batch),
     }
+
+
+def _flop_counter() -> FlopCounterMode:
+    """Torch's counter, whose formula for the gradient of a convolution's weights ignores groups, without that error."""
+
+    def backward(*shapes: Any, **_: object) -> int:
+        """Each of the two gradients takes as many FLOPs as the convolution itself."""
+        of_gradient, of_input, of_weight, _, _, _, _, transposed, _, _, wanted = shapes
+        return conv_flop_count(of_input, of_weight, of_gradient, transposed) * sum(wanted[:2])
+
+    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: backward})
 
 
 @contextmanager

@@ -1,9 +1,25 @@
-"""Kernel profiles."""
+"""FLOPs by hand, and kernel profiles."""
 
 import pytest
 import torch
+from torch import nn
 
 from ml.measure import layers
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_flops_of_a_grouped_convolution_by_hand(
+    kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], groups: int
+) -> None:
+    """
+    Each of the 10 x 10 positions takes 8 / groups x 16 x 3 x 3 multiply-adds a row: once forward, once for the
+    gradient of the input, once for that of the weights.
+    """
+    module = kind(8, 16, 3, padding=1, groups=groups)
+    image = torch.ones(2, 8, 10, 10, requires_grad=True)
+    counted = layers.table_iii(module, 2, lambda: module(image).sum().backward(), training=True)
+    assert counted["flops"] == 3 * 2 * (2 * 10 * 10 * (8 // groups) * 16 * 3 * 3)
 
 
 def test_copies_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
