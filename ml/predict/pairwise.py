@@ -64,6 +64,12 @@ UNSEEN: Final[tuple[UnseenSide, ...]] = ("none", "victim", "aggressor", "both")
 #: A model with fewer measured pairs than this counts as unseen when a bound is chosen.
 KNOWN_PAIRS: Final = 4
 
+#: Where all measured pairs are of this many models or fewer, a bound lies further above the prediction by the factor of
+#: its side: the smallest, in steps of a tenth up to 1.5 and of a quarter above, at which 90 % bounds covered 90 % on each
+#: kind of public and own rows (docs/research/predictor.md).
+FEW_MODELS: Final = 3
+WIDER: Final[Mapping[UnseenSide, float]] = {"none": 1.4, "victim": 1.3, "aggressor": 1.1, "both": 1.75}
+
 #: The 24 features of section IV-B.
 PAPER_FEATURES: Final = tuple(f"{side}.{name}" for side in ("victim", "aggressor") for name in FEATURES)
 
@@ -511,11 +517,13 @@ def _learn_ours(samples: Samples, seed: int, bounds: bool) -> tuple[Model, Score
         "aggressor": [aggressors == name for name in np.unique(aggressors)],
         "both": [(victims == name) | (aggressors == name) for name in np.unique([victims, aggressors])],
     }
+    few = len({*samples.victims, *samples.aggressors}) <= FEW_MODELS
     scores: dict[UnseenSide, Floats] = {}
     for side, masks in left_out_masks.items():
         parts = [np.flatnonzero(mask) for mask in masks if not mask.all()]
         if parts:
-            scores[side] = np.sort(np.concatenate(process.left_out(parts)))
+            residuals = np.sort(np.concatenate(process.left_out(parts)))
+            scores[side] = np.where(residuals > 0, residuals * (WIDER[side] if few else 1.0), residuals)
     return Ours(share, process), scores
 
 

@@ -9,9 +9,13 @@ of the figures and their 95 % intervals over splits.
 =============================== ====================================================================================================
 figure (set and direction follow)
 =============================== ====================================================================================================
-rmsle, mae, skill . recipe      Eq. 2; mean absolute error of fractions; 1 - MSLE / MSLE of the training part's mean in log space
+rmsle, mae, skill . recipe      Eq. 2; mean absolute error of fractions; 1 - MSLE / MSLE of the training part's mean in log space. A
+                                recipe, a trivial predictor (``research.predictor.trivial``), or ``times``: ours, told of solo runs the
+                                times alone
 rmsle_ratio, skill, coverage    ours over the paper's forest; ours; share of held-out samples under the 90 % bound. ``gate.`` where a bar
-                                was set for it. ``gavel`` is the mean over its GPUs
+                                was set for it. ``gavel`` is the mean over its GPUs, split by split
+skill_trivial                   1 - MSLE of ours / MSLE of the trivial predictor with the least RMSLE on the set
+rmsle_ratio_times               ``times`` over the paper's forest
 floor, floor_ratio              deviation of repeated measurements: the RMSLE to be expected of whoever knows every pair, estimated from
                                 the pairs that were repeated, with its interval over these; the paper's forest over it
 ours_floor_ratio                ours over the floor
@@ -29,7 +33,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -39,7 +43,8 @@ from numpy.typing import NDArray
 from ml.measure import rows
 from ml.predict import outside
 from ml.predict.pairwise import RECIPES
-from ml.predict.samples import DIRECTIONS, Floats, Samples, noise_rmsle, place_name, repeats, samples
+from ml.predict.samples import DIRECTIONS, SOLO, Floats, Samples, noise_rmsle, place_name, repeats, samples
+from research.predictor.trivial import TRIVIAL
 
 ROOT = Path(__file__).parents[2]
 TRAIN_FRACTION: Final = 0.2
@@ -56,6 +61,8 @@ BOOTSTRAPS: Final = 2000
 NEAR_FLOOR: Final = 1.2
 #: Sets with a target.
 GATED: Final = ("cpu", "gavel")
+#: What a solo run tells without counters of the device and without a profile of kernels.
+TIMES: Final = ("mean_s", "p50_s", "p99_s")
 
 Side: TypeAlias = Literal["victim", "aggressor", "both"]
 SIDES: Final[tuple[Side, ...]] = ("victim", "aggressor", "both")
@@ -135,15 +142,18 @@ class Figure:
 
 @dataclass(slots=True, kw_only=True)
 class EvaluationReport:
-    """Figures by name, and the size of each set."""
+    """Figures by name, the values of those that have one a split, and the size of each set."""
 
     figures: dict[str, Figure] = field(default_factory=dict)
+    by_split: dict[str, Sequence[float]] = field(default_factory=dict)
     sizes: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def put(self, name: str, values: Sequence[float] | float) -> None:
         """Add a figure with one value, or one value a split; unknown figures (NaN) are left out."""
         if np.isfinite(values).all():
             self.figures[name] = Figure.exact(values) if isinstance(values, float) else Figure.of(values)
+            if not isinstance(values, float):
+                self.by_split[name] = values
 
     def value(self, name: str) -> float:
         return self.figures[name].value if name in self.figures else float("nan")
@@ -152,15 +162,24 @@ class EvaluationReport:
 def splits(
     measured: Samples, *, count: int, seed: int, fraction: float, recipes: Sequence[str]
 ) -> Iterator[dict[str, dict[str, float]]]:
-    """For each of ``count`` random splits: rmsle, mae and skill by recipe, and the coverage of ours."""
+    """
+    For each of ``count`` random splits: rmsle, mae and skill by recipe, and the coverage of ours. Recipes may be trivial
+    predictors too, and ``times``: ours with the times of solo runs alone.
+    """
     for number in range(count):
         train = split(measured, fraction, np.random.default_rng([seed, number]))
         learned, held = measured.take(train), measured.take(~train)
         constant = log_mean(learned)
         by_recipe = {}
         for name in recipes:
-            predictor = RECIPES[name].fit(learned, seed + number, bounds=name == "ours")
-            predicted = predictor.predict(held)
+            if name in TRIVIAL:
+                predicted = TRIVIAL[name](learned, held)
+            elif name == "times":
+                predictor = RECIPES["ours"].fit(times_alone(learned), seed + number, bounds=False)
+                predicted = predictor.predict(times_alone(held))
+            else:
+                predictor = RECIPES[name].fit(learned, seed + number, bounds=name == "ours")
+                predicted = predictor.predict(held)
             by_recipe[name] = {
                 "rmsle": rmsle(held.target, predicted),
                 "mae": mae(held.target, predicted),
@@ -171,14 +190,30 @@ def splits(
         yield by_recipe
 
 
+def times_alone(measured: Samples) -> Samples:
+    """Samples of which the solo runs tell nothing but :data:`TIMES`."""
+    known = np.array([name in TIMES for name in SOLO])
+    return replace(
+        measured,
+        victim_solo=np.where(known, measured.victim_solo, np.nan),
+        aggressor_solo=np.where(known, measured.aggressor_solo, np.nan),
+    )
+
+
 def at_twenty_percent(report: EvaluationReport, measured: Samples, *, count: int, seed: int) -> None:
     """All recipes over random splits, at the paper's 20 % of the pairs."""
     key = f"{measured.name}.{measured.direction}"
-    results = list(splits(measured, count=count, seed=seed, fraction=TRAIN_FRACTION, recipes=list(RECIPES)))
-    for name in RECIPES:
+    names = [*RECIPES, *TRIVIAL, "times"]
+    results = list(splits(measured, count=count, seed=seed, fraction=TRAIN_FRACTION, recipes=names))
+    for name in names:
         for metric in ("rmsle", "mae", "skill"):
             report.put(f"{metric}.{key}.{name}", [part[name][metric] for part in results])
+    best = min(TRIVIAL, key=lambda name: report.value(f"rmsle.{key}.{name}"))
+    report.put(
+        f"skill_trivial.{key}", [1 - _ratio(part["ours"]["rmsle"], part[best]["rmsle"]) ** 2 for part in results]
+    )
     report.put(f"rmsle_ratio.{key}", [_ratio(part["ours"]["rmsle"], part["paper"]["rmsle"]) for part in results])
+    report.put(f"rmsle_ratio_times.{key}", [_ratio(part["times"]["rmsle"], part["paper"]["rmsle"]) for part in results])
     report.put(f"skill.{key}", [part["ours"]["skill"] for part in results])
     report.put(f"coverage.{key}", [part["ours"]["coverage"] for part in results])
     report.put(
@@ -251,8 +286,8 @@ def unseen(report: EvaluationReport, measured: Samples, *, seed: int) -> None:
 
 
 def gates(report: EvaluationReport, names: Sequence[str]) -> None:
-    """The figures with a target, under the prefix ``gate.``; Gavel's is the mean over its GPUs."""
-    for metric in ("rmsle_ratio", "skill", "coverage"):
+    """The figures with a target, under the prefix ``gate.``; Gavel's is the mean over its GPUs, split by split."""
+    for metric in ("rmsle_ratio", "skill", "skill_trivial", "coverage"):
         for direction in DIRECTIONS:
             for gated in GATED:
                 keys = [
@@ -260,15 +295,9 @@ def gates(report: EvaluationReport, names: Sequence[str]) -> None:
                     for name in names
                     if name == gated or (gated == "gavel" and name.startswith("gavel-"))
                 ]
-                figures = [report.figures[key] for key in keys if key in report.figures]
-                if figures:
-                    mean = [
-                        float(np.mean([getattr(figure, part) for figure in figures]))
-                        for part in ("value", "low", "high")
-                    ]
-                    report.figures[f"gate.{metric}.{gated}.{direction}"] = Figure(
-                        value=mean[0], low=mean[1], high=mean[2]
-                    )
+                of_sets = [report.by_split[key] for key in keys if key in report.by_split]
+                if of_sets:
+                    report.put(f"gate.{metric}.{gated}.{direction}", np.mean(of_sets, axis=0).tolist())
 
 
 def measured_sets(paths: Sequence[Path]) -> list[Samples]:
@@ -289,14 +318,20 @@ def tables(report: EvaluationReport) -> Iterator[str]:
     yield (
         "set and direction | samples | pairs | floor | "
         + " | ".join(RECIPES)
-        + " | ours/paper | skill | MAE paper | MAE ours | coverage"
+        + " | ours/paper | skill | skill over trivial | MAE paper | MAE ours | coverage"
     )
     for key in keys:
         cells = [f"{report.sizes[key]['samples']}", f"{report.sizes[key]['pairs']}", _interval(report, f"floor.{key}")]
         cells += [_interval(report, f"rmsle.{key}.{name}") for name in RECIPES]
         cells += [
             _cell(report, name)
-            for name in (f"rmsle_ratio.{key}", f"skill.{key}", f"mae.{key}.paper", f"mae.{key}.ours")
+            for name in (
+                f"rmsle_ratio.{key}",
+                f"skill.{key}",
+                f"skill_trivial.{key}",
+                f"mae.{key}.paper",
+                f"mae.{key}.ours",
+            )
         ]
         yield " | ".join([key, *cells, _cell(report, f"coverage.{key}")])
     yield "\nRanking of table V (forest <= bagging < linear)\n"
@@ -435,6 +470,7 @@ def evaluate(
     began = time.monotonic()
     for part, of_part in zip(parts, _each(parts, workers), strict=True):
         report.figures |= of_part.figures
+        report.by_split |= of_part.by_split
         fitted += part.forests
         key = f"{part.measured.name}.{part.measured.direction}"
         left = time_left(time.monotonic() - began, fitted / total)

@@ -9,9 +9,7 @@ from ml.measure import layers
 
 @pytest.mark.parametrize("groups", [1, 2, 8])
 @pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
-def test_flops_of_a_grouped_convolution_by_hand(
-    kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], groups: int
-) -> None:
+def test_flops_of_a_grouped_convolution_by_hand(kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], groups: int) -> None:
     """
     Each of the 10 x 10 positions takes 8 / groups x 16 x 3 x 3 multiply-adds a row: once forward, once for the
     gradient of the input, once for that of the weights.

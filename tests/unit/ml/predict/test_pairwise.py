@@ -797,6 +797,20 @@ def test_the_bound_of_an_unseen_model_is_wider() -> None:
     assert (bounds[0] > predictor.predict(held)).all()
 
 
+def test_bounds_of_three_models_are_wider_by_their_sides_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    three, four = (world(60, 0, models=models) for models in (3, 4))
+    wide = [fit(known) for known in (three, four)]
+    monkeypatch.setattr(pairwise, "WIDER", dict.fromkeys(UNSEEN, 1.0))
+    plain = [fit(known) for known in (three, four)]
+
+    assert pairwise.FEW_MODELS == 3
+    for side, factor in (("none", 1.4), ("victim", 1.3), ("aggressor", 1.1), ("both", 1.75)):
+        before = plain[0].scores[side]
+        np.testing.assert_allclose(wide[0].scores[side], np.where(before > 0, factor * before, before))
+        np.testing.assert_array_equal(wide[1].scores[side], plain[1].scores[side])
+    np.testing.assert_array_equal(wide[0].predict(three), plain[0].predict(three))
+
+
 def test_bounds_widen_away_from_what_was_measured(known: Samples, fitted: Mapping[str, FittedPredictor]) -> None:
     model = fitted["ours"].model
     far = replace(known, victim=known.victim * 1e3, victim_solo=known.victim_solo * 30)

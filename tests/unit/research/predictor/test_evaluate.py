@@ -250,11 +250,19 @@ def test_figures_have_the_names_of_the_docstring(spy: Spy) -> None:
         expected = {
             f"{metric}.{key}.{name}"
             for metric in ("rmsle", "mae", "skill")
-            for name in ("linear", "bagging", "paper", "ours")
+            for name in ("linear", "bagging", "paper", "ours", "constant", "models", "pairs", "times")
         }
         expected |= {
             f"{metric}.{key}"
-            for metric in ("rmsle_ratio", "skill", "coverage", "forest_to_bagging", "bagging_to_linear")
+            for metric in (
+                "rmsle_ratio",
+                "rmsle_ratio_times",
+                "skill",
+                "skill_trivial",
+                "coverage",
+                "forest_to_bagging",
+                "bagging_to_linear",
+            )
         }
         expected |= {
             f"curve.{key}.{name}.{fraction}" for name in ("paper", "ours") for fraction in (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -270,7 +278,7 @@ def test_figures_have_the_names_of_the_docstring(spy: Spy) -> None:
         assert {name for name in report.figures if f".{key}" in name and not name.startswith("gate.")} == expected
     assert {name for name in report.figures if name.startswith("gate.")} == {
         f"gate.{metric}.{part}"
-        for metric in ("rmsle_ratio", "skill", "coverage")
+        for metric in ("rmsle_ratio", "skill", "skill_trivial", "coverage")
         for part in ("cpu.functions", "gavel.training")
     }
     assert report.sizes == {
@@ -288,8 +296,8 @@ def test_ratios_are_of_each_split(monkeypatch: pytest.MonkeyPatch) -> None:
     / 4.
     """
     errors: list[Mapping[str, float]] = [
-        {"ours": 1, "paper": 2, "bagging": 4, "linear": 8},
-        {"ours": 3, "paper": 2, "bagging": 4, "linear": 4},
+        {"ours": 1, "paper": 2, "bagging": 4, "linear": 8, "times": 3, "constant": 9, "models": 2, "pairs": 4},
+        {"ours": 3, "paper": 2, "bagging": 4, "linear": 4, "times": 1, "constant": 9, "models": 6, "pairs": 5},
     ]
     found = [
         {name: {"rmsle": e, "mae": 0.0, "skill": 0.1 * e, "coverage": 0.9} for name, e in part.items()}
@@ -305,8 +313,13 @@ def test_ratios_are_of_each_split(monkeypatch: pytest.MonkeyPatch) -> None:
     report = EvaluationReport()
     evaluate.at_twenty_percent(report, measured("training"), count=2, seed=3)
 
-    assert asked == [{"count": 2, "seed": 3, "fraction": 0.2, "recipes": ["linear", "bagging", "paper", "ours"]}]
+    assert asked == [
+        {"count": 2, "seed": 3, "fraction": 0.2, "recipes": [*RECIPES, "constant", "models", "pairs", "times"]}
+    ]
     assert report.figures["rmsle_ratio.cpu.training"] == Figure.of([0.5, 1.5])
+    assert report.figures["rmsle_ratio_times.cpu.training"] == Figure.of([1.5, 0.5])
+    # The effects of models have the least mean error of the trivial ones, 4; of pairs it is 4.5.
+    assert report.figures["skill_trivial.cpu.training"] == Figure.of([1 - 1 / 4, 1 - 1 / 4])
     assert report.figures["forest_to_bagging.cpu.training"] == Figure.exact(0.5)
     assert report.figures["bagging_to_linear.cpu.training"] == Figure.of([0.5, 1.0])
     assert report.figures["skill.cpu.training"] == Figure.of([0.1, 0.1 * 3])
@@ -350,17 +363,20 @@ def test_a_place_where_nobody_slows_down_anybody(spy: Spy) -> None:
     assert strict(json_line(report, "c"))["figures"]["floor.cpu.training"] == 0.0
 
 
-def test_a_gate_is_the_mean_over_gavels_gpus() -> None:
+def test_a_gate_is_the_mean_over_gavels_gpus_split_by_split() -> None:
     report = EvaluationReport()
     names = ["cpu", "gavel-k80", "gavel-p100", "gavel-v100", "parvagpu-a100-7g", "cpu-2"]
-    for number, name in enumerate(names):
-        report.figures[f"skill.{name}.training"] = Figure(value=0.25 * number, low=number, high=10.0 + number)
-    report.figures["coverage.gavel-p100.functions"] = Figure.exact(0.9)
+    for name, values in zip(
+        names, ([0.0, 10.0], [0.0, 2.0], [3.0, 1.0], [6.0, 3.0], [9.0, 9.0], [9.0, 9.0]), strict=True
+    ):
+        report.put(f"skill.{name}.training", values)
+    report.put("coverage.gavel-p100.functions", [0.9, 0.9])
     evaluate.gates(report, names)
 
+    # The GPUs go apart more than their mean does: its interval is narrower than the mean of theirs.
     assert {name: figure for name, figure in report.figures.items() if name.startswith("gate.")} == {
-        "gate.skill.cpu.training": Figure(value=0.0, low=0.0, high=10.0),
-        "gate.skill.gavel.training": Figure(value=0.5, low=2.0, high=12.0),
+        "gate.skill.cpu.training": Figure.of([0.0, 10.0]),
+        "gate.skill.gavel.training": Figure.of([3.0, 2.0]),
         "gate.coverage.gavel.functions": Figure.exact(0.9),
     }
 
@@ -557,7 +573,7 @@ def test_a_quick_run_ends_with_one_json_line(
     assert f"{absent} is not there: public measurements are left out" in err.splitlines()
     figures = document["figures"]
     assert {name for name in figures if name.startswith("gate.")} == {
-        f"gate.{metric}.cpu.functions" for metric in ("rmsle_ratio", "skill", "coverage")
+        f"gate.{metric}.cpu.functions" for metric in ("rmsle_ratio", "skill", "skill_trivial", "coverage")
     }
     assert figures["gate.rmsle_ratio.cpu.functions"] == figures["rmsle_ratio.cpu.functions"]
     assert all(figures[f"rmsle.cpu.functions.{name}"] > 0 for name in NAMES)
