@@ -11,13 +11,15 @@ import numpy as np
 from ml.forecast.choice import Ahead
 from research.prewarm.prices import (
     PRICES,
+    PRODUCT,
     TrainingPart,
     base_price,
     chosen,
+    crossfit_default,
     crossfit_prices,
+    default_price,
     mixed,
     own_prices,
-    product_price,
 )
 from research.prewarm.rules import counted, histogram, lsth_grid
 from research.prewarm.scores import Rates, Replays, Scored, rates, scored
@@ -27,6 +29,7 @@ from scheduler.policy.prewarm.kernel import (
 )
 from scheduler.simulation.backtest import cost, priced
 from scheduler.simulation.instances import Setup, Workload
+from smore.process.settings import PrewarmSettings
 
 SEEDS: Final = (0, 1, 2, 3, 4)
 LOADS_S: Final = (1.5, 5.0)
@@ -66,7 +69,8 @@ PRESETS: Final = {
 class TraceEvaluation:
     """
     The evaluation of one trace with one load time. ``scores``: by rule. ``curves``: the rules of each family.
-    ``crossfit``: ours with base prices that were tuned on other functions, one for each partition into folds.
+    ``crossfit``: ours with base prices that were tuned on other functions, one for each partition into folds;
+    ``crossfit_default``: the live platform's forecasters and one default price, chosen on other functions likewise.
     ``prices_gb_s`` [F].
     """
 
@@ -76,9 +80,10 @@ class TraceEvaluation:
     curves: dict[str, list[str]]
     ahead: dict[str, Ahead]
     crossfit: list[Scored]
+    crossfit_default: list[Scored]
     base_price_gb_s: float
     prices_gb_s: Floats
-    product_price_gb_s: float
+    default_price_gb_s: float
     sources: list[str]
     lsth: str
     gap_closed: dict[str, float]
@@ -113,8 +118,8 @@ def evaluate(
         curves.setdefault(family, []).append(setup.name)
         return scores[setup.name]
 
-    # LSTH: the published setting, and the cheapest one in the training part.
-    grid = lsth_grid()[:4] if preset.name == "small" else lsth_grid()
+    # LSTH: the published setting, and the cheapest one of the whole grid in the training part.
+    grid = lsth_grid()
     costs = [float(cost(training.tally(setup), work, RATIOS[1]).sum()) for setup in grid]
     published, best = grid[0], grid[int(np.argmin(costs))]
     reference = replace(best, name="lsth tuned") if best is not published else published
@@ -167,6 +172,25 @@ def evaluate(
         )
         for deal in range(DEALS)
     ]
+    say(f"{file}, {load_s:g} s: the default price")
+    forecasts_of_product = {name: ahead[name] for name in PRODUCT}
+
+    @cache
+    def live(price: float) -> Setup:
+        return chosen(work, training, price, forecasts_of_product)[0]
+
+    live_ladder = np.stack([training.tally(live(price)) for price in PRICES])
+    add("default", replace(live(PrewarmSettings().price_gb_s), name="default price"))
+    crossfit_default_price = [
+        scored(
+            replays,
+            work,
+            mixed(f"default, deal {deal}", crossfit_default(live_ladder, trained, deal), live),
+            preset.seeds,
+            train,
+        )
+        for deal in range(DEALS)
+    ]
     gap_closed = {}
     for ratio in (3.0, 10.0, *RATIOS, 100.0, 1000.0, 1e4, 1e5, 1e6):
         at_ratio = add("ours", replace(at(ratio)[0], name=f"ours at {ratio:g}"))
@@ -184,10 +208,11 @@ def evaluate(
         curves=curves,
         ahead=ahead,
         crossfit=crossfit,
+        crossfit_default=crossfit_default_price,
         base_price_gb_s=PRICES[base],
         prices_gb_s=np.array([PRICES[step] for step in steps.tolist()]),
         sources=sources,
-        product_price_gb_s=product_price(work, training, ahead, say),
+        default_price_gb_s=PRICES[default_price(live_ladder, trained, parts["overall"])],
         lsth=reference.name,
         gap_closed=gap_closed,
         from_minute=train,

@@ -22,8 +22,8 @@ price of its own. The base price is the smallest at which R_cs in the training p
 LSTH's, overall and for bursty functions. A function whose cold starts exceed LSTH's by more than half the tolerance of
 its requests (plus the requests of a prior) gets the smallest price at which they do not. ``crossfit`` measures this
 rule on functions that it was not tuned on: the base price of each fold follows from the other folds.
-``product_price_gb_s`` is the smallest price at which the live platform's forecasters have no more cold starts than its
-default keep-alive.
+``default_price_gb_s`` is the highest price at which the live platform's forecasters, with one price for all functions,
+waste at most 0.8 of LSTH's instance-seconds in the training part; ``default.*`` has such prices chosen on other folds.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """
-Tunes prices of a cold start on the training part of a trace, so that cold starts are no more than those of LSTH or of
-the default keep-alive.
+Tunes prices of a cold start on the training part of a trace, so that cold starts are no more than those of LSTH, or
+waste no more than a share of LSTH's.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from scheduler.policy.prewarm.kernel import (
     COLDS,
     REQUESTS,
 )
-from scheduler.simulation.backtest import Backtest, priced
+from scheduler.simulation.backtest import Backtest, priced, waste_s
 from scheduler.simulation.instances import Setup, Workload
 
 #: Tolerance: R_cs at most this much above LSTH's.
@@ -31,9 +31,9 @@ PRIOR_SHARE: Final = 0.03
 #: Number of folds of functions, and of random partitions into folds.
 FOLDS: Final = 5
 
-#: Settings of the live platform: the keep-alive of a function without one of its own (smore/domain/function.py), and
-#: its forecasters (ml/forecast/foresight.py).
-KEEP_ALIVE_S: Final = 600.0
+#: Waste over LSTH's that the default price may cost.
+DEFAULT_WASTE: Final = 0.8
+#: Forecasters of the live platform (ml/forecast/foresight.py).
 PRODUCT: Final = (Seasonal.name, Renewal.name)
 
 
@@ -59,18 +59,6 @@ def chosen(
     places = np.array([names.index(source) if source in ahead else -1 for source in sources], np.int64)
     others = tuple(priced(name, work, price_gb_s, ahead[name]) for name in names)
     return replace(priced("ours", work, price_gb_s, None), choice=places, others=others), sources
-
-
-def smallest(holds: Callable[[float], bool]) -> float:
-    """The smallest price, to an eighth of an octave, at which ``holds`` becomes true."""
-    low, high = 0, 8 * 13
-    while low < high:
-        middle = (low + high) // 2
-        if holds(2.0 ** (middle / 8)):
-            high = middle
-        else:
-            low = middle + 1
-    return float(2.0 ** (low / 8))
 
 
 def base_price(ladder: Floats, theirs: Floats, parts: Mapping[str, Bools], tuned_on: Bools) -> int:
@@ -103,11 +91,16 @@ def own_prices(ladder: Floats, theirs: Floats, base: int) -> Ints:
 
 def crossfit_prices(ladder: Floats, theirs: Floats, parts: Mapping[str, Bools], deal: int) -> Ints:
     """[F] steps of :data:`PRICES`; each function's base price is tuned on the other folds."""
-    fold = np.random.default_rng(deal).permutation(len(theirs)) % FOLDS
     steps = np.zeros(len(theirs), np.int64)
-    for held in range(FOLDS):
-        steps[fold == held] = own_prices(ladder, theirs, base_price(ladder, theirs, parts, fold != held))[fold == held]
+    for held in folds(len(theirs), deal):
+        steps[held] = own_prices(ladder, theirs, base_price(ladder, theirs, parts, ~held))[held]
     return steps
+
+
+def folds(functions: int, deal: int) -> list[Bools]:
+    """The masks [F] of a random partition of the functions."""
+    fold = np.random.default_rng(deal).permutation(functions) % FOLDS
+    return [fold == held for held in range(FOLDS)]
 
 
 def mixed(name: str, steps: Ints, setup_at: Callable[[float], Setup]) -> Setup:
@@ -117,18 +110,23 @@ def mixed(name: str, steps: Ints, setup_at: Callable[[float], Setup]) -> Setup:
     return replace(others[0], name=name, choice=position.astype(np.int64), others=others)
 
 
-def product_price(
-    work: Workload, training: TrainingPart, ahead: Mapping[str, Ahead], say: Callable[[str], None]
-) -> float:
+def default_price(ladder: Floats, theirs: Floats, tuned_on: Bools) -> int:
     """
-    The smallest price at which the live platform, with its forecasters, has no more cold starts than its default
-    keep-alive.
+    The highest step of :data:`PRICES` up to which the functions ``tuned_on`` [F] waste at most :data:`DEFAULT_WASTE`
+    times as many instance-seconds as under LSTH.
     """
-    say(f"{work.name}, {work.load_s:g} s: the product's price")
-    theirs = training.tally(Setup(name="keep-alive", keep_s=KEEP_ALIVE_S))[:, COLDS].sum()
-    forecasts_of_product = {name: ahead[name] for name in PRODUCT}
-    return smallest(
-        lambda price: bool(
-            training.tally(chosen(work, training, price, forecasts_of_product)[0])[:, COLDS].sum() <= theirs
-        )
-    )
+    allowed = DEFAULT_WASTE * waste_s(theirs[tuned_on]).sum()
+    dearest = 0
+    for step in range(len(PRICES)):
+        if waste_s(ladder[step, tuned_on]).sum() > allowed:
+            break
+        dearest = step
+    return dearest
+
+
+def crossfit_default(ladder: Floats, theirs: Floats, deal: int) -> Ints:
+    """[F] steps of :data:`PRICES`; the default price of each fold is chosen on the other folds."""
+    steps = np.zeros(len(theirs), np.int64)
+    for held in folds(len(theirs), deal):
+        steps[held] = default_price(ladder, theirs, ~held)
+    return steps

@@ -32,7 +32,7 @@ def above(case: TraceEvaluation) -> list[str]:
     )
     names = []
     for family, members in case.curves.items():
-        if family not in ("ours", "gaps", "oracle", "counts-known", "always", "never"):
+        if family not in ("ours", "gaps", "oracle", "counts-known", "always", "never", "default"):
             for name in members:
                 theirs = point(case, name)
                 if np.interp(np.log(theirs[0]), spent, cold, left=np.inf) > theirs[1] + 1e-9:
@@ -88,7 +88,8 @@ def figures(cases: Sequence[TraceEvaluation]) -> dict[str, float]:
     """
     ``<name>.<trace>[.5s].<all|bursty>.<time|crossfit>``, with the load time if it is not 1.5 s. ``time``: tuned on the
     training part of the same functions. ``crossfit``: with base prices from other functions, the mean over partitions;
-    ``crossfit_worst``: the worst partition.
+    ``crossfit_worst``: the worst partition. ``default``: one default price with the live platform's forecasters, chosen on
+    other functions; ``default.<name>``: its mean over partitions for all functions, the largest over the cases.
     """
     values_by_name: dict[str, float] = {}
     for case in cases:
@@ -98,11 +99,12 @@ def figures(cases: Sequence[TraceEvaluation]) -> dict[str, float]:
             if not mask.any():
                 continue
             theirs = case.rates(case.lsth, part)
-            for split, tallies in (
-                ("time", [case.scores["ours"].tally]),
-                ("crossfit", [scored_rule.tally for scored_rule in case.crossfit]),
+            for split, scored_rules in (
+                ("time", [case.scores["ours"]]),
+                ("crossfit", case.crossfit),
+                ("default", case.crossfit_default),
             ):
-                ours = [rates(tally, mask, case.wall_s) for tally in tallies]
+                ours = [rates(scored_rule.tally, mask, case.wall_s) for scored_rule in scored_rules]
                 compared = {
                     "rcs_diff_to_lsth": [rate.r_cs - theirs.r_cs for rate in ours],
                     "rcs_minutes_diff_to_lsth": [rate.r_cs_minutes - theirs.r_cs_minutes for rate in ours],
@@ -121,7 +123,11 @@ def figures(cases: Sequence[TraceEvaluation]) -> dict[str, float]:
             values_by_name[f"gap_closed_{ratio}{suffix}"] = share
         values_by_name[f"above_pareto{suffix}"] = float(len(above(case)))
         values_by_name[f"base_price_gb_s{suffix}"] = case.base_price_gb_s
-        values_by_name[f"product_price_gb_s{suffix}"] = case.product_price_gb_s
+        values_by_name[f"default_price_gb_s{suffix}"] = case.default_price_gb_s
+    for name in ("rcs_diff_to_lsth", "rrw_wall_ratio_to_lsth"):
+        values_by_name[f"default.{name}"] = max(
+            value for of, value in values_by_name.items() if of.startswith(name) and of.endswith(".all.default")
+        )
     return values_by_name
 
 
@@ -134,7 +140,7 @@ def report(cases: Sequence[TraceEvaluation]) -> dict[str, Any]:
                 "load_s": case.work.load_s,
                 "functions": len(case.work.names),
                 "base_price_gb_s": case.base_price_gb_s,
-                "product_price_gb_s": case.product_price_gb_s,
+                "default_price_gb_s": case.default_price_gb_s,
                 "prices_gb_s": {
                     f"{price:g}": int((case.prices_gb_s == price).sum())
                     for price in np.unique(case.prices_gb_s).tolist()

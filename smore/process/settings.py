@@ -202,9 +202,9 @@ class PrewarmSettings(BaseModel):
     #: The rule of functions with ``prewarm: auto`` (scheduler/policy/prewarm); ``paper`` is LS-LSTM as the paper has
     #: it.
     rule: str = "priced"
-    #: What a cold start is worth to that rule, GB-seconds of memory that stands idle. With the default there are no
-    #: more cold starts than with the default keep-alive, on the traces of docs/research/prewarming.md ("The price").
-    price_gb_s: float = Field(default=1000.0, ge=0)
+    #: What a cold start is worth to that rule, GB-seconds of memory that stands idle. The default is the dearest price
+    #: that wastes at most 0.8 of a tuned LSTH on either trace of docs/research/prewarming.md ("The price").
+    price_gb_s: float = Field(default=180.0, ge=0)
     #: Other knobs of it, as a JSON object.
     knobs: dict[str, Any] = {}
     #: Share of a GPU instance's free memory that idle instances may hold for the prewarmer to add another (assumption

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from research.prewarm import evaluate, prices, rules, scores, workloads
+from research.prewarm import cases, evaluate, prices, rules, scores, workloads
 from scheduler.policy.prewarm.kernel import (
     BUSY_S,
     COLD_MINUTES,
@@ -21,6 +21,7 @@ from scheduler.policy.prewarm.kernel import (
 )
 from scheduler.simulation.instances import Setup, Workload
 from smore.domain.errors import NotFound
+from smore.traces.public import BUNDLED
 
 
 def test_rates_by_hand() -> None:
@@ -128,9 +129,44 @@ def test_without_its_trace_the_evaluation_is_one_line_and_status_2(
     assert "invocations.csv.gz" in captured.err and captured.err.count("\n") == 1
 
 
-def test_the_smallest_price_is_found_to_an_eighth_of_an_octave() -> None:
-    found = prices.smallest(lambda price: price >= 100.0)
-    assert 100.0 <= found < 100.0 * 2 ** (1 / 8)
+def test_the_default_price_is_the_dearest_up_to_which_waste_is_four_fifths_of_lsths() -> None:
+    theirs = ladder([[0.0, 0.0]])[0]
+    theirs[:, IDLE_S] = 100.0
+    tried = ladder([[0.0, 0.0]])
+    tried[:, :, IDLE_S] = 200.0
+    # A step that keeps within the limit after one that does not is not taken.
+    tried[:4, :, IDLE_S] = [[20.0, 60.0], [70.0, 90.0], [90.0, 90.0], [50.0, 50.0]]
+    assert prices.default_price(tried, theirs, np.array([True, True])) == 1
+    assert prices.default_price(tried, theirs, np.array([True, False])) == 1
+    assert prices.default_price(tried, theirs, np.array([False, True])) == 0
+
+
+def test_a_default_price_is_blind_to_its_own_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The price of a function is the number of those that it was chosen on: never all, and never the function itself."""
+    monkeypatch.setattr(prices, "default_price", lambda ladder, theirs, tuned_on: int(tuned_on.sum()))
+    tried = ladder([[0.0] * 11])
+    found = prices.crossfit_default(tried, tried[0], 3)
+    for held in prices.folds(11, 3):
+        assert set(found[held].tolist()) == {11 - int(held.sum())}
+
+
+def test_lsth_is_tuned_on_its_whole_grid_in_every_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Enough(Exception):
+        pass
+
+    tried: list[str] = []
+
+    def tally(training: Any, setup: Setup, only: Any = None) -> Any:
+        tried.append(setup.name)
+        if len(tried) == len(rules.lsth_grid()):
+            raise Enough
+        return np.zeros((60, FIELDS))
+
+    monkeypatch.setattr(prices.TrainingPart, "tally", tally)
+    monkeypatch.setattr(cases, "forecasts", lambda *_: {})
+    with pytest.raises(Enough):
+        cases.evaluate(cases.PRESETS["small"], "8h", 1.5, BUNDLED / "azure2019", None, lambda _: None)
+    assert tried == [setup.name for setup in rules.lsth_grid()]
 
 
 def test_a_cut_evaluation_makes_no_replay_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
