@@ -14,7 +14,10 @@ figure                milliseconds
 ``import_ms.<model>``, ``weights_ms.<model>``, ``first_run_ms.<model>``: the parts of the latter
 ``host_ms.<model>``   a return out of pinned host memory (CUDA alone)
 ``park_ms.<model>``   moving the weights to pinned host memory
+``paused_ms.<model>`` as ``standby_ms``, right after ``--after-pause`` seconds in which nothing was loaded
 ===================== ============================================================================================================
+
+``cold_first_after_pause``: the median over the models of ``paused_ms`` over ``standby_ms``.
 
 Without a device of the requested kind it prints the reason and ends with 3.
 """
@@ -84,6 +87,17 @@ class Starts:
             self.took[f"host_ms.{model}"].append(since(began))
         runner.unload()
 
+    def after_pause(self, model: str, pause_s: float) -> None:
+        """One start with a standby runner after a pause."""
+        runner = self._fork()
+        if self._device == "cuda":
+            runner.prepare(self._device, TIMEOUT_S)
+        time.sleep(pause_s)
+        began = time.perf_counter()
+        self._load(runner, model)
+        self.took[f"paused_ms.{model}"].append(since(began))
+        runner.unload()
+
     def _fork(self) -> Runner:
         began = time.perf_counter()
         runner = self._zygote.fork()
@@ -114,6 +128,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--preset", choices=("cpu", "paper"), help="default: paper on cuda, cpu on cpu")
     parser.add_argument("--models", default=",".join(NAMES), help="with commas")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--after-pause", type=float, default=0.0, metavar="SECONDS", help="measure starts after pauses too"
+    )
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     asked = parser.parse_args(words)
     models = asked.models.split(",")
@@ -135,10 +152,16 @@ def main(words: Sequence[str]) -> int:
             try:
                 for _ in range(asked.repeats):
                     starts.once(model)
+                    if asked.after_pause:
+                        starts.after_pause(model, asked.after_pause)
             except RunnerFailed as error:
                 failed[model] = str(error)
                 report.progress(f"{model} failed: {error}")
     figures = {name: statistics.median(values) for name, values in starts.took.items()} | {"models_failed": len(failed)}
+    if paused := [model for model in models if f"paused_ms.{model}" in figures]:
+        figures["cold_first_after_pause"] = statistics.median(
+            figures[f"paused_ms.{model}"] / figures[f"standby_ms.{model}"] for model in paused
+        )
     for name, value in figures.items():
         report.progress(f"{name:28} {value:10.1f}")
     if asked.json:
