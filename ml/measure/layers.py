@@ -62,7 +62,7 @@ def _flop_counter() -> FlopCounterMode:
     def backward(*shapes: Any, **_: object) -> int:
         """Each of the two gradients takes as many FLOPs as the convolution itself."""
         of_gradient, of_input, of_weight, _, _, _, _, transposed, _, _, wanted = shapes
-        return conv_flop_count(of_input, of_weight, of_gradient, transposed) * sum(wanted[:2])
+        return int(conv_flop_count(of_input, of_weight, of_gradient, transposed) * sum(wanted[:2]))
 
     return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: backward})
 

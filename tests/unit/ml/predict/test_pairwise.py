@@ -804,7 +804,7 @@ def test_bounds_of_three_models_are_wider_by_their_sides_factor(monkeypatch: pyt
     plain = [fit(known) for known in (three, four)]
 
     assert pairwise.FEW_MODELS == 3
-    for side, factor in (("none", 1.4), ("victim", 1.3), ("aggressor", 1.1), ("both", 1.75)):
+    for side, factor in zip(UNSEEN, (1.4, 1.3, 1.1, 1.75), strict=True):
         before = plain[0].scores[side]
         np.testing.assert_allclose(wide[0].scores[side], np.where(before > 0, factor * before, before))
         np.testing.assert_array_equal(wide[1].scores[side], plain[1].scores[side])
