@@ -1,14 +1,15 @@
 """
-``python -m research.replay.replay --since 24h --policy edf-util --gpus +1``: replays recorded arrivals under another
-policy.
+``python -m research.replay.replay --since 24h --policy edf-util,random --gpus +1``: replays recorded arrivals under other
+policies.
 
 It reads the platform's history (Postgres), its GPU instances (Redis) and the published table, makes a simulated world
-from them (``scheduler/simulation/history_world.py``), and runs the present policy and the other one in it. The real
+from them (``scheduler/simulation/history_world.py``), and runs the present policy and the others in it. The real
 results are printed beside both, in a column of their own. The last line is one JSON object. Unusable input gives one
 line on standard error and the exit status 2, an absent platform 3.
 """
 
 import argparse
+import csv
 import json
 import math
 import re
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import redis
@@ -26,6 +28,7 @@ from scheduler.leader.tables import ArrayTable
 from scheduler.policy.engine import Engine
 from scheduler.policy.knobs import preset
 from scheduler.policy.policy import Policy
+from scheduler.policy.setting import UnknownPolicy
 from scheduler.simulation import history_world, policies
 from scheduler.simulation.history_world import HistoryGpu, RecordedSpan
 from scheduler.simulation.result import Inconsistent, Result
@@ -45,6 +48,8 @@ from smore.redis.tables import Tables
 
 #: Most invocations that are replayed; the newest are taken.
 MOST: Final = 200_000
+#: Stands for an iteration of a training that tells none; what it loses is counted in parts of it.
+STEP_S: Final = 1.0
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 #: Limits of every replay.
@@ -62,6 +67,7 @@ UNKNOWN: Final = (
         " throttles are not replayed."
     ),
     "What was warm when the span began: every first run is a cold start. Nothing is loaded ahead but by the policy.",
+    "What an attached training that tells no iterations lost: its time is taken as it reports now.",
     "When jobs came and went within the span: each GPU instance keeps the job that it had longest.",
 )
 
@@ -87,13 +93,16 @@ def parser() -> argparse.ArgumentParser:
     main.add_argument(
         "--policy",
         required=True,
-        help="the other policy; knobs after colons, edf-util:sm_cap=0.9; or your own, ./mine.py:Mine",
+        help="other policies, with commas between; knobs after colons, edf-util:sm_cap=0.9; or your own, ./mine.py:Mine",
     )
     main.add_argument(
-        "--gpus", type=more, default=0, metavar="+N", help="empty GPU instances to add for the other policy"
+        "--gpus", type=more, default=0, metavar="+N", help="empty GPU instances to add for the other policies"
     )
     main.add_argument(
         "--seed", type=int, default=0, help="seed of the policies and of run times that were not measured"
+    )
+    main.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="write columns.csv there: a line for each column and figure"
     )
     main.add_argument("--json", action="store_true", help="only the JSON line; without it a terminal gets none")
     return main
@@ -145,12 +154,25 @@ def gather(
     )
 
 
+def _attached(report: Report | None) -> JobUse | None:
+    """The training that a GPU instance reports now and of which nobody knows windows, because it tells no iterations."""
+    running = [job for job in report.jobs if job.state == "running" and not job.unseen] if report is not None else []
+    if not running:
+        return None
+    most = max(running, key=lambda job: job.memory_mib)
+    return JobUse(job=most.id, gpu=report.gpu if report is not None else "", windows=0, solo_s=STEP_S, mean_s=None)
+
+
 def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float) -> list[HistoryGpu]:
     now = {report.gpu: report for report in reports}
     jobs: dict[str, JobUse] = {}
     for held in reader.job_use(since, until):
         # Keep the job that was present longest.
         jobs.setdefault(held.gpu, held)
+    for gpu in reader.gpu_use(since, until):
+        attached = _attached(now.get(gpu.gpu)) if gpu.gpu not in jobs else None
+        if attached is not None:
+            jobs[gpu.gpu] = attached
     terms = reader.job_terms({job.job for job in jobs.values()})
     gpus = []
     for use in reader.gpu_use(since, until):
@@ -184,12 +206,17 @@ def _in_force(history: ReplayInput) -> Callable[[int], Policy]:
     return lambda seed: Engine(preset(history.force, **({"seed": seed} | dict(history.knobs))))
 
 
-def replay(history: ReplayInput, policy: str, gpus: int, seed: int) -> dict[str, dict[str, float]]:
+def _columns(policies_named: Sequence[str]) -> dict[str, str]:
+    """Name of a column → its policy."""
+    return {"other" if place == 1 else f"other_{place}": policy for place, policy in enumerate(policies_named, 1)}
+
+
+def replay(history: ReplayInput, others: Sequence[str], gpus: int, seed: int) -> dict[str, dict[str, float]]:
     """
-    Column → figures: what happened, the policy in force on the GPU instances there were, the other one with ``gpus``
-    more.
+    Column → figures: what happened, the policy in force on the GPU instances there were, each other one with
+    ``gpus`` more.
     """
-    other = policies.factory(policy)
+    made = {column: policies.factory(policy) for column, policy in _columns(others).items()}
     force = _in_force(history)
     trace = history_world.trace(history.span)
 
@@ -201,16 +228,17 @@ def replay(history: ReplayInput, policy: str, gpus: int, seed: int) -> dict[str,
     return {
         "happened": history_world.happened(history.span),
         "force": run(force, history.force, 0),
-        "other": run(other, policy, gpus),
-    }
+    } | {column: run(made[column], policy, gpus) for column, policy in _columns(others).items()}
 
 
-def _heads(history: ReplayInput, policy: str, gpus: int) -> dict[str, str]:
+def _heads(history: ReplayInput, others: Sequence[str], gpus: int) -> dict[str, str]:
     """Column → what it is."""
     return {
         "happened": "happened",
         "force": f"simulated: {history.force}",
-        "other": f"simulated: {policy}" + (f", +{gpus} GPU" if gpus else ""),
+    } | {
+        column: f"simulated: {policy}" + (f", +{gpus} GPU" if gpus else "")
+        for column, policy in _columns(others).items()
     }
 
 
@@ -225,14 +253,28 @@ def doubt(columns: Mapping[str, Mapping[str, float]]) -> str:
     if not abs(force - happened) > _DOUBTED * happened:
         return ""
     return (
-        f"The third column is doubtful here: with the policy in force the simulated median is {1e3 * force:.1f} ms, and"
+        f"What is simulated of other policies is doubtful here: with the policy in force the simulated median is {1e3 * force:.1f} ms, and"
         f" {1e3 * happened:.1f} ms happened, which differs by more than half."
     )
 
 
-def show(history: ReplayInput, columns: Mapping[str, Mapping[str, float]], policy: str, gpus: int) -> None:
+def _write(out: Path, heads: Mapping[str, str], columns: Mapping[str, Mapping[str, float]]) -> Path:
+    """``columns.csv``: column, what it is, figure, value; what is not defined is left out."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "columns.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["column", "policy", "figure", "value"])
+        for column, by in columns.items():
+            writer.writerows(
+                [column, heads[column], name, repr(value)] for name, value in by.items() if math.isfinite(value)
+            )
+    return path
+
+
+def show(history: ReplayInput, columns: Mapping[str, Mapping[str, float]], others: Sequence[str], gpus: int) -> None:
     served = history.span.served
-    heads = _heads(history, policy, gpus).values()
+    heads = _heads(history, others, gpus).values()
     print(
         f"{len(served):,} invocations on {len(history.span.gpus)} GPU instances; the policy in force is {history.force}"
     )
@@ -273,10 +315,14 @@ def _read(config: Settings, since_s: float) -> ReplayInput:
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
+    others = tuple(filter(None, options.policy.split(",")))
     config = settings()
     observability.configure(config, "replay")
     try:
-        policies.factory(options.policy)
+        if not others or len(set(others)) < len(others):
+            raise UnknownPolicy("--policy: at least one policy is expected, each once")
+        for policy in others:
+            policies.factory(policy)
         if config.postgres.url is None or config.redis.url is None:
             print(
                 "smore replay: no platform is known here: `smore up` starts one; of another one SMORE_POSTGRES__URL and"
@@ -285,7 +331,9 @@ def main(arguments: Sequence[str]) -> int:
             )
             return 3
         history = _read(config, options.since)
-        columns = replay(history, options.policy, options.gpus, options.seed)
+        columns = replay(history, others, options.gpus, options.seed)
+        heads = _heads(history, others, options.gpus)
+        page = _write(options.out, heads, columns) if options.out is not None else None
     except (OperationalError, redis.ConnectionError, redis.TimeoutError) as error:
         print(f"smore replay: the platform cannot be reached: {' '.join(str(error).split())[:200]}", file=sys.stderr)
         return 3
@@ -293,7 +341,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"smore replay: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     if not options.json:
-        show(history, columns, options.policy, options.gpus)
+        show(history, columns, others, options.gpus)
+        if page is not None:
+            print(page)
         if sys.stdout.isatty():
             return 0  # all of it was shown
     figures = {
@@ -304,9 +354,9 @@ def main(arguments: Sequence[str]) -> int:
     }
     extra = {
         # The last part of each figure's name, and what it says.
-        "columns": _heads(history, options.policy, options.gpus),
+        "columns": heads,
         "force": history.force,
-        "policy": options.policy,
+        "policies": list(others),
         "gpus": options.gpus,
         "seed": options.seed,
         "notes": list(history.notes),

@@ -302,15 +302,15 @@ def test_a_replay_puts_what_happened_beside_what_would_have(
         pytest.approx(0.1),
         pytest.approx(0.6),
     )
-    columns = replay.replay(found, "edf-util", 1, 0)
+    columns = replay.replay(found, ["edf-util"], 1, 0)
 
     assert columns["happened"]["dsr"] == pytest.approx(0.9)
     assert columns["happened"]["sfd"] == pytest.approx(0.025)
     assert 0.0 < columns["force"]["dsr"] <= 1.0
     assert columns["other"]["dsr"] >= 0.9
-    assert columns == replay.replay(found, "edf-util", 1, 0)
+    assert columns == replay.replay(found, ["edf-util"], 1, 0)
     twice = replace(found, force="random", knobs={})
-    assert replay.replay(twice, "edf-util", 0, 1)["happened"] == columns["happened"]
+    assert replay.replay(twice, ["edf-util"], 0, 1)["happened"] == columns["happened"]
 
 
 def test_a_rule_of_ones_own_is_replayed(platform: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -345,6 +345,22 @@ def test_the_command_prints_three_columns_and_what_it_cannot_know(
         and "simulated: edf-util, +1 GPU" in printed[1]
     )
     assert "What this cannot know" in text and "no longer knows" in text
+
+
+@pytest.mark.parametrize("named", ["edf-util,edf-util", ","])
+def test_policies_are_named_once_each(platform: Settings, capsys: pytest.CaptureFixture[str], named: str) -> None:
+    assert replay.main(["--policy", named]) == 2
+    assert "at least one policy is expected, each once" in capsys.readouterr().err
+
+
+def test_several_policies_have_a_column_each(
+    platform: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert replay.main(["--since", "1h", "--policy", "edf-util,random", "--out", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert list(document["columns"]) == ["happened", "force", "other", "other_2"]
+    assert document["columns"]["other_2"] == "simulated: random"
+    assert "other_2,simulated: random,dsr," in (tmp_path / "columns.csv").read_text()
 
 
 def test_what_cannot_be_replayed_is_one_line(
