@@ -23,6 +23,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "restarts": "attempts after the first for each job, those after a preemption included",
     "preemptions": "jobs stopped for others or for another number of GPU instances, for each job",
     "guests": "attempts that started beside another job, for each job",
+    "in_parts": "of these attempts those in micro-batches, for each job",
 }
 
 
@@ -42,6 +43,7 @@ HEADINGS: Final[Mapping[str, str]] = {
     "restarts": "restarts",
     "preemptions": "preemptions",
     "guests": "guests",
+    "in_parts": "in micro-batches",
 }
 #: Of these more is better, of all others less.
 MORE: Final = ("gpu_share",)
@@ -72,4 +74,5 @@ def figures(result: JobResult) -> dict[str, float]:
         "restarts": sum(attempts - 1 for attempts in result.attempts) / n,
         "preemptions": result.preempted / n,
         "guests": result.guests / n,
+        "in_parts": result.in_parts / n,
     }

@@ -87,7 +87,8 @@ class _State:
     A job in the run: ``done_s`` of its seconds are in its last checkpoint, ``on_s`` it has held GPU instances, for
     ``more_gpu_s`` more GPU time than with the number that it asks for. ``attempt`` runs on ``gpus`` since ``since``, goes on
     from ``resumed`` and is over at ``over_at`` as ``ended``, after ``to_do_s`` of its seconds. Of these it had done ``did_s``
-    at ``paced_at``; since then it takes ``rate`` times as long as alone on the number that it asks for. The next attempt goes
+    at ``paced_at``; since then it takes ``rate`` times as long as alone on the number that it asks for, of which ``parts``
+    because its batch is run in micro-batches. The next attempt goes
     on ``resume_s`` after its start.
     """
 
@@ -105,6 +106,7 @@ class _State:
     to_do_s: float = 0.0
     did_s: float = 0.0
     paced_at: float = 0.0
+    parts: float = 1.0
     rate: float = 1.0
     ended: Ended = Ended.SUCCEEDED
     first_start: float = inf
@@ -117,7 +119,8 @@ class JobResult:
     """
     Of each job, in order of arrival: when it came, first started and ended (seconds from the first arrival), the time that
     it held GPU instances, the GPU time of these, its length alone, whether it succeeded, and its attempts. ``size``: GPU instances of
-    the cluster; ``preempted`` stops in all; ``guests``: attempts that started beside another job; ``shared_s``: GPU time
+    the cluster; ``preempted`` stops in all; ``guests``: attempts that started beside another job, ``in_parts`` of them in
+    micro-batches; ``shared_s``: GPU time
     that two jobs held; ``policy_s`` of the processor in the rule.
     """
 
@@ -132,6 +135,7 @@ class JobResult:
     size: int = 0
     preempted: int = 0
     guests: int = 0
+    in_parts: int = 0
     shared_s: float = 0.0
     policy_s: float = 0.0
 
@@ -165,7 +169,7 @@ class _Run:
         self._holders: dict[str, list[str]] = {}
         self._two_since: dict[str, float] = {}
         self._slowdowns: dict[tuple[str, str], float] = {}
-        self._guests, self._shared_s = 0, 0.0
+        self._guests, self._in_parts, self._shared_s = 0, 0, 0.0
         self._nodes = [Random(f"node {seed} {node}") for node in range(world.nodes)]
         self._heap: list[tuple[float, int, Happening, tuple[str, int]]] = []
         self._number = 0
@@ -179,6 +183,7 @@ class _Run:
         error = errors.gauss(0.0, 1.0)
         common = {"id": job.id, "project": job.project, "name": job.model, "count": job.gpus}
         common |= {"memory_mib": job.memory_mib, "share": self._world.share}
+        common |= {"micro_batches": self._world.ways(job.memory_mib)}
         common |= {"workload": self._world.interference.workload(job) if self._world.share else ""}
         common |= {"speeds": speeds(job.model, job.gpus) if self._knobs.elastic else {}}
         if self._world.lengths:
@@ -317,7 +322,7 @@ class _Run:
         state.did_s, state.paced_at = self._did(state, now), now
         workload, speed = state.spec.workload, state.spec.speeds.get(len(state.gpus), 1.0)
         slowdowns = [self._slowdowns[workload, other.spec.workload] for other in self._beside(state)]
-        state.rate = max(slowdowns, default=1.0) / speed
+        state.rate = state.parts * max(slowdowns, default=1.0) / speed
         if state.resumed < inf:
             state.over_at = max(now, state.resumed) + (state.to_do_s - state.did_s) * state.rate
             self._push(state.over_at, Happening.OVER, (state.job.id, state.attempt))
@@ -392,7 +397,9 @@ class _Run:
                 self._two_since[gpu] = now
             on[gpu].append(start.id)
         self._guests += bool(start.beside)
+        self._in_parts += start.micro_batches > 1
         state.attempt, state.gpus, state.since = start.attempt, start.gpus, now
+        state.parts = next((way.factor for way in state.spec.micro_batches if way.count == start.micro_batches), 1.0)
         state.did_s, state.paced_at = 0.0, now
         state.first_start = min(state.first_start, now)
         state.resumed = now + state.resume_s
@@ -427,6 +434,7 @@ class _Run:
             size=self._world.size,
             preempted=self._preempted,
             guests=self._guests,
+            in_parts=self._in_parts,
             shared_s=self._shared_s,
             policy_s=self._policy_s,
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from scheduler.policy.jobs.spec import MicroBatches
 from scheduler.simulation.jobs.interference import InterferenceModel, interference_of
 from scheduler.simulation.world import Reader, read_preset
 from smore.traces.public import BUNDLED
@@ -24,7 +25,9 @@ class JobWorld:
     lost after ``silent_s``. An attempt fails of itself with the probability ``attempts``. ``lengths``: owners say a
     length times e to the power of a normal error with this deviation; 0 = lengths are known exactly. ``share``: what each
     owner allows (JobSpec.share). ``noise``: the deviation of the logarithm of predicted over real slowdowns, drawn once for
-    each pair and seed; 0 = they are known exactly.
+    each pair and seed; 0 = they are known exactly. ``micro_batches``: in how many parts owners let a batch be run beside
+    another job; of a job's memory the part ``per_row_memory`` is that of the rows which are there at a time, and each part
+    after the first makes an iteration longer by ``part_cost``.
     """
 
     name: str
@@ -43,6 +46,20 @@ class JobWorld:
     lengths: float = 0.0
     share: float = 0.0
     noise: float = 0.0
+    micro_batches: tuple[int, ...] = ()
+    per_row_memory: float = 0.0
+    part_cost: float = 0.0
+
+    def ways(self, memory_mib: float) -> tuple[MicroBatches, ...]:
+        """How a job of this memory may run its batch in parts."""
+        return tuple(
+            MicroBatches(
+                count=count,
+                memory_mib=memory_mib * (1 - self.per_row_memory * (1 - 1 / count)),
+                factor=1 + self.part_cost * (count - 1),
+            )
+            for count in self.micro_batches
+        )
 
     @property
     def size(self) -> int:
@@ -92,6 +109,7 @@ def load_job_preset(
     about = reader.word("about", "")
     cluster = Reader(reader.take("cluster", {}), "cluster")
     failures = Reader(reader.take("failures", {}), "failures")
+    parts = Reader(reader.take("micro_batches", {}), "micro_batches")
     own = [str(one) for _, one in reader.items("truths")] or [reader.word("truth", "constant=1")]
     truths = (truth,) if truth else tuple(own)
     world = JobWorld(
@@ -110,8 +128,11 @@ def load_job_preset(
         lengths=lengths,
         share=reader.number("share", 0, 0, 1e6),
         noise=noise,
+        micro_batches=tuple(int(count) for _, count in parts.items("counts")),
+        per_row_memory=parts.number("per_row_memory", 0, 0, 1),
+        part_cost=parts.number("part_cost", 0, 0, 10),
     )
     trace, policies = reader.take("trace", {}), reader.take("policies", [])
-    for part in (reader, cluster, failures):
+    for part in (reader, cluster, failures, parts):
         part.end()
     return JobPreset(about=about, world=world, trace=trace, policies=tuple(map(str, policies)), truths=truths)

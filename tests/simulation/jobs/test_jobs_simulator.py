@@ -92,6 +92,19 @@ def test_two_that_share_are_slower_while_both_run(setting: str) -> None:
     assert figures(result)["guests"] == 0.5
 
 
+def test_a_guest_that_does_not_fit_whole_runs_in_micro_batches() -> None:
+    """600 MiB beside 600 of 1000: in four parts it needs 285, and an iteration takes 1.12 times as long."""
+    run = [replace(job("gang", 0, 1000, gpus=2), memory_mib=600.0), replace(job("b", 100, 400), memory_mib=600.0)]
+    assert simulate_jobs(SHARED, run, job_setting("smore-jobs"), seed=0).start_s == [0, 1000]
+    parts = replace(SHARED, micro_batches=(2, 4), per_row_memory=0.7, part_cost=0.04)
+    result = simulate_jobs(parts, run, job_setting("smore-jobs"), seed=0)
+
+    assert result.start_s == [0, 100]
+    # b takes 560 s, in which the gang does 448.
+    assert result.end_s == [pytest.approx(1112), pytest.approx(660)]
+    assert (result.guests, result.in_parts) == (1, 1)
+
+
 def test_whoever_says_nothing_of_sharing_is_shared_with_by_nobody() -> None:
     run = [job("gang", 0, 1000, gpus=2), job("b", 100, 400)]
     for world in (replace(SHARED, share=0.0), SHARED):
