@@ -262,10 +262,11 @@ def _because(knobs: JobKnobs, fleet: Fleet, job: Job, doubt: Doubt, best: Candid
                 f" {100 * knobs.spare_part:.0f} %{context} to spare{hint}"
             )
         case PairRefusal.LITTLE:
+            part = knobs.even_part if best.gain >= 1 else knobs.short_part
             return (
                 f"together they would do {best.gain:.2f} times the work of one, {knobs.least_gain:g} are asked for"
                 f" ({knobs.least_gain_alike:g} where nobody would do more with either), and it is not short enough to be"
-                f" through within {100 * knobs.short_part:.0f} % of its wait"
+                f" through within {100 * part:.0f} % of its wait"
             )
         case PairRefusal.WAITING:
             return "on average both would end later than if it waited"

@@ -67,7 +67,9 @@ class JobKnobs:
     sharing               beside whom a job may start, where both owners allow it                       Sharing
     least_gain            work that two do together that share a GPU instance, of what one does alone   >= 1
     least_gain_alike      the same where no workload that is here would do more with either             1..least_gain
-    short_part            a newcomer may gain less that is through within this part of its wait         >= 0
+    even_part             part of its wait in which a newcomer is through where two do less than that,
+                          but at least the work of one                                                  >= short_part
+    short_part            the same where they do less than one alone                                    >= 0
     spare_part            of the memory that stays free where two share                                 0..1
     back_off_s            pause before the first restart; each further one is twice as long             >= 0
     back_off_most_s       the longest such pause                                                        >= 0
@@ -90,6 +92,7 @@ class JobKnobs:
     sharing: Sharing = Sharing.GAIN
     least_gain: float = 1.2
     least_gain_alike: float = 1.1
+    even_part: float = 0.2
     short_part: float = 0.1
     spare_part: float = 0.05
     back_off_s: float = 10.0
@@ -109,6 +112,7 @@ class JobKnobs:
             ("sharing", self.sharing is Sharing.NONE or not self.preemptive),
             ("least_gain", 1 <= self.least_gain < inf),
             ("least_gain_alike", 1 <= self.least_gain_alike <= self.least_gain),
+            ("even_part", self.short_part <= self.even_part < inf),
             ("short_part", 0 <= self.short_part < inf),
             ("spare_part", 0 <= self.spare_part < 1),
             ("back_off_s", 0 <= self.back_off_s < inf),

@@ -8,8 +8,9 @@ SMore's rule shares only if
    counts); where they do not, in the fewest micro-batches with which they do;
 3. the mean end is earlier than if the newcomer waited until the plan has its GPU instances free, whoever frees them;
 4. the two together do at least 1.2 times the work of one (1/x_a + 1/x_b); where no workload of the jobs that wait or run
-   would do more with either, 1.1 times is enough, because nobody better is kept out. Or the newcomer is through within a
-   tenth of its wait;
+   would do more with either, 1.1 times is enough, because nobody better is kept out. Where they do less, the newcomer
+   is through within a part of its wait: a fifth if the two do at least the work of one, so that no capacity is
+   lost, else a tenth;
 5. none of the host's GPU instances is kept for whoever is first.
 
 Free GPU instances come before shared ones. Of several hosts it takes the one with the greatest 1/x_a + 1/x_b, then the
@@ -60,13 +61,13 @@ class Candidate(NamedTuple):
 
 class Choice(NamedTuple):
     """
-    Hosts that a newcomer could have together, and what matters of them whatever its length: whether it and one of them
-    would do ``little`` together, and ``left_s`` of all of them.
+    Hosts that a newcomer could have together, and what matters of them whatever its length: within which ``part`` of its
+    wait it must be through (inf: whenever), and ``left_s`` of all of them.
     """
 
     candidates: Sequence[Candidate]
     hosts: Sequence[Host]
-    little: bool
+    part: float
     left_s: float
 
 
@@ -290,16 +291,22 @@ class Partners:
                 Host(one.left_s, one.own.expected / parts.factor, max(1.0, one.its.expected / one.host.besides))
                 for one in chosen
             ],
-            little=any(self._is_little(job, device, one, 1 / slowest + 1 / one.its.expected) for one in chosen),
+            part=min(self._part(job, device, one, 1 / slowest + 1 / one.its.expected) for one in chosen),
             left_s=sum(one.left_s for one in chosen),
         )
 
-    def _is_little(self, job: Job, device: str, candidate: Candidate, gain: float) -> bool:
-        """Whether two do too little together: somebody else would do more with one of them, or it is hardly more than one."""
-        if gain >= self._knobs.least_gain:
-            return False
+    def _part(self, job: Job, device: str, candidate: Candidate, gain: float) -> float:
+        """
+        Within which part of its wait a newcomer must be through; inf where the two do enough together and keep nobody
+        out who would do more with one of them.
+        """
+        knobs = self._knobs
+        if gain >= knobs.least_gain:
+            return inf
         workloads = job.spec.workload, candidate.host.spec.workload
-        return gain < self._knobs.least_gain_alike or gain < max(self._best_gain(device, name) for name in workloads)
+        if gain >= knobs.least_gain_alike and gain >= max(self._best_gain(device, name) for name in workloads):
+            return inf
+        return knobs.even_part if gain >= 1 else knobs.short_part
 
     def _best_gain(self, device: str, workload: str) -> float:
         """The most that a job of a workload does together with another job that is here."""
@@ -336,7 +343,7 @@ class Partners:
     def _doubt_of(self, job: Job, parts: MicroBatches, choice: Choice, wait_s: Waits) -> PairRefusal | None:
         """What stands against a choice by the times; memory, owners and predictions do not."""
         left_s, wait = job.length.expected_s, wait_s(job)
-        most_s = self._knobs.short_part * wait if choice.little else inf
+        most_s = choice.part * wait if choice.part < inf else inf
         if left_s > most_s:
             return PairRefusal.LITTLE
         end, host_ends = ends(left_s * parts.factor, choice.hosts)

@@ -203,6 +203,15 @@ def test_a_pair_that_does_little_is_formed_for_the_short_only() -> None:
     assert started(paper.share("long", hours=3)) == ["long"]
 
 
+@pytest.mark.parametrize(("slowdown", "expected"), [(1.9, ["middle"]), (2.1, [])])
+def test_two_that_lose_no_work_together_share_for_longer_than_two_that_do(slowdown: float, expected: list[str]) -> None:
+    """1.05 and 0.95 times the work of one; the guest is through within 0.15 or 0.17 of its wait."""
+    driven = Sharers(slowdown=slowdown)
+    driven.share("host", hours=10, share=2.0)
+    assert started(driven.share("middle", "b", hours=0.8, share=2.0)) == expected
+    assert expected or "through within 10 % of its wait" in driven.message("middle")
+
+
 def test_a_pair_that_does_little_is_formed_where_nobody_would_do_more_with_either() -> None:
     """1.75 both: 1.14 times the work of one."""
     driven = Sharers(slowdown=1.75)
