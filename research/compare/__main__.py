@@ -19,13 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from research.compare import comparison, report, section, terminal, trainings, trainings_page
+from research.compare import by_world, comparison, report, section, terminal, trainings, trainings_page
 from research.compare.comparison import Plan, Progress, quiet
-from research.compare.measures import interval_of
 from scheduler.simulation import fit, metrics, policies, traces
 from scheduler.simulation.jobs.world import is_of_jobs, job_presets, load_job_preset
 from scheduler.simulation.metrics import FIGURE_14
-from scheduler.simulation.predictor import Belief, table
+from scheduler.simulation.predictor import table
 from scheduler.simulation.result import Inconsistent
 from scheduler.simulation.simulator import simulate
 from scheduler.simulation.world import World, bad, load, names, unknown_preset
@@ -150,7 +149,12 @@ def parser() -> argparse.ArgumentParser:
         default=0,
         help="number of changed worlds, with every demand and exponent x U(0.7, 1.3), and one without interference",
     )
-    comparing.add_argument("--world-seeds", type=_positive, default=1, help="seeds in each changed world")
+    comparing.add_argument(
+        "--world-seeds",
+        type=_positive,
+        default=3,
+        help="seeds in each changed world and each other world of the preset",
+    )
     comparing.add_argument(
         "--workers", type=_positive, default=os.cpu_count() or 1, help="processes; default: one for each core"
     )
@@ -267,10 +271,20 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> None:
     preset, world = _world(options)
     make = policies.factory(options.policy)
     trace = traces.of(traces.changed(preset.trace, options.trace), world, options.seed, data=_folders(options))
-    belief = table(world, Belief.of(dict(preset.predictor) | options.predictor), options.seed)
+    belief = table(world, policies.belief(options.policy, preset.predictor, options.predictor), options.seed)
     exclusive = simulate(world, trace.none(), make, seed=options.seed, name="exclusive run")
     began = time.process_time()
-    result = quiet(partial(simulate, world, trace, make, seed=options.seed, table=belief, name=options.policy))
+    result = quiet(
+        partial(
+            simulate,
+            policies.asked(world, options.policy),
+            trace,
+            make,
+            seed=options.seed,
+            table=belief,
+            name=options.policy,
+        )
+    )
     spent = time.process_time() - began
     if options.out is not None:
         result.write(options.out)
@@ -380,13 +394,8 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
             _open(page)
     if sys.stdout.isatty() and not options.json:
         return  # all of it was shown
-    figures = {name: value.mean for name, value in intervals.items()}
-    for key, by in compared.configurations.items() if len(compared.configurations) > 1 else ():
-        figures |= {
-            f"{metric}.{policy}.{key}": interval_of(metric, by[policy][metric]).mean
-            for policy in chosen
-            for metric in _EACH
-        }
+    intervals |= by_world.intervals(compared)
+    figures = {name: value.mean for name, value in intervals.items()} | by_world.predictor_errors(plan, compared)
     for claimed in judged:
         name = claimed.claim.name
         figures |= {f"not_worse.{name}": int(metrics.not_worse(claimed.advantage)), f"holds.{name}": claimed.holds}
@@ -412,10 +421,6 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
         },
         chosen,
     )
-
-
-#: Metrics of each configuration in the JSON line, as ``<metric>.<policy>.<configuration>``.
-_EACH = (*FIGURE_14, "dsr_admitted", "train_loss", "loaded")
 
 
 def _write_trainings(

@@ -26,12 +26,14 @@ from research.compare import claims, limits
 from research.compare.bound import small, upper_bound
 from research.compare.claims import JudgedClaim
 from research.compare.measures import interval_of
+from scheduler.policy.degradation import Table
 from scheduler.simulation import metrics, policies, traces
 from scheduler.simulation.metrics import FIGURE_14, Interval
-from scheduler.simulation.predictor import Belief, table
+from scheduler.simulation.predictor import Belief, Tables, table
+from scheduler.simulation.profiler import SIMULATED
 from scheduler.simulation.result import Result
 from scheduler.simulation.simulator import simulate
-from scheduler.simulation.world import Preset, World, load
+from scheduler.simulation.world import Other, Preset, World, load
 from smore.traces import public
 
 #: Bounds of the random factor on every demand and exponent.
@@ -71,14 +73,22 @@ class Plan:
     data: Sequence[Path] = (public.BUNDLED,)
     out: Path | None = None
 
-    def load(self, world: int = 0) -> Preset:
-        factors = dict(self.factors) | self.drawn(world)
+    def load(self, world: int = 0, other: str = "") -> Preset:
+        changed = self.others[other] if other else Other(truth=self.truth, factors=self.factors)
         return load(
             self.preset,
-            factors=factors,
+            factors=dict(changed.factors) | self.drawn(world),
             interference=self.interference and world != CALM,
-            interference_model=self.truth,
+            interference_model=changed.truth,
         )
+
+    @property
+    def others(self) -> Mapping[str, Other]:
+        """The preset's other worlds, where nothing else is said of the interference model."""
+        return {} if self.truth or self.factors or not self.interference else load(self.preset).others
+
+    def belief(self, policy: str) -> Belief:
+        return policies.belief(policy, self.load().predictor, self.predictor)
 
     def drawn(self, world: int) -> dict[str, float]:
         """The random factors of world 1, 2, ...; empty for the others."""
@@ -113,6 +123,12 @@ class Plan:
                 for seed in self.seeds[: self.world_seeds]
                 for name in configurations
             ]
+        cells += [
+            Cell(configuration=name, seed=seed, other=other)
+            for other in self.others
+            for seed in self.seeds[: self.world_seeds]
+            for name in configurations
+        ]
         return cells
 
 
@@ -126,8 +142,14 @@ def varied(world: World) -> list[str]:
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Cell:
     world: int = 0
+    other: str = ""
     seed: int
     configuration: str
+
+    @property
+    def own(self) -> bool:
+        """Whether it is in the world that was asked for."""
+        return not self.world and not self.other
 
 
 #: Policy to metric to value, of one cell.
@@ -136,20 +158,35 @@ Row = Mapping[str, Mapping[str, float]]
 
 def run_cell(plan: Plan, cell: Cell) -> tuple[Cell, Row, int]:
     """(cell, figures by policy, invocations simulated)."""
-    preset = plan.load(cell.world)
+    preset = plan.load(cell.world, cell.other)
     world = preset.worlds[cell.configuration]
     trace = traces.of(traces.changed(preset.trace, plan.trace), world, cell.seed, data=plan.data)
-    belief = table(world, Belief.of(dict(preset.predictor) | dict(plan.predictor)), cell.seed)
+    tables: dict[Belief, Table | None] = {}
     exclusive = simulate(world, trace.none(), policies.factory(plan.policies[0]), seed=cell.seed, name="exclusive run")
     figures: dict[str, Mapping[str, float]] = {}
     if small(world, trace):
         figures[BOUND] = {"dsr": upper_bound(world, trace, cell.seed) / len(trace)}
     for name in plan.policies:
-        result = quiet(partial(simulate, world, trace, policies.factory(name), seed=cell.seed, table=belief, name=name))
-        figures[name] = metrics.figures(result, exclusive)
-        if plan.out is not None and not cell.world:
+        belief, asked = policies.belief(name, preset.predictor, plan.predictor), policies.asked(world, name)
+        if belief not in tables:
+            tables[belief] = table(world, belief, cell.seed)
+        told = tables[belief]
+        result = quiet(partial(simulate, asked, trace, policies.factory(name), seed=cell.seed, table=told, name=name))
+        figures[name] = metrics.figures(result, exclusive) | errors(told)
+        if plan.out is not None and cell.own:
             result.write(plan.out / raw_name(cell, name))
     return cell, figures, len(trace) * len(plan.policies)
+
+
+def errors(table: Table | None) -> dict[str, float]:
+    """The RMSLE of what a policy was told of pairs that the predictor had not seen, by direction and their mean."""
+    rmsle = table.rmsle if isinstance(table, Tables) else {}
+    by_direction = {
+        direction: _mean([value for name, value in rmsle.items() if name.split(".")[0] == direction])
+        for direction in SIMULATED
+    }
+    each = {f"predictor_rmsle_{direction}": value for direction, value in by_direction.items()}
+    return {"predictor_rmsle": _mean(list(by_direction.values()))} | each
 
 
 def raw_name(cell: Cell, policy: str) -> str:
@@ -201,7 +238,8 @@ class Comparison:
     ``values``: policy to metric to one value per seed, the mean over configurations. ``bound``: one value per seed,
     empty unless the case is small. ``configurations``: name to policy to metric to one value per seed. ``worlds``: for
     each changed world, claim to mean advantage of the first policy, positive = better; ``calm``: the same without
-    interference. Both are empty without changed worlds.
+    interference. Both are empty without changed worlds. ``others``: name of another world of the preset to what
+    ``configurations`` holds, of the first seeds.
     """
 
     policies: tuple[str, ...]
@@ -210,6 +248,7 @@ class Comparison:
     configurations: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
     worlds: Sequence[Mapping[str, float]]
     calm: Mapping[str, float]
+    others: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]]
 
     def intervals(self) -> dict[str, Interval]:
         """
@@ -244,7 +283,15 @@ class Comparison:
 
     def same(self) -> list[list[str]]:
         """Policies that have the same figures in every seed and configuration, to the last digit; groups of several."""
-        return alike({policy: [by[policy] for by in self.configurations.values()] for policy in self.policies})
+        return alike(
+            {
+                policy: [
+                    {name: values for name, values in by[policy].items() if not name.startswith("predictor_rmsle")}
+                    for by in self.configurations.values()
+                ]
+                for policy in self.policies
+            }
+        )
 
     def judged(self) -> list[JudgedClaim]:
         """Every claim of figure 14."""
@@ -259,7 +306,7 @@ def exceeded(plan: Plan, compared: Comparison) -> list[str]:
 
 
 def comparison(plan: Plan, by_cell: Mapping[Cell, Row]) -> Comparison:
-    own = {cell: row for cell, row in by_cell.items() if not cell.world}
+    own = {cell: row for cell, row in by_cell.items() if cell.own}
     first = next(iter(own.values()))
     names = list(first[plan.policies[0]])
 
@@ -273,6 +320,13 @@ def comparison(plan: Plan, by_cell: Mapping[Cell, Row]) -> Comparison:
                 ]
             )
             for seed in plan.seeds
+        ]
+
+    def elsewhere(other: str, policy: str, metric: str, configuration: str) -> list[float]:
+        return [
+            row[policy][metric]
+            for cell, row in by_cell.items()
+            if cell.other == other and cell.configuration == configuration
         ]
 
     def advantages(world: int) -> dict[str, float]:
@@ -295,6 +349,13 @@ def comparison(plan: Plan, by_cell: Mapping[Cell, Row]) -> Comparison:
         },
         worlds=[advantages(world) for world in range(1, plan.worlds + 1)],
         calm=advantages(CALM) if plan.worlds else {},
+        others={
+            other: {
+                key: {policy: {m: elsewhere(other, policy, m, key) for m in names} for policy in plan.policies}
+                for key in dict.fromkeys(cell.configuration for cell in own)
+            }
+            for other in plan.others
+        },
     )
 
 
@@ -325,7 +386,7 @@ def write_rows(by_cell: Mapping[Cell, Row], path: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["world", "seed", "configuration", "policy", *names])
         for cell, row in by_cell.items():
-            world = "calm" if cell.world == CALM else cell.world
+            world = "calm" if cell.world == CALM else cell.other or cell.world
             for policy, by in row.items():
                 cells = [repr(by[name]) if name in by and math.isfinite(by[name]) else "" for name in names]
                 writer.writerow([world, cell.seed, cell.configuration, policy, *cells])

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from research.compare.by_world import errors_in_words
 from research.compare.claims import RULE, JudgedClaim
 from research.compare.comparison import BOUND, Comparison, Plan, alike_in_words, exceeded
 from research.compare.measures import (
@@ -46,7 +47,7 @@ def show(plan: Plan, compared: Comparison, intervals: Mapping[str, Interval]) ->
         print(f"  {words}")
     if words := alike_in_words(compared.same()):
         print(f"  {words}")
-    for words in exceeded(plan, compared):
+    for words in (*errors_in_words(plan, compared), *exceeded(plan, compared)):
         print(f"  {words}")
     for name, measure in MEASURES.items():
         words = undefined_policies(name, {policy: undefined[f"{name}.{policy}"] for policy in compared.policies}, seeds)

@@ -75,6 +75,7 @@ class Knobs:
     tau_training          degradation budget of a training that names none                            >= 0         10 %
     aim                   part of its budget that refills its bucket                                  0..1         none
     account_s             seconds of budget that a bucket can hold                                    > 0          none
+    closed_loop           whether windows correct what runs are charged, and losses throttle             bool         none
     company               part of its time that a batch waits for more while a bucket is low          0..1         none
     tau_function          most predicted degradation of a function                                    > 0, inf     A28.4
     accept                whether the predicted end must be before the deadline                       bool         A28.2
@@ -107,6 +108,7 @@ class Knobs:
     tau_training: float = 0.10
     aim: float = 1.0
     account_s: float = 10.0
+    closed_loop: bool = False
     company: float = 0.0
     tau_function: float = inf
     accept: bool = True
@@ -177,6 +179,7 @@ _PRODUCT: Final = replace(
     budget_rule=BudgetRule.BUCKET,
     aim=0.8,
     account_s=2.0,
+    closed_loop=True,
     company=0.5,
     warm_first=True,
     guard=0.05,
@@ -199,16 +202,18 @@ def _all_executed(knobs: Knobs) -> Knobs:
     return replace(knobs, name=f"{knobs.name}-all", late_s=EXECUTED_S)
 
 
-#: Named settings. A counter of busy time, which is all that a CPU partition and most GPUs have, reads 100 % where SMs
-#: are free, so the product does not refuse by it; it rests on predicted degradation. ``-b<n>``: with a budget of n per
-#: cent for trainings that name none. Of EDF-util the paper leaves open what becomes of late invocations and which of
-#: the GPU instances that pass it takes; of Random it says that all are executed. ``-all`` executes late ones, the
-#: others drop what cannot be in time; ``-spread`` takes any of those that pass at random, the other the least utilised
-#: by its counter.
+#: Named settings. Those named after the paper are given its predictor, a forest, where one is simulated
+#: (scheduler/simulation/policies.py); ``smore-ours`` is the same rule with the product's predictor. A counter of busy
+#: time, which is all that a CPU partition and most GPUs have, reads 100 % where SMs are free, so the product does not
+#: refuse by it; it rests on predicted degradation. ``-b<n>``: with a budget of n per cent for trainings that name none.
+#: Of EDF-util the paper leaves open what becomes of late invocations and which of the GPU instances that pass it takes;
+#: of Random it says that all are executed. ``-all`` executes late ones, the others drop what cannot be in time;
+#: ``-spread`` takes any of those that pass at random, the other the least utilised by its counter.
 PRESETS: Final[Mapping[str, Knobs]] = {
     knobs.name: knobs
     for knobs in (
         _SMORE,
+        replace(_SMORE, name="smore-ours"),
         replace(_SMORE, name="smore-strict10", tau_function=0.10),
         replace(_SMORE, name="smore-no-fast", fast=False),
         _PRODUCT,

@@ -121,17 +121,17 @@ def document(fit: Fit, *, command: str) -> str:
         "errors": {name: round(value, 4) for name, value in fit.errors.items()},
         "truth": _rounded(encode(fit.interference_model)),
     }
-    return _lines(fields) + "\n"
+    return lines(fields) + "\n"
 
 
-def _lines(value: object, depth: int = 0) -> str:
+def lines(value: object, depth: int = 0) -> str:
     """JSON with a line for each field of a mapping, but lists on one."""
     if not isinstance(value, dict) or not value:
         return json.dumps(value)
     pad = " " * (depth + 1)
     return (
         "{\n"
-        + ",\n".join(f"{pad}{json.dumps(name)}: {_lines(one, depth + 1)}" for name, one in value.items())
+        + ",\n".join(f"{pad}{json.dumps(name)}: {lines(one, depth + 1)}" for name, one in value.items())
         + "\n"
         + " " * depth
         + "}"

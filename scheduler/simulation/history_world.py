@@ -191,7 +191,10 @@ class HistoryWorld(World):
     def workload(self, training: Training) -> str:
         return training.model
 
-    def spec(self, function: Function) -> FunctionSpec:
+    def reading(self, gpu: Gpu, u: float, seed: int) -> float:  # noqa: ARG002 - it was read already
+        return u
+
+    def spec(self, function: Function, seed: int) -> FunctionSpec:  # noqa: ARG002 - as the catalog says
         return self.specs[function.name]
 
 
@@ -218,7 +221,7 @@ class _TableContention(Contention):
         if number is None:
             number = self._kinds[model, rows] = len(self._uses)
             function = self._functions[model]
-            profile = self._world.spec(function).profile
+            profile = self._world.specs[function.name].profile
             self._uses.append(self._world.use(function, rows))
             self._columns.append(
                 self._table.index(profile.model, rows) if self._table is not None and profile.model else -1

@@ -165,6 +165,8 @@ class Use:
     seconds: float
     memory_mib: float = 0.0
     features: tuple[float, ...] = ()
+    #: Its name among ``InterferenceModel.pairs``.
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +179,7 @@ class InterferenceModel:
     Use) goes before them where it knows a workload. ``noise``: deviation of the logarithm of a run time. ``cold_s``:
     seconds of a load, model → seconds; ``load_b``: what it demands of bandwidth. ``interference`` False: everything
     runs as if alone. ``time_sharing`` False: without the term of short functions. ``turns``: the law of turns in place
-    of the other.
+    of the other. ``pairs``: in place of any law, what each loses to each, by ``Use.name`` (fractions); several add up.
     """
 
     name: str = "digest"
@@ -198,6 +200,7 @@ class InterferenceModel:
     interference: bool = True
     time_sharing: bool = True
     turns: bool = False
+    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for role, demands in self.demands.items():
@@ -430,6 +433,8 @@ class Contention:
         if not interference_model.interference:
             return 1.0, [1.0] * len(active)
         uses = [self._uses[kind] for kind in active]
+        if interference_model.pairs:
+            return _added(interference_model.pairs, [use.name for use in uses], training.name if training else "")
         if interference_model.turns:
             slowdowns = _turns([use.u for use in (*uses, *([training] if training is not None else []))])
             return (slowdowns[-1] if training is not None else 1.0), slowdowns[: len(uses)]
@@ -459,6 +464,18 @@ def _slow(law: Law, bandwidth: float, demand: float, n: int) -> float:
     return float((1.0 + law.memory * bandwidth) * max(1.0, demand) ** law.exponent * (1.0 + law.crowd * (n - 1)))
 
 
+def _added(
+    pairs: Mapping[str, Mapping[str, float]], functions: Sequence[str], training: str
+) -> tuple[float, list[float]]:
+    """(of the training, '' without one; of each function): what each loses to each other one, added up."""
+    beside = [pairs[training], *(pairs[name] for name in functions)] if training else [pairs[n] for n in functions]
+    names = [training, *functions] if training else list(functions)
+    slow = [
+        1.0 + sum(lost[other] for number, other in enumerate(names) if number != own) for own, lost in enumerate(beside)
+    ]
+    return (slow[0], slow[1:]) if training else (1.0, slow)
+
+
 #: The law of turns is solved by so many steps at most, or until none changes a slowdown by more than this.
 _STEPS: Final = 200
 _CLOSE: Final = 1e-9
@@ -481,8 +498,8 @@ def _turns(u: Sequence[float]) -> list[float]:
 
 def load(name: str) -> InterferenceModel:
     """
-    The truth of a name: ``digest``, ``turns``, or one of the fits in ``data/`` (``cpu-partition``). Raises BadInterferenceModel for
-    another.
+    The truth of a name: ``digest``, ``turns``, or one of ``data/`` (``cpu-partition``; ``gavel-v100`` and
+    ``parvagpu-a100``, which ``outside.py`` makes). Raises BadInterferenceModel for another.
     """
     if name in ("digest", "turns"):
         return InterferenceModel(name=name, turns=name == "turns")
@@ -521,9 +538,10 @@ def encode(interference_model: InterferenceModel) -> dict[str, Any]:
         "warm_s": dict(interference_model.warm_s),
         "cold_s": dict(interference_model.cold_s),
         "measured": {
-            name: [use.u, use.b, use.seconds, use.memory_mib, list(use.features)]
+            name: [use.u, use.b, use.seconds, use.memory_mib, list(use.features), *([use.name] if use.name else [])]
             for name, use in sorted(interference_model.measured.items())
         },
+        "pairs": {name: dict(lost) for name, lost in interference_model.pairs.items()},
     }
 
 
@@ -535,7 +553,7 @@ def decode(raw: Mapping[str, Any]) -> InterferenceModel:
         role: {model: (u, b) for model, (u, b) in demands.items()} for role, demands in values["demands"].items()
     }
     values["measured"] = {
-        name: Use(u=u, b=b, seconds=seconds, memory_mib=memory, features=tuple(features))
-        for name, (u, b, seconds, memory, features) in values["measured"].items()
+        name: Use(u=u, b=b, seconds=seconds, memory_mib=memory, features=tuple(features), name="".join(called))
+        for name, (u, b, seconds, memory, features, *called) in values["measured"].items()
     }
     return InterferenceModel(**values)

@@ -1,4 +1,6 @@
-"""What the worker of a GPU instance reports: the truth over its intervals, with the noise of measurements."""
+"""
+What the worker of a GPU instance reports: what happened over its intervals, by its counter (counter.py) and with noise.
+"""
 
 import math
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ class Monitor:
         self._world, self._names, self._need_mib = world, names, need_mib
         self._random = np.random.default_rng([seed, 2])
         self._noises: list[float] = []
+        self._seed = seed
 
     def noisy(self) -> float:
         """A standard normal draw: all noise of measurements, in the order in which they are made."""
@@ -41,14 +44,18 @@ class Monitor:
                 window.popleft()
         last, before = window[-1], window[max(0, len(window) - 2)]
         span = last[2] - before[2]
+        training = gpu.contention.training
+        wrong = world.reading(spec, training.u, self._seed) / training.u if training is not None else 1.0
+        noise = 1.0
         if span > 0:
             noise = 1.0 + world.monitor_noise * self.noisy()
-            busy = min(1.0, max(0.0, (last[3] - before[3]) / span * noise))
-            part = min(busy, max(0.0, (last[4] - before[4]) / span * noise))
+            busy, part = (last[3] - before[3]) / span, (last[4] - before[4]) / span
         else:
             busy, part = gpu.state[1], gpu.state[2]
+        # The counter reads the training as wrongly as it did when it was profiled.
+        busy = min(1.0, max(0.0, ((busy - part) * wrong + part) * noise))
+        part = min(busy, max(0.0, part * noise))
         degradation = None
-        training = gpu.contention.training
         whole = last[2] - window[0][2]
         if training is not None and whole > 0:
             iterations = max(1.0, whole / training.seconds)

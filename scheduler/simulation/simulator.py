@@ -161,7 +161,7 @@ class _Simulation:
         for gpu in self._gpus:
             self._warm_pool.preload(gpu)
         for name, function in zip(self._names, world.functions, strict=True):
-            events.append(FunctionKnown(function=name, revision=REVISION, spec=world.spec(function)))
+            events.append(FunctionKnown(function=name, revision=REVISION, spec=world.spec(function, self._seed)))
             events.append(TrafficMoved(function=name, revision=REVISION))
         if self._table is not None:
             events.append(TableUpdated(table=self._table))

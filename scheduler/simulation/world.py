@@ -19,6 +19,7 @@ import yaml
 from numpy.typing import NDArray
 
 from scheduler.simulation import interference as models
+from scheduler.simulation.counter import read
 from scheduler.simulation.interference import CONTEXT_MIB, Contention, InterferenceModel, Use
 from smore.domain.errors import InvalidSpec
 from smore.domain.function import FunctionSpec, Profile
@@ -241,10 +242,15 @@ class World:
     def workload(self, training: Training) -> str:
         return f"{training.model}/{self.interference_model.preset}/training/{training.batch}"
 
-    def spec(self, function: Function) -> FunctionSpec:
+    def reading(self, gpu: Gpu, u: float, seed: int) -> float:
+        """What the counter of a run reads of a training that demands ``u`` of the SMs of its GPU instance."""
+        assert gpu.training is not None
+        return read("training", *gpu.training.pair, (u,), seed)[0]
+
+    def spec(self, function: Function, seed: int) -> FunctionSpec:
         """
-        What a developer would have registered: P99 alone for each size of a batch (docs/paper.md, A28), the rest as
-        declared.
+        What a developer would have registered: P99 alone for each size of a batch (docs/paper.md, A28), utilisation as
+        the run's counter reads it, the rest as declared.
         """
         sizes = sorted({min(1 << power, function.max_batch) for power in range(function.max_batch.bit_length() + 1)})
         memory, batch = self.memory_mib(function), function.batch
@@ -261,7 +267,7 @@ class World:
                 run_s={size * batch: self.p99_s(function, size * batch) for size in sizes},
                 load_s=self.load_s(function),
                 memory_mib=memory,
-                usage_gain=self.use(function, batch).u,
+                usage_gain=read("function", function.model, batch, (self.use(function, batch).u,), seed)[0],
                 degradation=CONSERVATIVE,
                 model=f"{function.model}/{self.interference_model.preset}",
             ),
@@ -479,12 +485,21 @@ def parse(raw: object, path: str = "", *, base: InterferenceModel | None = None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """Another world of a preset: the name of its interference model ('' = the preset's) and factors on its parameters."""
+
+    truth: str
+    factors: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     """
     A file of ``presets/``: worlds that are run alike and reported together, and what they are run with.
 
     ``worlds``: by configuration. ``trace``: the document of the trace (``traces.py``). ``predictor``: table, sampled or
-    none (``predictor.py``). ``policies``: those compared by default.
+    none (``predictor.py``). ``policies``: those compared by default. ``others``: name to the interference model and
+    factors of a world in which the same is compared besides.
     """
 
     name: str
@@ -493,6 +508,7 @@ class Preset:
     trace: Mapping[str, Any]
     predictor: Mapping[str, Any]
     policies: tuple[str, ...]
+    others: Mapping[str, "Other"]
 
 
 def names() -> list[str]:
@@ -549,6 +565,7 @@ def load(
         if not interference:
             document["interference"] = False
         worlds[str(key)] = parse(document, f"configurations.{key}" if key else "world")
+    others = _others(reader)
     trace, predictor, policies = reader.take("trace", {}), reader.take("predictor", {}), reader.take("policies", [])
     for key, value, kind in (
         ("trace", trace, Mapping),
@@ -559,5 +576,26 @@ def load(
             raise bad(key, f"a {'list' if kind is list else 'mapping'} is expected")
     reader.end()
     return Preset(
-        name=path.stem, about=about, worlds=worlds, trace=trace, predictor=predictor, policies=tuple(map(str, policies))
+        name=path.stem,
+        about=about,
+        worlds=worlds,
+        trace=trace,
+        predictor=predictor,
+        policies=tuple(map(str, policies)),
+        others=others,
     )
+
+
+def _others(reader: Reader) -> dict[str, Other]:
+    raw = reader.take("other_worlds", {})
+    if not isinstance(raw, Mapping):
+        raise bad("other_worlds", "a mapping from names to interference models is expected")
+    others = {}
+    for key, document in raw.items():
+        entry = Reader(document, f"other_worlds.{key}")
+        factors = entry.take("factors", {})
+        if not isinstance(factors, Mapping):
+            raise bad(entry.path("factors"), "a mapping from parameters to factors is expected")
+        others[str(key)] = Other(truth=entry.word("truth", ""), factors=dict(factors))
+        entry.end()
+    return others

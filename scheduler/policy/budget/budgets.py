@@ -4,6 +4,7 @@ closed to functions.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -81,7 +82,10 @@ class Budgets:
             job = event.losses[0].id if event.losses else ""
             decisions.append(_throttle(event.gpu, controller, job))
         self._boots[row] = event.boot
-        stepped = controller.judge(event.at, event.losses, event.function_utilisation)
+        losses = event.losses
+        if not self._knobs.closed_loop:
+            losses = [replace(job, recent=None, closed=None, windows=()) for job in losses]
+        stepped = controller.judge(event.at, losses, event.function_utilisation)
         if stepped is None:
             return
         decisions.append(_throttle(event.gpu, controller, stepped))
