@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from ml.predict import pairwise
 from ml.predict.samples import Samples
 from scheduler.policy.degradation import Degradation
-from scheduler.simulation import predictor
+from scheduler.simulation import learned, profiler
+from scheduler.simulation.counter import read
 from scheduler.simulation.interference import MODELS, InterferenceModel
 from scheduler.simulation.predictor import Belief, table
 from scheduler.simulation.world import BadWorld, Function, Gpu, Training, World
@@ -48,20 +49,14 @@ def test_the_exact_table_is_the_truth_of_pairs(exact: Degradation) -> None:
     assert exact.function[i, j] == pytest.approx(own - 1)
     assert exact.functions[j, w] == pytest.approx(other - 1)
     assert (exact.gamma == 1).all() and (exact.alpha == 1).all() and (exact.beta == 1).all()
-    assert exact.gain[j] == pytest.approx(
-        np.mean(
-            [
-                min(1, InterferenceModel().use(*name_batch(name)).u + 0.7)
-                - InterferenceModel().use(*name_batch(name)).u
-                for name in exact.trainings
-            ]
-        )
-    )
-
-
-def name_batch(workload: str) -> tuple[str, str, int]:
-    model, _, role, batch = workload.split("/")
-    return model, role, int(batch)
+    (own,) = read("function", "bert", 1, (0.7,), 0)
+    trainings = [name.split("/") for name in exact.trainings]
+    alone = [
+        read(role, model, int(batch), (use.u, use.b), 0)[0]
+        for model, _, role, batch in trainings
+        for use in [InterferenceModel().use(model, role, int(batch))]
+    ]
+    assert exact.gain[j] == pytest.approx(np.mean([min(1.0, one + own) - one for one in alone]))
 
 
 def test_a_sampled_table_is_near_the_truth_where_nothing_was_measured(exact: Degradation) -> None:
@@ -69,7 +64,7 @@ def test_a_sampled_table_is_near_the_truth_where_nothing_was_measured(exact: Deg
 
     for name in ("training", "function", "functions"):
         apart = np.log1p(getattr(sampled, name)) - np.log1p(getattr(exact, name))
-        assert 0 < np.sqrt((apart**2).mean()) < 0.1
+        assert 0.03 < np.sqrt((apart**2).mean()) < 0.2
         assert (getattr(sampled, f"{name}_upper") >= getattr(sampled, name) - 1e-12).all()
 
 
@@ -78,23 +73,24 @@ def test_the_paper_s_regressors_in_its_order() -> None:
     Table V on generated pairs: of 1,024 a fifth is known. Forest and bagging differ by less than what
     seeds do.
     """
-    trainings, functions, true = predictor._sides(InterferenceModel(), 7, ())
-    mask = np.random.default_rng(0).random(true.training.shape) < 0.2
-    assert true.training.shape == (32, 32)
+    measured = profiler.measure(InterferenceModel(), 7, (), 1.0, True, 0)
+    true = measured.pairs["training"].measured
+    mask = np.random.default_rng(0).random(true.shape) < 0.2
+    assert true.shape == (32, 32)
 
     def pairs(which: NDArray[np.bool_]) -> Samples:
         row, column = np.nonzero(which)
-        return predictor._pairs(trainings, functions, "training", row, column, true.training[which])
+        return learned.samples(measured, "training", row, column, true[which])
 
     def error(name: str) -> float:
         fitted = pairwise.RECIPES[name].fit(pairs(mask), 0, bounds=False)
-        return predictor._rmsle(fitted.predict(pairs(~mask)), true.training[~mask])
+        return learned.rmsle(fitted.predict(pairs(~mask)), true[~mask])
 
     linear, bagging, forest = map(error, ("linear", "bagging", "paper"))
     assert forest <= 1.03 * bagging
     assert bagging < 0.6 * linear
     # The best constant that there is for the pairs that are asked.
-    assert linear < np.log1p(true.training[~mask]).std()
+    assert linear < np.log1p(true[~mask]).std()
 
 
 def test_weights_learn_what_pairs_do_not_tell(exact: Degradation) -> None:

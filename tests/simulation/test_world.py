@@ -31,7 +31,7 @@ def test_trainings_are_dealt_out_in_turn() -> None:
 
 def test_a_function_is_specified_as_it_would_be_registered() -> None:
     found = parse(SMALL | {"functions": [{"model": "bert", "max_batch": 4}]})
-    spec = found.spec(found.functions[0])
+    spec = found.spec(found.functions[0], 0)
 
     assert spec.profile.model == "bert/paper"
     assert list(spec.profile.run_s) == [1, 2, 4]
@@ -76,9 +76,12 @@ def test_fig14_is_what_it_says() -> None:
     assert preset.policies == ("smore", "elasticflow", "edf-util", "random")
 
 
-def test_the_repaired_figure_14_differs_from_the_first_in_pool_and_policies_alone() -> None:
+def test_the_repaired_figure_14_differs_from_the_first_in_pool_policies_and_closed_loop_alone() -> None:
     first, repaired = world.load("fig14"), world.load("fig14-paper")
-    assert {name: replace(one, warm_share=0.3, burst=0.0) for name, one in repaired.worlds.items()} == first.worlds
+    assert {
+        name: replace(one, warm_share=0.3, burst=0.0, closed_loop=False, probe_share=0.0)
+        for name, one in repaired.worlds.items()
+    } == first.worlds
     assert {(one.warm_share, one.burst) for one in repaired.worlds.values()} == {(0.9, 1.5)}
     assert (repaired.trace, repaired.predictor) == (first.trace, first.predictor)
     assert set(repaired.policies) > set(first.policies)
