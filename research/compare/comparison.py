@@ -302,7 +302,12 @@ class Comparison:
 
 def exceeded(plan: Plan, compared: Comparison) -> list[str]:
     """Where trainings lost more than a policy's limit, and why: a sentence for each policy and configuration."""
-    return limits.exceeded(plan.load().worlds, compared.configurations)
+    elsewhere = [
+        f"{other}: {words}"
+        for other, configurations in compared.others.items()
+        for words in limits.exceeded(plan.load(other=other).worlds, configurations)
+    ]
+    return limits.exceeded(plan.load().worlds, compared.configurations) + elsewhere
 
 
 def comparison(plan: Plan, by_cell: Mapping[Cell, Row]) -> Comparison:
@@ -316,7 +321,12 @@ def comparison(plan: Plan, by_cell: Mapping[Cell, Row]) -> Comparison:
                 [
                     row[policy][metric]
                     for cell, row in own.items()
-                    if cell.seed == seed and configuration in (None, cell.configuration)
+                    if cell.seed == seed
+                    and configuration in (None, cell.configuration)
+                    and (
+                        configuration is not None
+                        or all(row[each][metric] == row[each][metric] for each in plan.policies)
+                    )
                 ]
             )
             for seed in plan.seeds

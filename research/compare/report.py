@@ -262,8 +262,8 @@ def _table(section: Section) -> str:
     tables = table(f"Functions, {notes}", section.policies, columns(of_functions), section.interval, bound)
     tables += table(f"Trainings and GPU instances, {notes}", section.policies, columns(others), section.interval)
     same = f"<p>{escape(words)}</p>" if (words := alike_in_words(section.same)) else ""
-    exceeded = "".join(f"<p>{escape(words)}</p>" for words in section.exceeded)
-    return tables + same + exceeded + _undefined(section, MEASURES) + f"<p class='soft'>{ESTIMATES} {TO_MEASURES}</p>"
+    said = "".join(f"<p>{escape(words)}</p>" for words in (*section.predictors, *section.exceeded))
+    return tables + same + said + _undefined(section, MEASURES) + f"<p class='soft'>{ESTIMATES} {TO_MEASURES}</p>"
 
 
 def _undefined(section: Section, metrics: Iterable[str]) -> str:

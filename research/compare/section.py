@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from research.compare.by_world import errors_in_words
 from research.compare.claims import Claim, ClaimVerdict, JudgedClaim
 from research.compare.comparison import Cell, Comparison, Plan, Row, count_undefined, exceeded, raw_name, write_rows
 from research.compare.measures import interval_of
@@ -78,6 +79,7 @@ def write(
         "trace": traces.changed(preset.trace, plan.trace),
         "trace_run": plan.trace_in_words(),
         "same": comparison.same(),
+        "predictors": errors_in_words(plan, comparison),
         "exceeded": exceeded(plan, comparison),
         "predictor": dict(preset.predictor) | dict(plan.predictor),
         "factors": dict(plan.factors),
@@ -178,6 +180,11 @@ class Section:
     def same(self) -> list[list[str]]:
         """Groups of policies that do not differ in any figure of any seed."""
         return list(self.document.get("same", []))
+
+    @property
+    def predictors(self) -> list[str]:
+        """Sentences: how far the predictors of what policies were told err."""
+        return list(self.document.get("predictors", []))
 
     @property
     def exceeded(self) -> list[str]:

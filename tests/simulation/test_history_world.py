@@ -184,7 +184,7 @@ def test_the_policy_hears_what_a_leader_would() -> None:
     assert world.gpus[0].budget == 0.05
     training = world.gpus[0].training
     assert training is not None and world.workload(training) == "resnet50/cpu/training/8"
-    assert world.spec(world.functions[0]) is SPEC
+    assert world.spec(world.functions[0], 0) is SPEC
 
 
 def test_functions_use_what_was_seen_of_them() -> None:

@@ -16,6 +16,7 @@ from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.fixed import Always
 from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
 from scheduler.simulation import policies, traces
+from scheduler.simulation.counter import read
 from scheduler.simulation.interference import InterferenceModel
 from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result
 from scheduler.simulation.simulator import simulate
@@ -261,10 +262,15 @@ def test_reports_say_what_the_monitor_saw() -> None:
 
     training = (1 + 0.2 * 0.45 * 0.35) * 1.25**1.3 * 1.01
     first, second, third = (report for now, report in policy.reports() if now <= 1.0)
-    assert (first.utilisation, first.function_utilisation, first.job_degradation) == (0.55, 0.0, None)
-    assert (second.utilisation, second.job_degradation) == (pytest.approx(0.55), pytest.approx(0.0))
-    busy = 0.037 * training
-    assert third.utilisation == pytest.approx(0.55 + 2 * busy * 0.45)
+    (alone,) = read("training", "vgg16", 64, (0.55,), 0)
+    assert alone != 0.55
+    assert (first.utilisation, first.function_utilisation, first.job_degradation) == (alone, 0.0, None)
+    assert (second.utilisation, second.job_degradation) == (pytest.approx(alone), pytest.approx(0.0))
+    busy, share = 0.037 * training, 0.70 / 1.25
+    assert third.utilisation == pytest.approx(
+        alone + 2 * busy * (share - share * alone / 0.55 + (1 - 0.55) / 0.55 * alone)
+    )
+    assert third.function_utilisation == pytest.approx(2 * busy * share)
     assert third.job_degradation == pytest.approx(busy * (training - 1))
     assert (third.jobs, third.workloads, third.device) == (1, ["vgg16/paper/training/64"], "simulated RTX 3090")
 

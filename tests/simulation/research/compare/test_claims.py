@@ -45,7 +45,11 @@ def test_every_other_policy_is_claimed_against_by_all_four() -> None:
         f"{m}.{o}" for o in ("elasticflow", "random") for m in ("dsr", "gui", "sfd", "sld")
     ]
     assert str(found[0]) == "deadlines met (DSR) of smore no worse than elasticflow's"
+    assert str(found[1]) == "utilisation gained (GUI) of smore higher than elasticflow's"
     assert str(found[2]) == "degradation of trainings (SFD) of smore lower than elasticflow's"
+    assert str(found[4]) == "deadlines met (DSR) of smore higher than random's"
+    assert found[4].judge(interval(-0.009, 0.02)) is ClaimVerdict.UNKNOWN
+    assert found[4].judge(interval(0.0, 0.0)) is ClaimVerdict.EQUAL
 
 
 def test_signs_are_counted_over_worlds() -> None:

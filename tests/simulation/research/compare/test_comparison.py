@@ -15,8 +15,9 @@ from research.compare import comparison
 from research.compare.__main__ import _command, main
 from research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
 from research.compare.measures import MEASURES, interval_of
-from scheduler.simulation import traces
+from scheduler.simulation import policies, traces
 from scheduler.simulation.result import Result
+from scheduler.simulation.world import load
 from tests.support.documented import undocumented
 
 PRESET = {
@@ -73,7 +74,10 @@ def test_compare_prints_figures_with_intervals(
     assert len(rows) > 2 * len(MEASURES) / 3 and max(map(len, rows)) <= shutil.get_terminal_size().columns
     assert "small.yaml: 2 seeds, 2 configurations;" in printed.out
     assert "2 seeds are few: a 95 % interval then reaches 12.7 standard errors" in printed.out
-    assert "smore compared with each other policy" in printed.out and "of smore no worse than edf-util's" in printed.out
+    assert (
+        "smore compared with each other policy" in printed.out
+        and "(DSR) of smore higher than edf-util's" in printed.out
+    )
 
 
 def test_processes_do_not_change_figures(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +128,49 @@ def test_worlds_are_drawn_around_the_truth_and_counted(preset: str, capsys: pyte
     assert plan.drawn(CALM) == {} and not plan.load(CALM).worlds["light"].interference_model.interference
     assert [cell.world for cell in plan.cells()] == [0, 0, CALM, CALM, 1, 1, 2, 2]
     assert plan.load(1).worlds["light"].interference_model.training.exponent == pytest.approx(1.3 * factors["exponent"])
+
+
+def test_other_worlds_of_a_preset_stand_beside_its_own(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what each is told, and with how far its predictor errs in them and on measured rows."""
+    document = dict(PRESET) | {
+        "predictor": {"kind": "sampled", "recipe": "linear", "updates": 10},
+        "configurations": {"light": {"gpus": [{"count": 2, "trainings": ["mobilenet/64"]}]}},
+        "other_worlds": {"turns-too": {"truth": "turns"}, "less": {"factors": {"u": 0.5}}},
+    }
+    Path(preset).write_text(yaml.safe_dump(document, sort_keys=False))
+    argv = ["compare", "--preset", preset, "--seeds", "2", "--world-seeds", "1", "--workers", "1", "--json"]
+    assert main([*argv, "--policies", "smore-ours,smore,edf-util"]) == 0
+
+    figures = last(capsys)["figures"]
+    assert figures["turns_too.dsr.edf_util"] != figures["dsr.edf_util"] != figures["less.dsr.edf_util"]
+    assert figures["predictor_rmsle"] == figures["predictor_rmsle.linear"] != figures["predictor_rmsle.paper"]
+    assert figures["predictor_rmsle_measured.paper"] == pytest.approx((0.054 + 0.213 + 0.138) / 3, abs=1e-6)
+    assert figures["turns_too.predictor_rmsle.smore_ours"] != figures["predictor_rmsle.smore_ours"]
+    own = [name for name in figures if not name.startswith(("turns_too.", "less."))]
+    assert undocumented(own, "docs/research/simulation.md") == set()
+    # Whoever names an interference model gets that alone.
+    assert not Plan(preset=preset, policies=("smore",), seeds=(0,), truth="turns").others
+
+
+def test_a_training_without_a_budget_has_the_policy_s() -> None:
+    world = load("fig14-paper").worlds["vgg16-same"]
+    assert {gpu.budget for gpu in policies.asked(world, "smore-product-b5").gpus} == {0.05}
+    assert {gpu.budget for gpu in policies.asked(load("live").worlds[""], "smore-product-b5").gpus} == {0.3}
+
+
+@pytest.mark.parametrize(
+    ("policy", "recipe"),
+    [
+        ("smore", "paper"),
+        ("smore:sm_rule=none", "paper"),
+        ("elasticflow", "paper"),
+        ("smore-ours", "ours"),
+        ("smore-product-b10", "ours"),
+    ],
+)
+def test_who_is_named_after_the_paper_is_told_by_its_forest(policy: str, recipe: str) -> None:
+    assert policies.belief(policy, {"recipe": "ours"}, {}).recipe == recipe
+    assert policies.belief(policy, {"recipe": "ours"}, {"recipe": "linear"}).recipe == "linear"
 
 
 def test_every_policy_of_a_cell_meets_the_same(preset: str, tmp_path: Path) -> None:

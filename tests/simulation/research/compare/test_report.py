@@ -123,7 +123,7 @@ def test_the_page_says_what_was_simulated_and_what_held(folders: dict[str, Path]
 
     assert "two GPUs &lt;and&gt; little load" in page
     assert "seeds 0 to 1" in page and "preset many, poisson at 3,000 a minute for 2 s" in page
-    assert "deadlines met (DSR) of smore no worse than edf-util&#x27;s" in page
+    assert "deadlines met (DSR) of smore higher than edf-util&#x27;s" in page
     assert re.search("held|did not hold|cannot be said", page)
     # Deadlines met of all submitted and of all dispatched, and training lost, by configuration; the instances that
     # policies had.
