@@ -66,7 +66,7 @@ def predictor_errors(plan: Plan, compared: Comparison) -> dict[str, float]:
             of = {direction: mean for direction, (mean, _, _) in measured.items()}
             figures[f"predictor_rmsle_measured.{belief.recipe}"] = math.fsum(of.values()) / len(of)
             figures |= {f"predictor_rmsle_measured_{name}.{belief.recipe}": value for name, value in of.items()}
-    own = str(dict(plan.load().predictor | dict(plan.predictor)).get("recipe", "ours"))
+    own = str((dict(plan.load().predictor) | dict(plan.predictor)).get("recipe", "ours"))
     for name in ("predictor_rmsle", "predictor_rmsle_measured"):
         if f"{name}.{own}" in figures:
             figures[name] = figures[f"{name}.{own}"]

@@ -7,9 +7,8 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 import numpy as np
 import pytest
 
-from scheduler.policy.decisions import Decision
 from scheduler.policy.events import Event, FunctionKnown, GpuReported
-from scheduler.policy.policy import Policy
+from scheduler.policy.policy import Policy, Round
 from scheduler.simulation import policies, profiler, traces
 from scheduler.simulation.counter import read
 from scheduler.simulation.interference import InterferenceModel, load
@@ -36,7 +35,7 @@ class Listener:
     def __init__(self, inner: Policy) -> None:
         self._inner, self.heard = inner, list[Event]()
 
-    def decide(self, now: float, events: Sequence[Event]) -> tuple[list[Decision], float]:
+    def decide(self, now: float, events: Sequence[Event]) -> Round:
         self.heard += events
         return self._inner.decide(now, events)
 
@@ -57,7 +56,8 @@ def told(world: World) -> list[Event]:
 
 def reachable(roots: Sequence[object]) -> list[object]:
     """Everything that can be reached from objects by their references, but code and classes."""
-    seen, waiting = {id(roots): roots}, list[object](roots)
+    seen: dict[int, object] = {}
+    waiting = list(roots)
     while waiting:
         one = waiting.pop()
         if id(one) in seen or isinstance(one, ModuleType | type | FunctionType | BuiltinFunctionType):
