@@ -64,9 +64,12 @@ def test_compare_prints_figures_with_intervals(
         expected = sign * (figures[f"{metric}.smore"] - figures[f"{metric}.edf_util"])
         assert figures[f"advantage.{metric}.edf_util"] == pytest.approx(expected, abs=1e-5)
         assert figures[f"not_worse.{metric}.edf_util"] in (0, 1)
-    for metric in ("dsr", "dsr_admitted", "train_loss"):
+    for metric in ("dsr", "train_loss"):
         each = [figures[f"{metric}.edf_util.{configuration}"] for configuration in ("light", "heavy")]
         assert figures[f"{metric}.edf_util"] == pytest.approx(sum(each) / 2, abs=1e-5)
+    # Where a policy admits nothing in a configuration, the mean of all is over the others.
+    assert figures["dsr_admitted.edf_util.heavy"] is None
+    assert figures["dsr_admitted.edf_util"] is not None
     assert figures["loaded_at_start.smore"] == figures["loaded_at_start.edf_util"] == 3
     assert undocumented(figures, "docs/research/simulation.md") == set()
     assert "4/4 cells (configuration and seed)" in printed.err and "s left" in printed.err
@@ -327,7 +330,7 @@ def test_knobs_of_a_policy_are_set_after_its_name(preset: str, capsys: pytest.Ca
     )
 
     figures = last(capsys)["figures"]
-    assert figures["admission.edf_util"] > 0.5
+    assert figures["admission.edf_util"] > 0.2
     assert figures["admission.edf_util_sm_cap_0_01"] == 0.0
 
 
@@ -368,7 +371,7 @@ def test_a_trace_of_ones_own_is_compared(preset: str, tmp_path: Path, capsys: py
     assert main(["compare", "--preset", preset, "--trace", f"kind=csv,path={path}", *words]) == 0
     shown = capsys.readouterr().out
     document = json.loads(shown.splitlines()[-1])
-    assert document["figures"]["dsr.smore"] > 0 and document["same"] == [["smore", "smore:sm_cap=1"]]
+    assert document["figures"]["dsr.random"] > 0 and document["same"] == [["smore", "smore:sm_cap=1"]]
     page = (tmp_path / "o" / "index.html").read_text()
     for text in (shown, page):
         assert "The trace that was run: csv mine.csv, 20 invocations in 2.9 s (bert 20)." in text
