@@ -5,6 +5,7 @@ from typing import Final
 
 from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
 from scheduler.policy.setting import UnknownPolicy, choose, parse
+from scheduler.simulation.policies import OF_THE_PAPER
 
 _ORDER: Final = {
     Order.PRIORITY: "highest priority first (Eq. 5 of the paper)",
@@ -28,7 +29,8 @@ def in_words(policy: str) -> str:
     order = (
         "order and GPU instance by a placement rule of one's own" if own else f"{_ORDER[knobs.order]}, {_where(knobs)}"
     )
-    return "; ".join((order, *_checks(knobs), _late(knobs))) + "."
+    told = ("told by the paper's forest",) if parse(policy)[0] in OF_THE_PAPER else ()
+    return "; ".join((order, *_checks(knobs), _late(knobs), *told)) + "."
 
 
 def knobs_of(policy: str) -> Knobs | None:
