@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import redis
 import redis.asyncio
@@ -344,5 +344,12 @@ JobsKey = Annotated[KeyEntry, Depends(Caller(Scope.JOBS))]
 AdminKey = Annotated[KeyEntry, Depends(Caller(Scope.ADMIN))]
 #: See :func:`api.auth.listed_projects`.
 AllProjects = Annotated[bool, Query(description="Of all projects; for operators")]
+OfProject = Annotated[
+    str | None,
+    Query(max_length=128, description="In this project; without it in the key's. Only operators may name another"),
+]
+PageLimit = Annotated[int, Query(ge=1, le=1000, description="The most entries of one page")]
+#: The text of a parameter that goes on behind a page.
+CURSOR: Final = "The `next_cursor` of the page before; without it the first page"
 OperatorKey = Annotated[KeyEntry, Depends(operator)]
 Scraper = Depends(_scraper)

@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 import redis
-from pydantic import BaseModel
 
 from api.deps import Gateway
+from api.schemas.fields import Schema
 from smore.messages.overrides import pauses
 from smore.messages.reports import readable
 from smore.messages.wording import paused, silent
@@ -28,21 +28,26 @@ POSTGRES_AWAY = (
 )
 
 
-class Check(BaseModel):
+class Check(Schema):
+    """Whether a part of the platform works."""
+
     ok: bool
+    """Whether this part is there and works"""
     detail: str = ""
+    """What was found, or what is the matter, in words"""
 
 
-class Beside(BaseModel):
+class Beside(Schema):
     """What keeps no invocation from being served, or what people have decided."""
 
-    #: The process that leads the queue of trainings, "" = none.
     job_leader: str = ""
-    #: What goes wrong with it, "" = nothing.
+    """The process that leads the queue of trainings; '' = none"""
     job_leader_fails: str = ""
+    """What goes wrong with that process; '' = nothing"""
     warnings: list[str] = []
-    #: GPU instance → ``paused`` or ``drained``.
+    """Problems that keep nothing from being served"""
     held: dict[str, str] = {}
+    """GPU instance → ``paused`` or ``drained``"""
 
 
 async def beside(gateway: Gateway, *, named: bool) -> Beside:

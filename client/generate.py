@@ -124,7 +124,7 @@ def _name(schema: Mapping[str, Any]) -> str:
 def _class(name: str, schemas: Mapping[str, Any], contained: Set[str]) -> str:
     """The struct or enum of one schema; ``contained``: the objects that another one must contain."""
     schema = schemas[name]
-    doc = _docstring(schema.get("description", ""))
+    doc = [*_docstring(schema["description"]), ""] if "description" in schema else []
     if "enum" in schema:
         return "\n".join(
             [f"class {name}(OpenEnum):", *doc, *(f'    {each.upper()} = "{each}"' for each in schema["enum"])]
@@ -145,6 +145,7 @@ def _class(name: str, schemas: Mapping[str, Any], contained: Set[str]) -> str:
         else:
             default = _empty(shape, schemas) if "$ref" in shape else f" = {shape.get('default')!r}"
             lines.append(f"    {field}: {_type(shape)}{default}")
+        lines += _docstring(shape.get("description", ""))
     return "\n".join(lines)
 
 
@@ -190,8 +191,8 @@ def _docstring(description: str) -> list[str]:
     if not paragraphs:
         return []
     if len(paragraphs) == 1 and len(paragraphs[0]) <= 110:
-        return [f'    """{paragraphs[0]}"""', ""]
-    return [textwrap.indent('"""\n' + "\n\n".join(paragraphs) + '\n"""', "    "), ""]
+        return [f'    """{paragraphs[0]}"""']
+    return [textwrap.indent('"""\n' + "\n\n".join(paragraphs) + '\n"""', "    ")]
 
 
 def _formatted(source: str) -> str:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel
 
 from api import placing, readiness
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
@@ -30,6 +29,7 @@ from api.invoke.response import JSON_TYPE, RAW_TYPE, BytesResponse, late_header,
 from api.invoke.submit import Submitted, submit_and_wait
 from api.openinference import codec
 from api.openinference.request import read_inference
+from api.schemas.fields import Schema
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute, read_json
 from api.server.invocation_description import DEADLINES, HEADERS, header, idempotency_key
@@ -69,18 +69,29 @@ _VERSION = "/models/{model}/versions/{version}"
 # ---- the server ------------------------------------------------------------------------------------------------------
 
 
-class Server(BaseModel):
+class Server(Schema):
+    """What this server is."""
+
     name: str
+    """The name of the software: ``smore``"""
     version: str
+    """The version of the installed package"""
     extensions: list[str]
+    """Extensions of the protocol that it speaks"""
 
 
-class Live(BaseModel):
+class Live(Schema):
+    """That this process answers."""
+
     live: bool
+    """Always ``true``: else there is no answer"""
 
 
-class Ready(BaseModel):
+class Ready(Schema):
+    """That the platform can run an invocation."""
+
     ready: bool
+    """Always ``true``: else the answer is a 503"""
 
 
 @router.get("")
@@ -111,19 +122,28 @@ async def server_ready(gateway: TheGateway) -> Ready:
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
-class Model(BaseModel):
-    """``versions``: the revision that takes the traffic. Earlier ones whose first run succeeded can be named too."""
+class Model(Schema):
+    """A function as a model of the protocol."""
 
     name: str
+    """The name of the function that serves as the model"""
     versions: list[str]
+    """The revision that takes the traffic. Earlier ones whose first run succeeded can be named too"""
     platform: str
+    """Always ``smore``, which runs it"""
     inputs: tuple[TensorSpec, ...]
+    """The tensors that it takes"""
     outputs: tuple[TensorSpec, ...]
+    """The tensors that it returns"""
 
 
-class ModelReady(BaseModel):
+class ModelReady(Schema):
+    """That a model can be called."""
+
     name: str
+    """The name of the function that serves as the model"""
     ready: bool
+    """Always ``true``: else the answer is an error"""
 
 
 async def _revision(
@@ -322,11 +342,17 @@ def _statistics(totals: "Totals") -> dict[str, Any]:
 # ---- the repository --------------------------------------------------------------------------------------------------
 
 
-class IndexEntry(BaseModel):
+class IndexEntry(Schema):
+    """A function in the list of models."""
+
     name: str
+    """The name of the function that serves as the model"""
     version: str
+    """The revision that takes the traffic; '' = none does"""
     state: str
+    """``READY``, or ``UNAVAILABLE`` where no revision takes traffic"""
     reason: str
+    """Why it is unavailable, in words; '' = it is ready"""
 
 
 async def _document(request: Request) -> dict[str, Any]:
@@ -350,10 +376,11 @@ def _json_body(properties: dict[str, object]) -> dict[str, object]:
     return {"requestBody": {"required": False, "content": {"application/json": {"schema": schema}}}}
 
 
+_PARAMETERS = {"type": "object", "description": "Parameters of the protocol's extensions, by name"}
 _PLACE: dict[str, object] = {
     "parameters": {
-        "type": "object",
-        "properties": {"gpu": {"type": ["string", "null"], "description": "One GPU instance; null = all"}},
+        **_PARAMETERS,
+        "properties": {"gpu": {"type": ["string", "null"], "description": "The name of one GPU instance; null = all"}},
     }
 }
 
@@ -547,7 +574,8 @@ def _object(required: tuple[str, ...], **properties: object) -> dict[str, object
     return {"type": "object", "required": list(required), "properties": properties}
 
 
-_TEXT, _FREE = {"type": "string"}, {"type": "object"}
+_TEXT = {"type": "string"}
+_ID = {**_TEXT, "description": "The caller's own id of the request, which the answer repeats"}
 _TENSOR = {
     "name": _TEXT,
     "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
@@ -560,11 +588,12 @@ _BINARY = {
 }
 _REQUEST = _object(
     ("inputs",),
-    id=_TEXT,
-    parameters=_FREE,
+    id=_ID,
+    parameters=_PARAMETERS,
     inputs={
         "type": "array",
         "minItems": 1,
+        "description": "The tensors, each with its data or with the number of its bytes behind the JSON",
         "items": _object(
             ("name", "shape", "datatype"),
             **_TENSOR,
@@ -574,17 +603,19 @@ _REQUEST = _object(
     },
     outputs={
         "type": "array",
+        "description": "The tensors that are wanted; absent = all",
         "items": _object(("name",), name=_TEXT, parameters=_object((), binary_data={"type": "boolean"})),
     },
 )
 _ANSWER = _object(
     ("model_name", "model_version", "outputs"),
-    model_name=_TEXT,
-    model_version=_TEXT,
-    id=_TEXT,
-    parameters=_FREE,
+    model_name={**_TEXT, "description": "The name of the function that ran"},
+    model_version={**_TEXT, "description": "The number of the revision that ran"},
+    id=_ID,
+    parameters=_PARAMETERS,
     outputs={
         "type": "array",
+        "description": "The tensors that the function returned",
         "items": _object(
             ("name", "shape", "datatype"),
             **_TENSOR,
@@ -610,11 +641,11 @@ _DESCRIPTION: dict[str, Any] = {
             type="integer",
             minimum=0,
         ),
-        header("Content-Encoding", "`gzip` or `deflate`"),
-        header("Accept-Encoding", "`gzip` or `deflate`, alone"),
+        header("Content-Encoding", "How the body is compressed: `gzip` or `deflate`"),
+        header("Accept-Encoding", "How the answer is to be compressed: `gzip` or `deflate`, alone"),
         idempotency_key("The same body has the same bytes"),
         *DEADLINES,
-        header("traceparent", "W3C trace context"),
+        header("traceparent", "W3C trace context, kept with the invocation"),
     ],
     "requestBody": {
         "required": True,

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.auth import OPERATORS
-from api.deps import AdminKey, TheGateway
+from api.deps import CURSOR, AdminKey, PageLimit, TheGateway
 from api.schemas import audit as schemas
 from api.schemas.fields import Moment, Word
 from api.server.bodies import BoundedRoute
@@ -18,14 +18,14 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=BoundedRoute)
 def list_audit(
     gateway: TheGateway,
     caller: AdminKey,
-    project: Word | None = None,
-    key: Word | None = None,
-    route: Word | None = None,
-    target: Word | None = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
+    project: Annotated[Word | None, Query(description="Only changes in this project")] = None,
+    key: Annotated[Word | None, Query(description="Only changes by the API key with this id")] = None,
+    route: Annotated[Word | None, Query(description="Any part of method and path template")] = None,
+    target: Annotated[Word | None, Query(description="What was changed, as a whole: `job/ID`")] = None,
+    since: Annotated[Moment | None, Query(description="Only changes at this moment or later")] = None,
+    until: Annotated[Moment | None, Query(description="Only changes before this moment")] = None,
+    limit: PageLimit = 100,
+    cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1, description=CURSOR)] = None,
 ) -> schemas.AuditPage:
     """
     List who changed what, the newest first. `route` finds any part of a route; the other fields are compared as a

@@ -26,7 +26,7 @@ from smore.process.observability import logger
 log = logger("api.blobs")
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"], route_class=BoundedRoute)
 
-Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the blob in lower-case hex")]
+Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 #: The largest size that a request may name; every limit is below it.
 _MOST = 1 << 50
 

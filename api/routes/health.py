@@ -9,11 +9,11 @@ from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel
 
 from api import readiness
 from api.auth import is_operator
 from api.deps import Gateway, Scraper, TheGateway
+from api.schemas.fields import Schema
 from api.server.bodies import BoundedRoute
 from smore.domain.access import Scope
 from smore.domain.errors import Forbidden, Unauthorised
@@ -26,26 +26,32 @@ router = APIRouter(tags=["health"], route_class=BoundedRoute)
 _SUPERVISOR = os.getppid() if "SUPERVISOR_ENABLED" in os.environ else None
 
 
-class Alive(BaseModel):
+class Alive(Schema):
+    """That this process answers."""
+
     status: Literal["ok"] = "ok"
-    #: Id of the installation: who asks for its own platform can tell it from a stranger on the same port.
+    """Always ``ok``: else there is no answer"""
     instance: str = ""
+    """The id of the installation: who asks for its own platform can tell it from a stranger on the same port"""
 
 
-class Readiness(BaseModel):
+class Readiness(Schema):
+    """Whether the platform can run an invocation."""
+
     ready: bool
-    #: Id of the installation, as in `/healthz`.
+    """Whether every check but ``postgres`` succeeds"""
     instance: str = ""
-    #: The GPU instances that report.
+    """The id of the installation, as in ``/healthz``"""
     gpus: list[str] = []
-    #: By part. `postgres` alone keeps the platform from nothing that an invocation needs.
+    """The GPU instances that report"""
     checks: dict[str, readiness.Check]
-    #: The process that leads the queue of trainings; "" = none does. Functions run without it.
+    """What was checked, by part. ``postgres`` alone keeps the platform from nothing that an invocation needs"""
     job_leader: str = ""
-    #: What goes wrong with it, so that trainings may not start or end; "" = nothing.
+    """The process that leads the queue of trainings; '' = none does. Functions run without it"""
     job_leader_fails: str = ""
-    #: Problems that keep nothing from being served.
+    """What goes wrong with that process, so that trainings may not start or end; '' = nothing"""
     warnings: list[str] = []
+    """Problems that keep nothing from being served"""
 
 
 @router.get("/healthz")

@@ -16,7 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.auth import listed_projects
 from api.dates import moment
-from api.deps import AllProjects, Gateway, InvokeKey, ReadKey, TheGateway
+from api.deps import CURSOR, AllProjects, Gateway, InvokeKey, PageLimit, ReadKey, TheGateway
 from api.errors import ResultDropped
 from api.invoke.admit import afterwards, authenticate, refusals_counted
 from api.invoke.request import check_id, read, wait_s
@@ -355,10 +355,12 @@ async def wait_for_any(gateway: TheGateway, caller: ReadKey, request: Request, b
 def list_invocations(
     gateway: TheGateway,
     caller: ReadKey,
-    function: Annotated[str | None, Query(pattern=r"^[a-z0-9-]{1,63}$")] = None,
-    state: State | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    function: Annotated[
+        str | None, Query(pattern=r"^[a-z0-9-]{1,63}$", description="Only invocations of this function")
+    ] = None,
+    state: Annotated[State | None, Query(description="Only invocations in this state")] = None,
+    limit: PageLimit = 100,
+    cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description=CURSOR)] = None,
     all_projects: AllProjects = False,
 ) -> schemas.Invocations:
     """

@@ -19,7 +19,20 @@ from starlette.responses import Response
 from api import budgets, job_pairs, job_views, trainings
 from api.auth import is_operator, listed_projects, project_of
 from api.budgets import check_budget
-from api.deps import AdminKey, AllProjects, Gateway, JobsKey, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
+from api.deps import (
+    CURSOR,
+    AdminKey,
+    AllProjects,
+    Gateway,
+    JobsKey,
+    OfProject,
+    OperatorKey,
+    PageLimit,
+    ReadKey,
+    TheGateway,
+    TheTrail,
+    Trail,
+)
 from api.job_names import Say, saying
 from api.logs import CONTINUED, FOLLOWED, LogRequest
 from api.schemas import jobs as schemas
@@ -50,9 +63,6 @@ DECIDED_S: Final = 1.0
 _LOOK_S: Final = 0.02
 
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=BoundedRoute)
-
-#: The job's project; only operators may name another than their own.
-OfProject = Annotated[str | None, Query(max_length=128)]
 
 
 @router.post("/jobs", status_code=201)
@@ -109,10 +119,10 @@ def dry_run(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> sche
 def list_jobs(
     gateway: TheGateway,
     caller: ReadKey,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    limit: PageLimit = 100,
+    cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description=CURSOR)] = None,
     state: Annotated[
-        list[JobState] | None, Query(max_length=len(JobState), description="Of these states alone")
+        list[JobState] | None, Query(max_length=len(JobState), description="Only jobs in one of these states")
     ] = None,
     project: OfProject = None,
     all_projects: AllProjects = False,
@@ -220,7 +230,7 @@ async def get_logs(
     caller: ReadKey,
     request: Request,
     job: str,
-    rank: Annotated[int, Query(ge=0, le=4095, description="Of this rank")] = 0,
+    rank: Annotated[int, Query(ge=0, le=4095, description="The rank whose lines are read")] = 0,
     lines: Annotated[int, Query(ge=0, le=10_000, description="As many of the newest at most")] = 100,
     follow: Annotated[bool, Query(description="Go on with the lines that come, as server-sent events")] = False,
     project: OfProject = None,

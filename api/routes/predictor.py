@@ -67,12 +67,12 @@ def get_predictions(
             max_length=256,
         ),
     ] = "",
-    k: Annotated[int, Query(ge=1, le=8, description="Invocations at a time")] = 1,
+    k: Annotated[int, Query(ge=1, le=8, description="How many invocations run at a time")] = 1,
     rows: Annotated[int, Query(ge=1, le=1024, description="Rows of each, where `function` is no workload")] = 1,
     training: Annotated[
         str, Query(description="A training, named as `job`, to be held beside another", max_length=256)
     ] = "",
-    beside: Annotated[str, Query(description="The other training", max_length=256)] = "",
+    beside: Annotated[str, Query(description="The other training, named as `job`", max_length=256)] = "",
 ) -> schemas.Predictions:
     """
     Predict what `k` invocations of `function` at a time would cost the training `job`, and the training them: for the

@@ -7,13 +7,13 @@ GPU instances: both cost other functions something, so only operators may set th
 """
 
 import time
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
 from api.auth import is_operator, require_operator
 from api.dates import moment
-from api.deps import AdminKey, Gateway, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
+from api.deps import AdminKey, Gateway, OfProject, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
 from api.pauses import set_pauses
 from api.schemas import queues as schemas
 from api.server.bodies import BoundedRoute
@@ -27,9 +27,6 @@ router = APIRouter(prefix="/v1/queues", tags=["queues"], route_class=BoundedRout
 
 #: Waiting invocations among which the oldest is looked for. With one deadline for all the nearest is the oldest.
 _LOOKED_AT = 100
-
-#: The function's project; only administrators of the project ``default`` may name another than their own.
-OfProject = Annotated[str | None, Query(max_length=128)]
 
 
 @router.get("")

@@ -1,11 +1,14 @@
 """Uploaded files."""
 
-from pydantic import BaseModel
+from api.schemas.fields import Schema
 
 
-class BlobState(BaseModel):
-    """``offset``: bytes that have arrived; ``complete``: these are all of them, and their SHA-256 is ``digest``."""
+class BlobState(Schema):
+    """How far the upload of a blob has come."""
 
     digest: str
+    """The SHA-256 of the whole blob, lower-case hex"""
     complete: bool
+    """Whether all bytes have arrived and their SHA-256 is ``digest``"""
     offset: int
+    """Bytes that have arrived, where the next part begins"""

@@ -56,7 +56,13 @@ Variable = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^=\x0
 Moment = Annotated[AwareDatetime, BeforeValidator(_dated), AfterValidator(_on_the_calendar)]
 
 
-class Body(BaseModel):
+class Schema(BaseModel):
+    """The text below a field is its description in the OpenAPI document, and in the client's types."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Body(Schema):
     """An unknown field is refused: a misspelt one must not pass as a default."""
 
     model_config = ConfigDict(extra="forbid")

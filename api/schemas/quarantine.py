@@ -2,25 +2,35 @@
 
 from datetime import datetime
 
-from pydantic import BaseModel
+from api.schemas.fields import Schema
 
 
-class Quarantined(BaseModel):
-    """A revision that no GPU instance runs: its last fault, where and when."""
+class Quarantined(Schema):
+    """A revision that no GPU instance runs, with its last fault."""
 
     function: str
+    """The name of the function"""
     revision: int
+    """The number of the revision"""
     cause: str
+    """The code of the fault"""
     gpu: str
+    """The GPU instance on which it occurred"""
     at: datetime
+    """When the fault occurred"""
 
 
-class Quarantine(BaseModel):
+class Quarantine(Schema):
+    """The revisions of a project that no GPU instance runs."""
+
     revisions: list[Quarantined]
+    """The revisions, each with its last fault"""
 
 
-class Lifted(BaseModel):
-    """``revisions``: the revisions that may run again."""
+class Lifted(Schema):
+    """The revisions that may run again."""
 
     function: str
+    """The name of the function"""
     revisions: list[int]
+    """The numbers of the revisions"""

@@ -3,54 +3,65 @@
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from api.schemas.fields import STORABLE, Body, For, Number
+from api.schemas.fields import STORABLE, Body, For, Number, Schema
 
 
 class BoostBody(Body):
-    """``factor``: what the function's priority is multiplied by; ``for_s``: seconds, null = until it is taken back."""
+    """A higher or lower priority for a function."""
 
     factor: Number = Field(ge=0.001, le=1000, allow_inf_nan=False)
+    """By what the function's priority is multiplied"""
     for_s: For = None
+    """For how many seconds; null = until it is taken back"""
 
 
 class PinBody(Body):
-    """
-    ``gpus``: the only GPU instances that the function may go to, those that are away now too; ``for_s`` as for a boost.
-    """
+    """The only places of a function."""
 
     gpus: list[Annotated[str, Field(min_length=1, max_length=128, pattern=STORABLE)]] = Field(
         min_length=1, max_length=64
     )
+    """The GPU instances that the function may go to, those that are away now too"""
     for_s: For = None
+    """For how many seconds; null = until it is taken back"""
 
 
-class Queue(BaseModel):
-    """
-    The invocations of one function that wait. ``oldest_wait_s``: of the hundred with the nearest deadlines;
-    ``draining``: nothing new is accepted, what waits is served; ``boost``: what the priority is multiplied by, until
-    ``boost_until``, null = until it is ended; ``pinned_to``: the only GPU instances that it may go to, until
-    ``pinned_until``.
-    """
+class Queue(Schema):
+    """The invocations of one function that wait."""
 
     function: str
+    """The name of the function"""
     depth: int
+    """How many invocations wait"""
     oldest_wait_s: float
+    """The longest wait, in seconds, among the hundred with the nearest deadlines"""
     priority: float
+    """The function's priority as the scheduler published it last; 0 = it has none"""
     paused: bool
+    """Whether nothing of it is dispatched"""
     draining: bool
+    """Whether nothing new is accepted; what waits is served"""
     boost: float = 1.0
+    """By what the priority is multiplied until ``boost_until``"""
     boost_until: datetime | None = None
+    """Until when the boost holds; null = until it is ended"""
     pinned_to: list[str] = []
+    """The only GPU instances that it may go to; none = to any"""
     pinned_until: datetime | None = None
+    """Until when the pin holds; null = until it is ended"""
 
 
-class Purged(BaseModel):
-    """``cancelled``: how many invocations were cancelled."""
+class Purged(Schema):
+    """What the emptying of a queue has done."""
 
     cancelled: int
+    """How many invocations were cancelled"""
 
 
-class Queues(BaseModel):
+class Queues(Schema):
+    """The queues of a project's functions."""
+
     queues: list[Queue]
+    """The queues in the order of the functions' names"""

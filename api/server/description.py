@@ -19,7 +19,6 @@ from api.server.invocation_description import (
     ROWS,
     call_schemas,
 )
-from api.server.meanings import describe_fields, describe_operation
 from api.server.statuses import refusals, routes_by_name
 
 INTRODUCTION: Final = """
@@ -55,6 +54,20 @@ _FOREIGN: Final = ("HTTPValidationError", "ValidationError")
 _UNSAID: Final = "Successful Response"
 _SAID: Final[Mapping[str, str]] = {"201": "Made", "202": "Accepted: it goes on", "204": "Done; there is no body"}
 _RETRY_AFTER: Final = {"Retry-After": {"required": True, "schema": {"type": "integer"}, "description": "Seconds"}}
+#: What a parameter in a path names, the same in every operation.
+_NAMED: Final[Mapping[str, str]] = {
+    "digest": "The SHA-256 of the blob, lower-case hex",
+    "function": "The name of the function",
+    "gpu": "The name of the GPU instance",
+    "invocation": "The id of the invocation",
+    "job": "The id or the name of the job",
+    "key": "The id of the API key",
+    "model": "The name of the function that serves as the model",
+    "project": "The name of the project",
+    "secret": "The name of the secret",
+    "trace": "The number of the trace",
+    "version": "The number of the revision",
+}
 #: Headers of every answer, and of every 401.
 _HEADERS: Final[Mapping[str, Any]] = {
     **REQUEST_ID,
@@ -88,7 +101,6 @@ def describe(
                 if status not in answers:
                     answers[status] = {**answers["default"], "description": text}
             operation["responses"] = answers = dict(sorted(answers.items()))
-            describe_operation(operation)
             for status, answer in answers.items():
                 if answer["description"] == _UNSAID:
                     answer["description"] = _SAID.get(status, "Done")
@@ -107,7 +119,6 @@ def describe(
         **function.pop("$defs"),
         FunctionBody.__name__: function,
     }
-    describe_fields(document["components"]["schemas"])
     return document
 
 
@@ -125,6 +136,7 @@ def _illustrate(method: str, path: str, operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", []):
         if parameter["in"] == "path":
             parameter["example"] = PARAMETERS[parameter["name"]]
+            parameter["description"] = _NAMED[parameter["name"]]
     bodies = operation.get("requestBody", {}).get("content", {})
     if "application/json" in bodies and name in BODIES:
         bodies["application/json"]["example"] = BODIES[name]

@@ -18,7 +18,6 @@ from api.server.invocation_description import (
     RESULT_OR_RESULTS,
     call_schemas,
 )
-from api.server.meanings import describe_fields
 from smore.domain.function import FunctionSpec, TensorSpec
 
 #: JSON types of the elements of tensors.
@@ -77,9 +76,7 @@ def describe_function(
         },
         "security": [{"key": []}],
     }
-    described = {"Problem": Problem.model_json_schema()}
-    describe_fields(described)
-    schemas |= {"problem": described["Problem"], **call_schemas(refs["input"], refs["output"])}
+    schemas |= {"problem": Problem.model_json_schema(), **call_schemas(refs["input"], refs["output"])}
     return {
         "openapi": "3.1.0",
         "info": {"title": name, "version": str(revision)},

@@ -156,21 +156,21 @@ def _described(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
 
 #: Members of an answer that says which invocation it is about.
 WHICH: Final[Mapping[str, Any]] = {
-    "id": _described(_TEXT, "The invocation's id"),
-    "function": _described(_TEXT, "The function's name"),
+    "id": _described(_TEXT, "The id of the invocation"),
+    "function": _described(_TEXT, "The name of the called function"),
     "revision": _described({"type": "integer"}, "The revision that runs, or ran"),
 }
 #: Members of the answer to a call that succeeded, but its output.
 RESULT: Final[Mapping[str, Any]] = {
     **WHICH,
-    "state": {"const": "succeeded", "description": "`succeeded`"},
+    "state": {"const": "succeeded", "description": "Always `succeeded`: else the answer is an error"},
     "attempt": _described({"type": "integer"}, "How often it was started"),
-    "cause": _described(_TEXT, "`ok`"),
+    "cause": _described(_TEXT, "Always `ok`, the cause of what succeeded"),
     "gpu": _described(_TEXT, "The GPU instance on which it ran"),
     "cold": _described({"type": "boolean"}, "Whether it had to load the function first"),
-    "arrival_at": _described(_MOMENT, "When the request came"),
-    "deadline_at": _described(_MOMENT, "Its deadline"),
-    "finished_at": _described(_MOMENT, "When it ended"),
+    "arrival_at": _described(_MOMENT, "When the request reached the gateway"),
+    "deadline_at": _described(_MOMENT, "Until when it had to end"),
+    "finished_at": _described(_MOMENT, "When it reached its final state"),
     "late_ms": _described({"type": "number"}, "Milliseconds after its deadline at which it ended; 0 = in time"),
 }
 _DURABILITY: Final = _described(
@@ -219,7 +219,7 @@ def _input_outcome(output: Mapping[str, Any]) -> dict[str, Any]:
             "Of `slo_infeasible` and `deadline_expired`: the earliest deadline that would be accepted now, milliseconds, as"
             " long as nothing more comes before it; absent where it is no longer than the deadline that was just missed",
         ),
-        "earliest_deadline_at": _described(_MOMENT, "The same as an instant"),
+        "earliest_deadline_at": _described(_MOMENT, "`earliest_deadline_ms` as an instant"),
         **{
             name: RESULT[name]
             for name in ("attempt", "gpu", "cold", "arrival_at", "deadline_at", "finished_at", "late_ms")

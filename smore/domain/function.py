@@ -29,11 +29,14 @@ SECRET_NAME = re.compile(rf"(?!{'|'.join(_RESERVED)})[A-Z][A-Z0-9_]{{0,63}}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """One named tensor. ``shape[0]`` is -1: the rows. Other axes may be -1 too (free)."""
+    """One named tensor."""
 
     name: str
+    """The tensor's name, unique among the inputs or outputs"""
     datatype: str
+    """A datatype of the Open Inference Protocol"""
     shape: tuple[int, ...]
+    """The sizes of its axes; the first is -1 (rows), -1 elsewhere is any size"""
 
     def row_bytes(self) -> int | None:
         """Bytes of one row, or None where an axis is free or the datatype has no fixed size."""

@@ -209,12 +209,14 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
-    """
-    A GPU instance for a job that waits. ``refused``: why it does not take the job now (``lost``, ``closed``, ``attached``,
-    ``busy``, ``kept``, ``device``, ``memory``, ``mig``, ``pinned``, ``home``), null = it would; ``message``: in words, to
-    be read behind its name.
-    """
+    """A GPU instance for a job that waits."""
 
     gpu: str
+    """The name of the GPU instance"""
     refused: str | None = None
+    """
+    Why it does not take the job now (``lost``, ``closed``, ``attached``, ``busy``, ``kept``, ``device``, ``memory``,
+    ``mig``, ``pinned``, ``home``); null = it would
+    """
     message: str
+    """``refused`` in words, to be read behind the name"""

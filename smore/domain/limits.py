@@ -6,28 +6,31 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """
-    None = no limit.
-
-    ``rate_per_s``: invocations accepted a second, over time; ``burst``: how many of them at once (None = 1); ``depth``:
-    invocations that wait; ``concurrency``: invocations that wait or run; ``warm_memory_mib``: memory of all warm
-    instances together, MiB; ``jobs``: trainings that wait or run (None = as the platform's settings say);
-    ``job_memory_mib``: what is kept for them on all GPU instances together, MiB; ``gpus``: GPU instances that they hold at
-    a time; ``weight``: of two trainings that wait, the expected time left is divided by their projects' weights (None =
-    1); ``share``: what another training may cost one of its trainings whose owner says nothing (JobRequest.share; None =
-    0, nobody trains beside it).
-    """
+    """What a project may use; null = no limit."""
 
     rate_per_s: float | None = None
+    """Invocations accepted a second, over time"""
     burst: int | None = None
+    """Invocations accepted at once; null = 1"""
     depth: int | None = None
+    """Invocations that may wait at a time"""
     concurrency: int | None = None
+    """Invocations that may wait or run at a time"""
     warm_memory_mib: float | None = None
+    """Memory of all warm instances together, MiB"""
     jobs: int | None = None
+    """Trainings that may wait or run; null = ``SMORE_JOBS_PER_PROJECT``"""
     job_memory_mib: float | None = None
+    """Memory kept for trainings on all GPU instances together, MiB"""
     gpus: int | None = None
+    """GPU instances that its trainings may hold at a time"""
     weight: float | None = None
+    """Of two trainings that wait, the expected time left is divided by their projects' weights; null = 1"""
     share: float | None = None
+    """
+    What another training may cost one of its trainings whose owner says nothing, a fraction of its iteration time; null
+    = 0, nobody trains beside it
+    """
 
     def to_dict(self) -> dict[str, Any]:
         """The limits that are set."""

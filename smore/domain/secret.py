@@ -9,5 +9,8 @@ class Secret:
     """A secret without its value."""
 
     name: str
+    """The name by which functions and jobs use it"""
     created_at: datetime
+    """When it was set for the first time"""
     updated_at: datetime
+    """When its value was set last"""

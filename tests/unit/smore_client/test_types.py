@@ -93,7 +93,7 @@ def test_the_generator_reads_every_form_of_a_schema() -> None:
         return {"paths": paths, "components": {"schemas": schemas}}
 
     forms: dict[str, Any] = {
-        "id": {"type": "string"},
+        "id": {"type": "string", "description": "What names it; null = nothing"},
         "at": {"type": "string", "format": "date-time"},
         "count": {"type": "integer"},
         "share": {"type": "number", "default": 0.5},
@@ -121,6 +121,7 @@ def test_the_generator_reads_every_form_of_a_schema() -> None:
     assert "Unread" not in source
     scope: dict[str, Any] = {}
     exec(source, scope)
+    assert '    id: str\n    """What names it; None = nothing"""\n' in source
     assert scope["Thing"].__doc__ == "A thing; ``maybe`` None = unknown."
     read = msgspec.json.decode(b'{"id": "1"}', type=scope["Thing"])
     assert (read.count, read.share, read.parts, read.sizes, read.maybe, read.some) == (0, 0.5, [], {}, None, None)
