@@ -73,7 +73,7 @@ class Phases(Schema):
     """Milliseconds of an attempt by phase, as in ``Server-Timing``; null = not (yet) known."""
 
     queue: float | None = None
-    """From the arrival, or from the end of the attempt before, until the scheduler looked"""
+    """From the arrival, or from the end of the attempt before, to the claim by the scheduler, without ``schedule``"""
     schedule: float | None = None
     """What the decision itself took"""
     dispatch: float | None = None

@@ -85,7 +85,7 @@ class Gpu(Schema):
     paused: bool
     """Whether nothing is dispatched there"""
     draining: bool
-    """Nothing more is placed there, and idle instances are unloaded"""
+    """Whether nothing more is placed there and idle instances are unloaded"""
     drained: bool
     """Whether it is drained and nothing runs, trains or is loaded there any more"""
     reported_at: datetime

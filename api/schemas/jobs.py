@@ -135,11 +135,11 @@ class Expected(Schema):
     start_at: datetime | None = None
     """When it starts if nobody shorter comes, whom the plan does not know"""
     start_late_at: datetime | None = None
-    """When it starts if besides each training before it takes its ``length_90_s``"""
+    """As ``start_at``, if each training before it takes its ``length_90_s``"""
     end_at: datetime | None = None
     """When it ends if nobody shorter comes, whom the plan does not know"""
     end_late_at: datetime | None = None
-    """When it ends if besides it and each training before it take their ``length_90_s``"""
+    """As ``end_at``, if it and each training before it take their ``length_90_s``"""
     length_s: float
     """Seconds of training that are left of it"""
     length_90_s: float
@@ -197,7 +197,7 @@ class Job(Schema):
     created_at: datetime
     """When it was submitted or attached"""
     queued_at: datetime | None = None
-    """When it began to wait for its next attempt; null = it has never waited"""
+    """When it began to wait for its next attempt; null = it does not wait"""
     started_at: datetime | None = None
     """When its first attempt started; null = none has"""
     ended_at: datetime | None = None

@@ -452,7 +452,7 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds of an attempt by phase, as in ``Server-Timing``; None = not (yet) known."""
 
     queue: float | None = None
-    """From the arrival, or from the end of the attempt before, until the scheduler looked"""
+    """From the arrival, or from the end of the attempt before, to the claim by the scheduler, without ``schedule``"""
     schedule: float | None = None
     """What the decision itself took"""
     dispatch: float | None = None
@@ -642,7 +642,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     """Whether nothing is dispatched there"""
     draining: bool = False
-    """Nothing more is placed there, and idle instances are unloaded"""
+    """Whether nothing more is placed there and idle instances are unloaded"""
     drained: bool = False
     """Whether it is drained and nothing runs, trains or is loaded there any more"""
     reported_at: datetime | None = None
@@ -718,11 +718,11 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     start_at: datetime | None = None
     """When it starts if nobody shorter comes, whom the plan does not know"""
     start_late_at: datetime | None = None
-    """When it starts if besides each training before it takes its ``length_90_s``"""
+    """As ``start_at``, if each training before it takes its ``length_90_s``"""
     end_at: datetime | None = None
     """When it ends if nobody shorter comes, whom the plan does not know"""
     end_late_at: datetime | None = None
-    """When it ends if besides it and each training before it take their ``length_90_s``"""
+    """As ``end_at``, if it and each training before it take their ``length_90_s``"""
     length_s: float = 0.0
     """Seconds of training that are left of it"""
     length_90_s: float = 0.0
@@ -796,7 +796,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime | None = None
     """When it was submitted or attached"""
     queued_at: datetime | None = None
-    """When it began to wait for its next attempt; None = it has never waited"""
+    """When it began to wait for its next attempt; None = it does not wait"""
     started_at: datetime | None = None
     """When its first attempt started; None = none has"""
     ended_at: datetime | None = None
@@ -983,11 +983,11 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     start_at: datetime | None = None
     """When it starts if nobody shorter comes, whom the plan does not know"""
     start_late_at: datetime | None = None
-    """When it starts if besides each training before it takes its ``length_90_s``"""
+    """As ``start_at``, if each training before it takes its ``length_90_s``"""
     end_at: datetime | None = None
     """When it ends if nobody shorter comes, whom the plan does not know"""
     end_late_at: datetime | None = None
-    """When it ends if besides it and each training before it take their ``length_90_s``"""
+    """As ``end_at``, if it and each training before it take their ``length_90_s``"""
     length_s: float = 0.0
     """Seconds of training that are left of it"""
     length_90_s: float = 0.0
