@@ -42,8 +42,7 @@ from dataclasses import asdict, dataclass
 from operator import sub, truediv
 from pathlib import Path
 
-from bench import cpu, guard, report
-from bench.peers import naive
+from bench import cpu, guard, naive, report
 from bench.sides import SETTLE_S, SETTLED_S, NaiveSide, Point, Side, SmoreSide, measure_point, timed, warm
 
 Key = tuple[str, str, int]

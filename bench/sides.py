@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from bench import cpu, load, report
-from bench.peers import naive
+from bench import cpu, load, naive, report
 from bench.ports import free_port
 from smore import local
 from smore.process.settings import Settings

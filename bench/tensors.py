@@ -5,7 +5,7 @@ A 1x3x224x224 FP32 tensor (602,112 bytes), one connection, one request after the
 
 * ``oip``: ``tritonclient``, unmodified, its binary form, through the whole platform (gateway, Redis, scheduler, worker,
   runner and back).
-* ``json``: the same function in the process of a FastAPI server (``bench/peers/tensors.py``), tensors as JSON by orjson
+* ``json``: the same function in the process of a FastAPI server (``bench/naive_tensors.py``), tensors as JSON by orjson
   at both ends over one ``http.client`` connection: the quickest client that sends it as JSON.
 
 In each round both sides are measured, one after the other, with a warm-up of 1 s and a window of 3 s (``--quick``: one
@@ -42,9 +42,8 @@ import numpy as np
 import orjson
 from tritonclient.http import InferenceServerClient, InferInput
 
-from bench import cpu, report
+from bench import cpu, naive, report
 from bench.means import ChannelMeans
-from bench.peers import naive
 from bench.ports import free_port
 from smore import local
 from smore.process.settings import Settings
@@ -127,7 +126,7 @@ def peer() -> Iterator[Side]:
         "-m",
         "uvicorn",
         "--factory",
-        "bench.peers.tensors:gateway",
+        "bench.naive_tensors:gateway",
         "--port",
         str(port),
         *options,

@@ -36,9 +36,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench import cpu, load, path, report
-from bench.peers import naive
+from bench import cpu, load, naive, path, report
+from bench.path import Key
 from bench.ports import free_port
+from bench.sides import BODIES, SETTLED_S, Deployed, Point, Side, SmoreSide, measure_point, warm
+from bench.sides import FUNCTIONS as PLATFORM_FUNCTIONS
 from smore.postgres.connection import make_engine
 from smore.postgres.predictors import Profiles
 
@@ -48,8 +50,8 @@ TURNS: Final = 3
 WINDOW_S: Final = 1.5
 #: The functions of SMore; "echo1" is the echo without batches.
 FUNCTIONS: Final = (
-    *(each for each in path.FUNCTIONS if each.name in ("echo", "conv")),
-    path.Deployed(name="echo1", entrypoint="bench.functions:Echo"),
+    *(each for each in PLATFORM_FUNCTIONS if each.name in ("echo", "conv")),
+    Deployed(name="echo1", entrypoint="bench.functions:Echo"),
 )
 #: Figure's ending, SMore's load and the peer's.
 PAIRS: Final = (
@@ -100,7 +102,7 @@ def python_of(kind: Kind, folder: Path) -> Path:
 
 
 class ServerSide:
-    """One peer as a :class:`bench.path.Side`."""
+    """One peer as a :class:`bench.sides.Side`."""
 
     def __init__(self, kind: Kind, python: Path) -> None:
         self.name = kind.name
@@ -144,7 +146,7 @@ class ServerSide:
 
     def _answers(self) -> bool:
         try:
-            return naive.call(self._port, "/conv", path.BODIES["conv"]) == 200
+            return naive.call(self._port, "/conv", BODIES["conv"]) == 200
         except (OSError, http.client.HTTPException):
             return False
 
@@ -160,30 +162,30 @@ class ServerSide:
             process.wait()
 
     def requests(self, name: str) -> list[bytes]:
-        body = path.BODIES[name.rstrip("0123456789")]
+        body = BODIES[name.rstrip("0123456789")]
         return [load.request_bytes(host=f"127.0.0.1:{self._port}", path=f"/{name}", body=body)]
 
     def extra(self) -> dict[str, float]:
         return {}
 
 
-class SmoreSide(path.SmoreSide):
+class Unshared(SmoreSide):
     loads: Mapping[str, Sequence[int]] = {"echo": (1, 64), "echo1": (64,), "conv": (1, 64)}
 
 
-def measure_turn(sides: Sequence[path.Side], groups: Mapping[str, cpu.ProcessGroup], seconds: float) -> path.Round:
+def measure_turn(sides: Sequence[Side], groups: Mapping[str, cpu.ProcessGroup], seconds: float) -> path.Round:
     """Every point of every side; the sides take turns at each load, and the next load begins when all have had it."""
-    points: dict[path.Key, path.Point] = {}
+    points: dict[Key, Point] = {}
     for name in dict.fromkeys(name for side in sides for name in side.loads):
         for connections in (1, 64):
             for side in sides:
                 if connections in side.loads.get(name, ()):
-                    point = path.measure_point(side, groups[side.name], name, connections, seconds)
+                    point = measure_point(side, groups[side.name], name, connections, seconds)
                     points[side.name, name, connections] = point
     return path.Round(points=points, figures={"calibration_ms": path.calibration_ms(), **ratios(points)})
 
 
-def measured(sides: Sequence[path.Side], smore: path.SmoreSide, turns: int, seconds: float) -> list[path.Round]:
+def measured(sides: Sequence[Side], smore: SmoreSide, turns: int, seconds: float) -> list[path.Round]:
     """Start all sides, wait until nothing starts any more, and measure."""
     with ExitStack() as stack:
         for side in sides:
@@ -193,8 +195,8 @@ def measured(sides: Sequence[path.Side], smore: path.SmoreSide, turns: int, seco
         stack.enter_context(Profiles(make_engine(smore.platform.postgres_url, "peers")).exclusive(wait=True))
         for side in sides:
             for name in side.loads:
-                path.warm(side, name)
-        time.sleep(path.SETTLED_S)
+                warm(side, name)
+        time.sleep(SETTLED_S)
         groups = {side.name: cpu.ProcessGroup(side.pids()) for side in sides}
         done = []
         for turn in range(turns):
@@ -204,7 +206,7 @@ def measured(sides: Sequence[path.Side], smore: path.SmoreSide, turns: int, seco
         return done
 
 
-def ratios(points: Mapping[path.Key, path.Point]) -> dict[str, float]:
+def ratios(points: Mapping[Key, Point]) -> dict[str, float]:
     """One turn's ratios, as the module's docstring names them, as far as their points were measured."""
     figures: dict[str, float] = {}
     for kind in PEERS:
@@ -242,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.install:
         return 0
     with tempfile.TemporaryDirectory(prefix="smore-bench-home-") as home:
-        smore = SmoreSide(Path(home), FUNCTIONS)
+        smore = Unshared(Path(home), FUNCTIONS)
         turns, seconds = (1, 1.0) if options.quick else (TURNS, WINDOW_S)
         done = measured([smore, *peers], smore, turns, seconds)
     figures, points = path.medians(done), path.median_points(done)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.path import Point
 from bench.peers.__main__ import Absent, Kind, python_of, ratios
+from bench.sides import Point
 
 
 def point(side: str, load: str, connections: int, rps: float) -> Point:

@@ -131,8 +131,16 @@ def test_what_is_no_iteration_counts_for_nothing() -> None:
     now = time.time()
     honest = (now, 0.1)
     forged = [
-        (inf, 0.1), (inf, inf), (nan, 0.1), (now, nan), (now, inf), (now, -inf), (now, -1.0), (now, 1e308), (now + 60, 0.1),
-    ]  # fmt: skip
+        (inf, 0.1),
+        (inf, inf),
+        (nan, 0.1),
+        (now, nan),
+        (now, inf),
+        (now, -inf),
+        (now, -1.0),
+        (now, 1e308),
+        (now + 60, 0.1),
+    ]
     job = running([*forged, honest])
     job.take(job.fetch(), now, Activity())
     report = decode_report(encode_report(structs.replace(a_report(), jobs=[job.report()])))

@@ -129,10 +129,10 @@ def start(redis_url: str | None = None) -> Peer:
             redis_url = f"redis://127.0.0.1:{redis_port}/0"
             spawn("redis", redis_program(), "--bind", "127.0.0.1", "--port", str(redis_port))
         environment[_URL_VARIABLE] = redis_url
-        spawn("celery", sys.executable, "-m", "celery", "-A", "bench.peers.naive", "worker", "--concurrency", "1")
+        spawn("celery", sys.executable, "-m", "celery", "-A", "bench.naive", "worker", "--concurrency", "1")
         web = (
             "--factory",
-            "bench.peers.naive:gateway",
+            "bench.naive:gateway",
             "--port",
             str(port),
             "--no-access-log",
