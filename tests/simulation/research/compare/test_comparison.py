@@ -141,7 +141,7 @@ def test_other_worlds_of_a_preset_stand_beside_its_own(preset: str, capsys: pyte
         "other_worlds": {"turns-too": {"truth": "turns"}, "less": {"factors": {"u": 0.5}}},
     }
     Path(preset).write_text(yaml.safe_dump(document, sort_keys=False))
-    argv = ["compare", "--preset", preset, "--seeds", "2", "--world-seeds", "1", "--workers", "1", "--json"]
+    argv = ["compare", "--preset", preset, "--seeds", "1", "--world-seeds", "1", "--workers", "1", "--json"]
     assert main([*argv, "--policies", "smore-ours,smore,edf-util"]) == 0
 
     figures = last(capsys)["figures"]
@@ -225,7 +225,7 @@ def test_run_and_trace_write_the_same_bytes_again(
     ("more", "why"),
     [
         (["compare", "--preset", "fig99"], "preset: 'fig99' is not known"),
-        (["compare", "--preset", "job-muri"], "small, jobs-constant, jobs-muri, jobs-philly"),
+        (["compare", "--preset", "job-muri"], "small, jobs-constant, jobs-memory, jobs-muri, jobs-philly"),
         (["compare", "--preset", "job-muri"], "did you mean jobs-muri"),
         (["compare", "--policies", "smore,psychic"], "'psychic' is not a policy"),
         (["compare", "--policies", "smore:psychic=1"], "'psychic' is not a knob"),
