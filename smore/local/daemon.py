@@ -7,8 +7,8 @@ wakes the loop: a process that had been up is restarted at once, and one that ke
 seconds, without a bound on the number of attempts.
 
 Where the platform has a process named ``template`` (``template.py``), the processes of its modules are forked from it: they
-become children of this process, which waits for them as for any other. While a new template imports, they wait for it;
-where it is missing or does not answer, they are started by exec.
+become children of this process, which waits for them as for any other. While the first template imports, they wait for it;
+where it is missing, is started again or does not answer, they are started by exec.
 
 It is run by its path, as ``python -P daemon.py -c <file>``, not as a module: importing the parent package would load
 the settings, and every other process waits for this one.
@@ -78,6 +78,7 @@ class Process(Subprocess):  # type: ignore[misc]
         self._link: socket.socket | None = None
         self._its_end: socket.socket | None = None
         self._ready = False
+        self._was_ready = False
 
     def spawn(self) -> int | None:
         template = self.group.processes.get(TEMPLATE) if self.group else None
@@ -108,12 +109,14 @@ class Process(Subprocess):  # type: ignore[misc]
         return bool(self.pid) and self._link is not None and words[1:2] == ["-m"] and words[2] in modules
 
     def is_importing(self) -> bool:
-        """Whether this template is not ready yet, but may be soon."""
+        """Whether this is the first template and not ready yet, but may be soon."""
         assert self._link is not None
         if not self._ready:
             with suppress(OSError):  # nothing said yet, or it has ended
                 self._ready = bool(self._link.recv(16, socket.MSG_DONTWAIT))
-        return not self._ready and time.time() < self.laststart + IMPORT_S
+            self._was_ready |= self._ready
+        # Beside a load a new one imports for longer than an exec takes.
+        return not self._was_ready and time.time() < self.laststart + IMPORT_S
 
     def fork(self, process: "Process", words: list[str]) -> int | None:
         """The pid of a process that this template has forked; None where it has not."""
