@@ -145,7 +145,11 @@ def test_other_worlds_of_a_preset_stand_beside_its_own(preset: str, capsys: pyte
     assert main([*argv, "--policies", "smore-ours,smore,edf-util"]) == 0
 
     figures = last(capsys)["figures"]
-    assert figures["turns_too.train_loss.edf_util"] != figures["train_loss.edf_util"] != figures["less.train_loss.edf_util"]
+    assert (
+        figures["turns_too.train_loss.edf_util"]
+        != figures["train_loss.edf_util"]
+        != figures["less.train_loss.edf_util"]
+    )
     assert figures["predictor_rmsle"] == figures["predictor_rmsle.linear"] != figures["predictor_rmsle.paper"]
     assert figures["predictor_rmsle_measured.paper"] == pytest.approx((0.054 + 0.213 + 0.138) / 3, abs=1e-6)
     assert figures["turns_too.predictor_rmsle.smore_ours"] != figures["predictor_rmsle.smore_ours"]
