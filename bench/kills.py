@@ -55,6 +55,8 @@ PROBE_EVERY_S: Final = 0.1
 PROBE_PATIENCE_S: Final = 0.5
 #: A fault whose recovery takes longer counts with this.
 GIVEN_UP_S: Final = 60.0
+#: A fault whose recovery takes longer is told with the last refusal of a probe.
+SLOW_S: Final = 5.0
 #: Seconds between a recovery and the next fault: at least REST_S, then until the processes that were struck work again,
 #: at most SETTLED_S.
 REST_S: Final = 3.0
@@ -113,6 +115,8 @@ class Probe(threading.Thread):
         self._stopped = threading.Event()
         #: (sent, answered), monotonic, of the probes that succeeded, in the order of the answers.
         self.successes: list[tuple[float, float]] = []
+        #: What the last probe that did not succeed was told, '' = nothing in time.
+        self.told = ""
 
     def run(self) -> None:
         asyncio.run(self._run())
@@ -143,10 +147,13 @@ class Probe(threading.Thread):
         # A deadline of its own: probes that nobody waits for any more leave the queue.
         body = {"input": {"n": -1, "file": os.devnull, "s": 0.003}, "deadline_ms": 1000}
         with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            self.told = ""
             async with asyncio.timeout(PROBE_PATIENCE_S):
                 answer = await http.post("/v1/functions/probe/invocations", json=body)
             if answer.status_code == 200:
                 self.successes.append((sent, time.monotonic()))
+            else:
+                self.told = answer.text
 
     def first_after(self, moment: float) -> float | None:
         """Seconds from ``moment`` to the first answer to a probe sent after it."""
@@ -287,9 +294,13 @@ class Bench:
         await fault.strike()
         over = time.monotonic()
         recovery = None
+        told = ""
         while recovery is None:
             await asyncio.sleep(0.05)
+            told = self.probe.told or told
             recovery = self.probe.first_after(over) if time.monotonic() - over < GIVEN_UP_S else GIVEN_UP_S
+        if recovery > SLOW_S:
+            progress(f"    the last refusal of a probe: {told or 'none'}")
         history_s = await self.caught_up(over) if "postgres" in fault.name else None
         if fault.repair is not None:
             await fault.repair()

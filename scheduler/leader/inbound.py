@@ -25,6 +25,7 @@ from scheduler.policy.events import (
     InvocationHeld,
     InvocationSettled,
     LearnedKnown,
+    LoadWanted,
     OverridesChanged,
     PausesChanged,
     QuestionAsked,
@@ -262,6 +263,9 @@ class Inbound:
                 case stream.Asked():
                     self._register(event.function, event.revision, events)
                     self._asked.append(event)
+                case stream.Wanted():
+                    self._register(event.function, event.revision, events)
+                    events.append(LoadWanted(function=event.function, revision=event.revision))
                 case stream.Warmed():
                     self._warmed(event, events)
                 case stream.Dispatched() | stream.Stepped():

@@ -22,7 +22,7 @@ from scheduler.policy.lanes import Lane, Waiting
 from scheduler.policy.load import LoadSwitch
 from scheduler.policy.ordering import Heads, Ordering
 from scheduler.policy.overrides import Overrides
-from scheduler.policy.placement import Placement, Weighed
+from scheduler.policy.placement import Placement
 from scheduler.policy.prewarm.prewarmer import Prewarmer
 from smore.domain.invocation import Cause, End, EndAction
 
@@ -171,7 +171,7 @@ class Dispatching:
                     if weighed.cold >= 0 and not self._overrides.may_load(demand):
                         decisions += self._overrides.room(now, demand)
                     else:
-                        self._load_ahead(now, demand, weighed, decisions)
+                        self._load_ahead(now, demand, weighed.late, decisions)
                     return False
                 members = [later]
             else:
@@ -225,23 +225,32 @@ class Dispatching:
             return None
         return self._waiting.due_after(lane, earliest)
 
-    def _load_ahead(self, now: float, demand: Demand, weighed: Weighed, decisions: list[Decision]) -> None:
+    def load_wanted(self, now: float, demand: Demand, decisions: list[Decision]) -> None:
         """
-        Load a revision that has no instance where its deadline leaves no time for a cold start.
+        A call was refused because no instance of the revision stands ready: those after it would be as well, with
+        nobody loading it.
+        """
+        # Nothing can end now, so that the least impact of all that may load it is found.
+        weighed = self._placement.weigh(now, demand, self._cluster.kind(demand, 1), 1, now, fast=False)
+        self._load_ahead(now, demand, max(weighed.late, weighed.cold), decisions)
+
+    def _load_ahead(self, now: float, demand: Demand, row: int, decisions: list[Decision]) -> None:
+        """
+        Load a revision that has no instance where its deadline leaves no time for a cold start; ``row`` -1 = nowhere.
 
         Without this, requests of a function whose deadline is shorter than its load would expire for ever with nobody
         loading it.
         """
         cluster, cell = self._cluster, self._cluster.cells[demand.column]
         key = (demand.function, demand.revision)
-        if weighed.late < 0 or len(cluster.homes[demand.column]):
+        if row < 0 or len(cluster.homes[demand.column]):
             return
         if not self._overrides.may_load(demand) or cell[kernel.RESIDENT].any() or cell[kernel.OUTSTANDING].any():
             return
         if now - self._loaded_at.get(key, -np.inf) < 2 * demand.load_s + 1.0:
             return
         self._loaded_at[key] = now
-        decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[weighed.late]))
+        decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[row]))
 
 
 def ending(invocation: InvocationArrived, action: EndAction, cause: Cause, message: str) -> End:

@@ -44,6 +44,7 @@ from scheduler.policy.events import (
     InvocationSettled,
     LearnedDue,
     LearnedKnown,
+    LoadWanted,
     OverridesChanged,
     PausesChanged,
     PrewarmStatusDue,
@@ -150,6 +151,10 @@ class Engine:
                 self._settled(now, event)
             case GpuReported():
                 self._reported(now, event, decisions)
+            case LoadWanted():
+                demand = self.cluster.find(event.function, event.revision)
+                if demand is not None:
+                    self.dispatching.load_wanted(now, demand, decisions)
             case ClaimRefused():
                 self._returned(now, event.id, event.attempt + 1)
             case InvocationHeld():

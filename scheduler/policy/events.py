@@ -79,6 +79,14 @@ class InvocationSettled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadWanted:
+    """A call of a revision was refused because no instance stood ready, and would have been in time with one."""
+
+    function: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRefused:
     """A dispatch was decided but the queue did not let it happen (cancelled meanwhile)."""
 
@@ -285,6 +293,7 @@ Event = (
     | InvocationArrived
     | InvocationHeld
     | InvocationSettled
+    | LoadWanted
     | ClaimRefused
     | GpuReported
     | GpuLost

@@ -138,6 +138,17 @@ class Asked(Entry, frozen=True, tag="k"):
     at_us: int
 
 
+class Wanted(Entry, frozen=True, tag="n"):
+    """
+    A call was refused because no instance stood ready, and would have been in time with one; at most one a second and
+    function is told.
+    """
+
+    function: str
+    revision: int
+    at_us: int
+
+
 class Warmed(Entry, frozen=True, tag="w"):
     """A GPU worker reports a warm instance: when it is ready, when it is first used, each minute, and when it ends."""
 
@@ -178,7 +189,7 @@ class Warmed(Entry, frozen=True, tag="w"):
     host: int = 0
 
 
-Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged | Stepped | Asked | Warmed
+Event = Arrived | Dispatched | Returned | Settled | Reported | CatalogChanged | Stepped | Asked | Wanted | Warmed
 
 decode = msgspec.msgpack.Decoder(Event).decode
 encode = msgspec.msgpack.Encoder().encode

@@ -22,7 +22,7 @@ from redis.exceptions import NoScriptError
 from smore.domain.invocation import TRANSITIONS
 from smore.messages.commands import Cancel
 from smore.messages.results import error_result
-from smore.messages.stream import Arrived, Asked, Dispatched, Reported, Returned, Settled
+from smore.messages.stream import Arrived, Asked, Dispatched, Reported, Returned, Settled, Wanted
 from smore.process.settings import QueueSettings
 from smore.redis import records
 
@@ -122,7 +122,16 @@ _LISTS: Final[Mapping[str, Sequence[str]]] = {
     "reply": records.REPLY,
 }
 #: Messages that scripts write, each under its class's name.
-_MESSAGES: Final[Sequence[type[msgspec.Struct]]] = (Arrived, Asked, Cancel, Dispatched, Reported, Returned, Settled)
+_MESSAGES: Final[Sequence[type[msgspec.Struct]]] = (
+    Arrived,
+    Asked,
+    Cancel,
+    Dispatched,
+    Reported,
+    Returned,
+    Settled,
+    Wanted,
+)
 
 
 @dataclass(frozen=True, slots=True)

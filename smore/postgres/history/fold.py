@@ -122,7 +122,7 @@ class Fold:
             case stream.CatalogChanged():
                 if event.function:
                     self.tally.changed.add(event.function)
-            case stream.Asked():
+            case stream.Asked() | stream.Wanted():
                 pass
 
     def stages(self) -> Sequence[tuple[Stage, Collection[StagedRow]]]:

@@ -33,6 +33,7 @@
 --                               <quarantined>", by the leader, see needed()
 --   P learned            HASH   fk -> what the leader has learned of it (smore/messages/learned.py)
 --   P learned:costs      HASH   gpu -> what it has learned of what functions cost the trainings there
+--   P wanted:<fk>        STRING a call was refused for want of an instance within the last second
 --   P asks               STRING questions to the leader within the last second
 --   P ask:<id>           LIST   the leader's answer to one (smore/messages/reasons.py: DryRunAnswer)
 --   P leader, P fence    STRING the leader's fencing token; the counter it comes from

@@ -31,6 +31,11 @@ if deadline <= t then return list.admission({ status = 'late', now_us = int(t) }
 local need, promised, floor, cold, alone, kept_out = needed(fk, arg.revision, t, arg.rows)
 if kept_out then return list.admission({ status = 'quarantined' }) end
 if t + need > deadline then
+  -- Nobody would load what is refused for want of an instance; a call that one would have served asks for it.
+  if cold > 0 and t + floor <= deadline and redis.call('SET', P .. 'wanted:' .. fk, '', 'NX', 'PX', 1000) then
+    emit(list.Wanted({ fk = fk, revision = tonumber(arg.revision), at_us = t }))
+    wake_leader()
+  end
   return list.admission({
     status = 'infeasible', earliest_us = int(t + promised), now_us = int(t), floor_us = int(floor), cold_us = int(cold),
     alone_us = int(alone),

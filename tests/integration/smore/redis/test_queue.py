@@ -616,6 +616,11 @@ def test_what_cannot_be_met_is_refused_with_what_could(queue: Queue, client: "re
         queue.publish_feasible({F: f"{stamp}:30000:20000:0:0:900000"}, {})
         refused = queue.enqueue(request(slo_us=slo_us))
         assert (refused.status, refused.earliest_us - refused.now_us) == ("infeasible", 900_000)
+    # The first would have been in time with an instance: the leader is told, and not of each.
+    queue.publish_feasible({F: f"{now_us + 3_600_000_000}:30000:20000:0:0:900000"}, {})
+    assert queue.enqueue(request(slo_us=29_999)).status == "infeasible"
+    (wanted,) = (event for event in events(client) if isinstance(event, stream.Wanted))
+    assert (wanted.function, wanted.revision) == (F, 1)
     late = queue.enqueue(request(slo_us=0, deadline_us=now_us))
     assert (late.status, late.now_us > now_us) == ("late", True)
     assert client.hget(f"{P}count", "waiting") == b"4"

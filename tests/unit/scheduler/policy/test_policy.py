@@ -17,6 +17,7 @@ from scheduler.policy.events import (
     InvocationArrived,
     InvocationHeld,
     InvocationSettled,
+    LoadWanted,
     PausesChanged,
 )
 from scheduler.policy.knobs import preset
@@ -377,6 +378,19 @@ def test_a_refusal_promises_no_less_than_a_cold_start() -> None:
     alone = DrivenEngine()
     run(known("p/f", run_s=0.01, load_s=1.0), policy=alone)
     assert alone.bounds(NOW, "p/f", 1).cold_s == inf, "nothing could load it"  # type: ignore[union-attr]
+
+
+def test_a_call_refused_for_want_of_an_instance_loads_one() -> None:
+    """Its own deadline is shorter than the load, its function's is not: without this, each one after it is refused."""
+    policy = DrivenEngine()
+    run(known("p/f", run_s=0.01, load_s=2.0, deadline_s=40.0), gpu("a"), gpu("b", jobs=1), policy=policy)
+    wanted = LoadWanted(function="p/f", revision=1)
+    assert policy.decide(NOW, [wanted, LoadWanted(function="p/gone", revision=1)]) == [
+        Prewarm(function="p/f", revision=1, gpu="a")
+    ]
+    assert policy.decide(NOW + 1, [wanted]) == [], "it is asked for once"
+    policy.decide(NOW + 2, [gpu("a", warm={"p/f": 1})])
+    assert policy.decide(NOW + 60, [wanted]) == [], "one is there"
 
 
 def test_gate_is_told_of_the_backlog() -> None:
