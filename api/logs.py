@@ -89,7 +89,8 @@ class LogRequest:
         self._over = over
 
     async def newest(self, request: Request) -> Response:
-        """The lines that are there, as JSON."""
+        """The lines that are there, as JSON. Raises InvalidInput for a ``Last-Event-ID`` that is none."""
+        _goes_on_behind(request)
         lines, _ = await self._reader.last(self._log, self._lines, since=self._since, wanted=self._wanted)
         body = b'{"lines":[%b]}' % b",".join(map(_shown, lines))
         return BytesResponse(200, body, request.scope["request_id"], [JSON_TYPE])
@@ -98,14 +99,10 @@ class LogRequest:
         """
         The lines that are there, then those that come, as events; with ``Last-Event-ID`` those behind that line.
 
-        Raises InvalidInput for an id that is none, LimitReached where as many follow as may.
+        Raises InvalidInput as :meth:`newest` does, LimitReached where as many follow as may.
         """
         gateway = self._gateway
-        last_id = request.headers.get("last-event-id", "")
-        try:
-            position = check_position(last_id) if last_id else ""
-        except ValueError as error:
-            raise InvalidInput(f"Last-Event-ID: {error}", field="Last-Event-ID") from error
+        position = _goes_on_behind(request)
         self._check_room()
         looked_at, was_over = time.monotonic(), False
 
@@ -159,3 +156,12 @@ def _shown(line: LogLine) -> bytes:
             "node": piece.node,
         }
     )
+
+
+def _goes_on_behind(request: Request) -> str:
+    """The position behind which the reader goes on, '' = it begins anew. Raises InvalidInput."""
+    last_id = request.headers.get("last-event-id", "")
+    try:
+        return check_position(last_id) if last_id else ""
+    except ValueError as error:
+        raise InvalidInput(f"Last-Event-ID: {error}", field="Last-Event-ID") from error

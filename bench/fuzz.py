@@ -107,6 +107,8 @@ DEPENDS: Final[Mapping[str, str]] = {
     "POST /v1/jobs:dryRun": "an entry point, and the GPU instances that there are",
     "POST /v1/jobs/attach": "a process, and the GPU instances that there are",
     "GET /v1/predictions": "parameters that only go together",
+    "GET /v1/jobs": "parameters that exclude each other",
+    "GET /v1/blobs/{digest}": "a range that is within the blob",
     "PATCH /v1/projects/{project}/limits": "a burst needs a rate, which may be set already",
     "POST /v1/traces": "the file's content",
 }
@@ -384,16 +386,21 @@ def _leaves_something(label: str) -> bool:
 
 def _depends(label: str, response: Any) -> bool:
     """Whether a refusal of a valid input is about what the document cannot say."""
-    return label in DEPENDS or response.json().get("code") in _ENDED
+    return label in DEPENDS or _code(response) in _ENDED
 
 
 def _honest(response: Any) -> bool:
     if response.status_code == 503:
         return "retry-after" in response.headers
+    return response.status_code == 504 and _code(response) in _HONEST
+
+
+def _code(response: Any) -> str:
+    """Of an answer that is a problem, '' = it is none."""
     try:
-        return response.status_code == 504 and response.json().get("code") in _HONEST
+        return str(response.json().get("code"))
     except ValueError:
-        return False
+        return ""
 
 
 def deploy(client: Client) -> None:

@@ -36,10 +36,15 @@ INPUTS: Final = (
     " (`SMORE_API__MAX_INPUTS_PER_CALL`), with `Prefer: respond-async` as many as may wait on the platform"
     f" ({QueueSettings().max_pending}, `SMORE_QUEUE__MAX_PENDING`). Each may be `rejected` by itself"
 )
-DEADLINE: Final = {
+_MILLISECONDS: Final = {
     "type": "number",
     "exclusiveMinimum": 0,
     "maximum": MAX_DEADLINE_MS,
+}
+#: Of a body.
+DEADLINE: Final = {
+    **_MILLISECONDS,
+    "type": ["number", "null"],
     "description": "Milliseconds from arrival; without it the function's own. With `inputs` it is that of each",
 }
 
@@ -55,7 +60,6 @@ def idempotency_key(same: str) -> dict[str, object]:
     return header("Idempotency-Key", f"{_IDEMPOTENCY}. {same}", pattern=r"^[\x21-\x7e]{1,255}$")
 
 
-_MILLISECONDS: Final = {name: value for name, value in DEADLINE.items() if name != "description"}
 #: A deadline that stands in no body.
 DEADLINES: Final = (
     {
