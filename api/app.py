@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -81,6 +82,8 @@ class Application(FastAPI):
         super().__init__(**options)
         #: The routes of the API, which its description is made of beside what FastAPI knows of them.
         self.operations: list[BaseRoute] = []
+        #: Held while the description is made: on Python 3.11 two threads must not parse sources at the same time.
+        self._describing = threading.Lock()
         #: What answers a request; outermost, because an invocation goes past the middlewares of FastAPI.
         self._outermost: ASGIApp = self._answer
         if cors_origins:
@@ -125,15 +128,16 @@ class Application(FastAPI):
         await self._ordinary(scope, receive, send, request_id)
 
     def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
-            self.openapi_schema = describe(
-                title=self.title,
-                summary=self.summary or "",
-                version=self.version,
-                routes=self.routes,
-                operations=self.operations,
-            )
-        return self.openapi_schema
+        with self._describing:
+            if self.openapi_schema is None:
+                self.openapi_schema = describe(
+                    title=self.title,
+                    summary=self.summary or "",
+                    version=self.version,
+                    routes=self.routes,
+                    operations=self.operations,
+                )
+            return self.openapi_schema
 
     async def _ordinary(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         header = (b"x-request-id", request_id.encode())

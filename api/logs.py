@@ -53,7 +53,7 @@ CONTINUED: Final[dict[str, Any]] = {
         header(
             "Last-Event-ID",
             "With `follow=true`: go on behind this line, by the `id` of its event",
-            pattern=f"^{POSITION.pattern}$",
+            pattern=f"^({POSITION.pattern})?$",
         )
     ]
 }

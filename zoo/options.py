@@ -24,20 +24,17 @@ class _Trial(argparse.ArgumentParser):
 
 
 def problem(arguments: Sequence[str]) -> str:
-    """What is wrong with options that are there, '' = nothing. Whether one is missing is not looked at."""
+    """What is wrong with them, '' = nothing."""
     try:
-        parser(_Trial, required=False).parse_args(arguments)
+        parser(_Trial).parse_args(arguments)
     except ValueError as error:
         return str(error)
     return ""
 
 
-def parser(
-    kind: type[argparse.ArgumentParser] = argparse.ArgumentParser, *, required: bool = True
-) -> argparse.ArgumentParser:
-    """The parser of the options; ``required``: of those that must be there."""
+def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
     made = kind(prog="zoo.train", description="A training job on synthetic data.")
-    made.add_argument("--model", required=required, choices=NAMES)
+    made.add_argument("--model", required=True, choices=NAMES)
     made.add_argument(
         "--preset", choices=("paper", "cpu"), help="the model's size; default: paper on a GPU, cpu on a CPU"
     )

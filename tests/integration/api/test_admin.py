@@ -194,7 +194,7 @@ def test_a_drain_closes_the_gate_and_serves_what_waits(http: httpx.Client, platf
     assert (told["outcome"], told["reason"], told["feasible"]) == ("refused", "draining", False)
     assert ok(http.get("/v1/queues"))["queues"][0]["draining"]
     if path == "/v1/queues":
-        training = http.post("/v1/jobs", json={"name": "late", "argv": ["zoo.train"]})
+        training = http.post("/v1/jobs", json={"name": "late", "argv": ["zoo.train", "--model", "bert"]})
         problem(training, 503, "draining")
         assert training.headers["retry-after"] == "60"
     platform.held.clear()

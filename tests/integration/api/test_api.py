@@ -764,7 +764,7 @@ PATCHES = {
     "revision": 1,
     "deadline_ms": 5,
     "name": "x",
-    "argv": ["zoo.train"],
+    "argv": ["zoo.train", "--model", "bert"],
     "scopes": ["read"],
     "factor": 2,
     "gpus": ["test0"],
@@ -1315,7 +1315,7 @@ def test_keys_and_projects(http: httpx.Client, gateway: Served, store: Store) ->
 
 def test_jobs(http: httpx.Client, store: Store, redis_client: "redis.Redis", platform: FakePlatform) -> None:
     eventually(lambda: http.get("/v1/gpus").json()["gpus"])
-    made = http.post("/v1/jobs", json={"name": "train", "argv": ["zoo.train", "--seconds", "1"]})
+    made = http.post("/v1/jobs", json={"name": "train", "argv": ["zoo.train", "--model", "bert", "--seconds", "1"]})
     assert made.status_code == 201, made.text
     job = made.json()
     assert (job["state"], job["gpus"], job["degradation"]) == ("queued", [], None)
@@ -1327,9 +1327,13 @@ def test_jobs(http: httpx.Client, store: Store, redis_client: "redis.Redis", pla
     assert [one["id"] for one in http.get("/v1/jobs").json()["jobs"]] == [job["id"]]
     assert http.post(f"/v1/jobs/{job['id']}/stop").json()["state"] == "ended"
     problem(
-        http.post("/v1/jobs", json={"name": "train", "argv": ["zoo.train"], "gpus": ["nope"]}), 422, "invalid_input"
+        http.post("/v1/jobs", json={"name": "train", "argv": ["zoo.train", "--model", "bert"], "gpus": ["nope"]}),
+        422,
+        "invalid_input",
     )
-    problem(http.post("/v1/jobs", json={"name": "Train!", "argv": ["zoo.train"]}), 422, "invalid_spec")
+    problem(
+        http.post("/v1/jobs", json={"name": "Train!", "argv": ["zoo.train", "--model", "bert"]}), 422, "invalid_spec"
+    )
     problem(http.get("/v1/jobs/none"), 404, "not_found")
 
 
@@ -1338,7 +1342,7 @@ def test_what_a_training_cannot_be_is_refused_with_the_field(
 ) -> None:
     """By a start and by a dry run alike."""
     eventually(lambda: http.get("/v1/gpus").json()["gpus"])
-    body: dict[str, Any] = {"name": "t", "argv": ["zoo.train"]}
+    body: dict[str, Any] = {"name": "t", "argv": ["zoo.train", "--model", "bert"]}
 
     def refused(field: str, code: str = "invalid_input", of: httpx.Client = http, **asked: Any) -> dict[str, Any]:
         answers = [problem(of.post(path, json=body | asked), 422, code) for path in ("/v1/jobs", "/v1/jobs:dryRun")]
@@ -1365,7 +1369,9 @@ def test_what_a_training_cannot_be_is_refused_with_the_field(
     for name in ("iterations", "count"):
         wrong(name, 0)
     for name in ("duration", "grace"):
-        answer = http.post("/v1/jobs", content=b'{"name":"t","argv":["zoo.train"],"%b":NaN}' % name.encode())
+        answer = http.post(
+            "/v1/jobs", content=b'{"name":"t","argv":["zoo.train","--model","bert"],"%b":NaN}' % name.encode()
+        )
         assert answer.status_code in (400, 415, 422), answer.text
     refused("env.TOKEN", env={"TOKEN": {"secret": "NONE"}})
     refused("argv[0]", of=foreign, argv=["os"])
@@ -1387,7 +1393,7 @@ def test_a_training_is_accepted_once_though_redis_goes_away_behind_it(
 
     for call in ("wake", "queue"):
         monkeypatch.setattr(JobQueue, call, away)
-    made = http.post("/v1/jobs", json={"name": "t", "argv": ["zoo.train"]})
+    made = http.post("/v1/jobs", json={"name": "t", "argv": ["zoo.train", "--model", "bert"]})
     assert (made.status_code, made.json()["state"]) == (201, "queued")
     assert http.post(f"/v1/jobs/{made.json()['id']}/hold").json()["state"] == "held"
     assert [job.name for job in store.jobs.unfinished()] == ["t"]
@@ -1424,7 +1430,7 @@ def test_a_project_has_as_many_trainings_as_its_limit_says(
 ) -> None:
     """Those that wait count as those that run."""
     eventually(lambda: http.get("/v1/gpus").json()["gpus"])
-    body = {"name": "t", "argv": ["zoo.train"]}
+    body = {"name": "t", "argv": ["zoo.train", "--model", "bert"]}
     assert http.patch("/v1/projects/default/limits", json={"jobs": 2}).status_code == 200
     made = [http.post("/v1/jobs", json=body).json() for _ in range(2)]
     assert [job["state"] for job in made] == ["queued", "queued"]
@@ -1440,7 +1446,7 @@ def test_a_job_may_say_which_workload_it_is(
     http: httpx.Client, store: Store, redis_client: "redis.Redis", platform: FakePlatform
 ) -> None:
     eventually(lambda: http.get("/v1/gpus").json()["gpus"])
-    body = {"name": "train", "argv": ["zoo.train"], "workload": "resnet50/cpu/training/8"}
+    body = {"name": "train", "argv": ["zoo.train", "--model", "bert"], "workload": "resnet50/cpu/training/8"}
     made = http.post("/v1/jobs", json=body).json()
     assert made["workload"] == "resnet50/cpu/training/8"
     assert store.jobs.get("default", made["id"]).workload == "resnet50/cpu/training/8"
@@ -1459,7 +1465,7 @@ def test_a_budget_that_cannot_be_told_from_noise_is_refused(
     http: httpx.Client, store: Store, redis_client: "redis.Redis", engine: Any, platform: FakePlatform
 ) -> None:
     eventually(lambda: http.get("/v1/gpus").json()["gpus"])
-    body: dict[str, Any] = {"name": "train", "argv": ["zoo.train"]}
+    body: dict[str, Any] = {"name": "train", "argv": ["zoo.train", "--model", "bert"]}
     made = http.post("/v1/jobs", json=body | {"budget": 0.01}).json()
     assert made["budget"] == 0.01
     assert store.jobs.get("default", made["id"]).budget == 0.01

@@ -347,7 +347,7 @@ def test_what_does_not_compute_on_the_gpu_is_let_go(
 
 def test_what_a_project_may_reserve(http: httpx.Client, worker: Worker) -> None:
     def start(name: str, memory: str | None) -> httpx.Response:
-        return http.post("/v1/jobs", json={"name": name, "argv": ["zoo.train"], "memory": memory})
+        return http.post("/v1/jobs", json={"name": name, "argv": ["zoo.train", "--model", "bert"], "memory": memory})
 
     assert start("a", "1000MiB").status_code == 201
     first = http.patch("/v1/projects/default/limits", json={"job_memory_mib": 1500})

@@ -21,7 +21,7 @@ def asked(limits: Limits | None = None, **body: Any) -> Any:
     catalog = SimpleNamespace(limits={"vision": limits} if limits is not None else {}, paused=frozenset())
     settings = SimpleNamespace(job_entrypoints=["zoo.train"])
     gateway = cast(Gateway, SimpleNamespace(catalog=catalog, settings=settings))
-    return request_of(gateway, CALLER, JobBody(**{"name": "a", "argv": ["zoo.train"]} | body), [])
+    return request_of(gateway, CALLER, JobBody(**{"name": "a", "argv": ["zoo.train", "--model", "bert"]} | body), [])
 
 
 def test_a_share_is_the_owners_else_the_projects_else_none() -> None:
@@ -67,6 +67,7 @@ def test_micro_batches_rise_from_one_and_are_no_more_than_rows(
         (["--model", "bert", "--epochs", "1"], "unrecognized arguments: --epochs 1"),
         (["--model", "bert", "--batch", "8"], ""),
         (["--help"], ""),
+        (["--batch", "8"], "the following arguments are required: --model"),
     ],
 )
 def test_the_options_of_the_platforms_own_training_are_read_before_it_waits(
