@@ -269,7 +269,7 @@ def _trace(options: argparse.Namespace, argv: Sequence[str]) -> None:
 
 def _run(options: argparse.Namespace, argv: Sequence[str]) -> None:
     preset, world = _world(options)
-    make = policies.factory(options.policy)
+    make = policies.compared(options.policy)
     trace = traces.of(traces.changed(preset.trace, options.trace), world, options.seed, data=_folders(options))
     belief = table(world, policies.belief(options.policy, preset.predictor, options.predictor), options.seed)
     exclusive = simulate(world, trace.none(), make, seed=options.seed, name="exclusive run")
@@ -356,7 +356,7 @@ def _compare(options: argparse.Namespace, argv: Sequence[str]) -> None:
     preset = load(options.preset, interference_model=options.truth)
     chosen = tuple(filter(None, options.policies.split(","))) or preset.policies
     for name in chosen:
-        policies.factory(name)
+        policies.compared(name)
     _check_open(options)
     if not chosen or len(set(chosen)) < len(chosen):
         raise bad("policies", "at least one policy is expected, each once")

@@ -162,7 +162,7 @@ def run_cell(plan: Plan, cell: Cell) -> tuple[Cell, Row, int]:
     world = preset.worlds[cell.configuration]
     trace = traces.of(traces.changed(preset.trace, plan.trace), world, cell.seed, data=plan.data)
     tables: dict[Belief, Table | None] = {}
-    exclusive = simulate(world, trace.none(), policies.factory(plan.policies[0]), seed=cell.seed, name="exclusive run")
+    exclusive = simulate(world, trace.none(), policies.compared(plan.policies[0]), seed=cell.seed, name="exclusive run")
     figures: dict[str, Mapping[str, float]] = {}
     if small(world, trace):
         figures[BOUND] = {"dsr": upper_bound(world, trace, cell.seed) / len(trace)}
@@ -171,7 +171,7 @@ def run_cell(plan: Plan, cell: Cell) -> tuple[Cell, Row, int]:
         if belief not in tables:
             tables[belief] = table(world, belief, cell.seed)
         told = tables[belief]
-        result = quiet(partial(simulate, asked, trace, policies.factory(name), seed=cell.seed, table=told, name=name))
+        result = quiet(partial(simulate, asked, trace, policies.compared(name), seed=cell.seed, table=told, name=name))
         figures[name] = metrics.figures(result, exclusive) | errors(told)
         if plan.out is not None and cell.own:
             result.write(plan.out / raw_name(cell, name))

@@ -5,7 +5,7 @@ from typing import Final
 
 from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
 from scheduler.policy.setting import UnknownPolicy, choose, parse
-from scheduler.simulation.policies import OF_THE_PAPER
+from scheduler.simulation.policies import OF_THE_PAPER, chosen
 
 _ORDER: Final = {
     Order.PRIORITY: "highest priority first (Eq. 5 of the paper)",
@@ -36,7 +36,7 @@ def in_words(policy: str) -> str:
 def knobs_of(policy: str) -> Knobs | None:
     """The knobs of a policy, without loading a placement rule of one's own; None: this version has no such policy."""
     try:
-        name, changed = parse(policy)
+        name, changed, _ = chosen(policy)
         return choose(PRESETS, "smore-product" if _own_rule(name) else name, changed)
     except UnknownPolicy:
         return None

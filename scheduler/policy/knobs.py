@@ -75,7 +75,6 @@ class Knobs:
     tau_training          degradation budget of a training that names none                            >= 0         10 %
     aim                   part of its budget that refills its bucket                                  0..1         none
     account_s             seconds of budget that a bucket can hold                                    > 0          none
-    closed_loop           whether windows correct what runs are charged, and losses throttle             bool         none
     company               part of its time that a batch waits for more while a bucket is low          0..1         none
     tau_function          most predicted degradation of a function                                    > 0, inf     A28.4
     accept                whether the predicted end must be before the deadline                       bool         A28.2
@@ -108,7 +107,6 @@ class Knobs:
     tau_training: float = 0.10
     aim: float = 1.0
     account_s: float = 10.0
-    closed_loop: bool = False
     company: float = 0.0
     tau_function: float = inf
     accept: bool = True
@@ -179,7 +177,6 @@ _PRODUCT: Final = replace(
     budget_rule=BudgetRule.BUCKET,
     aim=0.8,
     account_s=2.0,
-    closed_loop=True,
     company=0.5,
     warm_first=True,
     guard=0.05,

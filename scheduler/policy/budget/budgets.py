@@ -4,7 +4,6 @@ closed to functions.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -82,10 +81,7 @@ class Budgets:
             job = event.losses[0].id if event.losses else ""
             decisions.append(_throttle(event.gpu, controller, job))
         self._boots[row] = event.boot
-        losses = event.losses
-        if not self._knobs.closed_loop:
-            losses = [replace(job, recent=None, closed=None, windows=()) for job in losses]
-        stepped = controller.judge(event.at, losses, event.function_utilisation)
+        stepped = controller.judge(event.at, event.losses, event.function_utilisation)
         if stepped is None:
             return
         decisions.append(_throttle(event.gpu, controller, stepped))

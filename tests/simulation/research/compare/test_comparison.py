@@ -15,10 +15,14 @@ from research.compare import comparison
 from research.compare.__main__ import _command, main
 from research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
 from research.compare.measures import MEASURES, interval_of
+from scheduler.policy.decisions import Throttle
+from scheduler.policy.policy import Policy
 from scheduler.simulation import policies, traces
 from scheduler.simulation.result import Result
 from scheduler.simulation.world import load
+from smore.domain.loss import JobLoss, Sample
 from tests.support.documented import undocumented
+from tests.support.policy_events import NOW, function, gpu, known
 
 PRESET = {
     "about": "two GPUs",
@@ -178,6 +182,32 @@ def test_a_training_without_a_budget_has_the_policy_s() -> None:
 def test_who_is_named_after_the_paper_is_told_by_its_forest(policy: str, recipe: str) -> None:
     assert policies.belief(policy, {"recipe": "ours"}, {}).recipe == recipe
     assert policies.belief(policy, {"recipe": "ours"}, {"recipe": "linear"}).recipe == "linear"
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ("smore", False),
+        ("smore-ours", False),
+        ("smore-ours:closed_loop=true", True),
+        ("smore-product-b10", True),
+        ("smore-product-b10:closed_loop=false", False),
+    ],
+)
+def test_a_comparison_tells_measured_losses_to_the_product_alone(policy: str, told: bool) -> None:
+    """The live leader, and a run that stands for it, tells them to every policy."""
+
+    def throttles(engine: Policy) -> bool:
+        lost = JobLoss(
+            id="j", budget=0.1, recent=Sample(mean=0.13, sd=0.002, n=20), closed=Sample(mean=0.1, sd=0.002, n=30)
+        )
+        engine.decide(NOW, [known([[0.01]]), function(0)])
+        report = gpu("a", functions=1, losses=[lost], function_utilisation=1.0)
+        return [type(decision) for decision in engine.decide(NOW, [report]).decisions] == [Throttle]
+
+    assert throttles(policies.compared(policy)(0)) == told
+    if "closed_loop" not in policy:
+        assert throttles(policies.factory(policy)(0))
 
 
 def test_every_policy_of_a_cell_meets_the_same(preset: str, tmp_path: Path) -> None:

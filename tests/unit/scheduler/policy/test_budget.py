@@ -22,8 +22,7 @@ from scheduler.policy.budget.controller import (
 )
 from scheduler.policy.decisions import Dispatch, Offload, PublishLearned, Throttle
 from scheduler.policy.events import ClaimRefused, CostsKnown, Event, InvocationSettled, LearnedDue, WarmLimits
-from scheduler.policy.knobs import preset
-from scheduler.policy.setting import parse
+from scheduler.policy.knobs import PRESETS, BudgetRule, preset
 from smore.domain.loss import JobLoss, Sample, Step, Window
 from smore.messages.learned import decode_costs, encode_learned
 from tests.support.driven import DrivenEngine
@@ -265,15 +264,12 @@ def test_nothing_new_goes_beside_a_training_over_its_budget() -> None:
     assert [type(decision) for decision in back] == [Throttle, Dispatch]
 
 
-def test_settings_of_the_paper_have_no_closed_loop() -> None:
-    """What proves a loss throttles nothing there; the budget itself is kept as predicted."""
-    for name in ("smore", "smore-ours", "smore-product:closed_loop=false"):
-        setting, knobs = parse(name)
-        engine = DrivenEngine(preset(setting, **knobs))
-        engine.decide(NOW, [known([[0.01]]), function(0), gpu("a", functions=1, losses=[job(0.0)])])
-        slowed = gpu("a", functions=1, at=NOW + 1.0, losses=[job(0.3)], function_utilisation=BUSY)
-        assert engine.decide(NOW + 1.0, [slowed]) == []
-        assert engine.cluster.rows[kernel.BUDGET, 0] == job(0.0).budget
+@pytest.mark.parametrize("name", [name for name, knobs in PRESETS.items() if knobs.budget_rule is not BudgetRule.NONE])
+def test_every_setting_with_a_budget_rule_throttles_by_measured_losses(name: str) -> None:
+    engine = DrivenEngine(PRESETS[name])
+    engine.decide(NOW, [known([[0.01]]), function(0), gpu("a", functions=1, losses=[job(0.0)])])
+    slowed = gpu("a", functions=1, at=NOW + 1.0, losses=[job(0.3)], function_utilisation=BUSY)
+    assert [type(decision) for decision in engine.decide(NOW + 1.0, [slowed])] == [Throttle]
 
 
 def test_a_corrected_prediction_is_what_is_charged() -> None:
