@@ -40,6 +40,13 @@ def test_a_function_is_specified_as_it_would_be_registered() -> None:
     assert spec.deadline_s == pytest.approx(4 * 0.037 * found.interference_model.p99)
 
 
+def test_a_training_counts_three_times_the_work_of_its_inference() -> None:
+    """Forward, and a gradient of as many operations for the weights and for the inputs, grouped convolutions too."""
+    for model, known in world.workloads().items():
+        (_, training), (_, function) = (known[role]["flops"] for role in ("training", "function"))
+        assert 2.8 < training / function < 3.2, model
+
+
 @pytest.mark.parametrize("name", world.names())
 def test_every_preset_is_sound(name: str) -> None:
     preset = world.load(name)
