@@ -78,7 +78,7 @@ def stated(
     it has reported no iteration, or the settings want none; ``too_long``: why no window holds its iterations, '' = one does.
     """
     harvested, going_on = harvest.invocations > 0, job.state not in OVER
-    *before, last = spans or [Span(since=since, until=None, budget=job.budget, closed=closed)]
+    *before, last = spans or [Span(since=since, until=None, budget=job.request.budget, closed=closed)]
     past = [_budget_span(job, span, harvested=harvested, measured=measured) for span in before]
     budget, worst, fewest = last.budget, lost_of(job, last.closed, harvested=harvested), fewest_of(job, last.closed)
     windows = fewest.sums.windows if fewest is not None else 0
@@ -87,7 +87,7 @@ def stated(
     verdict = _verdict(worst, budget, measured=measured)
     to_go = loss.to_go(worst, windows, budget) if measured and going_on and not too_long else None
     to_go_s = to_go * pace_s if to_go and pace_s is not None else None
-    beside = [job_pairs.beside(pair, names, job.workload) for pair in pairs]
+    beside = [job_pairs.beside(pair, names, job.request.workload) for pair in pairs]
     whole, all_windows = lost_of(job, closed, harvested=harvested), fewest_of(job, closed)
     broken = any(span.verdict is Verdict.NOT_KEPT for span in past)
     return schemas.Statement(

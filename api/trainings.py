@@ -28,7 +28,7 @@ def going_on(jobs: Sequence["Job"], reports: Sequence[Report]) -> list["Job"]:
 
 def reserves(jobs: Sequence["Job"], reports: Sequence[Report]) -> dict[tuple[str, str], float]:
     """MiB by job and GPU instance: what was declared and the margin, or what the worker reports where that is more."""
-    reserved = {(job.id, gpu): _reserve(job.memory_mib) for job in jobs for gpu in job.gpus}
+    reserved = {(job.id, gpu): _reserve(job.request.memory_mib) for job in jobs for gpu in job.gpus}
     for report in reports:
         for job in report.jobs:
             key = (job.id, report.gpu)
@@ -59,7 +59,7 @@ def check_limits(
     bound = limits.job_memory_mib
     if bound is None:
         return
-    waiting = sum(_reserve(job.memory_mib) * job.request.count for job in jobs if not job.gpus)
+    waiting = sum(_reserve(job.request.memory_mib) * job.request.count for job in jobs if not job.gpus)
     used = sum(reserves(jobs, reports).values()) + waiting
     # What declares nothing takes what it needs once it runs: it must not begin where nothing is left.
     if used >= bound or used + _reserve(wanted_mib) > bound:

@@ -138,7 +138,7 @@ class Turn:
         """Mean seconds on a GPU instance, by workload."""
         times: dict[str, list[float]] = defaultdict(list)
         for job in self.jobs:
-            times[job.workload].append(job.ran_s)
+            times[job.request.workload].append(job.ran_s)
         return {workload: statistics.fmean(seconds) for workload, seconds in times.items()}
 
 
@@ -250,7 +250,7 @@ def turn(setting: str, seconds: float, rows: Rows, *, functions: bool = False) -
     shared = len({frozenset((pair.job, pair.other)) for pair in made.pairs})
     progress(f"{setting}{' with functions' if functions else ''}: mean {made.completion_s:.1f} s, {shared} pairs")
     for job in made.jobs:
-        progress(f"  {job.workload}: waited {job.waited_s:.1f} s, on a GPU instance for {job.ran_s:.1f} s")
+        progress(f"  {job.request.workload}: waited {job.waited_s:.1f} s, on a GPU instance for {job.ran_s:.1f} s")
     for pair in made.pairs:
         measured = f"{pair.measured:.2f}" if pair.measured is not None else "nothing"
         names = f"{workload_of(made, pair.job)} beside {workload_of(made, pair.other)}"
@@ -259,7 +259,7 @@ def turn(setting: str, seconds: float, rows: Rows, *, functions: bool = False) -
 
 
 def workload_of(made: Turn, id_: str) -> str:
-    return next(job.workload for job in made.jobs if job.id == id_)
+    return next(job.request.workload for job in made.jobs if job.id == id_)
 
 
 def submit(rig: Rig, number: int, workload: str, iterations: int, wait_s: float) -> str:
@@ -326,10 +326,10 @@ def simulated_s(alone_s: Mapping[str, float], made: Turn) -> float:
             id=job.id,
             submit_s=job.created_at - first_at,
             gpus=1,
-            seconds=alone_s[job.workload],
-            model=job.workload,
-            iteration_s=alone_s[job.workload] / max(1, job.request.iterations),
-            memory_mib=job.memory_mib,
+            seconds=alone_s[job.request.workload],
+            model=job.request.workload,
+            iteration_s=alone_s[job.request.workload] / max(1, job.request.iterations),
+            memory_mib=job.request.memory_mib,
         )
         for job in made.jobs
     ]
@@ -342,7 +342,7 @@ def lone(turns: Iterable[Turn]) -> set[str]:
     found = set(WORKLOADS)
     for one in turns:
         shared = {pair.job for pair in one.pairs} | {pair.other for pair in one.pairs}
-        found -= {job.workload for job in one.jobs if job.id in shared}
+        found -= {job.request.workload for job in one.jobs if job.id in shared}
     return found
 
 

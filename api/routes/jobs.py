@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
 import redis
@@ -86,7 +87,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     with trail.change(caller, f"job/{body.name}") as change:
         job = store.jobs.submit(caller.project, body.name, request, env, admit=admit)
         # A variable may be a password: the audit log has none of them.
-        change.target, change.after = f"job/{job.id}", {"name": body.name, **request.to_dict()}
+        change.target, change.after = f"job/{job.id}", {"name": body.name, **asdict(request)}
     entry = _first_decision(gateway, job.id)
     return job_views.shown(store.jobs.get(caller.project, job.id), [], entry, _say(gateway, caller, entry))
 
@@ -175,7 +176,7 @@ def explain_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProje
         with contextlib.suppress(Unavailable):
             places = doors.places(record.id)
     names = _names(gateway, caller, record, pairs)
-    beside = [job_pairs.beside(pair, names, record.workload) for pair in pairs]
+    beside = [job_pairs.beside(pair, names, record.request.workload) for pair in pairs]
     entry, leading = _entry(doors.queue(), record.id), bool(doors.leader())
     messages = [*(decision.message for decision in decisions), *(place.message for place in places)]
     say = saying(gateway, caller, [*messages, entry.message if entry is not None else ""])
@@ -205,7 +206,7 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
         spans: list[Span] = []
         if record.past_budgets:
             since = began
-            for until, budget in [*record.past_budgets, (None, record.budget)]:
+            for until, budget in [*record.past_budgets, (None, record.request.budget)]:
                 if until is None or until > since:
                     of_span = reader.closed([record.id], since, until).get(record.id, {})
                     spans.append(Span(since=since, until=until, budget=budget, closed=of_span))
@@ -356,8 +357,8 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, bo
     """
     record = _job(gateway, caller, job, None)
     places = {(report.device, report.sharing_mode) for report in gateway.fleet().reports() if report.gpu in record.gpus}
-    check_budget(gateway, body.budget, record.workload, sorted(places))
-    with trail.change(caller, f"job/{record.id}", {"budget": record.budget}) as change:
+    check_budget(gateway, body.budget, record.request.workload, sorted(places))
+    with trail.change(caller, f"job/{record.id}", {"budget": record.request.budget}) as change:
         changed = gateway.store().jobs.set_budget(record.project, record.id, body.budget)
         for gpu in record.gpus:
             gateway.fleet().send(gpu, SetBudget(version=1, id=record.id, budget=body.budget))

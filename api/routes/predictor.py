@@ -176,9 +176,9 @@ def _workload(
     if "/" in name or not name:
         return parse_training(name, field), []
     job = _job(gateway, project, table, name)
-    if not job.workload:
+    if not job.request.workload:
         raise InvalidInput(f"{field}: {name} names no workload, so nothing is known of it", field=field)
-    return job.workload, _runs(gateway, job.id)
+    return job.request.workload, _runs(gateway, job.id)
 
 
 def _job(gateway: Gateway, project: str, table: Table | None, name: str) -> "Job":
@@ -219,7 +219,7 @@ def _training(
     running = _runs(gateway, record.id)
     if not running:
         raise InvalidInput(f"job: {job} does not run now", field="job")
-    return record.workload, running
+    return record.request.workload, running
 
 
 def _runs(gateway: Gateway, job: str) -> list[tuple[str, str]]:

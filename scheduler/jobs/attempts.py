@@ -65,7 +65,6 @@ class Attempt:
     gpus: Sequence[str]
     since_at: float
     awaited_at: float
-    grace_s: float
     began_with: int
     checkpoint: int
     home: str

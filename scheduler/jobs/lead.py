@@ -297,7 +297,7 @@ class Lead:
         for id_, attempt in self._attempts.items():
             if id_ in self._policy.jobs:
                 attempt.lost_s = max(0.0, self._policy.lost_s(id_) - self._jobs[id_].lost_s)
-        workloads = {id_: row.workload for id_, row in self._jobs.items()}
+        workloads = {id_: row.request.workload for id_, row in self._jobs.items()}
         factors = {id_: job.parts.factor for id_, job in self._policy.jobs.items()}
         return self._sharing.follow(at, self._attempts, workloads, factors)
 

@@ -20,7 +20,7 @@ def show(rows: Iterable[Job], reports: Iterable[Report]) -> None:
     for row in rows:
         if row.state is not JobState.RUNNING:
             continue
-        metrics.JOB_BUDGET.labels(row.name, row.project).set(row.budget)
+        metrics.JOB_BUDGET.labels(row.name, row.project).set(row.request.budget)
         bounds = [
             (rank.loss_high, rank.loss, rank.loss_low)
             for rank in reported[row.id, row.attempt]

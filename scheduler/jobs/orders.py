@@ -38,7 +38,7 @@ class Orders:
         for place in attempt.to_stop(at):
             rank = attempt.ranks[place]
             rank.stopped_at, rank.stopping_at = at, rank.stopping_at or at
-            command = StopJob(version=1, id=attempt.job, attempt=attempt.attempt, grace_s=attempt.grace_s)
+            command = StopJob(version=1, id=attempt.job, attempt=attempt.attempt, grace_s=job.request.grace_s)
             self._fleet.send(rank.gpu, command)
 
     def settle(self, at: float, reports: Sequence[Report], under_way: Mapping[str, Attempt]) -> None:
@@ -71,18 +71,15 @@ class Orders:
 
 
 def _start(job: Job, attempt: Attempt, place: int, env: dict[str, str], nodes: Mapping[str, str]) -> StartJob:
-    request, node = job.request, nodes.get(attempt.gpus[place])
+    node = nodes.get(attempt.gpus[place])
     local = [rank for rank, gpu in enumerate(attempt.gpus) if nodes.get(gpu) == node]
     return StartJob(
         version=1,
         id=job.id,
         project=job.project,
         name=job.name,
-        argv=list(request.argv),
+        request=job.request,
         env=env,
-        workload=job.workload,
-        budget=job.budget,
-        memory_mib=job.memory_mib,
         attempt=attempt.attempt,
         rank=place,
         world=len(attempt.gpus),
@@ -90,12 +87,6 @@ def _start(job: Job, attempt: Attempt, place: int, env: dict[str, str], nodes: M
         local_world=len(local),
         gpus=list(attempt.gpus),
         seed_attempt=attempt.attempt - 1,
-        iterations=request.iterations,
-        grace_s=request.grace_s,
-        secrets=dict(request.secrets),
-        trusted=request.trusted,
-        cwd=request.cwd,
         micro_batches=attempt.micro_batches,
-        share=request.share,
         hosts=[host for host, gpus in attempt.hosts.items() if attempt.gpus[place] in gpus],
     )

@@ -6,7 +6,7 @@ docs/reference/states.md is drawn from :data:`TRANSITIONS`. ``Store.jobs.move`` 
 
 import signal
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
@@ -168,7 +168,8 @@ def ended_in_words(outcome: str, exit_code: int | None, reason: str = "") -> str
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """
-    What a job's owner asks for, without its plain variables, which are sealed (smore/process/vault.py).
+    What a job's owner asks for, without its plain variables, which are sealed (smore/process/vault.py). It is kept whole on
+    the way to the worker and to the rule: whoever passes it on names no field.
 
     ``count`` GPU instances of the kind ``device`` ('' = any), or those that ``gpus`` names; ``memory_mib`` on each of
     them, 0 = not said. Its length: ``iterations`` or ``duration_s``, 0 = not said. ``restarts``: how often it may be
@@ -195,10 +196,6 @@ class JobRequest:
     cwd: str = ""
     share: float = 0.0
     micro_batches: Sequence[int] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        lists = {name: list(getattr(self, name)) for name in ("argv", "gpus", "micro_batches")}
-        return asdict(self) | lists | {"secrets": dict(self.secrets)}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:

@@ -2,12 +2,12 @@
 Commands to a GPU worker: each is one msgpack array on the GPU instance's own stream and idempotent by its content.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from smore.domain.job import GRACE_S
+from smore.domain.job import GRACE_S, JobRequest
 from smore.domain.loss import DEFAULT_BUDGET
 
 
@@ -74,12 +74,9 @@ class StartJob(Command, frozen=True, tag="start_job"):
     id: str
     project: str
     name: str
-    argv: list[str]
+    #: ``secrets``: variables beside ``env``, whose values are secrets of the project.
+    request: JobRequest
     env: dict[str, str]
-    workload: str = ""
-    budget: float = DEFAULT_BUDGET
-    #: Declared, on each GPU instance; 0 = not.
-    memory_mib: float = 0.0
     #: 0 = started before there was a queue of jobs.
     attempt: int = 0
     rank: int = 0
@@ -90,20 +87,8 @@ class StartJob(Command, frozen=True, tag="start_job"):
     gpus: Sequence[str] = ()
     #: The attempt whose last complete checkpoint this one begins with, 0 = none.
     seed_attempt: int = 0
-    #: What the job's owner says its length is, 0 = nothing.
-    iterations: int = 0
-    #: Seconds from SIGTERM to SIGKILL where nothing else is said when it is ended.
-    grace_s: float = GRACE_S
-    #: Variables beside ``env``, whose values are secrets of the project: the name of the secret by the variable.
-    secrets: Mapping[str, str] = {}
-    #: ``argv`` is any program, because an operator has started it; else it begins with an allowed entry point.
-    trusted: bool = False
-    #: The folder in which it begins, "" = the platform's.
-    cwd: str = ""
     #: In how many parts it is to run its batch.
     micro_batches: int = 1
-    #: The most that other trainings beside it may cost it, a fraction of its iteration time alone; 0 = none trains there.
-    share: float = 0.0
     #: Jobs that train on this GPU instance already: it comes there as their guest.
     hosts: Sequence[str] = ()
 

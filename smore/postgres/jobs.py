@@ -6,7 +6,7 @@ A job is not mirrored to Redis: GPU workers report what runs, and no hot path re
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -41,24 +41,23 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """See :class:`smore.postgres.rows.JobRow`; times are epoch seconds."""
+    """
+    See :class:`smore.postgres.rows.JobRow`; times are epoch seconds. ``request``: what is asked for now; of one that runs
+    elsewhere, what was said of it.
+    """
 
     id: str
     project: str
     name: str
-    argv: Sequence[str]
+    request: JobRequest
     gpus: Sequence[str]
     state: JobState
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None
     exit_code: int | None = None
-    request: JobRequest = field(default_factory=JobRequest)
     source: JobSource = STARTED
-    workload: str = ""
-    budget: float = DEFAULT_BUDGET
     past_budgets: Sequence[tuple[float, float]] = ()
-    memory_mib: float = 0.0
     asked: bool = False
     reason: str = ""
     outcome: Outcome | None = None
@@ -169,7 +168,7 @@ class JobStore:
                 argv=list(request.argv),
                 gpus=[],
                 state=JobState.QUEUED,
-                spec=request.to_dict(),
+                spec=asdict(request),
                 env=env,
                 workload=request.workload,
                 budget=request.budget,
@@ -499,12 +498,14 @@ def _admit_job(session: Session, project: str, admit: Admit | None) -> None:
 _SAME: Final = [
     name for name in Job.__dataclass_fields__ if name != "request" and not name.endswith(("_at", "_before"))
 ]
+#: What was asked for and has a column of its own, which holds where something else was asked for since.
+_OF_REQUEST: Final = ("argv", "workload", "budget", "memory_mib")
 
 
 def job_of(row: JobRow) -> Job:
     return Job(
         **{name: getattr(row, name) for name in _SAME},
-        request=JobRequest.from_dict(row.spec),
+        request=JobRequest.from_dict(row.spec | {name: getattr(row, name) for name in _OF_REQUEST}),
         created_at=row.created_at.timestamp(),
         started_at=epoch_s(row.started_at),
         ended_at=epoch_s(row.ended_at),

@@ -58,8 +58,8 @@ class Launcher:
 
     def refusal(self, command: StartJob) -> str:
         """Why this command may not be obeyed, '' = it may."""
-        argv = command.argv
-        if argv and (command.trusted or argv[0] in self._entrypoints):
+        argv = command.request.argv
+        if argv and (command.request.trusted or argv[0] in self._entrypoints):
             return ""
         return f"{' '.join(argv[:1])!r} is not an entry point that this worker allows"
 
@@ -71,7 +71,7 @@ class Launcher:
         rank. Returns its shim, where that is a child of this process, and process numbers. Raises OSError.
         """
         asked = {**command.env, **secrets}
-        reserved = _PLATFORM if command.trusted else _RESERVED
+        reserved = _PLATFORM if command.request.trusted else _RESERVED
         own = {name: value for name, value in asked.items() if not name.startswith(reserved)}
         paths = [own["PYTHONPATH"]] if own.get("PYTHONPATH") else []
         threads = {"OMP_NUM_THREADS": "1"} if self._cores else {}
@@ -86,9 +86,9 @@ class Launcher:
         }
         training = Training(
             argv=record.argv,
-            program=command.trusted,
+            program=command.request.trusted,
             # Modules are looked for in the folder where `python -m` begins: only an operator names another.
-            cwd=command.cwd if command.trusted else "",
+            cwd=command.request.cwd if command.request.trusted else "",
             env={**threads, **own, **allocator, **self._environment, **given, **platform},
             cores=self._cores or self._born_on,
             status=str(self._records.status(record.key)),

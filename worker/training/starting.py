@@ -64,14 +64,15 @@ class Starting:
 
     def secrets(self, command: StartJob, wanted: Callable[[], bool]) -> Mapping[str, str]:
         """The values of the command's secrets, by variable. Raises Refused, Unwanted."""
-        if not command.secrets:
+        secrets = command.request.secrets
+        if not secrets:
             return {}
-        names = sorted(set(command.secrets.values()))
+        names = sorted(set(secrets.values()))
         try:
             values = _patiently(lambda: self._secrets_of(command.project, names), wanted, "its secrets cannot be read")
         except ValueError as error:
             raise Refused(str(error)) from error
-        return {variable: values[name] for variable, name in command.secrets.items()}
+        return {variable: values[name] for variable, name in secrets.items()}
 
     def environment(self, command: StartJob, wanted: Callable[[], bool]) -> Mapping[str, str]:
         """
@@ -83,7 +84,7 @@ class Starting:
         ).resolve()
         meeting = self._meet(command, wanted)
         visible = self._devices(command, wanted)
-        length = {"SMORE_ITERATIONS": str(command.iterations)} if command.iterations else {}
+        length = {"SMORE_ITERATIONS": str(iterations)} if (iterations := command.request.iterations) else {}
         parts = {micro_batches.VARIABLE: str(command.micro_batches)} if command.micro_batches > 1 else {}
         return {
             "RANK": str(command.rank),

@@ -1449,7 +1449,7 @@ def test_a_job_may_say_which_workload_it_is(
     body = {"name": "train", "argv": ["zoo.train", "--model", "bert"], "workload": "resnet50/cpu/training/8"}
     made = http.post("/v1/jobs", json=body).json()
     assert made["workload"] == "resnet50/cpu/training/8"
-    assert store.jobs.get("default", made["id"]).workload == "resnet50/cpu/training/8"
+    assert store.jobs.get("default", made["id"]).request.workload == "resnet50/cpu/training/8"
     for wrong in ("resnet50", "resnet50/cpu/function/8", "resnet50/cpu/training/0", ""):
         assert (
             problem(http.post("/v1/jobs", json=body | {"workload": wrong}), 422, "invalid_spec")["field"] == "workload"
@@ -1468,7 +1468,7 @@ def test_a_budget_that_cannot_be_told_from_noise_is_refused(
     body: dict[str, Any] = {"name": "train", "argv": ["zoo.train", "--model", "bert"]}
     made = http.post("/v1/jobs", json=body | {"budget": 0.01}).json()
     assert made["budget"] == 0.01
-    assert store.jobs.get("default", made["id"]).budget == 0.01
+    assert store.jobs.get("default", made["id"]).request.budget == 0.01
     for wrong in (0.0099, 0, -0.1, 1.1):
         refused = problem(http.post("/v1/jobs", json=body | {"budget": wrong}), 422, "invalid_input")
         assert (refused["field"], refused["smallest"]) == ("budget", 0.01)

@@ -173,7 +173,8 @@ def test_trainings_that_run_outlive_the_queues_version_and_its_way_back(bare: Se
     jobs = JobStore(engine)
     kept = jobs.get("default", "r")
     assert (kept.state, kept.attempt, kept.gpus, kept.request.gpus) == (JobState.RUNNING, 0, ["cpu0"], ["cpu0"])
-    assert (kept.workload, kept.budget, kept.memory_mib) == (running["workload"], 0.05, 512.0)
+    asked = kept.request
+    assert (asked.workload, asked.budget, asked.memory_mib) == (running["workload"], 0.05, 512.0)
     assert [attempt.gpus for attempt in jobs.attempts("r")] == [["cpu0"]]
     attach = partial(jobs.attach, "default", "t", source="tracked", group="g")
     assert attach("cpu1", rank="b:7:1").id == "t", "the same process is the same job"

@@ -169,7 +169,8 @@ def test_a_gang_starts_whole_and_the_next_one_waits_its_turn(stage: Stage, tmp_p
     for gpu, command in told:
         assert command.gpus[command.rank] == gpu
         assert (command.world, command.local_world, command.attempt) == (2, 2, 1), "on one node"
-        assert (command.env, command.secrets, command.iterations) == ({"SEED": "7"}, {"TOKEN": "HUB"}, 100)
+        asked = command.request
+        assert (command.env, asked.secrets, asked.iterations) == ({"SEED": "7"}, {"TOKEN": "HUB"}, 100)
     queue = stage.queue.queue()
     assert queue is not None
     waiting = next(entry for entry in queue.jobs if entry.id == next_.id)
@@ -382,7 +383,7 @@ def test_two_trainings_share_a_gpu_instance_and_are_measured(stage: Stage, tmp_p
     [host] = [job for job in hosts if job.id in told.hosts]
     assert stage.ask(workload=light, duration_s=500.0, **shared).beside != []
     assert stage.ask(workload=light, duration_s=500.0).beside == []
-    assert (told.share, told.micro_batches, told.gpus) == (0.5, 1, stage.job(host).gpus)
+    assert (told.request.share, told.micro_batches, told.gpus) == (0.5, 1, stage.job(host).gpus)
     stage.pass_by()
     before = stage.entry(guest)
     assert (before.beside, before.guest, stage.entry(host).guest) == ([host.id], True, False)
@@ -462,7 +463,7 @@ def test_a_guest_that_outgrows_what_it_said_ends_and_comes_back_alone(stage: Sta
     stage.pass_by()
     back = stage.job(guest)
     assert (back.state, back.restarts, back.request.share) == (JobState.QUEUED, 0, 0.0)
-    assert (back.memory_mib, back.request.memory_mib) == (400.0, 400.0)
+    assert back.request.memory_mib == 400.0
     [attempt] = stage.jobs.attempts(guest.id)
     assert attempt.why == "outgrown"
     assert "400 MiB" in attempt.message
@@ -518,7 +519,7 @@ def test_ranks_that_do_not_come_up_end_the_attempt(stage: Stage) -> None:
 def test_what_runs_elsewhere_occupies_its_gpu_instance_and_is_lost_in_silence(stage: Stage) -> None:
     attached = stage.jobs.attach("default", "theirs", "a0", source="tracked", group="g", rank="r")
     stage.ranks.ranks["a0", attached.id, 0] = stage.ranks._began(
-        StartJob(version=1, id=attached.id, project="default", name="theirs", argv=[], env={})
+        StartJob(version=1, id=attached.id, project="default", name="theirs", request=JobRequest(), env={})
     )
     jobs = [stage.submit(f"j{number}") for number in range(4)]
     stage.pass_by()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from smore.domain.job import JobRequest
 from smore.messages.commands import StartJob, StopJob, Throttle
 from smore.messages.reports import JobReport, WarmState
 from tests.support.eventually import eventually
@@ -46,7 +47,8 @@ def job(stage: Bench, id_: str = "j1") -> JobReport:
 
 def start_job(stage: Bench, *argv: str, id_: str = "j1") -> None:
     env = {"SMORE_TRACK": "/elsewhere", "LD_PRELOAD": "x"}
-    command = StartJob(version=1, id=id_, project="p", name="t", argv=list(argv), env=env, budget=0.05)
+    request = JobRequest(argv=argv, budget=0.05)
+    command = StartJob(version=1, id=id_, project="p", name="t", request=request, env=env)
     stage.fleet.send("t0", command)
     stage.fleet.send("t0", command)
 
@@ -269,7 +271,8 @@ def test_a_running_function_makes_room_for_training(tmp_path: Path, server: Redi
         (busy,) = eventually(
             lambda: [one for one in stage.report().warm if one.state is WarmState.BUSY], what="it works"
         )
-        command = StartJob(version=1, id="j1", project="p", name="t", argv=[LIGHT], env={}, memory_mib=590.0)
+        request = JobRequest(argv=[LIGHT], memory_mib=590.0)
+        command = StartJob(version=1, id="j1", project="p", name="t", request=request, env={})
         stage.fleet.send("t0", command)
         record = stage.state(id_, "queued")
         assert (record.starts, proc.start_time(busy.pid)) == (0, None)

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import redis
 
+from smore.domain.job import JobRequest
 from smore.messages.commands import ForgetJob, StartJob, StopJob
 from smore.messages.reports import JobReport, Report
 from smore.redis.rendezvous import Meeting, Rendezvous
@@ -30,11 +31,11 @@ from worker.training.record import Record, Records, to_start
 #: A module of the standard library that runs until it is told to end.
 ENTRY = "timeit"
 ARGV = [ENTRY, "-n", "1", "-r", "1", "import time; time.sleep(600)"]
-COMMAND = StartJob(1, "j", "p", "n", ARGV, {}, attempt=1)
+COMMAND = StartJob(1, "j", "p", "n", JobRequest(argv=ARGV), {}, attempt=1)
 
 
-def command(**changed: Any) -> StartJob:
-    return msgspec.structs.replace(COMMAND, **changed)
+def command(*, asked: JobRequest = COMMAND.request, **changed: Any) -> StartJob:
+    return msgspec.structs.replace(COMMAND, request=asked, **changed)
 
 
 class Node:
@@ -85,7 +86,8 @@ def environment_of(pid: int) -> dict[str, str]:
 
 def test_two_ranks_of_one_home_share_nothing_and_find_each_other(node: Node) -> None:
     first, second = node.worker("g0"), node.worker("g1")
-    gang: dict[str, Any] = {"world": 2, "local_world": 2, "gpus": ["g0", "g1"], "iterations": 90}
+    asked = JobRequest(argv=ARGV, iterations=90)
+    gang: dict[str, Any] = {"world": 2, "local_world": 2, "gpus": ["g0", "g1"], "asked": asked}
     second.start(command(rank=1, local_rank=1, **gang))
     assert report_of(second, rank=1).state == "starting", "it waits for rank 0, and nothing waits for it"
     first.start(command(rank=0, **gang))
@@ -185,7 +187,7 @@ def test_grace_is_the_time_between_the_two_signals(node: Node) -> None:
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     )
     worker = node.worker("g0")
-    worker.start(command(argv=[ENTRY, "-n", "1", "-r", "1", deaf]))
+    worker.start(command(asked=JobRequest(argv=[ENTRY, "-n", "1", "-r", "1", deaf])))
     running(worker)
     log = node.home / "logs" / "job-j.1.0.log"
     eventually(lambda: "deaf" in log.read_text(), what="it hears no SIGTERM")
@@ -217,12 +219,14 @@ def test_a_start_that_was_cut_short_is_taken_up(node: Node) -> None:
 
 def test_secrets_are_given_by_the_worker_and_may_undo_nothing(node: Node) -> None:
     worker = node.worker("g0", secrets={"token": "s3cret"})
-    worker.start(command(env={"PLAIN": "1"}, secrets={"HF_TOKEN": "token", "SMORE_TRACK": "token"}))
+    worker.start(
+        command(env={"PLAIN": "1"}, asked=JobRequest(argv=ARGV, secrets={"HF_TOKEN": "token", "SMORE_TRACK": "token"}))
+    )
     given = environment_of(running(worker).pid)
     assert (given["PLAIN"], given["HF_TOKEN"]) == ("1", "s3cret") and given["SMORE_TRACK"].endswith("j.1.0.track")
     written = (node.home / "run" / "jobs" / "j.1.0.json").read_text()
     assert "s3cret" not in written and "PLAIN" not in written
-    worker.start(command(id="k", secrets={"A": "missing"}))
+    worker.start(command(id="k", asked=JobRequest(argv=ARGV, secrets={"A": "missing"})))
     eventually(lambda: len(worker.reports()) == 2 and worker.reports()[1].state == "ended", what="it is refused")
     assert (worker.reports()[1].exit_code, worker.reports()[1].reason) == (
         126,
@@ -234,11 +238,12 @@ def test_an_operators_command_is_any_program_in_its_folder(node: Node, tmp_path:
     worker, folder = node.worker("g0"), tmp_path / "own"
     folder.mkdir()
     program = ["sh", "-c", "pwd; echo $PYTHONPATH; exec sleep 600"]
-    worker.start(command(argv=program))
+    worker.start(command(asked=JobRequest(argv=program)))
     assert "not an entry point" in over(worker).reason, "a project's may not"
-    worker.start(command(id="k", argv=program, trusted=True, cwd=str(folder), env={"PYTHONPATH": "/theirs"}))
-    worker.start(command(id="l", argv=["no-such-program"], trusted=True))
-    worker.start(command(id="m", argv=ARGV, cwd=str(folder)))
+    own = JobRequest(argv=program, trusted=True, cwd=str(folder))
+    worker.start(command(id="k", asked=own, env={"PYTHONPATH": "/theirs"}))
+    worker.start(command(id="l", asked=JobRequest(argv=["no-such-program"], trusted=True)))
+    worker.start(command(id="m", asked=JobRequest(argv=ARGV, cwd=str(folder))))
     log = node.home / "logs" / "job-k.1.0.log"
     eventually(lambda: log.exists() and len(log.read_text().splitlines()) == 2, what="it has begun")
     where, path = log.read_text().splitlines()
@@ -288,7 +293,7 @@ def test_a_rank_0_whose_port_was_taken_meanwhile_ends_with_an_error(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(starting, "_free_port", lambda: taken.getsockname()[1])
         gang = {"world": 2, "local_world": 2, "gpus": ["g0", "g1"]}
-        worker.start(command(argv=[ENTRY, "-n", "1", "-r", "1", listens], **gang))
+        worker.start(command(asked=JobRequest(argv=[ENTRY, "-n", "1", "-r", "1", listens]), **gang))
         assert over(worker).exit_code == 1
 
 

@@ -12,7 +12,7 @@ from api.job_views import shown as view
 from api.routes import health
 from api.schemas.jobs import JobBody, SecretOf
 from smore.domain.errors import LimitReached
-from smore.domain.job import REFUSED, JobState, exit_of, outcome_of, state_of
+from smore.domain.job import REFUSED, JobRequest, JobState, exit_of, outcome_of, state_of
 from smore.domain.limits import Limits
 from smore.messages.reports import JobReport, Report
 from smore.postgres.jobs import Job
@@ -22,7 +22,7 @@ JOB = Job(
     id="j",
     project="default",
     name="train",
-    argv=["zoo.train"],
+    request=JobRequest(argv=["zoo.train"]),
     gpus=["a", "b"],
     state=JobState.RUNNING,
     created_at=1.0,
@@ -77,7 +77,7 @@ def test_the_loss_is_that_of_the_rank_with_the_highest_bound_once_all_are_known(
     shown = view(JOB, ranks)
     assert (shown.loss, shown.loss_low, shown.loss_high, shown.loss_windows) == (0.04, pytest.approx(0.03), 0.09, 9)
     assert view(JOB, [*ranks, report()]).loss is None
-    assert (shown.budget, view(dataclasses.replace(JOB, budget=0.02), ranks).budget) == (0.1, 0.02)
+    assert (shown.budget, view(dataclasses.replace(JOB, request=JobRequest(budget=0.02)), ranks).budget) == (0.1, 0.02)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,8 @@ def gpu(name: str, *jobs: JobReport, total_mib: float = 1000) -> Report:
 
 
 def declared(id_: str, mib: float, *gpus: str, state: JobState = JobState.RUNNING) -> Job:
-    return dataclasses.replace(JOB, id=id_, gpus=list(gpus), state=state, memory_mib=mib)
+    request = JobRequest(memory_mib=mib)
+    return dataclasses.replace(JOB, id=id_, gpus=list(gpus), state=state, request=request)
 
 
 def test_a_training_reserves_what_was_declared_or_what_it_holds() -> None:

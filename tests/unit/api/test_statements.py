@@ -9,7 +9,7 @@ from api import job_pairs
 from api.budgets import too_long
 from api.job_views import explanation
 from api.statements import Span, stated
-from smore.domain.job import JobState
+from smore.domain.job import JobRequest, JobState
 from smore.domain.loss import Sums
 from smore.postgres.history.values import Closed, Harvest
 from smore.postgres.job_pairs import JobPair
@@ -19,12 +19,11 @@ JOB = Job(
     id="j",
     project="p",
     name="night",
-    argv=[],
+    request=JobRequest(workload="a/cpu/training/4"),
     gpus=["g"],
     state=JobState.RUNNING,
     created_at=0.0,
     started_at=1.0,
-    workload="a/cpu/training/4",
 )
 
 
@@ -82,8 +81,8 @@ def test_a_statement_names_what_each_other_training_cost(
 
 
 def test_an_explanation_says_what_is_lost_to_those_who_are_there_and_why_it_is_not_known() -> None:
-    unsaid = replace(JOB, workload="")
-    others = [job_pairs.beside(pair(beside_s=0.3), {"o": "sweep-7"}, unsaid.workload)]
+    unsaid = replace(JOB, request=JobRequest())
+    others = [job_pairs.beside(pair(beside_s=0.3), {"o": "sweep-7"}, unsaid.request.workload)]
     told = explanation(unsaid, None, [], [], others, leading=True)
     assert told.summary.endswith(
         " Beside sweep-7 for 11.8 min: what it lost to it is unmeasured: it was never alone for long enough, and without a"
@@ -144,7 +143,7 @@ def spans(first: float, last: float, *, since: Closed | None = None) -> list[Spa
 def test_a_budget_that_is_set_later_does_not_judge_what_was_before(
     first: float, last: float, since: Closed | None, verdict: str, past: str
 ) -> None:
-    job = replace(JOB, budget=last)
+    job = replace(JOB, request=JobRequest(budget=last))
     statement = stated(job, {1: closed(0.106)}, RAN, 1.0, [], spans=spans(first, last, since=since), measured=True)
     assert (statement.verdict, statement.budget, [span.verdict for span in statement.past_budgets]) == (
         verdict,

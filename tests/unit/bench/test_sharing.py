@@ -14,7 +14,7 @@ from bench import sharing
 from bench.report import ROOT
 from bench.sharing import OWN, SJF, WORKLOADS, Turn
 from ml.measure.rows import Solo, read, write
-from smore.domain.job import JobState
+from smore.domain.job import JobRequest, JobState
 from smore.postgres.job_pairs import JobPair
 from smore.postgres.jobs import Job
 
@@ -84,11 +84,10 @@ def made(heavy_s: float, *, shared: bool = False, all_shared: bool = False) -> T
             id=workload,
             project="default",
             name=workload,
-            argv=["train"],
+            request=JobRequest(argv=["train"], workload=workload),
             gpus=["0"],
             state=JobState.ENDED,
             created_at=0.0,
-            workload=workload,
             ran_s=heavy_s if workload in HEAVY else 100.0,
         )
         for workload in WORKLOADS

@@ -252,7 +252,7 @@ def test_jobs(store: Store) -> None:
     assert store.jobs.get("default", jobs[0].id) == ended
     assert (ended.exit_code, ended.started_at) == (3, running.started_at)
     assert ended.ended_at is not None
-    assert (ended.argv, ended.outcome) == (["zoo.train"], Outcome.FAILED)
+    assert (ended.request.argv, ended.outcome) == (["zoo.train"], Outcome.FAILED)
     first, cursor = store.jobs.page("default", limit=3)
     rest, end = store.jobs.page("default", limit=3, cursor=cursor)
     assert {job.id for job in [*first, *rest]} == {job.id for job in jobs}

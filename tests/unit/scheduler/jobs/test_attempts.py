@@ -22,7 +22,6 @@ class Driven:
             gpus=["a", "b"],
             since_at=0.0,
             awaited_at=0.0,
-            grace_s=10.0,
             began_with=100,
             checkpoint=100,
             home="na",

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from scheduler.jobs import losses
-from smore.domain.job import JobState
+from smore.domain.job import JobRequest, JobState
 from smore.messages.reports import JobReport, Report
 from smore.postgres.jobs import Job
 from smore.process import observability as metrics
@@ -15,7 +15,8 @@ MEASURED = {"loss": 0.04, "loss_low": 0.01, "loss_high": 0.07}
 
 
 def row(id_: str, state: JobState = JobState.RUNNING, gpus: tuple[str, ...] = ("g0",)) -> Job:
-    return Job(id=id_, project="p", name=f"name-{id_}", argv=[], gpus=gpus, state=state, created_at=0.0, budget=0.05)
+    request = JobRequest(budget=0.05)
+    return Job(id=id_, project="p", name=f"name-{id_}", request=request, gpus=gpus, state=state, created_at=0.0)
 
 
 def reported(gpu: str, *jobs: tuple[str, dict[str, Any]]) -> Report:

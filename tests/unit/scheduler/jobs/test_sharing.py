@@ -26,7 +26,6 @@ def attempt(job: str, **reported: Any) -> Attempt:
         gpus=["g0"],
         since_at=0.0,
         awaited_at=0.0,
-        grace_s=1.0,
         began_with=0,
         checkpoint=0,
         home="",

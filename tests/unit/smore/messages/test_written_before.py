@@ -5,6 +5,7 @@ import math
 import msgspec
 import pytest
 
+from smore.domain.job import JobRequest
 from smore.messages import commands, forecasts, overrides, reports, results, stream
 from smore.messages.reasons import DryRunAnswer, Reasons, decode_answer, encode_answer, encode_reasons
 
@@ -39,34 +40,31 @@ COMMANDS = {
     "96a77072657761726d01a3702f660302cb4023000000000000": commands.Prewarm(1, "p/f", 3, 2, 9.5),
     "94a972657370656369667901a3702f6603": commands.Respecify(1, "p/f", 3),
     "94a5666574636801a3702f6603": commands.Fetch(1, "p/f", 3),
-    "dc0019a973746172745f6a6f6201a16aa170a16e91a16181a145a131a177cb3fd0000000000000cb40500000000000000201"
-    "02000192a167a168015acb401400000000000081a153a173c3a22f6402cb3fe000000000000091a168": commands.StartJob(
-        *(
-            1,
-            "j",
-            "p",
-            "n",
-            ["a"],
-            {"E": "1"},
-            "w",
-            0.25,
-            64.0,
-            2,
-            1,
-            2,
-            0,
-            1,
-            ["g", "h"],
-            1,
-            90,
-            5.0,
-            {"S": "s"},
-            True,
-            "/d",
-            2,
-            0.5,
-            ["h"],
-        )
+    "dc0010a973746172745f6a6f6201a16aa170a16ede0010a46172677691a161a5636f756e7401a46770757390a66465766963"
+    "65a0aa6d656d6f72795f6d6962cb4050000000000000a8776f726b6c6f6164a177a6627564676574cb3fd0000000000000aa"
+    "697465726174696f6e735aaa6475726174696f6e5f73cb0000000000000000a8726573746172747300a767726163655f73cb"
+    "4014000000000000a77365637265747381a153a173a774727573746564c3a3637764a22f64a57368617265cb3fe000000000"
+    "0000ad6d6963726f5f626174636865739081a145a131020102000192a167a168010291a168": commands.StartJob(
+        1,
+        "j",
+        "p",
+        "n",
+        JobRequest(
+            argv=["a"],
+            gpus=[],
+            workload="w",
+            budget=0.25,
+            memory_mib=64.0,
+            iterations=90,
+            grace_s=5.0,
+            secrets={"S": "s"},
+            trusted=True,
+            cwd="/d",
+            share=0.5,
+            micro_batches=[],
+        ),
+        {"E": "1"},
+        *(2, 1, 2, 0, 1, ["g", "h"], 1, 2, ["h"]),
     ),
     "9caa6174746163685f6a6f6201a16aa170a16e0708a162c3a177cb3fd0000000000000c3": commands.AttachJob(
         1, "j", "p", "n", 7, 8, "b", True, "w", 0.25, True
@@ -80,37 +78,10 @@ COMMANDS = {
 }
 #: Commands from before they had their last fields.
 SHORT_COMMANDS = {
-    "dc0016a973746172745f6a6f6201a16aa170a16e91a16181a145a131a177cb3fd0000000000000cb40500000000000000201"
-    "02000192a167a168015acb401400000000000081a153a173c3a22f64": commands.StartJob(
-        *(
-            1,
-            "j",
-            "p",
-            "n",
-            ["a"],
-            {"E": "1"},
-            "w",
-            0.25,
-            64.0,
-            2,
-            1,
-            2,
-            0,
-            1,
-            ["g", "h"],
-            1,
-            90,
-            5.0,
-            {"S": "s"},
-            True,
-            "/d",
-        )
-    ),
-    "9aa973746172745f6a6f6201a16aa170a16e91a16181a145a131a177cb3fd0000000000000cb4050000000000000": commands.StartJob(
-        1, "j", "p", "n", ["a"], {"E": "1"}, "w", 0.25, 64.0
-    ),
     "93a873746f705f6a6f6201a16a": commands.StopJob(1, "j"),
 }
+#: A start as it was written before a command carried the whole request.
+OLD_START = "9aa973746172745f6a6f6201a16aa170a16e91a16181a145a131a177cb3fd0000000000000cb4050000000000000"
 REPORT = (
     b'{"version":1,"gpu":"g","boot":"b","at":1.5,"kind":"cpu","device":"d","sharing_mode":"solo","slots":2,'
     b'"memory_total_mib":64.0,"memory_used_mib":8.0,"utilisation":0.5,"utilisation_counter":"none",'
@@ -164,6 +135,10 @@ def test_commands(raw: str) -> None:
 @pytest.mark.parametrize("raw", SHORT_COMMANDS)
 def test_commands_with_fewer_fields(raw: str) -> None:
     assert commands.decode_command(bytes.fromhex(raw)) == SHORT_COMMANDS[raw]
+
+
+def test_a_start_in_the_form_before_is_passed_over_and_sent_again() -> None:
+    assert commands.decode_command(bytes.fromhex(OLD_START)) is None
 
 
 def test_reports_results_and_states() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from smore.domain.job import JobRequest
 from smore.domain.loss import Sample, Window
 from smore.messages.commands import StartJob
 from smore.tracking.hold import HoldFile
@@ -109,7 +110,8 @@ class Steps:
 def job(
     records: Records, name: str, began: float, *, hosts: tuple[str, ...] = (), share: float = 0.2, pid: int = 0
 ) -> Job:
-    command = StartJob(version=1, id=name, project="p", name=name, argv=[], env={}, attempt=1, hosts=hosts, share=share)
+    request = JobRequest(share=share)
+    command = StartJob(version=1, id=name, project="p", name=name, request=request, env={}, attempt=1, hosts=hosts)
     record = to_start(command, "gpu0")
     record.begin(pid, 0)
     record.started_at = began

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from smore import alive
+from smore.domain.job import JobRequest
 from smore.messages.commands import StartJob, StopJob
 from tests.support.eventually import eventually
 from tests.support.trainings import jobs
@@ -62,17 +63,7 @@ def healthy(home: Path) -> bool:
 
 def start(worker: Jobs, name: str = "one") -> None:
     worker.start(
-        StartJob(
-            version=1,
-            id=name,
-            project="default",
-            name=name,
-            argv=ARGV,
-            env={"MINE": "1"},
-            workload="",
-            budget=0.1,
-            memory_mib=0.0,
-        )
+        StartJob(version=1, id=name, project="default", name=name, request=JobRequest(argv=ARGV), env={"MINE": "1"})
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from smore.domain.job import JobRequest
 from smore.messages.commands import AttachJob, ForgetJob, StartJob
 from smore.messages.reports import decode_report, encode_report
 from smore.testing import ManualClock
@@ -45,7 +46,10 @@ def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(
     monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
     mine = os.sched_getaffinity(0)
     asked = {"MALLOC_ARENA_MAX": "16"}
-    one, command = {min(mine)}, StartJob(version=1, id="j", project="p", name="n", argv=["zoo.train"], env={})
+    one, command = (
+        {min(mine)},
+        StartJob(version=1, id="j", project="p", name="n", request=JobRequest(argv=["zoo.train"]), env={}),
+    )
     try:
         os.sched_setaffinity(0, one)
         for name, cores, born_on, env in (
@@ -68,7 +72,9 @@ def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(
 def test_a_rank_is_forgotten_only_after_all_that_it_printed_was_sent(tmp_path: Path) -> None:
     sent: set[str] = set()
     worker = jobs(tmp_path, shipped=lambda key: key in sent)
-    worker.start(StartJob(version=1, id="j", project="p", name="n", argv=["not.allowed"], env={}, attempt=1))
+    worker.start(
+        StartJob(version=1, id="j", project="p", name="n", request=JobRequest(argv=["not.allowed"]), env={}, attempt=1)
+    )
     assert [report.state for report in worker.reports()] == ["ended"]
     worker.forget(ForgetJob(version=1, id="j", attempt=1))
     worker.tick()
