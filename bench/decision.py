@@ -65,6 +65,7 @@ from scheduler.simulation.jobs.simulator import simulate_jobs
 from scheduler.simulation.jobs.traces import jobs
 from scheduler.simulation.jobs.world import load_job_preset
 from smore.domain.function import FunctionSpec, Profile
+from smore.domain.job import JobRequest
 from smore.messages.degradation import PlaceTable, Table
 from smore.traces import public
 
@@ -251,7 +252,10 @@ def job_round(n: int, count: int) -> Callable[[], object]:
     def submitted(size: int, seconds: float, at: float) -> JobSubmitted:
         number = next(numbers)
         spec = JobSpec(
-            id=f"j{number:06d}", project=f"p{number % 4}", name=f"n{number % 9}", count=size, duration_s=seconds
+            id=f"j{number:06d}",
+            project=f"p{number % 4}",
+            name=f"n{number % 9}",
+            request=JobRequest(count=size, duration_s=seconds),
         )
         return JobSubmitted(spec=spec, submitted_at=at)
 

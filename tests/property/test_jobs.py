@@ -35,7 +35,7 @@ from scheduler.policy.jobs.events import (
 )
 from scheduler.policy.jobs.knobs import SETTINGS, job_setting
 from scheduler.policy.jobs.spec import JobSpec
-from tests.support.driven_jobs import HOUR, NOW
+from tests.support.driven_jobs import HOUR, NOW, spec_of
 
 FLEET = [
     *(GpuSeen(gpu=f"a{place}", node=f"n{place // 2}", device="A", memory_mib=80.0) for place in range(4)),
@@ -141,18 +141,18 @@ class World:
             assert len(ids) <= 1
             for other in (self.specs[id_] for id_ in ids):
                 device = self.open[name].device
-                assert PAIRS[device, spec.workload, other.workload] + 0.2 - 1 <= spec.share
-                assert PAIRS[device, other.workload, spec.workload] + 0.2 - 1 <= other.share
+                assert PAIRS[device, spec.request.workload, other.request.workload] + 0.2 - 1 <= spec.request.share
+                assert PAIRS[device, other.request.workload, spec.request.workload] + 0.2 - 1 <= other.request.share
                 assert spec.memory_mib > 0
                 assert other.memory_mib > 0
                 assert spec.memory_mib + other.memory_mib <= 0.95 * self.open[name].memory_mib
         seen = [self.open[name] for name in start.gpus]
         assert all(spec.memory_mib <= gpu.memory_mib for gpu in seen)
-        if spec.gpus:
-            assert set(start.gpus) == set(spec.gpus)
+        if spec.request.gpus:
+            assert set(start.gpus) == set(spec.request.gpus)
         else:
             assert len({(gpu.device, gpu.mig) for gpu in seen}) == 1
-            assert spec.device in ("", seen[0].device)
+            assert spec.request.device in ("", seen[0].device)
             assert len(seen) == 1 or not seen[0].mig
         held[spec.project] += len(start.gpus)
         limit = self.limits.get(spec.project)
@@ -166,8 +166,8 @@ class World:
         gpu = FLEET[number % len(FLEET)]
         match what:
             case "submit":
-                spec = JobSpec(
-                    id=f"j{len(self.specs)}",
+                spec = spec_of(
+                    f"j{len(self.specs)}",
                     project="pqr"[number % 3],
                     name="mn"[number % 2],
                     count=(1, 2, 1, 3, 4, 9)[number // 5 % 6],
@@ -181,7 +181,7 @@ class World:
                     speeds={1: 1.0, 2: 1.9, 4: 3.5} if number % 2 else {},
                 )
                 if number % 11 == 0:
-                    spec = replace(spec, gpus=(gpu.gpu,), speeds={})
+                    spec = replace(spec, request=replace(spec.request, gpus=(gpu.gpu,)), speeds={})
                 self.specs[spec.id] = spec
                 self.tell(JobSubmitted(spec=spec, submitted_at=self.now))
             case "end" | "fail" if running:
@@ -220,7 +220,7 @@ class World:
                 self.limits = {"p": ProjectLimit(gpus=number % 5, weight=1.0 + number % 3)} if number % 4 else {}
                 self.tell(LimitsChanged(limits=self.limits))
             case "ask":
-                self.tell(QueueAsked(), TrialAsked(spec=JobSpec(id="asked", project="p", count=1 + number % 3)))
+                self.tell(QueueAsked(), TrialAsked(spec=spec_of("asked", count=1 + number % 3)))
                 # A round that is due is due after a question too.
                 self.tell()
             case _:
@@ -276,10 +276,11 @@ def test_whoever_is_first_by_patience_starts_when_those_that_ran_have_ended(
     comes: list[tuple[float, JobSpec]] = []
     for number, (size, quarters, gap) in enumerate(jobs):
         at += gap * quarter
-        spec = JobSpec(id=f"j{number}", project="p", count=size, duration_s=quarters * quarter)
-        spec = replace(spec, share=share, workload="a", memory_mib=30.0)
+        spec = spec_of(
+            f"j{number}", count=size, duration_s=quarters * quarter, share=share, workload="a", memory_mib=30.0
+        )
         comes.append((at, spec))
-    lasts = {spec.id: spec.duration_s * factor for _, spec in comes}
+    lasts = {spec.id: spec.request.duration_s * factor for _, spec in comes}
     ends: dict[str, float] = {}
     bound: dict[str, float] = {}
     wake_at = NOW

@@ -1,7 +1,8 @@
 """A rule for trainings under a clock that the test moves, checked against a fresh count after every call."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, Final
 
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import Decision, Expected, PublishQueue, Start, Stop, TrialAnswered
@@ -9,6 +10,7 @@ from scheduler.policy.jobs.events import AttemptOver, Ended, Event, GpuSeen, Job
 from scheduler.policy.jobs.fleet import TENANTS
 from scheduler.policy.jobs.knobs import JobKnobs, job_setting
 from scheduler.policy.jobs.spec import JobSpec
+from smore.domain.job import JobRequest
 
 NOW = 1_000_000.0
 HOUR = 3600.0
@@ -21,6 +23,15 @@ def gpus(*nodes: int, device: str = "A", memory: float = 80_000.0) -> list[GpuSe
         for node, count in enumerate(nodes)
         for place in range(count)
     ]
+
+
+_OF_SPEC: Final = {known.name for known in fields(JobSpec)}
+
+
+def spec_of(id_: str, **said: Any) -> JobSpec:
+    """A training of project p, unless another one is said; what is no field of JobSpec is one of its request."""
+    known = {name: said.pop(name) for name in list(said) if name in _OF_SPEC}
+    return JobSpec(id=id_, request=JobRequest(**said), **({"project": "p"} | known))
 
 
 class DrivenJobs:
@@ -48,14 +59,14 @@ class DrivenJobs:
         assert self.policy.differing() == 0
         return decisions
 
-    def submit(self, id_: str, *, hours: float = 1.0, later: float = 0.0, **fields: object) -> list[Decision]:
+    def submit(self, id_: str, *, hours: float = 1.0, later: float = 0.0, **said: object) -> list[Decision]:
         """A job of project p that says how long it takes."""
-        spec = replace(JobSpec(id=id_, project="p", duration_s=hours * HOUR), **fields)  # type: ignore[arg-type]
+        spec = spec_of(id_, **({"duration_s": hours * HOUR} | said))
         return self.tell(JobSubmitted(spec=spec, submitted_at=self.now + later), later=later)
 
-    def end(self, id_: str, ended: Ended = Ended.SUCCEEDED, *, later: float = 0.0, **fields: object) -> list[Decision]:
+    def end(self, id_: str, ended: Ended = Ended.SUCCEEDED, *, later: float = 0.0, **said: object) -> list[Decision]:
         over = AttemptOver(id=id_, attempt=self.running[id_][0], ended=ended)
-        return self.tell(replace(over, **fields), later=later)  # type: ignore[arg-type]
+        return self.tell(replace(over, **said), later=later)  # type: ignore[arg-type]
 
     def queue(self) -> list[Expected]:
         [answer] = self.tell(QueueAsked())
@@ -67,9 +78,8 @@ class DrivenJobs:
         assert isinstance(answer, PublishQueue)
         return next(job for job in answer.jobs if job.id == id_)
 
-    def ask(self, **fields: object) -> TrialAnswered:
-        spec = replace(JobSpec(id="asked", project="p", duration_s=HOUR), **fields)  # type: ignore[arg-type]
-        [answer] = self.tell(TrialAsked(spec=spec))
+    def ask(self, **said: object) -> TrialAnswered:
+        [answer] = self.tell(TrialAsked(spec=spec_of("asked", **({"duration_s": HOUR} | said))))
         assert isinstance(answer, TrialAnswered)
         return answer
 

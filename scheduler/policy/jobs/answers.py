@@ -66,9 +66,9 @@ class Outlook:
             if doubt is not None:
                 message += " " + beside_nobody(self._knobs, self._fleet, job, doubt)
             elif (
-                job.spec.share > 0
+                job.spec.request.share > 0
                 and self._knobs.sharing is not Sharing.NONE
-                and not (job.spec.workload and job.spec.memory_mib)
+                and not (job.spec.request.workload and job.spec.memory_mib)
             ):
                 message += " " + unable_to_share(job)
             entries.append(
@@ -100,20 +100,21 @@ class Outlook:
             message = f"The project may hold {most:g} GPU instances at a time, and the job asks for {spec.size}."
             return Misfit("count", most, message)
         seen = [gpu.seen for gpu in self._fleet.gpus.values() if not gpu.lost and gpu.seen is not None]
-        if spec.gpus:
+        pins, device = spec.request.gpus, spec.request.device
+        if pins:
             there = {report.gpu: report for report in seen}
-            missing = next((name for name in spec.gpus if name not in there), None)
+            missing = next((name for name in pins if name not in there), None)
             if missing is not None:
                 return Misfit("gpus", len(there), f"No GPU instance {missing} has reported.")
-            if len(spec.gpus) > 1 and any(there[name].mig for name in spec.gpus):
+            if len(pins) > 1 and any(there[name].mig for name in pins):
                 return Misfit("gpus", 1, "MIG instances form no gangs: name one.")
-            least = min(there[name].memory_mib for name in spec.gpus)
+            least = min(there[name].memory_mib for name in pins)
             if spec.memory_mib > least:
                 return Misfit("memory", least, f"One of these GPU instances has {least:.0f} MiB.")
             return None
-        of_kind = [report for report in seen if spec.device in ("", report.device)]
+        of_kind = [report for report in seen if device in ("", report.device)]
         if not of_kind:
-            return Misfit("device", 0, f"No GPU instance{f' of {spec.device}' if spec.device else ''} has reported.")
+            return Misfit("device", 0, f"No GPU instance{f' of {device}' if device else ''} has reported.")
         largest = max(report.memory_mib for report in of_kind)
         if spec.memory_mib > largest:
             return Misfit("memory", largest, f"The largest such GPU instance has {largest:.0f} MiB.")

@@ -187,7 +187,7 @@ class JobPolicy:
             self.queue.remove(job)
 
     def _place(self, job: Job, gpus: tuple[str, ...], since_at: float, parts: MicroBatches) -> None:
-        self.fleet.take(job.spec.id, gpus, willing=job.spec.share > 0)
+        self.fleet.take(job.spec.id, gpus, willing=job.spec.request.share > 0)
         self.projects.held[job.spec.project] += len(gpus)
         seen = self.fleet.gpus[gpus[0]].seen
         job.phase, job.gpus, job.since_at, job.ended_as = Phase.PLACED, gpus, since_at, None
@@ -206,7 +206,7 @@ class JobPolicy:
 
     def _slowdown(self, job: Job, other: Job) -> Slowdown:
         """What another one on one of its GPU instances costs a job."""
-        return self.pairs.of(job.device, job.spec.workload, other.spec.workload) or UNPROFILED
+        return self.pairs.of(job.device, job.spec.request.workload, other.spec.request.workload) or UNPROFILED
 
     def _vacate(self, job: Job) -> None:
         job.settle(self._at)
@@ -281,8 +281,8 @@ class JobPolicy:
         job = self.jobs.get(event.id)
         if job is None or not job.gpus or event.attempt != job.attempt or event.iteration_s <= 0:
             return
-        if event.length and not job.spec.iterations:
-            job.spec = replace(job.spec, iterations=event.length)
+        if event.length and not job.spec.request.iterations:
+            job.spec = replace(job.spec, request=replace(job.spec.request, iterations=event.length))
         job.iterations, job.iteration_s = event.iterations, event.iteration_s / job.pace
         job.progressed_s = job.alone_s(at)
         job.taken_mib = max(job.taken_mib, event.memory_mib)
@@ -293,9 +293,9 @@ class JobPolicy:
         if job is None or not job.beside or event.attempt != job.attempt or event.slowdown <= 0:
             return
         job.settle(at)
-        if event.slowdown - 1 > job.spec.share:
+        if event.slowdown - 1 > job.spec.request.share:
             worst = max(job.beside, key=lambda id_: (job.beside[id_].expected, id_))
-            self.pairs.note_worse(job.device, job.spec.workload, self.jobs[worst].spec.workload)
+            self.pairs.note_worse(job.device, job.spec.request.workload, self.jobs[worst].spec.request.workload)
         job.measured = max(1.0, event.slowdown / job.factor)
 
     def _held_back(self, at: float, event: GuestHeldBack) -> None:
@@ -316,7 +316,7 @@ class JobPolicy:
             # Ranks that were ended for another rank's sake report a failure.
             ended = Ended.STOPPED if job.withdrawn else job.ended_as or ended
         self._unlooked |= ended is not Ended.PREEMPTED
-        verdict = after(self._knobs, ended, lasted_s, job.spec.restarts, job.restarts, job.short_ends)
+        verdict = after(self._knobs, ended, lasted_s, job.spec.request.restarts, job.restarts, job.short_ends)
         job.restarts, job.short_ends = verdict.restarts, verdict.short_ends
         if verdict.ended is None:
             job.iterations, job.progressed_s = event.iterations, job.ran_s - job.lost_s

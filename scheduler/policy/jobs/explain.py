@@ -217,7 +217,9 @@ def runs(job: Job, others: Sequence[Job]) -> str:
 def unable_to_share(job: Job) -> str:
     """What its owner left out, so that it starts beside nobody, though that is allowed."""
     missing = [
-        word for word, said in (("--workload", job.spec.workload), ("--memory", job.spec.memory_mib)) if not said
+        word
+        for word, said in (("--workload", job.spec.request.workload), ("--memory", job.spec.memory_mib))
+        if not said
     ]
     return f"It starts beside nobody, because its owner did not say its {' and '.join(missing)}."
 

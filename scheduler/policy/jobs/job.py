@@ -101,7 +101,9 @@ class Job:
 
     def _needs(self) -> Needs:
         spec = self.spec
-        return Needs(self.allotted or spec.size, spec.gpus, spec.device, spec.memory_mib, self.home)
+        return Needs(
+            self.allotted or spec.size, tuple(spec.request.gpus), spec.request.device, spec.memory_mib, self.home
+        )
 
     def allot(self, number: int) -> None:
         """An elastic setting gives it so many GPU instances from its next start on, 0 = none for now."""
@@ -116,7 +118,8 @@ class Job:
     def outgrow(self, memory_mib: float) -> None:
         """It took more than was said of it: from now on it needs that, and nobody beside it."""
         memory_mib = max(memory_mib, self.spec.memory_mib)
-        self.spec = replace(self.spec, memory_mib=memory_mib, share=0.0, micro_batches=())
+        request = replace(self.spec.request, share=0.0)
+        self.spec = replace(self.spec, request=request, memory_mib=memory_mib, micro_batches=())
         self.parts = MicroBatches(count=1, memory_mib=memory_mib)
 
     @property
@@ -180,8 +183,8 @@ class Job:
     def left(self, lengths: Lengths, at: float, device: str = "") -> Length:
         """What is left of it on ``device`` ('' = where it is, else the fastest)."""
         ran_s = self.alone_s(at)
-        if self.iteration_s and self.spec.iterations:
-            left_s = (self.spec.iterations - self.iterations) * self.iteration_s
+        if self.iteration_s and self.spec.request.iterations:
+            left_s = (self.spec.request.iterations - self.iterations) * self.iteration_s
             return lengths.measured(left_s - (ran_s - self.progressed_s))
         told_s, source = lengths.told_s(self.spec, device or self.device)
         return lengths.left(told_s, source, ran_s)
@@ -189,8 +192,8 @@ class Job:
     def note_told(self, lengths: Lengths, at: float) -> None:
         """Remember what is told of it now by a source that was not asked before."""
         ran_s = self.alone_s(at)
-        if self.iteration_s and self.spec.iterations:
-            left_s = (self.spec.iterations - self.iterations) * self.iteration_s
+        if self.iteration_s and self.spec.request.iterations:
+            left_s = (self.spec.request.iterations - self.iterations) * self.iteration_s
             if left_s > 0:
                 self.told.setdefault(Source.MEASURED, (left_s, ran_s))
         else:

@@ -123,13 +123,14 @@ class Lengths:
         What the best source tells of a whole job, seconds; ``device``: where it would run, '' = on the fastest that it
         may have. An attempt's own measurement is not among the sources here.
         """
-        if spec.iterations:
-            devices = [spec.device or device] if spec.device or device else list(spec.iteration_s)
+        asked = spec.request
+        if asked.iterations:
+            devices = [asked.device or device] if asked.device or device else list(spec.iteration_s)
             times = [spec.iteration_s[name] for name in devices if name in spec.iteration_s]
             if times:
-                return max(LEAST_S, spec.iterations * min(times)), Source.PROFILE
-        if spec.duration_s:
-            return max(LEAST_S, spec.duration_s), Source.DECLARED
+                return max(LEAST_S, asked.iterations * min(times)), Source.PROFILE
+        if asked.duration_s:
+            return max(LEAST_S, asked.duration_s), Source.DECLARED
         for key in _keys(spec.project, spec.name):
             if key in self._runs:
                 return self._runs[key].quantile(0.5), key[0]

@@ -3,7 +3,7 @@ Beside whom a job starts for which too few GPU instances are free.
 
 SMore's rule shares only if
 
-1. neither is slowed by more than its owner allows, by the 90 % bound (``JobSpec.share``; 0 = nobody beside me);
+1. neither is slowed by more than its owner allows, by the 90 % bound (``JobRequest.share``; 0 = nobody beside me);
 2. both fit into the memory, with 5 % and two contexts to spare (of a host that takes more than it said, what it takes
    counts); where they do not, in the fewest micro-batches with which they do;
 3. the mean end is earlier than if the newcomer waited until the plan has its GPU instances free, whoever frees them;
@@ -117,7 +117,10 @@ class Partners:
         """Whether its owner and what is known of it let it be a guest at all."""
         spec = job.spec
         return (
-            self._knobs.sharing is not Sharing.NONE and spec.share > 0 and spec.workload != "" and spec.memory_mib > 0
+            self._knobs.sharing is not Sharing.NONE
+            and spec.request.share > 0
+            and spec.request.workload != ""
+            and spec.memory_mib > 0
         )
 
     def hosts_for(
@@ -154,7 +157,7 @@ class Partners:
         self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]
     ) -> tuple[Counter[PairRefusal], tuple[Candidate, PairRefusal] | None]:
         """How many jobs of a pool are no hosts whatever the times, for what, and of these the best as far as is known."""
-        kind = job.needs, job.spec.workload, job.spec.share, parts, key, bool(kept)
+        kind = job.needs, job.spec.request.workload, job.spec.request.share, parts, key, bool(kept)
         if kind not in self._refusals:
             counts = Counter[PairRefusal]()
             best: tuple[Candidate, PairRefusal] | None = None
@@ -191,23 +194,23 @@ class Partners:
         """What stands against a host, and what the two cost each other where that is known."""
         if host.phase is not Phase.PLACED:
             return PairRefusal.STOPPING, None
-        if host.spec.share <= 0:
+        if host.spec.request.share <= 0:
             return PairRefusal.UNWILLING, None
         if not names:
             return PairRefusal.FULL, None
-        own = self._pairs.of(device, job.spec.workload, host.spec.workload)
-        its = self._pairs.of(device, host.spec.workload, job.spec.workload)
+        own = self._pairs.of(device, job.spec.request.workload, host.spec.request.workload)
+        its = self._pairs.of(device, host.spec.request.workload, job.spec.request.workload)
         if own is None or its is None:
             return PairRefusal.UNPROFILED, None
         own = Slowdown(own.expected * parts.factor, own.most * parts.factor)
         candidate = Candidate(host, names, own, its, self._ends.at(host) - at, 1 / own.expected + 1 / its.expected)
         if not kept.isdisjoint(host.gpus):
             return PairRefusal.KEPT, candidate
-        if self._pairs.was_worse(device, job.spec.workload, host.spec.workload):
+        if self._pairs.was_worse(device, job.spec.request.workload, host.spec.request.workload):
             return PairRefusal.WORSE, candidate
-        if own.most - 1 > job.spec.share:
+        if own.most - 1 > job.spec.request.share:
             return PairRefusal.SHARE, candidate
-        if its.most * host.parts.factor - 1 > host.spec.share:
+        if its.most * host.parts.factor - 1 > host.spec.request.share:
             return PairRefusal.ITS_SHARE, candidate
         if not host.parts.memory_mib:
             return PairRefusal.MEMORY_UNKNOWN, candidate
@@ -222,7 +225,7 @@ class Partners:
 
     def _of_pool(self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]) -> list[Candidate]:
         """In the order of the setting, as far as it does not depend on the newcomer's length."""
-        kind = job.needs, job.spec.workload, job.spec.share, parts, key, bool(kept)
+        kind = job.needs, job.spec.request.workload, job.spec.request.share, parts, key, bool(kept)
         found = self._candidates.get(kind)
         if found is None:
             found = self._candidates[kind] = []
@@ -267,7 +270,7 @@ class Partners:
         self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str], lacking: int
     ) -> list[Choice]:
         """Those of SMore's rule, in the order in which they are tried; of hosts with the same gain none is better than the first."""
-        kind = job.needs, job.spec.workload, job.spec.share, parts, key, bool(kept)
+        kind = job.needs, job.spec.request.workload, job.spec.request.share, parts, key, bool(kept)
         choices = self._tried.get(kind)
         if choices is None:
             choices = self._tried[kind] = []
@@ -303,7 +306,7 @@ class Partners:
         knobs = self._knobs
         if gain >= knobs.least_gain:
             return inf
-        workloads = job.spec.workload, candidate.host.spec.workload
+        workloads = job.spec.request.workload, candidate.host.spec.request.workload
         if gain >= knobs.least_gain_alike and gain >= max(self._best_gain(device, name) for name in workloads):
             return inf
         return knobs.even_part if gain >= 1 else knobs.short_part
@@ -313,7 +316,7 @@ class Partners:
         key = device, workload
         if key not in self._best_gains:
             if not self._sharers:
-                self._sharers.update(job.spec.workload for job in self._jobs.values() if self.may_share(job))
+                self._sharers.update(job.spec.request.workload for job in self._jobs.values() if self.may_share(job))
             others = (other for other, count in self._sharers.items() if other != workload or count > 1)
             self._best_gains[key] = max((self._pairs.gain(device, workload, other) for other in others), default=0.0)
         return self._best_gains[key]

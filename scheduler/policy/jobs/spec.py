@@ -1,7 +1,9 @@
-"""What the rule knows of a job from its owner. Memory in MiB, times in seconds."""
+"""What the rule is told of a job: what its owner asks for, and what is known of its workload. Memory in MiB, times in seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from smore.domain.job import JobRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,16 +21,11 @@ class MicroBatches:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """
-    A training that asks for ``count`` GPU instances, or for those that ``gpus`` names (a pin).
+    A training. ``request``: what its owner asks for.
 
-    ``device``: the kind that it must have, '' = any. ``memory_mib`` on each GPU instance; 0 = not known, so all of it.
-    Its length is said by ``iterations`` or ``duration_s`` (0 = not said); ``iteration_s``: the profile's time of an
-    iteration by device. ``restarts``: how often it may be started again.
-
-    ``share``: an iteration may take up to 1 + ``share`` times as long because of another training; 0 = nobody runs
-    beside it. ``workload``: the profile by which it is known what it costs others and they it, '' = none.
-    ``micro_batches``: other ways to run it where the memory is short, by ``count``, which is above 1; ``not_allowed``: more
-    of them, which its owner did not allow and of which an explanation may tell.
+    ``memory_mib``: what is kept for it on each GPU instance; 0 = not known, so all of it. ``iteration_s``: the profile's
+    time of an iteration by device. ``micro_batches``: other ways to run it where the memory is short, by ``count``, which
+    is above 1; ``not_allowed``: more of them, which its owner did not allow and of which an explanation may tell.
 
     ``speeds``: how fast it runs on other numbers of GPU instances, as a multiple of its speed on ``count``; a setting that
     changes numbers (``elastic``) chooses among these. Empty = it runs on ``count`` alone.
@@ -37,16 +34,9 @@ class JobSpec:
     id: str
     project: str
     name: str = ""
-    count: int = 1
-    gpus: tuple[str, ...] = ()
-    device: str = ""
+    request: JobRequest
     memory_mib: float = 0.0
-    iterations: int = 0
-    duration_s: float = 0.0
     iteration_s: Mapping[str, float] = field(default_factory=dict)
-    restarts: int = 0
-    share: float = 0.0
-    workload: str = ""
     micro_batches: tuple[MicroBatches, ...] = ()
     not_allowed: tuple[MicroBatches, ...] = ()
     speeds: Mapping[int, float] = field(default_factory=dict)
@@ -54,4 +44,4 @@ class JobSpec:
     @property
     def size(self) -> int:
         """GPU instances that it holds while it runs."""
-        return len(self.gpus) or self.count
+        return len(self.request.gpus) or self.request.count

@@ -53,6 +53,7 @@ from scheduler.simulation.jobs.speeds import speeds
 from scheduler.simulation.jobs.traces import HOUR_S, SimulatedJob
 from scheduler.simulation.jobs.world import DAY_S, JobWorld
 from scheduler.simulation.result import Inconsistent
+from smore.domain.job import JobRequest
 
 #: A run that goes on so many times longer than all work on one GPU would take never ends.
 ENDLESS: Final = 100
@@ -180,21 +181,25 @@ class _Run:
 
     def _spec(self, job: SimulatedJob, errors: Random) -> JobSpec:
         """What its owner says of it: iterations of a profiled workload, or a duration that may be wrong."""
-        error = errors.gauss(0.0, 1.0)
-        common = {"id": job.id, "project": job.project, "name": job.model, "count": job.gpus}
-        common |= {"memory_mib": job.memory_mib, "share": self._world.share}
-        common |= {"micro_batches": self._world.ways(job.memory_mib)}
-        common |= {"workload": self._world.interference.workload(job) if self._world.share else ""}
-        common |= {"speeds": speeds(job.model, job.gpus) if self._knobs.elastic else {}}
-        if self._world.lengths:
-            seconds = job.seconds * exp(self._world.lengths * error)
-            return JobSpec(**common, restarts=self._world.restarts, duration_s=seconds)  # type: ignore[arg-type]
+        error, world = errors.gauss(0.0, 1.0), self._world
         iterations = max(1, round(job.seconds / job.iteration_s))
+        request = JobRequest(
+            count=job.gpus,
+            workload=world.interference.workload(job) if world.share else "",
+            iterations=0 if world.lengths else iterations,
+            duration_s=job.seconds * exp(world.lengths * error) if world.lengths else 0.0,
+            restarts=world.restarts,
+            share=world.share,
+        )
         return JobSpec(
-            **common,  # type: ignore[arg-type]
-            restarts=self._world.restarts,
-            iterations=iterations,
-            iteration_s={self._world.device: job.seconds / iterations},
+            id=job.id,
+            project=job.project,
+            name=job.model,
+            request=request,
+            memory_mib=job.memory_mib,
+            iteration_s={} if world.lengths else {world.device: job.seconds / iterations},
+            micro_batches=world.ways(job.memory_mib),
+            speeds=speeds(job.model, job.gpus) if self._knobs.elastic else {},
         )
 
     def run(self) -> JobResult:
@@ -220,7 +225,7 @@ class _Run:
     def _pairs(self) -> list[PairKnown]:
         """What the rule is told of all pairs that fit: the truth, or what a predictor of this noise would say."""
         noise = self._world.noise
-        like = {state.spec.workload: state.job for state in self._states}
+        like = {state.spec.request.workload: state.job for state in self._states}
         known = []
         for one in sorted(like):
             for other in sorted(like):
@@ -264,7 +269,7 @@ class _Run:
                     self._end_attempt(state, now, state.ended, events)
             case Happening.RESUMED:
                 state = self._by_id[id_]
-                if state.attempt == number and state.gpus and state.spec.iterations:
+                if state.attempt == number and state.gpus and state.spec.request.iterations:
                     events.append(self._progress(state, state.done_s))
             case Happening.NODE_FAILS:
                 self._node_fails(now, number)
@@ -284,7 +289,7 @@ class _Run:
                 state = self._by_id[id_]
                 if state.attempt == number and state.gpus and now >= state.paced_at + MEASURED_S and state.rate > 1:
                     events.append(PairMeasured(id=id_, attempt=number, slowdown=state.rate))
-                    if state.spec.iterations:
+                    if state.spec.request.iterations:
                         events.append(self._progress(state, self._done(state, now)))
             case _:
                 assert_never(what)
@@ -320,8 +325,8 @@ class _Run:
     def _pace(self, state: _State, now: float) -> None:
         """Who is beside it has changed: it runs at another speed from now on."""
         state.did_s, state.paced_at = self._did(state, now), now
-        workload, speed = state.spec.workload, state.spec.speeds.get(len(state.gpus), 1.0)
-        slowdowns = [self._slowdowns[workload, other.spec.workload] for other in self._beside(state)]
+        workload, speed = state.spec.request.workload, state.spec.speeds.get(len(state.gpus), 1.0)
+        slowdowns = [self._slowdowns[workload, other.spec.request.workload] for other in self._beside(state)]
         state.rate = state.parts * max(slowdowns, default=1.0) / speed
         if state.resumed < inf:
             state.over_at = max(now, state.resumed) + (state.to_do_s - state.did_s) * state.rate
@@ -417,7 +422,7 @@ class _Run:
             return
         if state.resumed > now:
             self._push(state.resumed, Happening.RESUMED, (start.id, start.attempt))
-        elif state.spec.iterations:
+        elif state.spec.request.iterations:
             events.append(self._progress(state, state.done_s))
 
     def _result(self) -> JobResult:

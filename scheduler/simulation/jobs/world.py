@@ -24,7 +24,7 @@ class JobWorld:
     A node fails after an exponential time of mean ``node_days`` (0 = never) for ``repair_h``; its GPU instances count as
     lost after ``silent_s``. An attempt fails of itself with the probability ``attempts``. ``lengths``: owners say a
     length times e to the power of a normal error with this deviation; 0 = lengths are known exactly. ``share``: what each
-    owner allows (JobSpec.share). ``noise``: the deviation of the logarithm of predicted over real slowdowns, drawn once for
+    owner allows (JobRequest.share). ``noise``: the deviation of the logarithm of predicted over real slowdowns, drawn once for
     each pair and seed; 0 = they are known exactly. ``micro_batches``: in how many parts owners let a batch be run beside
     another job; of a job's memory the part ``per_row_memory`` is that of the rows which are there at a time, and each part
     after the first makes an iteration longer by ``part_cost``.

@@ -6,6 +6,7 @@ from scheduler.jobs.recording import Recording, replay
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.events import Event, GpuSeen, JobSubmitted
 from scheduler.policy.jobs.spec import JobSpec
+from smore.domain.job import JobRequest
 
 
 def test_a_recording_is_replayed_from_where_each_leader_began(tmp_path: Path) -> None:
@@ -14,7 +15,7 @@ def test_a_recording_is_replayed_from_where_each_leader_began(tmp_path: Path) ->
         record, policy = Recording(path, "smore-jobs", {"back_off_s": 1.0}), JobPolicy()
         events: list[Event] = [
             GpuSeen(gpu="a", node="n", device="d", memory_mib=1.0),
-            JobSubmitted(spec=JobSpec(id=f"j{number}", project="p"), submitted_at=1.0),
+            JobSubmitted(spec=JobSpec(id=f"j{number}", project="p", request=JobRequest()), submitted_at=1.0),
         ]
         record.note(2.0, events, policy.decide(2.0, events).decisions)
         with path.open("ab") as file:

@@ -17,8 +17,7 @@ from scheduler.policy.jobs.events import (
 )
 from scheduler.policy.jobs.knobs import job_setting
 from scheduler.policy.jobs.restarts import after
-from scheduler.policy.jobs.spec import JobSpec
-from tests.support.driven_jobs import HOUR, DrivenJobs, gpus, started
+from tests.support.driven_jobs import HOUR, DrivenJobs, gpus, spec_of, started
 
 
 def pauses(allowed: int, lasted_s: float = 100.0) -> list[float]:
@@ -174,4 +173,4 @@ def test_a_rule_that_takes_over_goes_on_where_the_other_was() -> None:
 def test_a_job_submitted_twice_is_one_job() -> None:
     jobs = DrivenJobs(fleet=gpus(2))
     jobs.submit("job")
-    assert jobs.tell(JobSubmitted(spec=JobSpec(id="job", project="p"), submitted_at=jobs.now)) == []
+    assert jobs.tell(JobSubmitted(spec=spec_of("job"), submitted_at=jobs.now)) == []

@@ -6,8 +6,7 @@ import pytest
 
 from scheduler.policy.jobs.events import Ended, JobProgressed, Run, RunsKnown
 from scheduler.policy.jobs.lengths import ASSUMED_S, Lengths, Recent, Source
-from scheduler.policy.jobs.spec import JobSpec
-from tests.support.driven_jobs import HOUR, DrivenJobs, gpus
+from tests.support.driven_jobs import HOUR, DrivenJobs, gpus, spec_of
 
 
 def run(seconds: float, *, project: str = "p", name: str = "n", **ratios: float) -> Run:
@@ -39,14 +38,14 @@ def test_the_best_source_is_taken(fields: dict[str, object], expected: tuple[flo
         lengths.learn(run(seconds, name="third"))
     for seconds in (50.0, 60.0, 70.0, 80.0):
         lengths.learn(run(seconds, project="r"))
-    spec = JobSpec(**({"id": "j", "project": "p"} | fields))  # type: ignore[arg-type]
+    spec = spec_of("j", **fields)
 
     assert lengths.told_s(spec) == expected
 
 
 def test_where_nothing_is_known_an_hour_is_assumed() -> None:
     lengths = Lengths()
-    length = lengths.left(*lengths.told_s(JobSpec(id="j", project="p")), 0.0)
+    length = lengths.left(*lengths.told_s(spec_of("j")), 0.0)
 
     assert (length.expected_s, length.source) == (ASSUMED_S, Source.ASSUMED)
     assert length.most_s > 5 * ASSUMED_S

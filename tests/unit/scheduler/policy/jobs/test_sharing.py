@@ -22,9 +22,9 @@ from scheduler.policy.jobs.events import (
 )
 from scheduler.policy.jobs.explain import DOUBTS
 from scheduler.policy.jobs.knobs import SETTINGS, Sharing
-from scheduler.policy.jobs.spec import JobSpec, MicroBatches
+from scheduler.policy.jobs.spec import MicroBatches
 from scheduler.policy.setting import UnknownPolicy
-from tests.support.driven_jobs import HOUR, NOW, DrivenJobs, gpus, started, stopped
+from tests.support.driven_jobs import HOUR, NOW, DrivenJobs, gpus, spec_of, started, stopped
 
 
 def pairs(**slowdowns: float) -> PairsKnown:
@@ -282,7 +282,7 @@ def test_time_lost_to_others_is_no_time_run() -> None:
     driven.end("guest", later=0.25 * HOUR)
     decisions = driven.end("host", later=HOUR)
     assert decisions[-1].seconds == pytest.approx(2 * HOUR)  # type: ignore[union-attr]
-    assert driven.policy.lengths.told_s(JobSpec(id="x", project="p"))[0] == pytest.approx(2 * HOUR, rel=0.6)
+    assert driven.policy.lengths.told_s(spec_of("x"))[0] == pytest.approx(2 * HOUR, rel=0.6)
 
 
 def test_iterations_are_told_as_they_are_beside_another_one() -> None:
@@ -397,9 +397,9 @@ def test_what_is_kept_in_a_round_is_kept_from_those_who_come_after_in_it() -> No
 
 def test_a_rule_that_takes_over_knows_hosts_and_guests() -> None:
     driven = Sharers()
-    spec = JobSpec(id="host", project="p", duration_s=HOUR, share=1.0, workload="a", memory_mib=8_000.0)
+    spec = spec_of("host", duration_s=4 * HOUR, share=1.0, workload="a", memory_mib=8_000.0)
     for id_, since_at in (("host", NOW - HOUR), ("guest", NOW - 0.5 * HOUR)):
-        driven.tell(JobSubmitted(spec=replace(spec, id=id_, duration_s=4 * HOUR), submitted_at=since_at, held=True))
+        driven.tell(JobSubmitted(spec=replace(spec, id=id_), submitted_at=since_at, held=True))
         driven.tell(JobUnderWay(id=id_, attempt=1, gpus=("n0g0",), since_at=since_at, lost_s=360.0))
     driven.tell(later=HOUR)
     assert driven.policy.jobs["guest"].alone_s(driven.now) == pytest.approx(1.5 * HOUR - 360 - 0.2 * HOUR)
