@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.policy.jobs.events import Ended
+from scheduler.policy.jobs.spec import MicroBatches
 from smore.domain.job import REFUSED, JobState, exit_of
 from smore.messages.reports import JobReport, Report
 
@@ -54,8 +55,8 @@ class Attempt:
     """
     One attempt of a job on ``gpus``. ``since_at``: when it was placed; ``awaited_at``: since when this leader waits for
     its ranks; ``began_with`` iterations of the job; ``checkpoint``: those that its last complete checkpoint holds, on
-    ``home``. ``hosts``: jobs beside which it was started, with the GPU instances that they share; ``micro_batches``: in how
-    many parts it runs its batch; ``lost_s``: what others beside it have cost it so far. ``stop``: why its ranks must end, '' =
+    ``home``. ``hosts``: jobs beside which it was started, with the GPU instances that they share; ``parts``: how it
+    runs its batch; ``lost_s``: what others beside it have cost it so far. ``stop``: why its ranks must end, '' =
     they need not; ``asked``: its owner wants it; ``outgrown_mib``: the memory that it took, beside another one, beyond what
     was said of it. ``up``: all ranks have begun.
     """
@@ -68,8 +69,8 @@ class Attempt:
     began_with: int
     checkpoint: int
     home: str
+    parts: MicroBatches
     hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    micro_batches: int = 1
     lost_s: float = 0.0
     outgrown_mib: float = 0.0
     up: bool = False
@@ -111,8 +112,9 @@ class Attempt:
             self.stop = f"Not all ranks were there within {up_s:g} s: {missing} was missing."
             self.refuse(self.stop)
 
-    def check_guest(self, said_mib: float) -> None:
-        """Its ranks must end where one of them, as a guest, takes more memory than was said of it; 0 = nothing was."""
+    def check_guest(self) -> None:
+        """Its ranks must end where one of them, as a guest, takes more memory than was said of it."""
+        said_mib = self.parts.memory_mib
         told = [rank.report for rank in self.ranks if rank.report is not None and rank.report.guest]
         taken_mib = max((report.memory_mib for report in told), default=0.0)
         if said_mib and taken_mib > said_mib and not self.stop:

@@ -1,17 +1,19 @@
 """What the job scheduler shows: the queue in Redis, answers to dry runs and questions, words, and metrics."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from scheduler.jobs.apart import Apart
 from scheduler.jobs.specs import Specs
-from scheduler.policy.jobs.core import JobPolicy
-from scheduler.policy.jobs.decisions import Expected, PlacesAnswered, PublishQueue, Start, TrialAnswered
-from scheduler.policy.jobs.events import PlacesAsked, QueueAsked, TrialAsked
+from scheduler.policy.jobs.decisions import Expected, JobRound, PlacesAnswered, PublishQueue, Start, TrialAnswered
+from scheduler.policy.jobs.events import Event, PlacesAsked, QueueAsked, TrialAsked
 from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer, TrialQuestion
 from smore.postgres.jobs import Job
 from smore.process import observability as metrics
 from smore.redis.job_queue import JobQueue
+
+#: :meth:`scheduler.policy.jobs.core.JobPolicy.decide`.
+Decide = Callable[[float, Sequence[Event]], JobRound]
 
 
 def beside(start: Start, jobs: Mapping[str, Job]) -> str:
@@ -26,19 +28,17 @@ def beside(start: Start, jobs: Mapping[str, Job]) -> str:
             f"beside {host}, where it is expected to run at {1 / pair.own:.2f} and {host} at {1 / pair.its:.2f} of their speeds"
             f" (in one case of ten below {1 / pair.own_most:.2f} and {1 / pair.its_most:.2f})"
         )
-    parts = f"; it runs its batch in {start.micro_batches} parts" if start.micro_batches > 1 else ""
+    parts = f"; it runs its batch in {start.parts.count} parts" if start.parts.count > 1 else ""
     return f"It starts {' and '.join(words)}{parts}."
 
 
 class Board:
     """
-    Shows what the rule answers. ``holder`` leads, and decides by ``setting``.
+    Shows what the rule answers (``decide``). ``holder`` leads, and decides by ``setting``.
     """
 
-    def __init__(
-        self, queue: JobQueue, policy: JobPolicy, specs: Specs, holder: str, setting: str, apart: Apart
-    ) -> None:
-        self._queue, self._policy, self._specs, self._apart = queue, policy, specs, apart
+    def __init__(self, queue: JobQueue, decide: Decide, specs: Specs, holder: str, setting: str, apart: Apart) -> None:
+        self._queue, self._decide, self._specs, self._apart = queue, decide, specs, apart
         self._holder, self._setting = holder, setting
 
     def answer(self, now: float) -> None:
@@ -49,21 +49,27 @@ class Board:
 
     def _answer(self, now: float, question: TrialQuestion) -> None:
         if question.job:
-            for places in self._policy.decide(now, [PlacesAsked(id=question.job)]).decisions:
+            for places in self._decide(now, [PlacesAsked(id=question.job)]).decisions:
                 if isinstance(places, PlacesAnswered):
                     self._queue.answer(question.id, TrialAnswer(places=places.places))
             return
         spec = self._specs.of(question.id, question.project, question.name, question.request)
-        for answer in self._policy.decide(now, [TrialAsked(spec=spec)]).decisions:
+        for answer in self._decide(now, [TrialAsked(spec=spec)]).decisions:
             if isinstance(answer, TrialAnswered):
                 self._queue.answer(question.id, _answered(answer, question.project, question.name))
 
-    def show(self, now: float, jobs: Mapping[str, Job]) -> None:
-        """Publish the queue, and set the gauges; ``jobs``: the rows of all that the rule knows, by id."""
-        for answer in self._policy.decide(now, [QueueAsked()]).decisions:
+    def show(self, now: float, jobs: Mapping[str, Job]) -> dict[str, float]:
+        """
+        Publish the queue, and set the gauges; ``jobs``: the rows of all that the rule knows, by id. Returns what others
+        beside each job have cost it, seconds.
+        """
+        lost_s: dict[str, float] = {}
+        for answer in self._decide(now, [QueueAsked()]).decisions:
             if isinstance(answer, PublishQueue):
                 self._queue.publish(self._published(answer, jobs, now))
                 _count(jobs, answer.kept)
+                lost_s |= {job.id: job.lost_s for job in answer.jobs}
+        return lost_s
 
     def _published(self, answer: PublishQueue, jobs: Mapping[str, Job], now: float) -> PublishedQueue:
         return PublishedQueue(

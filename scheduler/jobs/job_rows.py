@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from scheduler.jobs.attempts import Attempt
 from scheduler.policy.jobs.decisions import Start
 from scheduler.policy.jobs.events import Event, JobHeld, JobMoved, JobSubmitted, JobUnderWay
-from scheduler.policy.jobs.job import Phase
-from scheduler.policy.jobs.spec import JobSpec
+from scheduler.policy.jobs.spec import JobSpec, MicroBatches
 from smore.domain.job import PLACED, JobState
 from smore.postgres.jobs import Attempt as PastAttempt
 from smore.postgres.jobs import Job
@@ -40,20 +39,18 @@ def submitted(row: Job, spec: JobSpec, under_way: Attempt | None, now: float) ->
                 gpus=tuple(row.gpus),
                 since_at=under_way.since_at,
                 stopping=row.state is JobState.STOPPING,
-                micro_batches=under_way.micro_batches,
+                micro_batches=under_way.parts.count,
                 lost_s=under_way.lost_s,
             )
         )
     return events
 
 
-def ordered(row: Job, before: Job, phase: Phase) -> list[Event]:
-    """What its owner or an operator ordered since the row was ``before``; ``phase``: where the job is for the rule."""
+def ordered(row: Job, before: Job) -> list[Event]:
+    """What its owner or an operator ordered since the row was ``before``."""
     events: list[Event] = []
-    if row.state is JobState.HELD and phase is not Phase.HELD:
-        events.append(JobHeld(id=row.id, held=True))
-    elif row.state is JobState.QUEUED and phase is Phase.HELD:
-        events.append(JobHeld(id=row.id, held=False))
+    if (row.state is JobState.HELD) != (before.state is JobState.HELD):
+        events.append(JobHeld(id=row.id, held=row.state is JobState.HELD))
     if row.moved > before.moved:
         events.append(JobMoved(id=row.id))
     return events
@@ -62,7 +59,7 @@ def ordered(row: Job, before: Job, phase: Phase) -> list[Event]:
 def taken_over(row: Job, last: PastAttempt | None, hosts: Mapping[str, Sequence[str]], at: float) -> Attempt:
     """
     The attempt that a former leader has placed. ``last``: its row, None = it has none, as before there was a queue;
-    ``hosts`` as of :func:`begun`; ``at``: now, on the steady clock.
+    ``hosts`` as of :func:`begun`; ``at``: now, on the steady clock. What its parts take is known with its spec.
     """
     return Attempt(
         job=row.id,
@@ -73,17 +70,17 @@ def taken_over(row: Job, last: PastAttempt | None, hosts: Mapping[str, Sequence[
         began_with=last.iterations_from if last is not None else 0,
         checkpoint=row.iterations,
         home=row.home,
+        parts=MicroBatches(count=last.micro_batches if last is not None else 1, memory_mib=0.0),
         hosts=hosts,
-        micro_batches=last.micro_batches if last is not None else 1,
         lost_s=last.lost_s if last is not None else 0.0,
         up=row.state is JobState.RUNNING,
     )
 
 
-def begun(row: Job, start: Start, hosts: Mapping[str, Sequence[str]], iterations: int, at: float) -> Attempt:
+def begun(row: Job, start: Start, hosts: Mapping[str, Sequence[str]], at: float) -> Attempt:
     """
     The attempt that begins now, ``at`` on the steady clock. ``hosts``: the jobs beside which it starts, with their GPU
-    instances; ``iterations`` that the job has made before.
+    instances.
     """
     return Attempt(
         job=row.id,
@@ -91,9 +88,9 @@ def begun(row: Job, start: Start, hosts: Mapping[str, Sequence[str]], iterations
         gpus=start.gpus,
         since_at=at,
         awaited_at=at,
-        began_with=iterations,
+        began_with=start.iterations,
         checkpoint=row.iterations,
         home=row.home,
+        parts=start.parts,
         hosts=hosts,
-        micro_batches=start.micro_batches,
     )

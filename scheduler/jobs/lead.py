@@ -105,9 +105,9 @@ class Lead:
         self._ledger, self._store = ledger, store
         self._known_pairs = KnownPairs(tables, ledger.worse_since)
         self._specs = Specs(reader, self._known_pairs.alone_s)
-        self._policy = JobPolicy(knobs)
+        self._decide = JobPolicy(knobs).decide
         self._record = Recording(self._settings.record, knobs.name, self._settings.knobs)
-        self._board = Board(queue, self._policy, self._specs, holder, knobs.name, apart)
+        self._board = Board(queue, self._decide, self._specs, holder, knobs.name, apart)
         self._variables = Variables(ledger, config.secrets_file)
         self._orders = Orders(fleet, ledger.standing, self._variables.of)
         self._progress = ProgressLog(ledger, apart)
@@ -166,12 +166,15 @@ class Lead:
         for row in sorted(new, key=self._placed_at):
             with self._apart.of(row.id):
                 spec = self._specs.of(row.id, row.project, row.name, row.request)
-                events += submitted(row, spec, self._attempts.get(row.id), now)
+                attempt = self._attempts.get(row.id)
+                if attempt is not None:
+                    attempt.parts = spec.way(attempt.parts.count)
+                events += submitted(row, spec, attempt, now)
         events += self._changed_rows(mine)
         self._jobs = mine
         events += self._followed(at, {report.gpu: report for report in reports})
         events += self._shared(at)
-        decisions, wake_at = self._policy.decide(now, events)
+        decisions, wake_at = self._decide(now, events)
         self._record.note(now, events, decisions)
         for decision in decisions:
             self._perform(at, decision)
@@ -184,7 +187,7 @@ class Lead:
         metrics.JOB_ROUND_SECONDS.observe(time.perf_counter() - began)
         self._board.answer(now)
         if events or decisions or at - self._shown_at > SHOWN_S:
-            self._board.show(now, self._jobs)
+            self._note_losses(self._board.show(now, self._jobs))
             losses.show(rows, reports)
             self._shown_at = at
         if self._apart.wrong:
@@ -245,14 +248,13 @@ class Lead:
         """What owners and operators did to jobs that the rule knows."""
         events: list[Event] = []
         for id_, row in mine.items():
-            attempt, before, job = self._attempts.get(id_), self._jobs.get(id_), self._policy.jobs.get(id_)
+            attempt, before = self._attempts.get(id_), self._jobs.get(id_)
             if row.state is JobState.STOPPING and attempt is not None and not attempt.asked:
                 attempt.asked = True
                 attempt.stop = attempt.stop or "Its owner stopped it."
                 events.append(JobWithdrawn(id=id_))
-            if before is None or job is None:
-                continue
-            events += ordered(row, before, job.phase)
+            if before is not None:
+                events += ordered(row, before)
         return [*events, *(JobWithdrawn(id=id_) for id_ in self._jobs if id_ not in mine)]
 
     def _followed(self, at: float, reports: Mapping[str, Report]) -> list[Event]:
@@ -266,8 +268,7 @@ class Lead:
     def _follow(self, at: float, id_: str, attempt: Attempt, reports: Mapping[str, Report]) -> list[Event]:
         shared = self._settings.checkpoints is not None
         attempt.follow(at, reports, self._watch.lost, self._settings.up_s, shared=shared)
-        if id_ in self._policy.jobs:
-            attempt.check_guest(self._policy.jobs[id_].parts.memory_mib)
+        attempt.check_guest()
         if attempt.up and self._jobs[id_].state is JobState.STARTING:
             self._ledger.run(id_, attempt.attempt)
         if attempt.over:
@@ -294,12 +295,8 @@ class Lead:
 
     def _shared(self, at: float) -> list[Event]:
         """What trainings beside each other are measured to cost each other."""
-        for id_, attempt in self._attempts.items():
-            if id_ in self._policy.jobs:
-                attempt.lost_s = max(0.0, self._policy.lost_s(id_) - self._jobs[id_].lost_s)
         workloads = {id_: row.request.workload for id_, row in self._jobs.items()}
-        factors = {id_: job.parts.factor for id_, job in self._policy.jobs.items()}
-        return self._sharing.follow(at, self._attempts, workloads, factors)
+        return self._sharing.follow(at, self._attempts, workloads)
 
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
@@ -340,7 +337,7 @@ class Lead:
             nodes,
             Decided(kind="start", gpus=start.gpus, reasons=reasons, message=beside(start, self._jobs)),
             told,
-            micro_batches=start.micro_batches,
+            micro_batches=start.parts.count,
             pairs=pairs,
         ):
             self._next.append(StartRefused(id=start.id, attempt=start.attempt))
@@ -350,18 +347,17 @@ class Lead:
         metrics.JOB_PLACEMENTS.labels("guest" if start.beside else "alone").inc()
         log.info("training placed", job=start.id, attempt=start.attempt, gpus=start.gpus, beside=len(hosts))
         shares = {host.job: host.gpus for _, host in hosts}
-        iterations = self._policy.jobs[start.id].iterations
-        self._attempts[start.id] = begun(row, start, shares, iterations, at)
+        self._attempts[start.id] = begun(row, start, shares, at)
 
     def _requeue(self, requeue: Requeue) -> None:
-        attempt, job = self._over(requeue.id), self._policy.jobs[requeue.id]
+        attempt = self._over(requeue.id)
         details = Change(
             exit_code=attempt.exit_code,
             why=attempt.ended.value,
             message=f"{attempt.stop} {requeue.message}".strip(),
             not_before=requeue.not_before,
-            restarts=job.restarts,
-            short_ends=job.short_ends,
+            restarts=requeue.restarts,
+            short_ends=requeue.short_ends,
             memory_mib=attempt.outgrown_mib,
         )
         decided = Decided(kind="requeue", message=details.message)
@@ -409,6 +405,12 @@ class Lead:
             self._orders.send(at, row, attempt, self._nodes)
         except (NoKey, Sealed) as error:
             attempt.refuse(f"Its variables cannot be read: {error}")
+
+    def _note_losses(self, lost_s: Mapping[str, float]) -> None:
+        """``lost_s``: what others beside each job have cost it, over all attempts."""
+        for id_, attempt in self._attempts.items():
+            if id_ in lost_s:
+                attempt.lost_s = max(0.0, lost_s[id_] - self._jobs[id_].lost_s)
 
     def _note(self, at: float) -> None:
         if at - self._noted_at <= NOTED_S:

@@ -87,6 +87,6 @@ def _start(job: Job, attempt: Attempt, place: int, env: dict[str, str], nodes: M
         local_world=len(local),
         gpus=list(attempt.gpus),
         seed_attempt=attempt.attempt - 1,
-        micro_batches=attempt.micro_batches,
+        micro_batches=attempt.parts.count,
         hosts=[host for host, gpus in attempt.hosts.items() if attempt.gpus[place] in gpus],
     )

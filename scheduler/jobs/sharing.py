@@ -158,12 +158,9 @@ class Sharing:
                 )
         return pairs
 
-    def follow(
-        self, at: float, attempts: Mapping[str, Attempt], workloads: Mapping[str, str], factors: Mapping[str, float]
-    ) -> list[Event]:
+    def follow(self, at: float, attempts: Mapping[str, Attempt], workloads: Mapping[str, str]) -> list[Event]:
         """
-        Take what is reported of pairs (``at`` in epoch seconds); returns what the rule must hear. Of each job: its workload,
-        and how many times longer an iteration takes in as many micro-batches as it is run in.
+        Take what is reported of pairs (``at`` in epoch seconds); returns what the rule must hear. ``workloads``: of each job.
         """
         events: list[Event] = []
         metrics.JOB_PAIR_SLOWDOWN.clear()
@@ -171,7 +168,7 @@ class Sharing:
             attempt = attempts.get(key[0])
             if attempt is None or attempt.attempt != key[1]:
                 continue
-            factor = factors.get(key[0], 1.0)
+            factor = attempt.parts.factor
             for each in pairs:
                 other = attempts.get(each.pair.other)
                 goes_on = other is not None and other.attempt == each.pair.other_attempt

@@ -48,7 +48,7 @@ class Outlook:
         counted: Refused = {}
         in_order = self._knobs.passing is Passing.NONE
         entries = [
-            self._of_running(job, set_back, lefts[job.spec.id], (ends[0][job.spec.id], ends[1][job.spec.id]))
+            self._of_running(job, at, set_back, lefts[job.spec.id], (ends[0][job.spec.id], ends[1][job.spec.id]))
             for job in running
         ]
         for place, job in enumerate((*waiting, *held), 1):
@@ -152,7 +152,9 @@ class Outlook:
             key=lambda job: (job.not_before, job.submitted_at, job.spec.id),
         )
 
-    def _of_running(self, job: Job, set_back: float, length: Length, end_at: tuple[float, float]) -> Expected:
+    def _of_running(
+        self, job: Job, at: float, set_back: float, length: Length, end_at: tuple[float, float]
+    ) -> Expected:
         start_at = job.since_at - set_back
         stopping = job.phase is Phase.STOPPING
         return Expected(
@@ -167,6 +169,7 @@ class Outlook:
             message="It is being ended." if stopping else runs(job, [self._jobs[id_] for id_ in job.beside]),
             beside=tuple(sorted(job.beside)),
             guest=bool(job.beside) and any(self._fleet.gpus[name].jobs[0] != job.spec.id for name in job.gpus),
+            lost_s=job.running_s(at) - job.alone_s(at),
         )
 
     def _forecast(

@@ -69,7 +69,10 @@ from scheduler.policy.jobs.spec import MicroBatches
 
 
 class JobPolicy:
-    """One rule with its state. Shells call :meth:`decide` alone; two that get the same events decide the same."""
+    """
+    One rule with its state. Shells call :meth:`decide` alone and read nothing else; two that get the same events decide the
+    same.
+    """
 
     def __init__(self, knobs: JobKnobs = SETTINGS["smore-jobs"]) -> None:
         self._knobs = knobs
@@ -229,9 +232,7 @@ class JobPolicy:
         self._leave_queue(job, job.queued_at)
         job.attempt = event.attempt
         job.lost_s += event.lost_s
-        ways = (way for way in job.spec.micro_batches if way.count == event.micro_batches)
-        parts = next(ways, MicroBatches(count=event.micro_batches, memory_mib=job.spec.memory_mib))
-        self._place(job, event.gpus, event.since_at + self._set_back, parts)
+        self._place(job, event.gpus, event.since_at + self._set_back, job.spec.way(event.micro_batches))
         if event.stopping:
             job.phase, job.withdrawn = Phase.STOPPING, True
 
@@ -330,6 +331,8 @@ class JobPolicy:
                     id=event.id,
                     attempt=job.attempt,
                     not_before=job.not_before - self._set_back,
+                    restarts=job.restarts,
+                    short_ends=job.short_ends,
                     message=verdict.message,
                 )
             )
@@ -438,8 +441,9 @@ class JobPolicy:
                 attempt=job.attempt,
                 gpus=gpus,
                 reasons=reasons,
+                parts=shared.parts,
+                iterations=job.iterations,
                 beside=shared.beside,
-                micro_batches=shared.parts.count,
             )
         )
 
@@ -497,11 +501,6 @@ class JobPolicy:
             misfit=None,
             beside=tuple(host.id for host in shared.beside) if shared is not None else (),
         )
-
-    def lost_s(self, id_: str) -> float:
-        """What others beside a job have cost it, over all attempts, by the last call of :meth:`decide`; seconds."""
-        job = self.jobs[id_]
-        return job.running_s(self._at) - job.alone_s(self._at)
 
     def differing(self) -> int:
         """How many parts of the state differ from a fresh count, of which each is a defect. For tests."""

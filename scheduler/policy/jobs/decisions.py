@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from scheduler.policy.jobs.events import Ended
 from scheduler.policy.jobs.lengths import Length
+from scheduler.policy.jobs.spec import MicroBatches
 from smore.domain.job import JobPlace
 
 
@@ -86,16 +87,17 @@ class Beside(NamedTuple):
 class Start:
     """
     Start ``attempt`` of a job on all of ``gpus``; the rank of each is its place there, those of a node in a row.
-    ``beside``: its hosts there, () = it has all of its GPU instances for itself; ``micro_batches``: in how many parts it
-    is to run its batch.
+    ``parts``: how it is to run its batch; ``iterations`` of the job, with which it begins; ``beside``: its hosts there, () =
+    it has all of its GPU instances for itself.
     """
 
     id: str
     attempt: int
     gpus: tuple[str, ...]
     reasons: Reasons
+    parts: MicroBatches
+    iterations: int
     beside: tuple[Beside, ...] = ()
-    micro_batches: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +112,13 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requeue:
-    """The job waits again, and starts ``not_before``."""
+    """The job waits again, and starts ``not_before``; ``restarts`` and short ends in a row so far."""
 
     id: str
     attempt: int
     not_before: float
+    restarts: int
+    short_ends: int
     message: str
 
 
@@ -154,7 +158,8 @@ class Expected:
     Times of a job, each (by expected lengths, by 90 % lengths) and if nobody shorter comes, None = nobody can say.
     ``gpus``: where it runs, () = it waits, and ``why`` and ``message`` say for what.
     ``place`` in the queue from 1, 0 = it runs. ``beside``: the jobs
-    with which it shares GPU instances, of which it is a ``guest`` where they were there first.
+    with which it shares GPU instances, of which it is a ``guest`` where they were there first. ``lost_s``: what others
+    beside it have cost it over all attempts, seconds.
     """
 
     id: str
@@ -168,6 +173,7 @@ class Expected:
     message: str
     beside: tuple[str, ...] = ()
     guest: bool = False
+    lost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,11 @@ class JobSpec:
     not_allowed: tuple[MicroBatches, ...] = ()
     speeds: Mapping[int, float] = field(default_factory=dict)
 
+    def way(self, count: int) -> MicroBatches:
+        """How it runs in so many micro-batches; of a number that is not among its ways, as it runs in one."""
+        whole = MicroBatches(count=count, memory_mib=self.memory_mib)
+        return next((way for way in self.micro_batches if way.count == count), whole)
+
     @property
     def size(self) -> int:
         """GPU instances that it holds while it runs."""

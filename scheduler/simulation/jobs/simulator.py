@@ -402,9 +402,9 @@ class _Run:
                 self._two_since[gpu] = now
             on[gpu].append(start.id)
         self._guests += bool(start.beside)
-        self._in_parts += start.micro_batches > 1
+        self._in_parts += start.parts.count > 1
         state.attempt, state.gpus, state.since = start.attempt, start.gpus, now
-        state.parts = next((way.factor for way in state.spec.micro_batches if way.count == start.micro_batches), 1.0)
+        state.parts = start.parts.factor
         state.did_s, state.paced_at = 0.0, now
         state.first_start = min(state.first_start, now)
         state.resumed = now + state.resume_s

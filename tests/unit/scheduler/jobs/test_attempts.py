@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from scheduler.jobs.attempts import Attempt
 from scheduler.policy.jobs.events import Ended
+from scheduler.policy.jobs.spec import MicroBatches
 from smore.domain.job import REFUSED
 from smore.messages.reports import JobReport
 from tests.support import fake_platform
@@ -25,6 +26,7 @@ class Driven:
             began_with=100,
             checkpoint=100,
             home="na",
+            parts=MicroBatches(count=1, memory_mib=0.0),
         )
         self.at = 0.0
         self.ranks: dict[str, JobReport] = {}

@@ -9,6 +9,7 @@ from scheduler.jobs.attempts import Attempt
 from scheduler.jobs.sharing import KnownPairs, Sharing
 from scheduler.policy.jobs.decisions import Beside
 from scheduler.policy.jobs.events import Event, GuestHeldBack, PairMeasured, PairsKnown
+from scheduler.policy.jobs.spec import MicroBatches
 from smore.messages.degradation import BadTable, Table
 from smore.messages.reports import JobReport
 from smore.postgres.job_pairs import JobPair
@@ -20,6 +21,7 @@ PLACE = ("a device", "time-slice")
 
 
 def attempt(job: str, **reported: Any) -> Attempt:
+    """The guest runs its batch in two parts, in which an iteration takes twice as long."""
     under_way = Attempt(
         job=job,
         attempt=1,
@@ -29,6 +31,7 @@ def attempt(job: str, **reported: Any) -> Attempt:
         began_with=0,
         checkpoint=0,
         home="",
+        parts=MicroBatches(count=1, memory_mib=0.0, factor=2.0 if job == "guest" else 1.0),
     )
     under_way.ranks[0].report = JobReport(
         id=job, project="p", state="running", pid=1, memory_mib=1.0, iterations=1, attempt=1, **reported
@@ -48,7 +51,7 @@ class Stage:
         self.guest, self.host = pairs
 
     def follow(self, at: float) -> Sequence[Event]:
-        return self.sharing.follow(at, self.attempts, {"host": "heavy", "guest": "light"}, {"guest": 2.0})
+        return self.sharing.follow(at, self.attempts, {"host": "heavy", "guest": "light"})
 
 
 def test_a_pair_is_seen_from_both_sides() -> None:

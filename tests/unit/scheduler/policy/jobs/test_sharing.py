@@ -171,12 +171,12 @@ def test_who_needs_too_much_memory_runs_in_the_fewest_micro_batches_that_fit() -
     ways = tuple(MicroBatches(count=2**k, memory_mib=60_000.0 / 2**k, factor=1 + k / 10) for k in (3, 1, 2))
     start = starts(driven.share("guest", memory_mib=60_000.0, micro_batches=ways))
 
-    assert start.micro_batches == 2
+    assert start.parts.count == 2
     assert start.beside[0].own == pytest.approx(1.25 * 1.1)
     assert driven.policy.jobs["guest"].slowdown == pytest.approx(1.25 * 1.1)
     # When it starts again alone, it runs its batch as a whole.
     driven.end("host")
-    assert starts(driven.end("guest", Ended.PREEMPTED)).micro_batches == 1
+    assert starts(driven.end("guest", Ended.PREEMPTED)).parts.count == 1
     assert driven.policy.jobs["guest"].parts.count == 1
 
 
