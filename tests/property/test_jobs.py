@@ -35,6 +35,7 @@ from scheduler.policy.jobs.events import (
 )
 from scheduler.policy.jobs.knobs import SETTINGS, job_setting
 from scheduler.policy.jobs.spec import JobSpec
+from scheduler.simulation.jobs.preemption import policy_of
 from tests.support.driven_jobs import HOUR, NOW, spec_of
 
 FLEET = [
@@ -228,7 +229,7 @@ class World:
 
 
 def played(setting: str, script: Sequence[tuple[str, int, float]]) -> World:
-    world = World(JobPolicy(job_setting(setting)))
+    world = World(policy_of(job_setting(setting)))
     world.tell(*FLEET[::3], table(0))
     for what, number, seconds in script:
         world.step(what, number, seconds)

@@ -4,12 +4,12 @@ from collections import Counter
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import Decision, Expected, PublishQueue, Start, Stop, TrialAnswered
 from scheduler.policy.jobs.events import AttemptOver, Ended, Event, GpuSeen, JobSubmitted, QueueAsked, TrialAsked
 from scheduler.policy.jobs.fleet import TENANTS
 from scheduler.policy.jobs.knobs import JobKnobs, job_setting
 from scheduler.policy.jobs.spec import JobSpec
+from scheduler.simulation.jobs.preemption import policy_of
 from smore.domain.job import JobRequest
 
 NOW = 1_000_000.0
@@ -38,7 +38,7 @@ class DrivenJobs:
     """``running``: job → (attempt, GPU instances), by the decisions so far."""
 
     def __init__(self, setting: str | JobKnobs = "smore-jobs", fleet: list[GpuSeen] | None = None) -> None:
-        self.policy = JobPolicy(job_setting(setting) if isinstance(setting, str) else setting)
+        self.policy = policy_of(job_setting(setting) if isinstance(setting, str) else setting)
         self.now = NOW
         self.running: dict[str, tuple[int, tuple[str, ...]]] = {}
         self.wake_at = 0.0

@@ -3,17 +3,16 @@ The rule for trainings: which job starts where and when.
 
 A round tries the jobs that wait in their order (``order.py``) and starts what fits (``fleet.py``: whole or not at all),
 on free GPU instances, else beside another job where that is better for both (``sharing.py``).
-For whoever is first by patience or by an operator's order, GPU instances are kept (``plan.py``). Settings that preempt
-first stop running jobs that are behind others in the order (``preemption.py``) or are to run on another number of GPU
-instances (``elastic.py``); only the simulator runs those.
+For whoever is first by patience or by an operator's order, GPU instances are kept (``plan.py``). The simulator may pass in
+who stops for others first (:class:`Preemption`).
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from math import ceil, inf
-from typing import assert_never
+from math import inf
+from typing import Protocol, assert_never
 
 from scheduler.policy.jobs.answers import Outlook
 from scheduler.policy.jobs.decisions import (
@@ -27,7 +26,6 @@ from scheduler.policy.jobs.decisions import (
     Stop,
     TrialAnswered,
 )
-from scheduler.policy.jobs.elastic import looks_at, resized
 from scheduler.policy.jobs.events import (
     AttemptOver,
     Ended,
@@ -61,11 +59,26 @@ from scheduler.policy.jobs.order import Queue
 from scheduler.policy.jobs.pairs import UNPROFILED, Pairs, Slowdown
 from scheduler.policy.jobs.places import Places
 from scheduler.policy.jobs.plan import Forecast
-from scheduler.policy.jobs.preemption import crosses_at, losers
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.restarts import after
 from scheduler.policy.jobs.sharing import Partners, Shared
 from scheduler.policy.jobs.spec import MicroBatches
+
+
+class Preemption(Protocol):
+    """
+    Which running jobs stop for others. Only a simulation has one: nothing may stop a live training that has no checkpoint at
+    that moment. ``policy``: whose state it reads.
+    """
+
+    def stopped(self, policy: "JobPolicy", at: float, events: Sequence[Event]) -> Sequence[Job]:
+        """Who stops now, after these events."""
+
+    def may_start(self, job: Job) -> bool:
+        """Whether a job that waits is to be tried."""
+
+    def wake_at(self, policy: "JobPolicy", at: float) -> float:
+        """When somebody may have to stop though nothing has happened; inf = never."""
 
 
 class JobPolicy:
@@ -74,8 +87,8 @@ class JobPolicy:
     same.
     """
 
-    def __init__(self, knobs: JobKnobs = SETTINGS["smore-jobs"]) -> None:
-        self._knobs = knobs
+    def __init__(self, knobs: JobKnobs = SETTINGS["smore-jobs"], preemption: Preemption | None = None) -> None:
+        self._knobs, self._preemption = knobs, preemption
         self.lengths = Lengths()
         self.fleet = Fleet()
         self.projects = Projects()
@@ -92,11 +105,6 @@ class JobPolicy:
         #: Time that never goes back: the clock's, and what it was set back by so far.
         self._at, self._set_back = -inf, 0.0
         self._moves = 0
-        #: Whether who must stop could have changed since the last look.
-        self._unlooked = False
-        #: When it is looked again though nothing has happened: a running job comes into the second queue, or the interval
-        #: of a setting that chooses numbers of GPU instances is over.
-        self._crosses_at = inf
 
     def decide(self, now: float, events: Sequence[Event]) -> JobRound:
         """
@@ -110,7 +118,7 @@ class JobPolicy:
         for event in events:
             self._apply(at, event, decisions, questions)
         if not questions or len(questions) < len(events):
-            self._round(at, decisions)
+            self._round(at, events, decisions)
         for question in questions:
             decisions.append(self._answer(at, question))
         return JobRound(decisions, self._wake_at(at) - self._set_back)
@@ -136,7 +144,7 @@ class JobPolicy:
             case AttemptOver():
                 self._over(at, event, decisions)
             case GpuSeen():
-                self._unlooked |= self.fleet.see(event)
+                self.fleet.see(event)
                 for id_ in self.fleet.gpus[event.gpu].jobs:
                     self.jobs[id_].device = event.device
             case GpuLost():
@@ -144,7 +152,7 @@ class JobPolicy:
             case LimitsChanged():
                 self.projects.limits = event.limits
                 self.queue.weigh(event.limits, at)
-                self.places.kept, self._unlooked = None, True
+                self.places.kept = None
             case RunsKnown():
                 for run in event.runs:
                     self.lengths.learn(run)
@@ -171,7 +179,6 @@ class JobPolicy:
         self._moves = max(self._moves, event.moved)
         job.note_told(self.lengths, at)
         self._wait(job, at)
-        self._unlooked = True
 
     def _wait(self, job: Job, at: float) -> None:
         """A job comes to the queue, or rests, or is held."""
@@ -253,7 +260,6 @@ class JobPolicy:
         self._leave_queue(job, at)
         job.phase = Phase.HELD if event.held else Phase.WAITING
         self._wait(job, at)
-        self._unlooked = True
 
     def _moved(self, event: JobMoved) -> None:
         job = self.jobs.get(event.id)
@@ -316,7 +322,6 @@ class JobPolicy:
         if ended is not Ended.SUCCEEDED:
             # Ranks that were ended for another rank's sake report a failure.
             ended = Ended.STOPPED if job.withdrawn else job.ended_as or ended
-        self._unlooked |= ended is not Ended.PREEMPTED
         verdict = after(self._knobs, ended, lasted_s, job.spec.request.restarts, job.restarts, job.short_ends)
         job.restarts, job.short_ends = verdict.restarts, verdict.short_ends
         if verdict.ended is None:
@@ -353,30 +358,26 @@ class JobPolicy:
                 job.phase, job.ended_as = Phase.STOPPING, Ended.LOST
                 message = f"{event.gpu} is silent; the attempt is over, its other ranks must end."
                 decisions.append(Stop(id=id_, attempt=job.attempt, ended=Ended.LOST, message=message))
-        self._unlooked = True
 
     # ---- a round -----------------------------------------------------------------------------------------------------
 
-    def _round(self, at: float, decisions: list[Decision]) -> None:
+    def _round(self, at: float, events: Sequence[Event], decisions: list[Decision]) -> None:
         while self._resting and self._resting[0][0] <= at:
             job = self.jobs.get(heappop(self._resting)[1])
             if job is not None and job.phase is Phase.RESTING and job.not_before <= at:
                 self._wait(job, at)
         self.queue.advance(at)
-        self._unlooked |= at >= self._crosses_at
-        if self._knobs.preemptive and self._unlooked and self._look_at(at) <= at:
-            self._unlooked = False
-            for job in self._stopped_for_others(at):
-                job.phase, job.ended_as = Phase.STOPPING, Ended.PREEMPTED
-                message = "Other jobs need its GPU instances, or it goes on with another number of them."
-                decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
+        for job in self._preemption.stopped(self, at, events) if self._preemption is not None else ():
+            job.phase, job.ended_as = Phase.STOPPING, Ended.PREEMPTED
+            message = "Other jobs need its GPU instances, or it goes on with another number of them."
+            decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
         self.places.check()
         self._begin(at)
         shares = self._knobs.sharing is not Sharing.NONE
         for place, job in enumerate(self.queue, 1):
             if not self.fleet.free and not (shares and any(pool.half for pool in self.fleet.pools.values())):
                 break
-            if self._knobs.elastic and not job.allotted:
+            if self._preemption is not None and not self._preemption.may_start(job):
                 continue
             gpus = self.places.gpus_for(job, at) if self.fleet.free else None
             shared = self.places.hosts_for(job, at, self._wait_s) if gpus is None and shares else None
@@ -394,12 +395,6 @@ class JobPolicy:
                     break
                 if self.places.kept is not kept:
                     self.partners.begin()
-
-    def _stopped_for_others(self, at: float) -> list[Job]:
-        knobs, fleet, keys = self._knobs, self.fleet, self.places.keys
-        if knobs.elastic:
-            return resized(knobs, fleet, self.projects, self.queue, self.jobs, keys, at)
-        return losers(knobs, fleet, self.queue, self.jobs, self.lengths, keys, at)
 
     def _begin(self, at: float) -> None:
         """Nothing that was counted for those that might share is true any more."""
@@ -453,20 +448,10 @@ class JobPolicy:
 
     # ---- when, and questions -----------------------------------------------------------------------------------------
 
-    def _look_at(self, at: float) -> float:
-        """The next time at which it is looked who must stop: whole multiples of ``look_s``."""
-        look_s = self._knobs.look_s
-        return ceil(at / look_s) * look_s if look_s and at < inf else at
-
     def _wake_at(self, at: float) -> float:
         resting = self._resting[0][0] if self._resting else inf
-        look_at = inf
-        if self._knobs.elastic and self.jobs:
-            self._crosses_at = look_at = looks_at(self._knobs, at)
-        elif self._knobs.preemptive and self.queue:
-            self._crosses_at = crosses_at(self._knobs, self.jobs.values(), at)
-            look_at = self._look_at(at if self._unlooked else self._crosses_at)
-        return min(resting, self.queue.next_due(), look_at)
+        stopping = self._preemption.wake_at(self, at) if self._preemption is not None else inf
+        return min(resting, self.queue.next_due(), stopping)
 
     def _outlook(self) -> Outlook:
         return Outlook(

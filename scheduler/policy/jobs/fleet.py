@@ -89,15 +89,14 @@ class Fleet:
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
-    def see(self, event: GpuSeen) -> bool:
-        """A report; returns whether anything has changed."""
+    def see(self, event: GpuSeen) -> None:
+        """A report."""
         gpu = self._gpu(event.gpu)
         if gpu.seen == event and not gpu.lost:
-            return False
+            return
         self._leave(gpu)
         gpu.seen, gpu.lost = event, False
         self._enter(gpu)
-        return True
 
     def lose(self, name: str) -> list[str]:
         """A GPU instance is silent; returns the jobs on it."""

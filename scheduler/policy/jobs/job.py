@@ -34,7 +34,6 @@ class Job:
     """
 
     __slots__ = (
-        "allotted",
         "attempt",
         "beside",
         "device",
@@ -58,6 +57,7 @@ class Job:
         "restarts",
         "short_ends",
         "since_at",
+        "size",
         "slowed_at",
         "spec",
         "submitted_at",
@@ -93,21 +93,19 @@ class Job:
         self.withdrawn = False
         #: How its attempt is over by a decision of the rule; None = as it is reported.
         self.ended_as: Ended | None = None
-        #: How many GPU instances an elastic setting gives it; 0 = none for now, or the setting is not elastic.
-        self.allotted = 0
+        #: How many GPU instances it gets at its next start.
+        self.size = self.spec.size
         self.needs = self._needs()
         #: What is left of it as it waits; kept by whoever orders the queue.
         self.length = Length(0.0, 0.0, Source.ASSUMED)
 
     def _needs(self) -> Needs:
         spec = self.spec
-        return Needs(
-            self.allotted or spec.size, tuple(spec.request.gpus), spec.request.device, spec.memory_mib, self.home
-        )
+        return Needs(self.size, tuple(spec.request.gpus), spec.request.device, spec.memory_mib, self.home)
 
-    def allot(self, number: int) -> None:
-        """An elastic setting gives it so many GPU instances from its next start on, 0 = none for now."""
-        self.allotted = number
+    def resize(self, number: int) -> None:
+        """It gets so many GPU instances from its next start on."""
+        self.size = number
         self.needs = self._needs()
 
     def bind(self, home: str) -> None:

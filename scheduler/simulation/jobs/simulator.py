@@ -23,7 +23,6 @@ from random import Random
 from time import process_time
 from typing import Final, assert_never
 
-from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import (
     Decision,
     Finish,
@@ -49,6 +48,7 @@ from scheduler.policy.jobs.events import (
 from scheduler.policy.jobs.fleet import TENANTS
 from scheduler.policy.jobs.knobs import JobKnobs
 from scheduler.policy.jobs.spec import JobSpec
+from scheduler.simulation.jobs.preemption import policy_of
 from scheduler.simulation.jobs.speeds import speeds
 from scheduler.simulation.jobs.traces import HOUR_S, SimulatedJob
 from scheduler.simulation.jobs.world import DAY_S, JobWorld
@@ -148,7 +148,7 @@ def simulate_jobs(world: JobWorld, jobs: Sequence[SimulatedJob], knobs: JobKnobs
 
 class _Run:
     def __init__(self, world: JobWorld, jobs: Sequence[SimulatedJob], knobs: JobKnobs, seed: int) -> None:
-        self._world, self._knobs, self._policy = world, knobs, JobPolicy(knobs)
+        self._world, self._knobs, self._policy = world, knobs, policy_of(knobs)
         # Draws of their own for each purpose and job, so that all rules meet the same ones.
         self._seed = seed
         errors = Random(f"lengths {seed}")

@@ -33,7 +33,7 @@ class _Step(NamedTuple):
     gets: int
 
 
-def resized(
+def allotted(
     knobs: JobKnobs,
     fleet: Fleet,
     projects: Projects,
@@ -41,20 +41,18 @@ def resized(
     jobs: Mapping[str, Job],
     pools: Callable[[Job], Sequence[PoolKey]],
     at: float,
-) -> list[Job]:
-    """Allot GPU instances to all jobs that run or wait, and return those that run on another number."""
+) -> dict[str, int]:
+    """Allot GPU instances to all jobs that run or wait, by id; 0 = it waits."""
     candidates: dict[PoolKey, dict[str, Job]] = {}
     for job in chain((job for job in jobs.values() if job.phase is Phase.PLACED), waiting):
         seen = fleet.gpus[job.gpus[0]].seen if job.gpus else None
         key = (seen.device, seen.mig) if seen is not None else next(iter(pools(job)), None)
         if key is not None:
             candidates.setdefault(key, {})[job.spec.id] = job
+    numbers: dict[str, int] = {}
     for key, of_pool in candidates.items():
-        numbers = _allotment(knobs, fleet.pools[key].open, projects, of_pool, at)
-        for id_, job in of_pool.items():
-            job.allot(numbers[id_])
-    every = chain.from_iterable(of_pool.values() for of_pool in candidates.values())
-    return [job for job in every if job.gpus and job.allotted != len(job.gpus)]
+        numbers |= _allotment(knobs, fleet.pools[key].open, projects, of_pool, at)
+    return numbers
 
 
 def _allotment(knobs: JobKnobs, room: int, projects: Projects, jobs: Mapping[str, Job], at: float) -> dict[str, int]:
