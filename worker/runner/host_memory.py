@@ -16,6 +16,8 @@ from worker import proc
 #: What native libraries say where they get no memory: C++ (ONNX runtime raises it as an error of its own), torch, ONNX
 #: runtime's and OpenCV's allocators.
 _REFUSED: Final = ("std::bad_alloc", "DefaultCPUAllocator", "Failed to allocate memory", "Insufficient memory")
+#: Kept until the process has no other memory left, so that it can say so.
+SPARE_BYTES: Final = 2**20
 #: The field of function.yaml to raise.
 _FIELD: Final = "`resources.gpu_memory`"
 
@@ -73,6 +75,7 @@ class HostMemory:
 
     def __init__(self, bound: HostBound) -> None:
         self.bound = bound
+        self._spare = bytearray()
         self._began()
 
     def _began(self) -> None:
@@ -81,6 +84,7 @@ class HostMemory:
 
     def limit(self) -> None:
         """From now on this process may take so much more of the machine's memory."""
+        self._spare = bytearray(SPARE_BYTES)
         self._began()
         # RLIMIT_AS would count the libraries' address space too, gigabytes of it; RLIMIT_DATA counts what the process may
         # write to alone.
@@ -90,6 +94,10 @@ class HostMemory:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         # A function that takes too much gets a MemoryError; it must not leave a core file of that size either.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def spend_spare(self) -> None:
+        """Make room for the answer of a process that has no memory left."""
+        self._spare = bytearray()
 
     def peak_mib(self) -> float:
         """

@@ -252,6 +252,8 @@ def serve(channel: Channel) -> NoReturn:
                         handler.unload()
                     _end(0)
         except Exception as error:  # noqa: BLE001 - whatever user code raises goes to its caller
+            if host is not None and refused(error):
+                host.spend_spare()
             print_error(error, folder)
             failed = answer = failure(error, device, memory_mib, folder, host)
             if log.kept:
