@@ -225,7 +225,6 @@ def _name(figure: str, policies: Sequence[str]) -> str:
         before, found, after = figure.partition(f".{policy}")
         if found and (not after or after.startswith(".")):
             figure = f"{before}.{policy.replace('.', '_')}{after}"
-            break
     return re.sub(r"[^\w.]", "_", figure)
 
 

@@ -53,15 +53,19 @@ def _order(knobs: JobKnobs) -> str:
         knobs.order,
         f"two queues, the second for jobs that have had {knobs.attained_gpu_s / HOUR_S:g} GPU hours, each by arrival",
     )
-    parts = [order, _PASSING[knobs.passing]]
+    own = knobs.rule
+    parts = ["by a rule of one's own" if own is not None and own.orders else order, _PASSING[knobs.passing]]
     if isfinite(knobs.patience_s):
         parts.append(
             f"who has waited {knobs.patience_s / HOUR_S:g} h and {knobs.patience_lengths:g} times its own length is first"
         )
     if knobs.preemptive:
         parts.append(f"running jobs are stopped for others, {_when(knobs)}")
+    pairs = own is not None and own.pairs and knobs.sharing is not Sharing.NONE
     parts.append(
-        _SHARING.get(
+        "where too few are free, a job starts beside whom a rule of one's own takes"
+        if pairs
+        else _SHARING.get(
             knobs.sharing,
             f"two share a GPU instance that together do at least {knobs.least_gain:g} times the work of one, or"
             f" {knobs.least_gain_alike:g} times where no other pair would do more",

@@ -24,7 +24,7 @@ from scheduler.policy.decisions import QuestionAnswered
 from scheduler.policy.events import AdmissionDue, Event, LearnedDue, PrewarmStatusDue, QuestionAsked, StatusDue
 from scheduler.policy.knobs import Knobs, SmRule
 from scheduler.policy.policy import Policy
-from smore.domain.placement_rule import BadRule
+from smore.domain.own_rule import BadRule
 from smore.process import observability as metrics
 from smore.process.device_name import NVML_COUNTER
 from smore.process.settings import Settings

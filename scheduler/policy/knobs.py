@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from scheduler.policy.own_rule import load_rule
 from scheduler.policy.setting import UnknownPolicy, choose
-from smore.domain.placement_rule import BadRule, PlacementRule
+from smore.domain.own_rule import BadRule
+from smore.domain.placement_rule import METHODS, PlacementRule
 
 
 class Order(StrEnum):
@@ -235,7 +236,7 @@ def preset(name: str, **changed: Any) -> Knobs:
     if setting in PRESETS:
         raise UnknownPolicy(f"{rest!r} is not of the form knob=value")
     try:
-        own = replace(_PRODUCT, name=name, rule=load_rule(name))
+        own = replace(_PRODUCT, name=name, rule=load_rule(name, METHODS, len(METHODS)))
     except BadRule as error:
         raise UnknownPolicy(str(error)) from error
     return choose({name: own}, name, changed)

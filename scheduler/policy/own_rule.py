@@ -1,4 +1,4 @@
-"""Placement rules of one's own, loaded by name: ``module:Class``, or ``FILE.py:Class``."""
+"""Rules of one's own, loaded by name: ``module:Class``, or ``FILE.py:Class``; a placement rule under its name."""
 
 import importlib
 import importlib.util
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from smore.domain.placement_rule import BadRule, Offer, PlacementRule, WaitingBatch, failure, made
+from smore.domain.own_rule import BadRule, failure, made
+from smore.domain.placement_rule import Offer, PlacementRule, WaitingBatch
 from smore.domain.spelling import did_you_mean
 
 
@@ -40,18 +42,20 @@ class OwnRule:
         return chosen
 
 
-def load_rule(name: str) -> PlacementRule:
-    """A new rule. Raises BadRule, which says why there is none, and what is spelt like it."""
+def load_rule(name: str, methods: Sequence[str], least: int) -> Any:
+    """
+    A new rule with at least so many of the ``methods``. Raises BadRule, which says why there is none, and what is spelt
+    like it.
+    """
     where, _, kind = (name, "", "") if name.endswith(".py") else name.rpartition(":")
     try:
         module = _from_file(Path(where)) if where.endswith(".py") else _imported(where)
         make = getattr(module, kind) if kind and hasattr(module, kind) else None
         if make is None:
             raise BadRule(_no_class(module, where, kind))
-        rule = made(make)
+        return made(make, methods, least)
     except BadRule as error:
         raise BadRule(f"{name}: {error}") from error
-    return rule
 
 
 def _no_class(module: ModuleType, where: str, kind: str) -> str:
@@ -82,7 +86,7 @@ def _from_file(path: Path) -> ModuleType:
             did_you_mean(path.name, beside) or f"; {path.parent.resolve()} has {', '.join(beside[:8]) or 'no .py file'}"
         )
         raise BadRule(f"there is no file {path}{near}")
-    spec = importlib.util.spec_from_file_location(f"placement_rule_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"own_rule_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -3,24 +3,14 @@ A placement rule of one's own: in which order the engine tries what waits, and w
 
 The engine (``scheduler/policy/engine.py``) keeps everything else: memory, deadlines, the budgets of trainings, batching,
 pauses and pins. It offers a rule only GPU instances on which the batch may run. docs/guides/own-policy.md is the guide;
-:func:`smore.testing.check_placement_rule` tests a rule.
+:func:`smore.testing.rules.check_placement_rule` tests a rule.
 """
 
-import importlib
-import sys
-from collections.abc import Callable, Sequence
-from traceback import extract_tb
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
-
-from smore.domain.quote import quoted
-from smore.domain.spelling import did_you_mean
 
 #: Methods of a rule.
 METHODS: Final = ("order", "choose")
-
-
-class BadRule(ValueError):
-    """A rule cannot be loaded, or answered with something that it may not; the message says which and what."""
 
 
 class WaitingBatch(NamedTuple):
@@ -88,53 +78,3 @@ class PlacementRule(Protocol):
         offered. Also called for questions (dry runs), after which nothing is placed.
         """
         ...
-
-
-def made(make: Callable[[], PlacementRule]) -> PlacementRule:
-    """A rule with both methods. Raises BadRule where ``make`` is no class and no function, fails, or a method is missing."""
-    if not callable(make):
-        kind = type(make).__qualname__
-        raise BadRule(f"an instance of {kind} was given; its class is expected, or a function that makes a rule")
-    try:
-        rule = make()
-    # Code of somebody else may raise anything.
-    except Exception as error:
-        name = getattr(make, "__qualname__", repr(make))
-        raise BadRule(f"{name}() raised {failure(error)}; a rule is made without arguments") from error
-    if words := _lacking(rule):
-        raise BadRule(words)
-    return rule
-
-
-def _lacking(rule: object) -> str:
-    """Which methods of :class:`PlacementRule` a rule lacks, with its class, file and methods; '' = none."""
-    missing = [method for method in METHODS if not callable(getattr(rule, method, None))]
-    if not missing:
-        return ""
-    kind = type(rule)
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    public = [name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name, None))]
-    near = "".join(dict.fromkeys(did_you_mean(method, public) for method in missing))
-    where, without = f" of {file}" if file else "", " and ".join(f"no method {quoted(method)}" for method in missing)
-    return f"the class {kind.__qualname__}{where} has {without}" + (
-        near or f"; its methods are {', '.join(public[:8]) or 'none'}"
-    )
-
-
-def failure(error: Exception) -> str:
-    """
-    What a rule raised and where, for whoever called it and caught the error: ``KeyError: 'a' (/home/ada/mine.py, line
-    12)``, the last line of the rule's file that it came through.
-    """
-    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    frames = [frame for frame in extract_tb(error.__traceback__)[1:] if not _imports(frame.filename)]
-    if not frames:
-        # The call itself failed: it takes other arguments.
-        return words
-    last = [frame for frame in frames if frame.filename == frames[0].filename][-1]
-    return f"{words} ({last.filename}, line {last.lineno})"
-
-
-def _imports(filename: str) -> bool:
-    """Whether a frame is of Python's import, between whoever loads a rule and the rule's file."""
-    return filename == importlib.__file__ or filename.startswith("<frozen importlib")

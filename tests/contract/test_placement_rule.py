@@ -15,8 +15,9 @@ from scheduler.policy.knobs import Knobs, preset
 from scheduler.policy.own_rule import load_rule
 from scheduler.policy.setting import UnknownPolicy, parse
 from scheduler.simulation import policies
-from smore.domain.placement_rule import BadRule, Offer, PlacementRule, WaitingBatch
-from smore.testing import check_placement_rule
+from smore.domain.own_rule import BadRule
+from smore.domain.placement_rule import METHODS, Offer, PlacementRule, WaitingBatch
+from smore.testing.rules import check_placement_rule
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import NOW, arrived, function, gpu, placed
 
@@ -88,7 +89,7 @@ def product(rule: PlacementRule) -> Knobs:
 
 
 def test_the_guides_rule_keeps_the_contract(mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_placement_rule(lambda: load_rule(mine))
+    check_placement_rule(lambda: load_rule(mine, METHODS, len(METHODS)))
     # The guide's own test, word by word.
     monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, object] = {}

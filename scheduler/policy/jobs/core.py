@@ -96,7 +96,7 @@ class JobPolicy:
         self.jobs: dict[str, Job] = {}
         self.pairs = Pairs()
         self._ends = Ends(self.jobs, self.lengths)
-        self.partners = Partners(knobs, self.fleet, self.jobs, self._ends, self.pairs)
+        self.partners = Partners(knobs, self.fleet, self.jobs, self._ends, self.pairs, self.queue.weight)
         self.places = Places(knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.partners)
         #: When jobs that wait would start on GPU instances of their own, made once in a round where somebody asks.
         self._forecast: Forecast | None = None

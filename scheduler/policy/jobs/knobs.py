@@ -9,7 +9,11 @@ from enum import StrEnum
 from math import inf, isfinite
 from typing import Any, Final
 
+from scheduler.policy.jobs.own_rule import OwnJobRule
+from scheduler.policy.own_rule import load_rule
 from scheduler.policy.setting import UnknownPolicy, choose
+from smore.domain.job_rule import METHODS
+from smore.domain.own_rule import BadRule
 
 HOUR_S: Final = 3600.0
 
@@ -75,6 +79,7 @@ class JobKnobs:
     back_off_most_s       the longest such pause                                                        >= 0
     short_s               an attempt that fails before is a short end                                   >= 0
     short_ends            short ends in a row after which a job is not started again                    >= 1
+    rule                  a rule of one's own in place of ``order``, of ``sharing``'s choice, or both   None, object
     ====================  ============================================================================  ==========
     """
 
@@ -99,6 +104,7 @@ class JobKnobs:
     back_off_most_s: float = 600.0
     short_s: float = 60.0
     short_ends: int = 3
+    rule: OwnJobRule | None = None
 
     def __post_init__(self) -> None:
         for name, good in (
@@ -148,12 +154,23 @@ SETTINGS: Final[Mapping[str, JobKnobs]] = {
 
 
 def job_setting(name: str, **changed: Any) -> JobKnobs:
-    """A named setting with some knobs changed. Raises UnknownPolicy, which names what there is."""
-    return choose(SETTINGS, name, changed)
+    """
+    A named setting with some knobs changed; ``module:Class`` or ``FILE.py:Class``: ``smore-jobs`` with a new rule of that
+    class (smore/domain/job_rule.py). Raises UnknownPolicy, which names what there is.
+    """
+    if ":" not in name and not name.endswith(".py"):
+        return choose(SETTINGS, name, changed)
+    try:
+        own = replace(_SMORE, name=name, rule=OwnJobRule(name, load_rule(name, METHODS, 1)))
+    except BadRule as error:
+        raise UnknownPolicy(str(error)) from error
+    return choose({name: own}, name, changed)
 
 
 def why_not_live(knobs: JobKnobs) -> str | None:
     """Why a setting may not lead live trainings, in words; None = it may."""
+    if knobs.rule is not None:
+        return f"{knobs.name} is a rule of one's own; it is for the simulator alone"
     if knobs.preemptive:
         return (
             f"{knobs.name} stops running trainings for others, and nothing may stop a training that has no checkpoint at"

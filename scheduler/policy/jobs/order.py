@@ -17,6 +17,7 @@ from scheduler.policy.jobs.events import ProjectLimit
 from scheduler.policy.jobs.job import Job
 from scheduler.policy.jobs.knobs import JobKnobs, JobOrder
 from scheduler.policy.jobs.lengths import Lengths, Source
+from smore.domain.job_rule import WaitingJob
 
 #: A job's place: smaller comes first.
 OrderKey = tuple[float, float, str]
@@ -24,6 +25,8 @@ OrderKey = tuple[float, float, str]
 
 def rank(knobs: JobKnobs, job: Job, weight: float, at: float) -> float:
     """The setting's first criterion for a job whose ``length`` is up to date."""
+    if knobs.rule is not None and knobs.rule.orders:
+        return knobs.rule.order(waiting_job(job, weight, at))
     match knobs.order:
         case JobOrder.ARRIVAL:
             return 0.0
@@ -33,6 +36,23 @@ def rank(knobs: JobKnobs, job: Job, weight: float, at: float) -> float:
             return job.length.expected_s * job.needs.size / weight
         case JobOrder.ATTAINED:
             return float(job.running_s(at) * job.needs.size >= knobs.attained_gpu_s)
+
+
+def waiting_job(job: Job, weight: float, at: float) -> WaitingJob:
+    """A job as a rule of one's own sees it."""
+    spec = job.spec
+    return WaitingJob(
+        id=spec.id,
+        project=spec.project,
+        name=spec.name,
+        gpus=job.needs.size,
+        submitted_at=job.submitted_at,
+        expected_s=job.length.expected_s,
+        most_s=job.length.most_s,
+        had_s=job.running_s(at),
+        weight=weight,
+        workload=spec.workload,
+    )
 
 
 class Queue:

@@ -16,8 +16,8 @@ SMore's rule shares only if
 Free GPU instances come before shared ones. Of several hosts it takes the one with the greatest 1/x_a + 1/x_b, then the
 one with the most of the GPU instances that it needs, then the one that ends first. A gang may have several hosts and is as
 slow as its slowest rank. Two jobs of which nobody knows what they cost each other, or how much memory they need, never
-share. The settings of the publication have points 1, 2 and 5, because they hold what owners were promised; of 3 and 4
-``sjf-bsbf`` has its own test, and ``sjf-ffs`` none.
+share. The settings of the publication, and rules of one's own, have points 1, 2 and 5, because they hold what owners were
+promised; of 3 and 4 ``sjf-bsbf`` has its own test, and ``sjf-ffs`` none.
 """
 
 from collections import Counter
@@ -30,8 +30,10 @@ from scheduler.policy.jobs.events import GpuSeen
 from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
 from scheduler.policy.jobs.job import Ends, Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs, Sharing
+from scheduler.policy.jobs.order import waiting_job
 from scheduler.policy.jobs.pairs import Host, Pairs, Slowdown, ends, share_now, wait_for
 from scheduler.policy.jobs.spec import MicroBatches
+from smore.domain.job_rule import HostOffer
 
 #: Seconds that a job would wait for GPU instances of its own.
 Waits = Callable[[Job], float]
@@ -88,9 +90,19 @@ _Kind = tuple[Needs, str, float, MicroBatches, PoolKey, bool]
 
 
 class Partners:
-    """The state of a rule, to choose a job's hosts from."""
+    """The state of a rule, to choose a job's hosts from; ``weight``: of a project."""
 
-    def __init__(self, knobs: JobKnobs, fleet: Fleet, jobs: Mapping[str, Job], ends: Ends, pairs: Pairs) -> None:
+    def __init__(
+        self,
+        knobs: JobKnobs,
+        fleet: Fleet,
+        jobs: Mapping[str, Job],
+        ends: Ends,
+        pairs: Pairs,
+        weight: Callable[[str], float],
+    ) -> None:
+        self._weight = weight
+        self._own = knobs.rule if knobs.rule is not None and knobs.rule.pairs else None
         self._knobs, self._fleet, self._jobs, self._ends, self._pairs = knobs, fleet, jobs, ends, pairs
         #: Good until somebody starts or ends, time passes, or something else is kept.
         self._candidates: dict[_Kind, list[Candidate]] = {}
@@ -257,13 +269,13 @@ class Partners:
             self._half[key] = sum(map(len, self._fleet.pools[key].half.values()))
         if lacking <= 0 or self._half[key] < lacking:
             return None
-        if self._knobs.sharing is Sharing.GAIN:
+        if self._own is None and self._knobs.sharing is Sharing.GAIN:
             for choice in self._choices(job, parts, key, at, kept, lacking):
                 if self._doubt_of(job, parts, choice, wait_s) is None:
                     return self._shared(parts, spare, choice.candidates, lacking)
             return None
         candidates = self._of_pool(job, parts, key, at, kept)
-        chosen = self._enough(self._published(job, candidates), lacking) if candidates else []
+        chosen = self._enough(self._willing(job, candidates, wait_s), lacking) if candidates else []
         return self._shared(parts, spare, chosen, lacking) if chosen else None
 
     def _choices(
@@ -321,6 +333,14 @@ class Partners:
             self._best_gains[key] = max((self._pairs.gain(device, workload, other) for other in others), default=0.0)
         return self._best_gains[key]
 
+    def _willing(self, job: Job, candidates: Sequence[Candidate], wait_s: Waits) -> Sequence[Candidate]:
+        """Those that a rule of one's own takes, in its order, or the publication's."""
+        if self._own is None:
+            return self._published(job, candidates)
+        by_id = {one.host.spec.id: one for one in candidates}
+        seen = waiting_job(job, self._weight(job.spec.project), job.queued_at)
+        return [by_id[id_] for id_ in self._own.hosts(seen, [_offer(one) for one in candidates], wait_s(job))]
+
     def _published(self, job: Job, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         """Those that the paper's test lets through, the smallest mean end first; without a test all of them."""
         if self._knobs.sharing is Sharing.FIRST:
@@ -337,10 +357,10 @@ class Partners:
         self, job: Job, parts: MicroBatches, device: str, chosen: Sequence[Candidate], wait_s: Waits
     ) -> PairRefusal | None:
         """What stands against starting beside all of ``chosen`` now."""
+        if self._own is not None or self._knobs.sharing is Sharing.PAIR:
+            return None if self._willing(job, chosen, wait_s) else PairRefusal.WAITING
         if self._knobs.sharing is Sharing.FIRST:
             return None
-        if self._knobs.sharing is Sharing.PAIR:
-            return None if self._published(job, chosen) else PairRefusal.WAITING
         return self._doubt_of(job, parts, self._choice(job, parts, device, chosen), wait_s)
 
     def _doubt_of(self, job: Job, parts: MicroBatches, choice: Choice, wait_s: Waits) -> PairRefusal | None:
@@ -371,6 +391,19 @@ class Partners:
             Beside(one.host.spec.id, one.own.expected, one.own.most, one.its.expected, one.its.most) for one in chosen
         )
         return Shared(self._fleet.in_rank([*spare, *names]), beside, parts)
+
+
+def _offer(one: Candidate) -> HostOffer:
+    return HostOffer(
+        id=one.host.spec.id,
+        workload=one.host.spec.workload,
+        gpus=len(one.names),
+        slowdown=one.own.expected,
+        slowdown_most=one.own.most,
+        its_slowdown=one.its.expected,
+        its_slowdown_most=one.its.most,
+        left_s=one.left_s,
+    )
 
 
 def room_mib(knobs: JobKnobs, seen: GpuSeen | None) -> float:

@@ -5,7 +5,6 @@ Stand-ins for people who test their own functions and policies: no process, no s
 * :class:`InMemoryQueue`: the priority queue of ``smore/redis/queue.py`` without Redis; :attr:`InMemoryQueue.gateway` is
   the asynchronous door that a gateway uses.
 * :class:`InProcessRunner`: loads a :class:`smore.Handler` and runs batches in the process of the test.
-* :func:`check_placement_rule`: holds a placement rule to what the scheduler expects of it.
 
 Each stand-in keeps the contract of the real part; ``tests/contract`` runs the same tests over both. A function's own test::
 
@@ -21,14 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from math import isfinite
-from random import Random
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, End, State
-from smore.domain.placement_rule import BadRule, Offer, PlacementRule, WaitingBatch, failure, made
 from smore.handler import Handler
 from smore.messages.results import error_result
 from smore.process.settings import QueueSettings
@@ -599,84 +595,3 @@ def _tensor_batch(handler: Handler, parts: list[Mapping[str, Any]]) -> list[Any]
         {name: np.asarray(array)[end - count : end] for name, array in outputs.items()}
         for end, count in zip(ends, counts, strict=True)
     ]
-
-
-# ---- placement rules -------------------------------------------------------------------------------------------------
-
-
-def check_placement_rule(make: Callable[[], PlacementRule], *, rounds: int = 200, seed: int = 0) -> None:
-    """
-    Hold a placement rule (docs/guides/own-policy.md) to its contract over made-up rounds: every order is a finite
-    number, every choice one of the offers or None, nothing raises, and two instances that are asked the same answer the
-    same.
-
-    ``make`` makes a rule; ``seed`` decides what the rounds hold. Raises AssertionError, which says what is wrong and then
-    names the call.
-    """
-    random, now = Random(seed), 1_700_000_000.0
-    try:
-        rules = made(make), made(make)
-    except BadRule as error:
-        raise AssertionError(str(error)) from error
-    for _ in range(rounds):
-        now += random.expovariate(10.0)
-        for batch in [_made_up_batch(random, now) for _ in range(random.randint(1, 4))]:
-            _ask(rules, "order", "a finite number", now, batch)
-            _ask(rules, "choose", "one of the offers or None", now, batch, _made_up_offers(random, now, batch))
-
-
-def _ask(rules: tuple[PlacementRule, PlacementRule], method: str, expected: str, *given: Any) -> None:
-    """Both rules the same. Raises AssertionError where one raises or answers what it may not, or they disagree."""
-    name, offers = f"{type(rules[0]).__qualname__}.{method}", given[2:]
-    answers = []
-    for rule in rules:
-        try:
-            # Each gets a list of its own: it may change it.
-            answer = getattr(rule, method)(*given[:2], *map(list, offers))
-        except Exception as error:
-            raise AssertionError(f"{name} raised {failure(error)}") from error
-        allowed = answer in (None, *offers[0]) if offers else isinstance(answer, int | float) and isfinite(answer)
-        assert allowed, f"{name} returned {answer!r}, {expected} is expected; the call was {method}{given}"
-        answers.append(answer)
-    words = f"{name} returned {answers[0]} in one instance, {answers[1]} in another; the call was {method}{given}"
-    assert answers[0] == answers[1], words
-
-
-def _made_up_batch(random: Random, now: float) -> WaitingBatch:
-    run_s, arrival_at = random.lognormvariate(-3.0, 1.0), now - random.expovariate(2.0)
-    return WaitingBatch(
-        function=f"default/f{random.randrange(5)}",
-        revision=random.randint(1, 2),
-        arrival_at=arrival_at,
-        deadline_at=max(now, arrival_at + run_s * random.uniform(1.0, 20.0)),
-        rows=random.choice((1, 2, 8, 32)),
-        run_s=run_s,
-        priority=random.uniform(0.0, 5.0),
-        memory_mib=random.uniform(100.0, 20_000.0),
-    )
-
-
-def _made_up_offers(random: Random, now: float, batch: WaitingBatch) -> list[Offer]:
-    offers = []
-    for number in sorted(random.sample(range(12), random.randint(1, 8))):
-        warm, trains = random.random() < 0.5, random.random() < 0.7
-        delay_s = 0.0 if warm else random.uniform(0.1, 5.0)
-        slowed, lost = random.expovariate(5.0), random.expovariate(10.0) if trains else 0.0
-        offers.append(
-            Offer(
-                gpu=f"gpu{number}",
-                warm=warm,
-                start_delay_s=delay_s,
-                finish_at=now + delay_s + batch.run_s * (1.0 + slowed),
-                function_degradation=slowed,
-                function_degradation_upper=1.5 * slowed,
-                training_degradation=lost,
-                training_degradation_upper=1.5 * lost,
-                known=random.random() < 0.8,
-                impact=slowed + lost,
-                trains=trains,
-                free_mib=random.uniform(0.0, 40_000.0),
-                utilisation=random.random(),
-            )
-        )
-    return offers
