@@ -1,5 +1,6 @@
 """Rules of one's own for trainings: the kit tells good ones from bad ones, and the engine asks what the kit says."""
 
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -185,9 +186,10 @@ def test_the_engine_names_a_rule_that_breaks_the_contract(rule: type[Longest], m
 def test_a_comparison_takes_a_rule_by_its_name(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "--preset", "jobs-small-shared", "--seeds", "1", "--workers", "1", "--json", "--policies"]
     assert compare([*command, f"smore-jobs,{mine},{mine}:sharing=none"]) == 0
-    out = capsys.readouterr().out
-    found = dict(re.findall(r'"(jct\.[^".]*)":([\d.]+)', out.splitlines()[-1]))
-    assert len(found) == len(set(found.values())) == 3
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]
+    found = [value for name, value in figures.items() if name.startswith("jct.")]
+    assert len(found) == len(set(found)) == 3
+    assert not [name for name in figures if ".py" in name], "dots separate the parts of a name alone"
     world = load_job_preset("jobs-small-shared").world
     assert in_words(mine, world).startswith("By a rule of one's own; ")
     assert in_words(mine, world).endswith("a job starts beside whom a rule of one's own takes.")
