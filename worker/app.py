@@ -57,10 +57,11 @@ from worker.tasks import register_run
 from worker.training.checkpoints import Checkpoints
 from worker.training.holding import LOOK_S, Holding
 from worker.training.job_logs import JobLogs
-from worker.training.jobs import READ_S, Jobs
+from worker.training.jobs import Jobs
 from worker.training.launcher import Launcher
 from worker.training.looker import Looker
 from worker.training.probed import ProbedRanks
+from worker.training.rank_watch import READ_S, RankWatch
 from worker.training.ranks import Ranks
 from worker.training.record import Records
 from worker.training.remote_steps import RemoteSteps
@@ -183,6 +184,18 @@ class Worker:
             config.jobs.checkpoints or home / "checkpoints", kept_days * 86_400 if kept_days is not None else None
         )
         fleet, records = Fleet(client, config.redis.prefix), Records(home / "run" / "jobs")
+        watch = RankWatch(
+            gpu=own.gpu,
+            ranks=ranks,
+            records=records,
+            checkpoints=checkpoints,
+            activity=self.pool.activity,
+            device=device,
+            steps_of=lambda id_: RemoteSteps(client, config.redis.prefix, id_, own.gpu),
+            seed=self.boot,
+            probe_share=own.probe_share,
+            probe_max_s=own.probe_max_s,
+        )
         holding = Holding(records, seed=self.boot, share=own.probe_share, longest_s=own.probe_max_s)
         self.jobs = Jobs(
             gpu=own.gpu,
@@ -209,19 +222,12 @@ class Worker:
                 visible=device.environment.get("CUDA_VISIBLE_DEVICES", ""),
             ),
             cores=device.cores,
-            activity=self.pool.activity,
+            watch=watch,
             gate=self.gate,
-            seed=self.boot,
-            probe_share=own.probe_share,
-            probe_max_s=own.probe_max_s,
-            memory_of=device.process_memory_mib,
-            quick_memory_of=device.quick_memory_mib,
-            computing=device.computing,
             users=users_of(own.attach_users),
             started=self._join_group,
             changed=lambda: self.heartbeat.wake(),
             shipped=lambda key: self.job_logs.shipped(key),
-            steps_of=lambda id_: RemoteSteps(client, config.redis.prefix, id_, own.gpu),
         )
         self.job_logs = JobLogs(
             LogWriter(client, config.redis.prefix, config.logs),
@@ -255,7 +261,7 @@ class Worker:
             address=address,
         )
         probed = ProbedRanks(ranks, holding, self.heartbeat.wake)
-        self.lookers = (Looker("holder", LOOK_S, probed.hold), Looker("steps", READ_S, self.jobs.read_steps))
+        self.lookers = (Looker("holder", LOOK_S, probed.hold), Looker("steps", READ_S, watch.read_steps))
         self.prober = Prober(
             gate=self.gate,
             activity=self.pool.activity,

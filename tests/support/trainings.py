@@ -1,20 +1,24 @@
 """The part of a GPU worker that knows of trainings, without a worker around it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import redis
 
 from smore.messages.reports import Report
 from smore.redis.rendezvous import Rendezvous
 from worker.activity import Activity
+from worker.device.device import Device
 from worker.training.checkpoints import Checkpoints
 from worker.training.holding import Holding
 from worker.training.jobs import Jobs
 from worker.training.launcher import Launcher
+from worker.training.rank_watch import RankWatch
 from worker.training.ranks import Ranks
 from worker.training.record import Records
+from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import RunGate
 from worker.training.starting import Starting
 
@@ -31,11 +35,13 @@ def jobs(
     prefix: str = "smore:",
     secrets: Mapping[str, str] | None = None,
     reports: Sequence[Report] = (),
+    computing: Callable[[], Mapping[int, float] | None] = lambda: None,
+    steps_of: Callable[[str], RemoteSteps] | None = None,
     **others: Any,
 ) -> Jobs:
     """
     ``client``: where the ranks of a gang meet, None = there are no gangs. ``secrets``: of every project. ``reports``: of
-    the GPU instances of the node. ``others``: of Jobs itself.
+    the GPU instances of the node. ``computing``: of the device, ``steps_of``: of the watch. ``others``: of Jobs itself.
     """
     activity, records, checkpoints = Activity(), Records(home / "run" / "jobs"), Checkpoints(home / "checkpoints")
 
@@ -63,30 +69,38 @@ def jobs(
         address="10.0.0.7",
         visible=visible,
     )
+    ranks = Ranks()
+    device = SimpleNamespace(
+        process_memory_mib=lambda _pid: 1.0, quick_memory_mib=lambda _pid: None, computing=computing
+    )
+    watch = RankWatch(
+        gpu=gpu,
+        ranks=ranks,
+        records=records,
+        checkpoints=checkpoints,
+        activity=activity,
+        device=cast(Device, device),
+        steps_of=steps_of or cast(Any, lambda _id: None),
+        seed="s",
+        probe_share=0.0,
+        probe_max_s=1.0,
+    )
     own: dict[str, Any] = {
-        "activity": activity,
         "gate": RunGate(activity),
-        "seed": "s",
-        "probe_share": 0.0,
-        "probe_max_s": 1.0,
-        "memory_of": lambda _pid: 1.0,
-        "quick_memory_of": lambda _pid: None,
-        "computing": lambda: None,
         "users": frozenset(),
-        "steps_of": lambda _id: None,
         "started": lambda _pid: None,
         "changed": lambda: None,
         "shipped": lambda _key: True,
         "cores": cores,
     }
-    holding = Holding(records, seed=own["seed"], share=own["probe_share"], longest_s=own["probe_max_s"])
     return Jobs(
         gpu=gpu,
-        ranks=Ranks(),
-        holding=holding,
+        ranks=ranks,
+        holding=Holding(records, seed="s", share=0.0, longest_s=1.0),
         records=records,
         launcher=launcher,
         checkpoints=checkpoints,
         starting=starting,
+        watch=watch,
         **{**own, **others},
     )

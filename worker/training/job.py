@@ -3,9 +3,11 @@ One rank of a job as its worker sees it: its record, its steps, its memory. Guar
 :class:`worker.training.ranks.Ranks`.
 """
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -123,6 +125,12 @@ class Job:
             if self.record.pid == 0:
                 return not self.reader.silent
         return self.record.alive()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group, if it lives."""
+        if self.record.alive():
+            with suppress(ProcessLookupError):
+                os.killpg(self.record.pid, number)
 
     # ---- memory ------------------------------------------------------------------------------------------------------
 

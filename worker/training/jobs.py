@@ -13,57 +13,42 @@ is never started, signalled or moved, and no rank of an attempt starts here afte
 was heard of.
 """
 
-import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from smore.domain.job import REFUSED, JobState
 from smore.messages.commands import AttachJob, ForgetJob, StartJob, StopJob
 from smore.messages.reports import JobReport
 from smore.process import observability
-from smore.tracking.ring import TrackReader
-from worker.activity import Activity
-from worker.training import watch
 from worker.training.checkpoints import Checkpoints
 from worker.training.fences import Fences
 from worker.training.holding import Holding, wake
 from worker.training.job import Job
 from worker.training.launcher import Launcher
+from worker.training.rank_watch import RankWatch
 from worker.training.ranks import Ranks
 from worker.training.record import TOKEN, Record, Records, begun, to_attach, to_start
-from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import RunGate
 from worker.training.starting import Refused, Starting, Unwanted
-from worker.training.windows import Windows
+from worker.training.watch import find
 
 log = observability.logger(__name__)
 
-#: Seconds within which an attached process must compute on the GPU; otherwise it is let go of.
-PLACED_S: Final = 60.0
-#: Seconds that a shim has to write down how its training ended.
-_SHIM_S: Final = 10.0
 _LOOK_S: Final = 0.05
-#: Seconds between two reads of iterations.
-READ_S: Final = 0.25
 
 
 class Jobs:
     """
-    Begins and ends the ranks of one GPU instance, and notices their ends. ``tick`` is called with every heartbeat; every
-    method is safe from any thread.
+    Begins and ends the ranks of one GPU instance; ``watch`` notices their ends. ``tick`` is called with every heartbeat;
+    every method is safe from any thread.
 
-    ``memory_of`` and ``quick_memory_of`` give the MiB of the device that a process holds, exactly and quickly;
-    ``computing`` those of every process on it, None where it cannot tell. ``users`` are those whose processes may be
-    attached (None = anybody's). ``started`` is called with the process number of every job of our own, adopted ones
-    too; ``changed`` when reports would say something new. ``shipped``: whether all that the rank of a record's key has
-    printed is in its log. ``steps_of`` makes the reader of an attached job's steps. ``starting`` readies ranks, whose
-    checkpoints are in ``checkpoints``. ``cores``: of a CPU partition. ``gate`` learns whether a job runs. ``probe_share``
-    and ``probe_max_s``: see :class:`~worker.training.windows.Windows`, whose times follow from ``seed`` and the record's
-    key. ``holding`` holds back guests.
+    ``users`` are those whose processes may be attached (None = anybody's). ``started`` is called with the process number of
+    every job of our own, adopted ones too; ``changed`` when reports would say something new. ``shipped``: whether all that
+    the rank of a record's key has printed is in its log. ``starting`` readies ranks, whose checkpoints are in
+    ``checkpoints``. ``cores``: of a CPU partition. ``gate`` learns whether a job runs. ``holding`` holds back guests.
     """
 
     def __init__(
@@ -76,16 +61,9 @@ class Jobs:
         launcher: Launcher,
         checkpoints: Checkpoints,
         starting: Starting,
-        activity: Activity,
+        watch: RankWatch,
         gate: RunGate,
-        seed: str,
-        probe_share: float,
-        probe_max_s: float,
-        memory_of: Callable[[int], float | None],
-        quick_memory_of: Callable[[int], float | None],
-        computing: Callable[[], Mapping[int, float] | None],
         users: frozenset[int] | None,
-        steps_of: Callable[[str], RemoteSteps],
         started: Callable[[int], None],
         changed: Callable[[], None],
         shipped: Callable[[str], bool],
@@ -93,28 +71,19 @@ class Jobs:
     ) -> None:
         self._gpu = gpu
         self.ranks = ranks
+        self.watch = watch
         self._holding = holding
         self._records = records
         self._launcher = launcher
         self._checkpoints = checkpoints
         self._starting = starting
         self._cores = cores
-        self._activity = activity
         self._gate = gate
-        self._seed = seed
-        self._probe_share = probe_share
-        self._probe_max_s = probe_max_s
-        self._memory_of = memory_of
-        self._quick_memory_of = quick_memory_of
-        self._computing = computing
         self._users = users
-        self._steps_of = steps_of
         self._started = started
         self._changed = changed
         self._shipped = shipped
         self._fences = Fences()
-        #: Keys of ranks of which it was logged that they are passed over.
-        self._failing: set[str] = set()
 
     # ---- begin -------------------------------------------------------------------------------------------------------
 
@@ -138,7 +107,7 @@ class Jobs:
                 return
             record.begin(pid, shim)
             self._records.write(record)
-        job = self._new_rank(record)
+        job = self.watch.open(record)
         if job.over:
             return
         if job.alive():
@@ -150,10 +119,10 @@ class Jobs:
                 self._started(record.pid)
         elif (code := self._records.exit_code(record)) is not None:
             log.info("job ended meanwhile", job=record.key, exit_code=code)
-            self._close(job, JobState.ENDED, code)
+            self.watch.close(job, JobState.ENDED, code)
         elif not record.shim_alive():
             log.warning("job lost", job=record.key, pid=record.pid)
-            self._close(job, JobState.LOST, None)
+            self.watch.close(job, JobState.LOST, None)
 
     def start(self, command: StartJob) -> None:
         """
@@ -165,7 +134,7 @@ class Jobs:
             if not self._new(record) or self._past(command):
                 return
             self._end(command.id, up_to=command.attempt - 1, grace_s=0.0)
-            job = self._new_rank(record)
+            job = self.watch.open(record)
             if reason := self._launcher.refusal(command):
                 self._refuse(job, reason)
                 return
@@ -222,19 +191,19 @@ class Jobs:
             if command.id in self.ranks:
                 return
             users = None if command.any_user else self._users
-            process = watch.find(
+            process = find(
                 command, self._gpu, cores=self._cores, users=users, token=TOKEN, watched={*self.ranks.pids()}
             )
             record = to_attach(command, self._gpu, process)
             if not self._new(record):
                 return
-            job = self._new_rank(record)
+            job = self.watch.open(record)
             if not process.pid and not command.tracked:
                 self._refuse(job, process.reason)
             else:
                 self._records.write(record)
                 log.info("job attached", job=record.key, pid=record.pid, unwatched=process.reason, unseen=record.unseen)
-                self._gate.protect(self._counting())
+                self._gate.protect(self.ranks.counting())
         self._changed()
 
     def allow(self, id_: str) -> None:
@@ -244,11 +213,8 @@ class Jobs:
                 if job.record.unseen:
                     job.record.unseen = ""
                     self._records.write(job.record)
-            self._gate.protect(self._counting())
+            self._gate.protect(self.ranks.counting())
         self._changed()
-
-    def _counting(self) -> bool:
-        return any(job.counts for job in self.ranks.all())
 
     def _new(self, record: Record) -> bool:
         """Whether this rank is still to be made, and may be."""
@@ -262,16 +228,7 @@ class Jobs:
     def _refuse(self, job: Job, reason: str) -> None:
         log.error("job refused", job=job.record.key, reason=reason)
         job.record.reason = reason
-        self._close(job, JobState.ENDED, REFUSED)
-
-    def _new_rank(self, record: Record) -> Job:
-        seed = f"{self._seed}/{record.key}"
-        windows = Windows(seed=seed, share=self._probe_share, longest_s=self._probe_max_s, since=time.time())
-        tracked = record.tracked
-        reader = self._steps_of(record.id) if tracked else TrackReader(str(self._records.track(record.key)))
-        job = Job(record, reader, windows)
-        self.ranks.add(job)
-        return job
+        self.watch.close(job, JobState.ENDED, REFUSED)
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 
@@ -307,9 +264,9 @@ class Jobs:
                 continue
             if record.attached:
                 log.info("job let go", job=record.key)
-                self._close(job, JobState.ENDED, None)
+                self.watch.close(job, JobState.ENDED, None)
             elif not job.running:
-                self._close(job, JobState.ENDED, None)
+                self.watch.close(job, JobState.ENDED, None)
             else:
                 self._signal_end(job, grace_s)
 
@@ -318,10 +275,10 @@ class Jobs:
             self._holding.release()
         kill_at = time.monotonic() + grace_s
         if grace_s and job.kill_at is None:
-            _signal(job, signal.SIGTERM)
+            job.signal(signal.SIGTERM)
         job.kill_at = kill_at if job.kill_at is None else min(job.kill_at, kill_at)
         if not grace_s:
-            _signal(job, signal.SIGKILL)
+            job.signal(signal.SIGKILL)
 
     def aged(self) -> Sequence[str]:
         """Jobs none of whose ranks is here, and whose checkpoints were not touched for long."""
@@ -349,102 +306,13 @@ class Jobs:
     def tick(self) -> None:
         """Notice ends, measure memory, carry out kills."""
         now, mono = time.time(), time.monotonic()
-        ended = False
         with self.ranks.lock:
-            for job in self.ranks.all():
-                if job.running:
-                    with self._apart(job):
-                        ended |= self._look_at(job, now, mono)
+            ended = self.watch.look(now, mono)
             self._forget_shipped()
-            self._meet(now)
-            self._gate.protect(self._counting())
+            self.watch.meet(now)
+            self._gate.protect(self.ranks.counting())
         if ended:
             self._changed()
-
-    def _look_at(self, job: Job, now: float, mono: float) -> bool:
-        """Whether it has ended since the last look."""
-        ended = self._notice_end(job, mono) or self._notice_misplaced(job, now)
-        if job.running and job.kill_at is not None and mono >= job.kill_at:
-            _signal(job, signal.SIGKILL)
-        job.measure(mono, self._memory_of, self._quick_memory_of)
-        job.note_peak(mono)
-        return ended
-
-    @contextmanager
-    def _apart(self, job: Job) -> Iterator[None]:
-        """What goes wrong with one job stops no other; it is logged once."""
-        try:
-            yield
-        except Exception:
-            if job.record.key not in self._failing:
-                log.exception("job passed over", job=job.record.key)
-            self._failing.add(job.record.key)
-
-    def read_steps(self) -> None:
-        """
-        Take the new iterations of all trainings; called every :data:`READ_S`. Apart from :meth:`tick`: a heartbeat must wait
-        for nothing that a training sends.
-        """
-        for job in self.ranks.all():
-            if job.running:
-                with self._apart(job):
-                    steps = job.fetch()
-                    with self.ranks.lock:
-                        job.take(steps, time.time(), self._activity)
-            else:
-                job.refuse_steps()
-
-    def _notice_end(self, job: Job, mono: float) -> bool:
-        """Whether it has ended since the last look."""
-        record = job.record
-        if job.alive():
-            return False
-        if record.pid == 0 and isinstance(job.reader, RemoteSteps) and not job.reader.ended:
-            log.warning("job lost: it has fallen silent", job=record.key)
-            self._close(job, JobState.LOST, None)
-            return True
-        # In this order: a shim writes before it ends.
-        writing = record.shim_alive()
-        code = self._records.exit_code(record)
-        if code is None and writing:
-            job.gone_at = job.gone_at if job.gone_at is not None else mono
-            if mono - job.gone_at < _SHIM_S:
-                return False
-        log.info("job ended", job=record.key, exit_code=code)
-        self._close(job, JobState.ENDED, code)
-        return True
-
-    def _meet(self, now: float) -> None:
-        """Tell each training which others are here."""
-        running = [job for job in self.ranks.all() if job.counts]
-        for job in running:
-            with self._apart(job):
-                if job.meet(now, [other for other in running if other.record.id != job.record.id]):
-                    self._records.write(job.record)
-
-    def _notice_misplaced(self, job: Job, now: float) -> bool:
-        """Whether an attached process is let go of now, because it does not compute on the GPU."""
-        record = job.record
-        if not job.running or not record.attached or record.tracked or record.placed:
-            return False
-        computing = self._computing()
-        if computing is None:
-            return False
-        if not computing.keys().isdisjoint(record.processes()):
-            record.placed = True
-            self._records.write(record)
-        elif now - record.attached_at > PLACED_S:
-            record.reason = f"process {record.pid} did not compute on {self._gpu} within {PLACED_S:g} s"
-            log.warning("job let go", job=record.key, reason=record.reason)
-            self._close(job, JobState.ENDED, None)
-            return True
-        return False
-
-    def _close(self, job: Job, state: JobState, code: int | None) -> None:
-        job.close(state, code)
-        self._records.write(job.record)
-        job.reap()
-        self._checkpoints.look_soon()
 
     def _forget_shipped(self) -> None:
         """Forget ranks whose end is recorded once all that they printed is in their logs."""
@@ -454,7 +322,7 @@ class Jobs:
 
     def _forget(self, job: Job) -> None:
         self.ranks.remove(job)
-        self._failing.discard(job.record.key)
+        self.watch.forget(job)
         self._records.remove(job.record.key)
         self._checkpoints.unwatch(job.record.id, job.record.attempt)
         if job.child is not None:
@@ -467,7 +335,7 @@ class Jobs:
         reports = []
         with self.ranks.lock:
             for job in self.ranks.all():
-                with self._apart(job):
+                with self.watch.apart(job):
                     reports.append(job.report(self._checkpointed(job.record), *self._holding.reported(job)))
         return reports
 
@@ -480,12 +348,3 @@ class Jobs:
 def _file_name(id_: str) -> bool:
     """Whether the id may be part of a file's name."""
     return bool(id_) and len(id_) <= 128 and all(char.isalnum() or char in "-_" for char in id_)
-
-
-def _signal(job: Job, number: int) -> None:
-    """Send a signal to the process group of a job that lives."""
-    if job.record.alive():
-        try:
-            os.killpg(job.record.pid, number)
-        except ProcessLookupError:
-            return

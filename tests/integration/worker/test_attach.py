@@ -33,7 +33,7 @@ from tests.support.fake_platform import GPU, report
 from tests.support.gateway import Served, add_key, problem
 from tests.support.trainings import jobs as own_jobs
 from worker import proc
-from worker.training import jobs as worker_jobs
+from worker.training import rank_watch
 from worker.training import remote_steps as feeds
 from worker.training.remote_steps import RemoteSteps
 
@@ -83,10 +83,10 @@ class Worker:
                     self.jobs.stop(command)
                 case AllowJob():
                     self.jobs.allow(command.id)
-        self.jobs.read_steps()
+        self.jobs.watch.read_steps()
         self.jobs.tick()
         # Of what is over by now.
-        self.jobs.read_steps()
+        self.jobs.watch.read_steps()
         document = encode_report(Report(**{**_fields(report()), "jobs": self.jobs.reports()}))
         self._queue.report(GPU, document, ttl_s=60, lease_s=2, cursor="", running=[])
 
@@ -331,7 +331,7 @@ def test_what_does_not_compute_on_the_gpu_is_let_go(
         running = ("running", "")
         worker.computing = {first.pid: 500.0}
         assert seen() == {"there": running, "elsewhere": running}, "it has time to open the device"
-        monkeypatch.setattr(worker_jobs, "PLACED_S", -1.0)
+        monkeypatch.setattr(rank_watch, "PLACED_S", -1.0)
         worker.computing = None
         assert seen() == {"there": running, "elsewhere": running}, "where the device cannot tell nobody is let go"
         # It was seen there once: it need not compute all the time.

@@ -63,7 +63,7 @@ def node(tmp_path: Path, redis_client: "redis.Redis") -> Iterator[Node]:
 
 
 def report_of(worker: Jobs, attempt: int = 1, rank: int = 0) -> JobReport:
-    worker.read_steps()
+    worker.watch.read_steps()
     worker.tick()
     return next(one for one in worker.reports() if (one.attempt, one.rank) == (attempt, rank))
 

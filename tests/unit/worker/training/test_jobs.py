@@ -186,7 +186,7 @@ def test_one_job_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
     stranger.reader = Broken()  # type: ignore[assignment]
     worker.ranks.add(stranger)
     worker.ranks.add(honest)
-    worker.read_steps()
+    worker.watch.read_steps()
     worker.tick()
     assert {report.id: report.state for report in worker.reports()} == {"evil": "running", "j": "ended"}
 
