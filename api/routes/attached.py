@@ -6,15 +6,15 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from api import job_views
 from api.auth import is_operator
-from api.budgets import check_budget
 from api.deps import Gateway, JobsKey, TheGateway, TheTrail
 from api.errors import LetGo
 from api.schemas import jobs as schemas
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
-from api.trainings import admission
+from api.trainings import views
+from api.trainings.budgets import check_budget
+from api.trainings.limits import admission
 from smore.domain.errors import InvalidInput, LimitReached, NotFound, Unavailable
 from smore.domain.function import parse_name
 from smore.domain.job import REFUSED
@@ -107,7 +107,7 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
             f"job/{job.id}",
             {"name": body.name, "gpu": gpu, "pid": body.pid, "tracked": body.tracked},
         )
-    return schemas.Attached(id=job.id, gpu=gpu, beside_now=job_views.beside_now(gateway, caller, job))
+    return schemas.Attached(id=job.id, gpu=gpu, beside_now=views.beside_now(gateway, caller, job))
 
 
 def _refusal(gateway: Gateway, job: str) -> str:

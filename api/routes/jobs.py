@@ -17,9 +17,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api import budgets, job_pairs, job_views, trainings
 from api.auth import is_operator, listed_projects, project_of
-from api.budgets import check_budget
 from api.deps import (
     CURSOR,
     AdminKey,
@@ -34,14 +32,18 @@ from api.deps import (
     TheTrail,
     Trail,
 )
-from api.job_names import Say, saying
 from api.logs import CONTINUED, FOLLOWED, LogRequest
 from api.schemas import jobs as schemas
 from api.schemas.jobs import SecretOf
 from api.schemas.logs import LogLines
 from api.server.bodies import BoundedRoute
-from api.statements import Span, stated
-from api.submission import check_ever, check_fits, request_of
+from api.trainings import pairs as job_pairs
+from api.trainings import views
+from api.trainings.budgets import check_budget, too_long
+from api.trainings.limits import admission, check_limits, going_on
+from api.trainings.names import Say, saying
+from api.trainings.request import check_ever, check_fits, request_of
+from api.trainings.statements import Span, stated
 from smore.domain.errors import Conflict, Unavailable
 from smore.domain.job import OVER, PLACED, STARTED, WAITING, JobPlace, JobState
 from smore.domain.limits import NO_LIMITS
@@ -83,13 +85,13 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     store = gateway.store()
     plain = {name: value for name, value in body.env.items() if not isinstance(value, SecretOf)}
     env = seal_env(gateway.vault(), caller.project, body.name, plain) if plain else None
-    admit = trainings.admission(gateway, caller.project, reports, request.memory_mib * request.count)
+    admit = admission(gateway, caller.project, reports, request.memory_mib * request.count)
     with trail.change(caller, f"job/{body.name}") as change:
         job = store.jobs.submit(caller.project, body.name, request, env, admit=admit)
         # A variable may be a password: the audit log has none of them.
         change.target, change.after = f"job/{job.id}", {"name": body.name, **asdict(request)}
     entry = _first_decision(gateway, job.id)
-    return job_views.shown(store.jobs.get(caller.project, job.id), [], entry, _say(gateway, caller, entry))
+    return views.shown(store.jobs.get(caller.project, job.id), [], entry, _say(gateway, caller, entry))
 
 
 @router.post("/jobs:dryRun")
@@ -101,10 +103,8 @@ def dry_run(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> sche
     reports = gateway.fleet().reports()
     request = request_of(gateway, caller, body, reports)
     limits = gateway.catalog.limits.get(caller.project, NO_LIMITS)
-    jobs = trainings.going_on(
-        [job for job in gateway.store().jobs.unfinished() if job.project == caller.project], reports
-    )
-    trainings.check_limits(jobs, reports, limits, gateway.settings.jobs_per_project, request.memory_mib * request.count)
+    jobs = going_on([job for job in gateway.store().jobs.unfinished() if job.project == caller.project], reports)
+    check_limits(jobs, reports, limits, gateway.settings.jobs_per_project, request.memory_mib * request.count)
     answer = _doors(gateway).trial(caller.project, body.name, request)
     check_fits(answer)
     assert answer.expected is not None
@@ -112,7 +112,7 @@ def dry_run(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> sche
     return schemas.JobTrial(
         gpus=list(answer.gpus),
         beside=[names.get(id_, id_) for id_ in answer.beside],
-        expected=job_views.expected(answer.expected, _say(gateway, caller, answer.expected)),
+        expected=views.expected(answer.expected, _say(gateway, caller, answer.expected)),
     )
 
 
@@ -131,12 +131,12 @@ def list_jobs(
     """List the jobs of the project, the newest first."""
     of = listed_projects(caller, project, all_projects=all_projects)
     jobs, next_cursor = gateway.store().jobs.page(of, limit=limit, cursor=cursor, states=state)
-    reports, published = job_views.live(gateway), _doors(gateway).queue()
+    reports, published = views.live(gateway), _doors(gateway).queue()
     entries = {entry.id: entry for entry in published.jobs} if published is not None else {}
     say = _say(gateway, caller, *(entries.get(job.id) for job in jobs))
-    past = job_views.past(gateway, jobs)
+    past = views.past(gateway, jobs)
 
-    shown = [job_views.shown(job, reports.get(job.id, []), entries.get(job.id), say, past.get(job.id)) for job in jobs]
+    shown = [views.shown(job, reports.get(job.id, []), entries.get(job.id), say, past.get(job.id)) for job in jobs]
     return schemas.Jobs(jobs=shown, next_cursor=next_cursor)
 
 
@@ -149,7 +149,7 @@ def get_queue(gateway: TheGateway, caller: ReadKey) -> schemas.JobQueue:
     refused = "" if leading else doors.refused()
     published = doors.queue()
     say = _say(gateway, caller, *(published.jobs if published is not None else ()))
-    return job_views.queue(published, leading, refused, gateway.store().jobs.unfinished(), project, say)
+    return views.queue(published, leading, refused, gateway.store().jobs.unfinished(), project, say)
 
 
 @router.get("/jobs/{job}")
@@ -157,9 +157,9 @@ def get_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject =
     """Read one job: its state, its iteration times, what it has lost to functions lately, and what it waits for."""
     record = _job(gateway, caller, job, project)
     entry = _entry(_doors(gateway).queue(), record.id)
-    told, past = job_views.live(gateway).get(record.id, []), job_views.past(gateway, [record])
-    beside = job_views.beside_now(gateway, caller, record)
-    return job_views.shown(record, told, entry, _say(gateway, caller, entry), past.get(record.id), beside)
+    told, past = views.live(gateway).get(record.id, []), views.past(gateway, [record])
+    beside = views.beside_now(gateway, caller, record)
+    return views.shown(record, told, entry, _say(gateway, caller, entry), past.get(record.id), beside)
 
 
 @router.get("/jobs/{job}/explain")
@@ -180,23 +180,23 @@ def explain_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProje
     entry, leading = _entry(doors.queue(), record.id), bool(doors.leader())
     messages = [*(decision.message for decision in decisions), *(place.message for place in places)]
     say = saying(gateway, caller, [*messages, entry.message if entry is not None else ""])
-    strange = job_views.beside_now(gateway, caller, record)
-    unseen = job_views.unseen(job_views.live(gateway).get(record.id, []))
-    return job_views.explanation(record, entry, decisions, places, beside, leading, unseen, say, strange)
+    strange = views.beside_now(gateway, caller, record)
+    unseen = views.unseen(views.live(gateway).get(record.id, []))
+    return views.explanation(record, entry, decisions, places, beside, leading, unseen, say, strange)
 
 
 @router.get("/jobs/{job}/attempts")
 def list_attempts(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.JobAttempts:
     """List the attempts of a job: where each ran, from when to when, how it ended and how far it came."""
     record = _job(gateway, caller, job, project)
-    return job_views.attempts(record, gateway.store().jobs.attempts(record.id))
+    return views.attempts(record, gateway.store().jobs.attempts(record.id))
 
 
 @router.get("/jobs/{job}/statement")
 def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.Statement:
     """Read what functions got beside a job, and what the job lost to them, over its whole life."""
     record = _job(gateway, caller, job, project)
-    now = job_views.shown(record, job_views.live(gateway).get(record.id, []))
+    now = views.shown(record, views.live(gateway).get(record.id, []))
     began = record.started_at or record.created_at
     pairs = gateway.store().jobs.pairs(record.id)
     names = _names(gateway, caller, record, pairs)
@@ -221,7 +221,7 @@ def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
             names,
             spans=spans,
             measured=record.source != "attached" and probes.probe_share > 0 and (now.iterations > 0 or bool(closed)),
-            too_long=budgets.too_long([now.solo_s, now.shared_s], probes.probe_max_s),
+            too_long=too_long([now.solo_s, now.shared_s], probes.probe_max_s),
         )
 
 
@@ -265,7 +265,7 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, pr
     """
     record = _job(gateway, caller, job, project)
     if record.state in OVER:
-        return job_views.shown(record, [])
+        return views.shown(record, [])
     with trail.change(caller, f"job/{record.id}", {"state": record.state.value}, project=record.project) as change:
         if record.source != STARTED:
             gateway.fleet().detach(record.id)
@@ -274,7 +274,7 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, pr
         stopping = gateway.store().jobs.stop(record.project, record.id)
         change.after = {"state": stopping.state.value}
     _wake(gateway)
-    return job_views.shown(stopping, [])
+    return views.shown(stopping, [])
 
 
 @router.post("/jobs/{job}/hold")
@@ -284,7 +284,7 @@ def hold_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, pr
     with _changed(gateway, caller, trail, record) as change:
         held = gateway.store().jobs.hold(record.project, record.id)
         change.after = {"state": held.state.value}
-    return job_views.shown(held, [])
+    return views.shown(held, [])
 
 
 @router.post("/jobs/{job}/release")
@@ -296,7 +296,7 @@ def release_job(
     with _changed(gateway, caller, trail, record) as change:
         released = gateway.store().jobs.release(record.project, record.id)
         change.after = {"state": released.state.value}
-    return job_views.shown(released, [])
+    return views.shown(released, [])
 
 
 @router.post("/jobs/{job}/restart")
@@ -311,7 +311,7 @@ def restart_job(
     with _changed(gateway, caller, trail, record) as change:
         restarted = gateway.store().jobs.restart(record.project, record.id)
         change.after = {"state": restarted.state.value}
-    return job_views.shown(restarted, [])
+    return views.shown(restarted, [])
 
 
 @router.post("/jobs/{job}/move")
@@ -328,7 +328,7 @@ def move_job(
     with _changed(gateway, caller, trail, record) as change:
         moved = gateway.store().jobs.put_first(record.project, record.id)
         change.after = {"first": True}
-    return job_views.shown(moved, [])
+    return views.shown(moved, [])
 
 
 @router.post("/jobs/{job}/allow", status_code=202)
@@ -346,7 +346,7 @@ def allow_job(
         for gpu in record.gpus:
             gateway.fleet().send(gpu, AllowJob(version=1, id=record.id))
         change.after = {"allowed": True}
-    return job_views.shown(record, job_views.live(gateway).get(record.id, []))
+    return views.shown(record, views.live(gateway).get(record.id, []))
 
 
 @router.put("/jobs/{job}/slo")
@@ -363,7 +363,7 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, bo
         for gpu in record.gpus:
             gateway.fleet().send(gpu, SetBudget(version=1, id=record.id, budget=body.budget))
         change.after = {"budget": body.budget}
-    return job_views.shown(changed, job_views.live(gateway).get(record.id, []))
+    return views.shown(changed, views.live(gateway).get(record.id, []))
 
 
 def _names(gateway: Gateway, caller: KeyEntry, job: "Job", pairs: Sequence["JobPair"]) -> dict[str, str]:

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter
 
-from api import trainings
 from api.auth import is_operator
 from api.dates import moment
 from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
 from api.schemas import projects as schemas
 from api.server.bodies import BoundedRoute
+from api.trainings.limits import going_on, reserves
 from smore.domain.job import WAITING
 from smore.domain.limits import Limits
 
@@ -24,8 +24,8 @@ def list_projects(gateway: TheGateway, caller: ReadKey) -> schemas.Projects:
     """List the projects by name, with their limits and what they use now; to others than operators their own alone."""
     warm: dict[str, float] = {}
     reports = gateway.fleet().reports()
-    jobs = trainings.going_on(gateway.store().jobs.unfinished(), reports)
-    kept = trainings.reserves(jobs, reports)
+    jobs = going_on(gateway.store().jobs.unfinished(), reports)
+    kept = reserves(jobs, reports)
     for report in reports:
         for one in report.warm:
             project = one.function.partition("/")[0]

@@ -9,7 +9,7 @@ from api.schemas.fields import STORABLE, Body, Flag, Name, Number, Schema, Text,
 from smore.domain.job import GRACE_S, MOST_MICRO_BATCHES, MOST_SHARE, JobPlace, Outcome
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Verdict
 
-#: api/budgets.py refuses others, and says why.
+#: api/trainings/budgets.py refuses others, and says why.
 Budget = Annotated[Number, Field(json_schema_extra={"minimum": LEAST_BUDGET, "maximum": 1})]
 
 

@@ -14,9 +14,9 @@ from unittest.mock import create_autospec, patch
 import httpx
 from typer.testing import CliRunner
 
-from api import job_views
 from api.schemas.jobs import JobBody
-from api.submission import request_of
+from api.trainings import views
+from api.trainings.request import request_of
 from scheduler.jobs.job_rows import begun, submitted
 from scheduler.jobs.orders import Orders
 from scheduler.jobs.specs import Specs
@@ -44,7 +44,7 @@ class Platform:
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
-            queue = job_views.queue(None, True, "", [], None, str)
+            queue = views.queue(None, True, "", [], None, str)
             return httpx.Response(200, json=queue.model_dump(mode="json"))
         settings = SimpleNamespace(job_entrypoints=["zoo.train"])
         gateway = SimpleNamespace(catalog=SimpleNamespace(limits={}, paused=frozenset()), settings=settings)
@@ -54,7 +54,7 @@ class Platform:
         row |= {"id": "j", "project": "p", "name": "a", "state": JobState.QUEUED, "created_at": datetime.now(UTC)}
         row |= {"argv": list(asked.argv), "gpus": [], "workload": "", "budget": asked.budget, "memory_mib": 0.0}
         self.job = job_of(JobRow(**row, spec=json.loads(json.dumps(asdict(asked)))))
-        return httpx.Response(202, json=job_views.shown(self.job, []).model_dump(mode="json"))
+        return httpx.Response(202, json=views.shown(self.job, []).model_dump(mode="json"))
 
     def shown(self) -> str:
         """What the command prints of the job that it started."""

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text, update
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from api import job_views
+from api.trainings import views
 from scheduler.jobs.apart import Apart
 from scheduler.jobs.lead import Lead, WentWrong
 from scheduler.jobs.recording import replay
@@ -134,7 +134,7 @@ def test_a_training_that_is_killed_is_counted_and_told_in_the_same_words(stage: 
     later = stage.submit("later")
     stage.jobs.put_first("default", later.id)
     stage.pass_by()
-    waiting = job_views.explanation(stage.job(later), stage.entry(later), [], [], [], leading=True)
+    waiting = views.explanation(stage.job(later), stage.entry(later), [], [], [], leading=True)
     assert waiting.summary.startswith("An operator put it before all others that wait. ")
     before = ended("killed")
     stage.ranks.tell(first.id, state="ended", exit_code=0)
@@ -146,11 +146,11 @@ def test_a_training_that_is_killed_is_counted_and_told_in_the_same_words(stage: 
     [line] = [line for line in lines if line["event"] == "training over"]
     assert (line["log_level"], line["ended"], line["name"]) == ("warning", "killed by SIGKILL", "doomed")
     assert ended("killed") == before + 1
-    over = job_views.explanation(stage.job(job), None, stage.jobs.decisions(job.id), [], [], leading=True)
+    over = views.explanation(stage.job(job), None, stage.jobs.decisions(job.id), [], [], leading=True)
     assert over.summary.startswith("It is over: killed by SIGKILL. ") and "failed" not in over.summary
     [attempt] = stage.jobs.attempts(job.id)
     assert job_words.attempt_end(attempt) == "killed by SIGKILL"
-    moved = job_views.explanation(stage.job(later), None, stage.jobs.decisions(later.id), [], [], leading=True)
+    moved = views.explanation(stage.job(later), None, stage.jobs.decisions(later.id), [], [], leading=True)
     assert moved.decisions[-1].message.startswith("An operator put it before all others that wait.")
 
 
@@ -248,7 +248,7 @@ def test_a_failed_training_is_started_again_from_its_checkpoint(stage: Stage) ->
 def shown(stage: Stage, job: Job) -> tuple[int, int]:
     """A job's iterations as the API shows them, and those that its last attempt began with."""
     ranks = [rank for (_, id_, _), rank in stage.ranks.ranks.items() if id_ == job.id]
-    return job_views.shown(stage.job(job), ranks).iterations, stage.jobs.attempts(job.id)[-1].iterations_from
+    return views.shown(stage.job(job), ranks).iterations, stage.jobs.attempts(job.id)[-1].iterations_from
 
 
 def test_a_silent_host_loses_its_trainings_and_a_rank_that_turns_up_later_ends(stage: Stage) -> None:

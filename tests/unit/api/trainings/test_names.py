@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from api import job_views
 from api.deps import Gateway
-from api.job_names import ANOTHER, saying
+from api.trainings import views
+from api.trainings.names import ANOTHER, saying
 from smore.domain.access import Scope
 from smore.messages.job_queue import PublishedQueue
 from smore.redis.catalog import KeyEntry
@@ -53,6 +53,6 @@ def test_for_whom_gpu_instances_are_kept_is_told_to_its_project_alone() -> None:
     jobs: list[Any] = [Job()]
 
     def kept_for(project: str | None) -> str | None:
-        return job_views.queue(published, True, "", jobs, project, str).kept_for
+        return views.queue(published, True, "", jobs, project, str).kept_for
 
     assert (kept_for("nlp"), kept_for(None), kept_for("vision")) == (FOREIGN, FOREIGN, None)

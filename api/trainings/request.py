@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Final
 
 from api.auth import is_operator
-from api.budgets import check_budget
 from api.deps import Gateway
 from api.schemas.jobs import JobBody, SecretOf
+from api.trainings.budgets import check_budget
 from smore.domain.errors import Draining, InvalidInput, Unavailable
 from smore.domain.function import duration_s, parse_name, size_bytes
 from smore.domain.job import GRACE_S, JobRequest

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from api import job_pairs
-from api.budgets import too_long
-from api.job_views import explanation
-from api.statements import Span, stated
+from api.trainings import pairs as job_pairs
+from api.trainings.budgets import too_long
+from api.trainings.statements import Span, stated
+from api.trainings.views import explanation
 from smore.domain.job import JobRequest, JobState
 from smore.domain.loss import Sums
 from smore.postgres.history.values import Closed, Harvest

@@ -8,9 +8,9 @@ from datetime import UTC
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from api import job_pairs
 from api.dates import moment
 from api.schemas import jobs as schemas
+from api.trainings import pairs as job_pairs
 from smore.domain import loss
 from smore.domain.job import OVER
 from smore.domain.loss import Loss, Verdict

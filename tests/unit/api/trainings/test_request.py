@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from api.deps import Gateway
 from api.schemas.jobs import JobBody
-from api.submission import request_of
+from api.trainings.request import request_of
 from smore.domain.errors import InvalidInput
 from smore.domain.limits import Limits
 from smore.redis.catalog import KeyEntry

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from api import job_pairs
 from api.auth import is_operator
 from api.dates import moment
 from api.deps import Gateway
-from api.job_names import ANOTHER, Say
 from api.schemas import jobs as schemas
-from api.statements import fewest_of, lost_of
+from api.trainings.names import ANOTHER, Say
+from api.trainings.pairs import cost
+from api.trainings.statements import fewest_of, lost_of
 from smore.domain.job import (
     OVER,
     PLACED,
@@ -260,7 +260,7 @@ def explanation(
     Why a job is where it is. ``beside``: the other trainings that it was placed beside now; ``unseen``: see :func:`unseen`;
     ``strange``: as :func:`beside_now` says it; ``say``: the words in which jobs have names.
     """
-    costs = [job_pairs.cost(each) for each in beside]
+    costs = [cost(each) for each in beside]
     why = (
         f"It counts for nothing, for {unseen}: functions run as if it was not there, and nothing is kept for it. An operator"
         f" who knows it lets it count: smore jobs allow {job.name}"

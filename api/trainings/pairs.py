@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from api.dates import moment
-from api.job_names import ANOTHER
 from api.schemas import jobs as schemas
+from api.trainings.names import ANOTHER
 
 if TYPE_CHECKING:
     from smore.postgres.job_pairs import JobPair

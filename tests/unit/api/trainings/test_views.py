@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from api import trainings
-from api.job_views import shown as view
 from api.routes import health
 from api.schemas.jobs import JobBody, SecretOf
+from api.trainings import limits as project_limits
+from api.trainings.views import shown as view
 from smore.domain.errors import LimitReached
 from smore.domain.job import REFUSED, JobRequest, JobState, exit_of, outcome_of, state_of
 from smore.domain.limits import Limits
@@ -157,7 +157,7 @@ def test_a_training_reserves_what_was_declared_or_what_it_holds() -> None:
     a = gpu("a", replace(report(), id="x", reserve_mib=525), replace(report(), id="y", reserve_mib=100))
     b = gpu("b", total_mib=2000)
     jobs = [declared("x", 400, "a", "b"), declared("y", 0, "a")]
-    assert trainings.reserves(jobs, [a, b]) == {("x", "a"): 525, ("x", "b"): 420, ("y", "a"): 100}
+    assert project_limits.reserves(jobs, [a, b]) == {("x", "a"): 525, ("x", "b"): 420, ("y", "a"): 100}
 
 
 @pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"=": "x"}, {"A\0": "x"}, {"A": "\0"}, {"A\n=": "x"}])
@@ -173,11 +173,11 @@ def test_a_projects_trainings_are_bounded() -> None:
     jobs = [declared("x", 400, "a", state=JobState.STARTING), declared("y", 0, "a")]
     # One that was stopped counts as long as a worker tells of it.
     stopping = [declared("z", 0, "a", state=JobState.STOPPING), declared("gone", 0, "a", state=JobState.STOPPING)]
-    assert [one.id for one in trainings.going_on([*jobs, *stopping], [a])] == ["x", "y", "z"]
+    assert [one.id for one in project_limits.going_on([*jobs, *stopping], [a])] == ["x", "y", "z"]
 
     def refusal(limits: Limits, wanted_mib: float = 0.0) -> object:
         try:
-            trainings.check_limits(jobs, [a], limits, 3, wanted_mib)
+            project_limits.check_limits(jobs, [a], limits, 3, wanted_mib)
         except LimitReached as error:
             return error.details["field"], error.details["limit"]
         return None
@@ -190,7 +190,7 @@ def test_a_projects_trainings_are_bounded() -> None:
     assert refusal(Limits(job_memory_mib=521)) is None
     assert refusal(Limits(job_memory_mib=520)) == ("job_memory_mib", 520)
     with pytest.raises(LimitReached) as refused:
-        trainings.check_limits([*jobs, jobs[0]], [a], Limits(), 3)
+        project_limits.check_limits([*jobs, jobs[0]], [a], Limits(), 3)
     assert refused.value.details["retry_after_s"]
 
 
