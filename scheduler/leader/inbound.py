@@ -4,7 +4,7 @@ what is published by others (tables, forecasts, overrides).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -38,7 +38,7 @@ from smore.domain.override import Pause
 from smore.messages import stream
 from smore.messages.degradation import BadTable
 from smore.messages.forecasts import BadForecast
-from smore.messages.reports import JobReport, WarmState, decode_report
+from smore.messages.reports import JobReport, Report, WarmState, decode_report
 from smore.messages.results import decode_execution
 from smore.process import observability as metrics
 from smore.process.settings import Settings
@@ -326,66 +326,11 @@ class Inbound:
             log.warning("GPU worker began anew: the one before it ended or died", gpu=report.gpu, silent_s=silent_s)
         self._boots[report.gpu] = report.boot, now
         self._reported_at[report.gpu] = now
-        counts: Counter[tuple[str, int]] = Counter()
-        loading: Counter[tuple[str, int]] = Counter()
-        sizes: dict[tuple[str, int], float] = {}
-        stretches: dict[tuple[str, int], float] = {}
-        idle_mib = 0.0
-        idle: list[tuple[str, int, float, float]] = []
-        for instance in report.warm:
-            self._register(instance.function, instance.revision, events)
-            key = (instance.function, instance.revision)
-            counts[key] += 1
-            sizes[key] = max(instance.memory_mib, sizes.get(key, 0.0))
-            stretches[key] = max(instance.longest_s, stretches.get(key, 0.0))
-            if instance.state is WarmState.IDLE:
-                idle_mib += instance.memory_mib
-                idle.append((*key, instance.memory_mib, instance.idle_s))
-            elif instance.state is WarmState.LOADING:
-                loading[key] += 1
-        for waiting in report.parked:
-            self._register(waiting.function, waiting.revision, events)
-            idle_mib += waiting.memory_mib
-        # A training that nobody sees counts for nothing.
-        trainings = [job for job in report.jobs if job.state == "running" and not job.unseen]
-        degradations = [
-            job.shared_s / job.solo_s - 1
-            for job in trainings
-            if job.solo_count >= 20 and job.shared_count >= 20 and job.solo_s
-        ]
-        events.append(
-            GpuReported(
-                gpu=report.gpu,
-                boot=report.boot,
-                at=self._now(),
-                slots=report.slots,
-                memory_total=report.memory_total_mib,
-                memory_used=report.memory_used_mib,
-                memory_idle=idle_mib,
-                utilisation=report.utilisation,
-                function_utilisation=report.function_utilisation,
-                jobs=len(trainings),
-                warm=[(function, revision, count) for (function, revision), count in counts.items()],
-                loading=[(function, revision, count) for (function, revision), count in loading.items()],
-                sizes=[(function, revision, memory_mib) for (function, revision), memory_mib in sizes.items()],
-                quarantined=list(report.quarantined),
-                job_degradation=max(degradations, default=None),
-                device=report.device,
-                sharing_mode=report.sharing_mode,
-                workloads=[job.workload for job in trainings],
-                closed=report.closed,
-                stretches=[(function, revision, seconds) for (function, revision), seconds in stretches.items()],
-                losses=[_loss(job) for job in trainings],
-                unregistered=sum(
-                    f"{report.gpu}|{process.pid}|{process.start}" not in self._allowed
-                    for process in report.strangers or ()
-                ),
-                idle=idle,
-                parked=[
-                    (instance.function, instance.revision, self._now() + instance.left_s) for instance in report.parked
-                ],
-            )
-        )
+        for warm in report.warm:
+            self._register(warm.function, warm.revision, events)
+        for parked in report.parked:
+            self._register(parked.function, parked.revision, events)
+        events.append(_state(report, now, self._allowed))
 
     def reporting(self) -> frozenset[str]:
         """GPU instances that report."""
@@ -454,6 +399,63 @@ def _arrival(waiting: QueuedInvocation) -> InvocationArrived:
         rows=waiting.rows,
         shape=waiting.shape,
         alone=waiting.alone,
+    )
+
+
+def _state(report: Report, at: float, allowed: Set[str]) -> GpuReported:
+    """What the policy hears of a report; ``allowed``: processes that nobody registered and beside which functions may run."""
+    counts: Counter[tuple[str, int]] = Counter()
+    loading: Counter[tuple[str, int]] = Counter()
+    sizes: dict[tuple[str, int], float] = {}
+    stretches: dict[tuple[str, int], float] = {}
+    idle_mib = 0.0
+    idle: list[tuple[str, int, float, float]] = []
+    for instance in report.warm:
+        key = (instance.function, instance.revision)
+        counts[key] += 1
+        sizes[key] = max(instance.memory_mib, sizes.get(key, 0.0))
+        stretches[key] = max(instance.longest_s, stretches.get(key, 0.0))
+        if instance.state is WarmState.IDLE:
+            idle_mib += instance.memory_mib
+            idle.append((*key, instance.memory_mib, instance.idle_s))
+        elif instance.state is WarmState.LOADING:
+            loading[key] += 1
+    for waiting in report.parked:
+        idle_mib += waiting.memory_mib
+    # A training that nobody sees counts for nothing.
+    trainings = [job for job in report.jobs if job.state == "running" and not job.unseen]
+    degradations = [
+        job.shared_s / job.solo_s - 1
+        for job in trainings
+        if job.solo_count >= 20 and job.shared_count >= 20 and job.solo_s
+    ]
+    return GpuReported(
+        gpu=report.gpu,
+        boot=report.boot,
+        at=at,
+        slots=report.slots,
+        memory_total=report.memory_total_mib,
+        memory_used=report.memory_used_mib,
+        memory_idle=idle_mib,
+        utilisation=report.utilisation,
+        function_utilisation=report.function_utilisation,
+        jobs=len(trainings),
+        warm=[(function, revision, count) for (function, revision), count in counts.items()],
+        loading=[(function, revision, count) for (function, revision), count in loading.items()],
+        sizes=[(function, revision, memory_mib) for (function, revision), memory_mib in sizes.items()],
+        quarantined=list(report.quarantined),
+        job_degradation=max(degradations, default=None),
+        device=report.device,
+        sharing_mode=report.sharing_mode,
+        workloads=[job.workload for job in trainings],
+        closed=report.closed,
+        stretches=[(function, revision, seconds) for (function, revision), seconds in stretches.items()],
+        losses=[_loss(job) for job in trainings],
+        unregistered=sum(
+            f"{report.gpu}|{process.pid}|{process.start}" not in allowed for process in report.strangers or ()
+        ),
+        idle=idle,
+        parked=[(instance.function, instance.revision, at + instance.left_s) for instance in report.parked],
     )
 
 
