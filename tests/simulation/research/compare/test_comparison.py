@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ml.predict import pairwise
 from research.compare import comparison
 from research.compare.__main__ import _command, main
 from research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
@@ -137,8 +138,18 @@ def test_worlds_are_drawn_around_the_truth_and_counted(preset: str, capsys: pyte
     assert plan.load(1).worlds["light"].interference_model.training.exponent == pytest.approx(1.3 * factors["exponent"])
 
 
-def test_other_worlds_of_a_preset_stand_beside_its_own(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_worlds_of_a_preset_stand_beside_its_own(
+    preset: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With what each is told, and with how far its predictor errs in them and on measured rows."""
+    whole = pairwise.estimator
+
+    def small(name: str, seed: int) -> pairwise.Estimator:
+        """A forest of 20 trees: 54 are fitted here, and 200 trees each say nothing else."""
+        made: Any = whole(name, seed)
+        return made.set_params(n_estimators=20) if name == "paper" else made
+
+    monkeypatch.setattr(pairwise, "estimator", small)
     document = dict(PRESET) | {
         "predictor": {"kind": "sampled", "recipe": "linear", "updates": 10},
         "configurations": {"light": {"gpus": [{"count": 2, "trainings": ["mobilenet/64"]}]}},
