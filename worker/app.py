@@ -266,6 +266,7 @@ class Worker:
             gate=self.gate,
             activity=self.pool.activity,
             jobs=probed,
+            runs=self.pool,
             longest_s=own.probe_max_s,
             changed=self.heartbeat.wake,
         )

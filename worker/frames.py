@@ -14,7 +14,7 @@ import socket
 import struct
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final
@@ -328,11 +328,12 @@ def packages_of(environment: Path) -> Path:
 class Channel:
     """
     Frames over one stream socket. Errors are the socket's; EOFError when the peer is gone, TimeoutError at the
-    deadline, BadFrame.
+    deadline, BadFrame. Deadlines are seconds of ``clock``, which may stand still.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, clock: Callable[[], float] = time.monotonic) -> None:
         self.socket = sock
+        self._clock = clock
         self._first = memoryview(bytearray(_FIRST_READ))
         self._waiting = select.poll()
         self._waiting.register(sock, select.POLLIN)
@@ -344,7 +345,7 @@ class Channel:
             raise BadFrame("it spoke before it was asked")
 
     def send(self, meta: bytes, bodies: Sequence[Chunk] = (), until: float | None = None) -> None:
-        """Send one frame. ``until`` (monotonic seconds) bounds the whole, None = unbounded."""
+        """Send one frame. ``until`` bounds the whole, None = unbounded."""
         views = [memoryview(body).cast("B") for body in bodies]
         size = sum(view.nbytes for view in views)
         left = [memoryview(_HEADER.pack(len(meta), size)), memoryview(meta), *(view for view in views if view.nbytes)]
@@ -366,7 +367,7 @@ class Channel:
         (meta, body) of one frame. The body is aligned for every tensor and belongs to the caller alone.
 
         Raises BadFrame, before memory is allocated for it, where either would be longer than allowed (None = any
-        length), and where bytes follow the frame. ``until`` (monotonic seconds) bounds the whole.
+        length), and where bytes follow the frame. ``until`` bounds the whole.
         """
         got = self._read(self._first, until)
         while got < _HEADER.size:
@@ -398,15 +399,20 @@ class Channel:
         return target
 
     def _read(self, target: memoryview, until: float | None) -> int:
-        self._limit(until)
-        count = self.socket.recv_into(target)
+        while True:
+            self._limit(until)
+            try:
+                count = self.socket.recv_into(target)
+                break
+            except TimeoutError:
+                continue  # over, unless the clock has stood still
         if count == 0:
             raise EOFError("the peer is gone")
         return count
 
     def _limit(self, until: float | None) -> None:
         if until is not None:
-            left_s = until - time.monotonic()
+            left_s = until - self._clock()
             if left_s <= 0:
                 raise TimeoutError("the time is over")
             self.socket.settimeout(left_s)

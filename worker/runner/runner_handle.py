@@ -18,7 +18,7 @@ import msgspec
 
 from smore.domain.invocation import Cause
 from smore.process import observability
-from worker import frames
+from worker import frames, proc
 from worker.frames import META_BYTES, Answer, BadFrame, Channel, Chunk, Failed, Item, Load, Loaded, Predict, Predicted
 from worker.runner import answers
 from worker.runner.host_memory import HostBound
@@ -31,6 +31,8 @@ log = observability.logger(__name__)
 #: Seconds from the end of a runner's socket to the zygote's message that it has ended.
 _REAP_S: Final = 1.0
 _UNLOAD_S: Final = 2.0
+#: Seconds between two looks whether a signal has stopped it.
+_STOP_LOOK_S: Final = 0.002
 
 #: The parts of a load in the runner, and of one out of host memory.
 _LOAD_PHASES: Final = ("import", "weights", "first_run")
@@ -82,7 +84,7 @@ def describe(status: int | None) -> str:
 class Ran:
     """
     One answer for each invocation of a batch and the bytes of its result, checked. ``run_s``: seconds by the worker's
-    own clock.
+    own clock, without those for which it was held.
     """
 
     answers: Sequence[Answer]
@@ -116,7 +118,8 @@ class Runner:
     be used by every thread. ``kill`` of the constructor signals a process and all that it has started.
 
     Each request raises RunnerDied, RunnerTimeout, RunnerFailed, and BadFrame for an answer that breaks the protocol:
-    then the process is killed. ``timeout_s`` bounds a request, seconds.
+    then the process is killed. ``timeout_s`` bounds a request, seconds. Times of requests are by a clock that stands
+    still while the process is held: between :meth:`hold` and :meth:`go_on`, which one thread calls.
     """
 
     def __init__(
@@ -144,12 +147,38 @@ class Runner:
         self._results = frames.Results(one=0, together=0)
         self._memory_mib = 0.0
         self._mask = Mask()
-        self._channel = Channel(sock)
+        #: Since when it is held, None = it is not; seconds for which it was held before.
+        self._held: tuple[float | None, float] = (None, 0.0)
+        self._channel = Channel(sock, self._clock)
         self._kill = kill
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Signal the runner and whatever it has started."""
         self._kill(self.pid, number)
+
+    def hold(self) -> None:
+        """Have it stopped where it is. Nothing that ends it minds: SIGKILL reaches a stopped process."""
+        self.kill(signal.SIGSTOP)
+        self._held = time.monotonic(), self._held[1]
+
+    def stands(self, until: float) -> bool:
+        """Wait until it is stopped, ``until`` monotonic seconds at most; False where it is not, or has ended."""
+        while not (still := proc.suspended(self.pid)) and time.monotonic() < until:
+            if self.ended.wait(_STOP_LOOK_S):
+                break
+        return still
+
+    def go_on(self) -> None:
+        """Continue it."""
+        since, held_s = self._held
+        if since is not None:
+            self._held = None, held_s + time.monotonic() - since
+            self.kill(signal.SIGCONT)
+
+    def _clock(self) -> float:
+        """Monotonic seconds, less those for which it was held."""
+        since, held_s = self._held
+        return (since if since is not None else time.monotonic()) - held_s
 
     def stop(self, soft_s: float) -> None:
         """SIGTERM, and SIGKILL ``soft_s`` seconds later."""
@@ -166,7 +195,7 @@ class Runner:
     def unload(self) -> None:
         """Let it end in order; kill it where that takes long. Returns when it is gone."""
         try:
-            self._channel.send(frames.encode(frames.Unload()), until=time.monotonic() + _UNLOAD_S)
+            self._channel.send(frames.encode(frames.Unload()), until=self._clock() + _UNLOAD_S)
             self.ended.wait(_UNLOAD_S)
         except OSError:
             pass
@@ -284,13 +313,13 @@ class Runner:
         Send a request and return what ``read`` makes of the answer, its body and the seconds that it took. ``read`` may
         raise BadFrame.
         """
-        began = time.monotonic()
+        began = self._clock()
         until = began + timeout_s
         try:
             self._channel.expect_silence()
             self._channel.send(frames.encode(request), payloads, until)
             meta, body = self._channel.receive(META_BYTES, body_bytes, until)
-            took_s = time.monotonic() - began
+            took_s = self._clock() - began
             answer = self._mask.answer(frames.read_answer(meta))
             if isinstance(answer, Failed) and not body:
                 raise RunnerFailed(answers.cause_of(answer), answer.message, answer.traceback[: frames.TRACEBACK])

@@ -171,7 +171,7 @@ class Jobs:
                 self._records.write(record)
                 self._started(record.pid)
                 log.info("job started", job=record.key, pid=record.pid, argv=record.argv)
-                self._gate.protect(True)
+                self._gate.protect(self.ranks.running())
         except Unwanted:
             return
         except Exception as error:
@@ -203,7 +203,7 @@ class Jobs:
             else:
                 self._records.write(record)
                 log.info("job attached", job=record.key, pid=record.pid, unwatched=process.reason, unseen=record.unseen)
-                self._gate.protect(self.ranks.counting())
+                self._gate.protect(self.ranks.running())
         self._changed()
 
     def allow(self, id_: str) -> None:
@@ -213,7 +213,7 @@ class Jobs:
                 if job.record.unseen:
                     job.record.unseen = ""
                     self._records.write(job.record)
-            self._gate.protect(self.ranks.counting())
+            self._gate.protect(self.ranks.running())
         self._changed()
 
     def _new(self, record: Record) -> bool:
@@ -310,7 +310,7 @@ class Jobs:
             ended = self.watch.look(now, mono)
             self._forget_shipped()
             self.watch.meet(now)
-            self._gate.protect(self.ranks.counting())
+            self._gate.protect(self.ranks.running())
         if ended:
             self._changed()
 

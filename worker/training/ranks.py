@@ -42,10 +42,6 @@ class Ranks:
         """The ranks here of a job, of all its attempts."""
         return [job for job in self.all() if job.record.id == id_]
 
-    def counting(self) -> bool:
-        """Whether one runs and counts."""
-        return any(job.counts for job in self.all())
-
     def running(self) -> list[str]:
         """Ids of jobs that run and count."""
         with self.lock:

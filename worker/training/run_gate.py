@@ -3,14 +3,15 @@ The run gate of a GPU instance: holds functions back from the training beside th
 
 It is shut for two reasons. A **throttle**, set by the leader: functions may work for ``duty`` of the time. A **closed
 window**, drawn at random for one job, in which the job's iterations are measured without functions
-(worker/training/windows.py, smore/domain/loss.py). Neither stops a batch that runs; how long a run may be is reported
-(``longest_s``). Where no job runs the gate is always open.
+(worker/training/windows.py, smore/domain/loss.py). A throttle stops no batch that runs: what it takes beyond its part is
+owed. In a closed window a run that lasts is held within: its process is stopped until the window is over. Where no job
+runs the gate is always open.
 """
 
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -24,8 +25,6 @@ log = observability.logger(__name__)
 #: The throttle is a token bucket of seconds of work: ``duty`` tokens are added each second, and the bucket holds those
 #: of this many seconds.
 PERIOD_S: Final = 1.0
-#: The most tokens that a batch can leave owed: work beyond that is not made up for.
-DEBT_S: Final = 5.0
 #: Seconds between two looks of the prober for a window that has become due.
 _LOOK_S: Final = 0.25
 #: And for a guest that is to be held back to have come to the end of its iteration.
@@ -39,7 +38,8 @@ class RunGate:
 
     The throttle is a token bucket: it fills with ``duty`` seconds a second, empties while anything runs, and a batch
     may start while it is not empty. So functions work for at most ``duty`` of the time in the long run, however long
-    each batch is (up to :data:`DEBT_S`), and the training has at least ``1 - duty`` of it to itself.
+    each batch is, and the training has at least ``1 - duty`` of it to itself. What a batch leaves owed is owed to the
+    trainings beside which it ran, as long as one of them is here and throttles.
     """
 
     def __init__(self, activity: Activity, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,7 +50,8 @@ class RunGate:
         self._tokens = PERIOD_S
         self._filled_at = clock()
         self._busy_s = activity.busy_s()
-        self._protecting = False
+        #: Ids of the trainings that run here.
+        self._trainings: Collection[str] = ()
         #: Epoch seconds by which the present window is over, None without one.
         self._closed_until: float | None = None
 
@@ -59,7 +60,7 @@ class RunGate:
     def open(self) -> bool:
         """Whether a batch that :meth:`wait` has let pass may still start; the bucket is not asked again."""
         with self._changed:
-            return not self._protecting or (self._closed_until is None and self._duty > 0)
+            return not self._trainings or (self._closed_until is None and self._duty > 0)
 
     def wait(self, within_s: float, wanted: Callable[[], bool]) -> bool:
         """Wait until a batch may start; False after ``within_s``, or when it is not wanted any more."""
@@ -78,11 +79,11 @@ class RunGate:
         ``within_s``.
         """
         with self._changed:
-            return self._changed.wait_for(lambda: not self._protecting or self._closed_until is None, within_s)
+            return self._changed.wait_for(lambda: not self._trainings or self._closed_until is None, within_s)
 
     def _wait_s(self) -> float:
         """Seconds for which it stays shut as things are, 0 = it is open, inf = until it is opened."""
-        if not self._protecting:
+        if not self._trainings:
             return 0.0
         if self._closed_until is not None:
             return math.inf
@@ -96,20 +97,22 @@ class RunGate:
     def _fill(self) -> None:
         now, busy_s = self._clock(), self._activity.busy_s()
         tokens = self._tokens + self._duty * (now - self._filled_at) - (busy_s - self._busy_s)
-        self._tokens = max(-DEBT_S, min(self._duty * PERIOD_S, tokens))
+        self._tokens = min(self._duty * PERIOD_S, tokens)
         self._filled_at, self._busy_s = now, busy_s
 
     # ---- who shuts it ------------------------------------------------------------------------------------------------
 
-    def protect(self, on: bool) -> None:
+    def protect(self, trainings: Collection[str]) -> None:
         """
-        Whether a job runs here; without one the gate is open. Called with every heartbeat, so the bucket is never long
+        Which trainings run here; without one the gate is open. Called with every heartbeat, so the bucket is never long
         out of date.
         """
         with self._changed:
             self._fill()
-            if on != self._protecting:
-                self._protecting = on
+            if not set(self._trainings) & set(trainings):
+                self._tokens = self._duty * PERIOD_S
+            if trainings != self._trainings:
+                self._trainings = trainings
                 self._changed.notify_all()
 
     def throttle(self, duty: float) -> None:
@@ -121,8 +124,9 @@ class RunGate:
         with self._changed:
             self._fill()
             if duty != self._duty:
-                # Tokens of another duty allow no burst; a debt stays.
-                self._duty, self._tokens = duty, min(self._tokens, duty * PERIOD_S)
+                # Tokens of another duty allow no burst; a debt stays as long as there is a throttle.
+                self._tokens = duty * PERIOD_S if duty >= 1 else min(self._tokens, duty * PERIOD_S)
+                self._duty = duty
                 self._changed.notify_all()
 
     def shut(self, until: float) -> None:
@@ -147,7 +151,7 @@ class RunGate:
     def closed_until(self) -> float | None:
         """Epoch seconds by which the present window is over, None without one."""
         with self._changed:
-            return self._closed_until if self._protecting else None
+            return self._closed_until if self._trainings else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +187,21 @@ class Probed(Protocol):
         """Whether it still runs."""
 
 
+class Runs(Protocol):
+    """The batches that run, as the prober needs them."""
+
+    def hold(self) -> None:
+        """Stop them where they are, and return when they stand still: they are at work no more."""
+
+    def go_on(self) -> None:
+        """Let those that were stopped run again."""
+
+
 class Prober:
     """
     One thread that shuts the run gate for the windows of the jobs, one after the other, and never for longer than
-    ``longest_s`` at a time.
+    ``longest_s`` at a time. Runs have as long as the window lasts to end by themselves and are held then: a window keeps
+    nothing for longer than twice its length, and no run is held that could have ended in the meantime.
 
     ``changed`` is called when it shuts and when it opens. ``clock`` gives epoch seconds, as the jobs' iterations do.
     """
@@ -197,6 +212,7 @@ class Prober:
         gate: RunGate,
         activity: Activity,
         jobs: Probed,
+        runs: Runs,
         longest_s: float,
         changed: Callable[[], None],
         clock: Callable[[], float] = time.time,
@@ -205,6 +221,7 @@ class Prober:
         self._gate = gate
         self._activity = activity
         self._jobs = jobs
+        self._runs = runs
         self._longest_s = longest_s
         self._changed = changed
         self._clock = clock
@@ -262,6 +279,7 @@ class Prober:
             if due.guest:
                 self._jobs.shut_guest(False)
             else:
+                self._runs.go_on()
                 self._gate.reopen()
                 self._changed()
         return Closing(shut=shut, quiet=quiet, opened=opened)
@@ -276,7 +294,11 @@ class Prober:
     def _quiet(self, due: Due, within_s: float) -> bool:
         """Whether nothing that the window keeps out runs any more, within that time."""
         if not due.guest:
-            return self._activity.wait_idle(within_s)
+            alone_s = min(due.length_s, within_s)
+            if self._activity.wait_idle(alone_s):
+                return True
+            self._runs.hold()
+            return self._activity.wait_idle(within_s - alone_s)
         until = self._clock() + within_s
         while not (waits := self._jobs.guest_waits()) and self._clock() < until and not self._stopped.is_set():
             self._stopped.wait(_GUEST_LOOK_S)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import socket
 import struct
 import subprocess
@@ -11,7 +12,8 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, SupportsIndex, cast
 
 import msgspec
 import orjson
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 from api.server.function_description import describe_function
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
+from smore.testing import ManualClock
 from worker.frames import META_BYTES, Answer, BadFrame, Channel, Item, Load, Results, encode, read_answer
 from worker.runner import runner_handle
 from worker.runner.answers import describe
@@ -358,6 +361,26 @@ def test_one_that_closes_its_socket_and_lives_on_is_ended_and_has_crashed(monkey
         with pytest.raises(RunnerDied) as died:
             runner.load(LOAD, PATIENCE_S)
         assert died.value.status == -9
+
+
+def test_time_for_which_it_is_held_counts_neither_against_its_limit_nor_as_run_time(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(100.0)
+    monkeypatch.setattr(runner_handle, "time", SimpleNamespace(monotonic=clock))
+
+    class HeldMeanwhile(list[bytes]):
+        def pop(self, place: SupportsIndex = -1) -> bytes:
+            clock.advance(1.0)
+            peer.runner.hold()
+            clock.advance(100.0)
+            peer.runner.go_on()
+            clock.advance(2.0)
+            return super().pop(place)
+
+    peer.said = HeldMeanwhile()
+    assert peer.predict(predicted(ONE, body=b"2"), timeout_s=5.0).run_s == 3.0
+    assert peer.killed == [signal.SIGSTOP, signal.SIGCONT]
 
 
 def test_what_it_raises_is_told(peer: Peer) -> None:

@@ -342,7 +342,7 @@ def test_work_for_the_device_is_no_part_of_a_closed_window(stages: Any) -> None:
     stage = stages()
     stage.run("a")
     stage.gate = RunGate(stage.pool.activity)
-    stage.gate.protect(True)
+    stage.gate.protect({"j"})
     stage.gate.shut(until=0.0)
     seen: list[bool] = []
     stage.made[0].unload = lambda: seen.append(stage.pool.activity.wait_idle(0))

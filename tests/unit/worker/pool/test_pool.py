@@ -448,3 +448,48 @@ def test_what_is_shut_out_everywhere_is_refused_until_it_is_lifted() -> None:
         stage.acquire("a")
     stage.pool.quarantine_everywhere([])
     assert stage.acquire("a").cold
+
+
+def test_runs_that_are_held_are_idle_until_they_go_on() -> None:
+    stage = Stage()
+    said: list[tuple[str, int]] = []
+
+    class Held(FakeRunner):
+        def hold(self) -> None:
+            said.append(("hold", self.pid))
+
+        def stands(self, until: float) -> bool:
+            return True
+
+        def go_on(self) -> None:
+            said.append(("go on", self.pid))
+
+    runners = iter([Held(1), Held(2), Held(3)])
+    stage.fork = lambda: next(runners)
+    stage.run("idle")
+    ending, going_on = stage.acquire("a"), stage.acquire("b")
+    stage.pool.hold()
+    assert said == [("hold", 2), ("hold", 3)], "nobody is at work in the first"
+    assert stage.pool.activity.wait_idle(0)
+    stage.pool.release(ending, healthy=False)
+    assert stage.pool.activity.wait_idle(0), "the end of one does not count twice"
+    stage.pool.go_on()
+    assert said[2:] == [("go on", 2), ("go on", 3)] and not stage.pool.activity.wait_idle(0)
+    stage.pool.release(going_on)
+    assert stage.pool.activity.wait_idle(0)
+    stage.pool.hold()
+    stage.pool.go_on()
+    assert len(said) == 4
+
+
+def test_a_run_that_is_not_stopped_is_at_work() -> None:
+    stage = Stage()
+    stage.fork = lambda: SimpleNamespace(
+        **vars(FakeRunner(1)), load=FakeRunner(1).load, hold=list, go_on=list, stands=lambda _: False
+    )
+    seat = stage.acquire("a")
+    stage.pool.hold()
+    assert not stage.pool.activity.wait_idle(0)
+    stage.pool.go_on()
+    stage.pool.release(seat)
+    assert stage.pool.activity.wait_idle(0)

@@ -9,7 +9,7 @@ import pytest
 
 from smore.testing import ManualClock
 from worker.activity import Activity
-from worker.training.run_gate import DEBT_S, Due, Prober, RunGate
+from worker.training.run_gate import Due, Prober, RunGate
 from worker.training.windows import Closing
 
 
@@ -18,7 +18,7 @@ class Stage:
         self.clock = ManualClock(100.0)
         self.activity = Activity(self.clock)
         self.gate = RunGate(self.activity, self.clock)
-        self.gate.protect(True)
+        self.gate.protect({"j"})
         self.gate.throttle(duty)
 
     def run(self, seconds: float) -> None:
@@ -57,11 +57,30 @@ def test_what_was_not_used_is_no_right_to_a_burst() -> None:
     assert stage.busy(0.01, 2.0) <= 0.5 + 0.3
 
 
-def test_a_very_long_run_does_not_shut_it_for_ever() -> None:
+def test_what_a_long_run_owes_is_owed_in_full() -> None:
     stage = Stage(0.5)
     stage.run(1000)
-    stage.gate.protect(True)  # a heartbeat
-    stage.clock.advance(DEBT_S / 0.5 + 0.01)
+    stage.gate.protect({"j", "guest"})  # a heartbeat
+    stage.clock.advance(998)
+    assert not stage.may_run()
+    stage.clock.advance(2)
+    assert stage.may_run()
+
+
+def test_a_debt_ends_with_the_trainings_and_with_the_throttle() -> None:
+    stage = Stage(0.5)
+    stage.run(100)
+    for trainings, owed in (({"j", "k"}, True), ({"k"}, True), ({"l"}, False), ({"l"}, True), (set[str](), False)):
+        stage.gate.protect(trainings)
+        assert stage.may_run() is not owed, trainings
+        stage.run(100)
+    stage.gate.protect({"l"})
+    assert stage.may_run()
+    stage.run(100)
+    stage.gate.throttle(0.75)
+    assert not stage.may_run(), "another duty pays it sooner"
+    stage.gate.throttle(1.0)
+    stage.gate.throttle(0.75)
     assert stage.may_run()
 
 
@@ -101,15 +120,15 @@ def test_without_a_job_nothing_is_shut() -> None:
     stage = Stage(0.0)
     stage.gate.shut(200.0)
     assert (stage.gate.open(), stage.gate.closed_until) == (False, 200.0)
-    stage.gate.protect(False)
+    stage.gate.protect(())
     assert (stage.gate.open(), stage.gate.closed_until) == (True, None)
-    stage.gate.protect(True)
+    stage.gate.protect({"j"})
     assert not stage.gate.open()
 
 
 def test_a_batch_waits_and_goes_when_it_opens_or_gives_up() -> None:
     gate = RunGate(Activity())
-    gate.protect(True)
+    gate.protect({"j"})
     gate.throttle(0.0)
     assert not gate.wait(0.0, lambda: True)
     assert not gate.wait(60.0, lambda: False), "nobody wants it any more"
@@ -150,6 +169,24 @@ class FakeJobs:
         return self.looks < 0
 
 
+class FakeRuns:
+    """One run, which stands still when it is told to, where it can be held."""
+
+    def __init__(self, activity: Activity, *, holds: bool = False) -> None:
+        self._activity, self._holds = activity, holds
+        self.said: list[str] = []
+
+    def hold(self) -> None:
+        self.said.append("hold")
+        if self._holds:
+            self._activity.end()
+
+    def go_on(self) -> None:
+        self.said.append("go on")
+        if self._holds and "hold" in self.said:
+            self._activity.begin()
+
+
 class Ticking(threading.Event):
     """An event whose waits take no time but on the clock."""
 
@@ -163,11 +200,18 @@ class Ticking(threading.Event):
         return self.is_set()
 
 
-def probe(stage: Stage, jobs: FakeJobs, meanwhile: Callable[[], None] = lambda: None, longest_s: float = 4.0) -> Prober:
+def probe(
+    stage: Stage,
+    jobs: FakeJobs,
+    meanwhile: Callable[[], None] = lambda: None,
+    longest_s: float = 4.0,
+    runs: FakeRuns | None = None,
+) -> Prober:
     return Prober(
         gate=stage.gate,
         activity=stage.activity,
         jobs=jobs,
+        runs=runs or FakeRuns(stage.activity),
         longest_s=longest_s,
         changed=meanwhile,
         clock=stage.clock,
@@ -191,7 +235,21 @@ def test_a_window_shuts_the_gate_for_its_length() -> None:
     assert prober.step() == 1.0, "nothing is due"
 
 
-def test_a_run_that_does_not_end_in_time_voids_the_window() -> None:
+def test_a_run_that_lasts_is_held_for_the_window() -> None:
+    stage, jobs = Stage(), FakeJobs(Due(job="j", at=0.0, length_s=0.98, side_s=2.0))
+    stage.activity.begin()
+    runs = FakeRuns(stage.activity, holds=True)
+    probe(stage, jobs, longest_s=1.0, runs=runs).step()
+    ((_, closing),) = jobs.told
+    assert closing.quiet is not None
+    assert runs.said == ["hold", "go on"]
+    assert not stage.activity.overlaps(closing.quiet, closing.opened)
+    before = stage.activity.busy_s()
+    stage.clock.advance(1.0)
+    assert stage.activity.busy_s() - before == 1.0, "it is at work again"
+
+
+def test_what_cannot_be_held_and_does_not_end_voids_the_window() -> None:
     stage, jobs = Stage(), FakeJobs(Due(job="j", at=0.0, length_s=0.98, side_s=2.0))
     stage.activity.begin()
     probe(stage, jobs, longest_s=1.0).step()
@@ -201,13 +259,14 @@ def test_a_run_that_does_not_end_in_time_voids_the_window() -> None:
 
 
 def test_a_window_waits_for_what_runs() -> None:
-    jobs = FakeJobs(Due(job="j", at=0.0, length_s=0.1, side_s=2.0))
+    jobs = FakeJobs(Due(job="j", at=0.0, length_s=8.0, side_s=2.0))
     activity = Activity()
     gate = RunGate(activity)
-    gate.protect(True)
+    gate.protect({"j"})
     activity.begin()
     told = threading.Event()
-    prober = Prober(gate=gate, activity=activity, jobs=jobs, longest_s=20.0, changed=told.set)
+    runs = FakeRuns(activity)
+    prober = Prober(gate=gate, activity=activity, jobs=jobs, runs=runs, longest_s=20.0, changed=told.set)
     step = threading.Thread(target=prober.step)
     step.start()
     assert told.wait(10)
@@ -215,7 +274,7 @@ def test_a_window_waits_for_what_runs() -> None:
     activity.end()
     step.join(10)
     ((_, closing),) = jobs.told
-    assert closing.quiet is not None
+    assert closing.quiet is not None and "hold" not in runs.said
     assert closing.shut <= closing.quiet <= closing.opened - 0.1
 
 
