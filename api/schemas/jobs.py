@@ -7,17 +7,17 @@ from pydantic import Field, FiniteFloat
 
 from api.schemas.fields import STORABLE, Body, Flag, Name, Number, Schema, Text, Variable, Whole, Word
 from smore.domain.job import GRACE_S, MOST_MICRO_BATCHES, MOST_SHARE, JobPlace, Outcome
-from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, Verdict
+from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, MOST_BUDGET, Verdict
 
 #: api/trainings/budgets.py refuses others, and says why.
-Budget = Annotated[Number, Field(json_schema_extra={"minimum": LEAST_BUDGET, "maximum": 1})]
+Budget = Annotated[Number, Field(json_schema_extra={"minimum": LEAST_BUDGET, "maximum": MOST_BUDGET})]
 
 
 class BudgetBody(Body):
     """What a job may lose to functions."""
 
     budget: Budget
-    """The most that it may lose, a fraction of its iteration time (0.01 to 1)"""
+    """The most that it may lose, a fraction of its iteration time (0.01 to 19)"""
 
 
 class SecretOf(Body):
@@ -50,7 +50,7 @@ class JobBody(Body):
     workload: str | None = None
     """Which profiled training it is, ``model/size/training/batch``; without it nobody can predict what slows it down"""
     budget: Budget | None = None
-    """The most that it may lose to functions, a fraction of its iteration time (0.01 to 1); null = 0.1"""
+    """The most that it may lose to functions, a fraction of its iteration time (0.01 to 19); null = 0.1"""
     memory: str | None = None
     """
     Kept for it on each GPU instance, with 5 % more (``12GiB``); without it, and without a profile of its workload, it
@@ -106,7 +106,7 @@ class AttachBody(Body):
     workload: str | None = None
     """Which profiled training it is, ``model/size/training/batch``; without it nobody can predict what slows it down"""
     budget: Budget | None = None
-    """The most that it may lose to functions, a fraction of its iteration time (0.01 to 1); null = 0.1"""
+    """The most that it may lose to functions, a fraction of its iteration time (0.01 to 19); null = 0.1"""
 
 
 class StepsBody(Body):

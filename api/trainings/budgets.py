@@ -7,7 +7,7 @@ from typing import Final
 from api.deps import Gateway
 from smore.domain import loss
 from smore.domain.errors import InvalidInput
-from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET
+from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, MOST_BUDGET
 
 #: Iterations that a profile needs before their noise can be estimated.
 _LEAST_TIMED: Final = 8
@@ -52,9 +52,9 @@ def check_budget(gateway: Gateway, budget: float, workload: str, places: Sequenc
             f" {own.probe_share:.0%} of the time. Leave it out to start the job with the aim of {DEFAULT_BUDGET:g}.",
             field="budget",
         )
-    if not smallest <= budget <= 1:
+    if not smallest <= budget <= MOST_BUDGET:
         raise InvalidInput(
-            f"budget: {budget:g} is not from {smallest:g} to 1; {smallest:g} is {why}",
+            f"budget: {budget:g} is not from {smallest:g} to {MOST_BUDGET:g}; {smallest:g} is {why}",
             field="budget",
             smallest=smallest,
         )

@@ -57,7 +57,7 @@ class JobOptions(NamedJobOptions, total=False):
     env: Mapping[str, str | Mapping[str, str]] | None
     #: The profiled training that it is, such as ``resnet50/cpu/training/8``.
     workload: str | None
-    #: The most that it may lose to functions, a fraction of its iteration time from 0.01 to 1. One that could not be
+    #: The most that it may lose to functions, a fraction of its iteration time from 0.01 to 19. One that could not be
     #: told from noise is refused, and the error names the smallest.
     budget: float | None
     #: Reserved for it on each GPU instance, such as ``12GiB``.

@@ -201,7 +201,7 @@ def start(
         typer.Option(autocompletion=names.workloads, help="Which profiled training it is: model/size/training/batch."),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(help="What it may lose to functions at most, 0.01 to 1; without it 0.1.")
+        float | None, typer.Option(help="What it may lose to functions at most, 0.01 to 19; without it 0.1.")
     ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Kept for it on each GPU instance, such as 12GiB; else what it was seen to hold.")

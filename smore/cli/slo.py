@@ -90,7 +90,7 @@ def _run_ms(client: "Client", function: str, number: int) -> float | None:
 
 @app.command("job")
 def job(
-    id_: JobId, budget: Annotated[float, typer.Argument(help="What it may lose to functions at most, 0.01 to 1.")]
+    id_: JobId, budget: Annotated[float, typer.Argument(help="What it may lose to functions at most, 0.01 to 19.")]
 ) -> None:
     """Set the degradation budget of a training job."""
     from smore_client import admin

@@ -28,9 +28,11 @@ from enum import StrEnum
 from functools import cache
 from typing import Final
 
-#: A job that names no budget (assumption A29), and the least that one may have.
+#: A job that names no budget (assumption A29), the least that one may have, and the most: iterations that take twenty times
+#: as long, for a training that nobody waits for.
 DEFAULT_BUDGET: Final = 0.10
 LEAST_BUDGET: Final = 0.01
+MOST_BUDGET: Final = 19.0
 
 #: Share of the time in which the gate is closed for one job.
 PROBE_SHARE: Final = 0.03

@@ -1469,7 +1469,8 @@ def test_a_budget_that_cannot_be_told_from_noise_is_refused(
     made = http.post("/v1/jobs", json=body | {"budget": 0.01}).json()
     assert made["budget"] == 0.01
     assert store.jobs.get("default", made["id"]).request.budget == 0.01
-    for wrong in (0.0099, 0, -0.1, 1.1):
+    assert http.post("/v1/jobs", json=body | {"budget": 19}).json()["budget"] == 19
+    for wrong in (0.0099, 0, -0.1, 19.1):
         refused = problem(http.post("/v1/jobs", json=body | {"budget": wrong}), 422, "invalid_input")
         assert (refused["field"], refused["smallest"]) == ("budget", 0.01)
     problem(http.post("/v1/jobs", json=body | {"budget": "much"}), 422, "invalid_input")

@@ -207,7 +207,8 @@ def test_names_and_bounds_are_declared(document: dict[str, Any]) -> None:
         return bool(jsonschema_rs.validator_for(schema).is_valid(instance))
 
     assert valid("ProjectBody", {"name": "vision"}) and not valid("ProjectBody", {"name": "Vision "})
-    assert valid("BudgetBody", {"budget": 0.01}) and not valid("BudgetBody", {"budget": 0.009})
+    assert all(valid("BudgetBody", {"budget": budget}) for budget in (0.01, 19))
+    assert not any(valid("BudgetBody", {"budget": budget}) for budget in (0.009, 19.1))
     assert valid("LimitsBody", {"burst": 1, "rate_per_s": 1}) and valid("LimitsBody", {"burst": None})
     for wrong in ({"burst": 0, "rate_per_s": 1}, {"burst": 1.5}, {"rate_per_s": 0}):
         assert not valid("LimitsBody", wrong)

@@ -23,7 +23,8 @@ from scheduler.policy.budget.controller import (
 from scheduler.policy.decisions import Dispatch, Offload, PublishLearned, Throttle
 from scheduler.policy.events import ClaimRefused, CostsKnown, Event, InvocationSettled, LearnedDue, WarmLimits
 from scheduler.policy.knobs import PRESETS, BudgetRule, preset
-from smore.domain.loss import JobLoss, Sample, Step, Window
+from scheduler.policy.setting import parse
+from smore.domain.loss import MOST_BUDGET, JobLoss, Sample, Step, Window
 from smore.messages.learned import decode_costs, encode_learned
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import NOW, arrived, batched, function, gpu, known
@@ -112,6 +113,12 @@ def test_functions_are_not_blamed_for_what_they_cannot_have_cost() -> None:
     for second in range(60, 70):
         governor.judge(float(second), [job(0.3)], 0.5)
     assert governor.step is not Step.OPEN
+
+
+def test_a_training_that_nobody_waits_for_holds_no_functions_back() -> None:
+    governor = BudgetController()
+    for now in range(100):
+        assert governor.judge(float(now), [job(3.0, budget=MOST_BUDGET)], BUSY) is None
 
 
 @pytest.mark.parametrize("silent", [JobLoss(id="j", budget=0.1), job(0.3, n=10)])

@@ -341,6 +341,15 @@ def test_what_is_missing_to_a_verdict(
     assert needed == to_go
 
 
+def test_a_training_that_nobody_waits_for_is_soon_told_to_be_within_its_budget() -> None:
+    for low, high in ((-0.2, 1.0), (2.0, 15.0)):
+        known = Loss(low=low, mean=(low + high) / 2, high=high, windows=8)
+        assert loss.judge(known, loss.MOST_BUDGET) is Verdict.KEPT
+    wide = Loss(low=1.0, mean=6.0, high=25.0, windows=8)
+    assert loss.judge(wide, loss.MOST_BUDGET) is Verdict.NOT_PROVEN
+    assert 0 < loss.least_to_go(wide, loss.MOST_BUDGET) <= (loss.to_go(wide, 8, loss.MOST_BUDGET) or 0)
+
+
 def test_what_is_missing_at_least_stays_bounded_while_the_forecast_does_not() -> None:
     """At a loss near the budget the forecast goes from a few windows to thousands, and back."""
     rng, forecasts, least = random.Random(5), [], []
