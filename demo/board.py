@@ -179,11 +179,22 @@ def tables(report: DemoReport) -> Group:
     for job in report.jobs:
         times = (took(measured) for measured in (job.alone, job.control, job.functions))
         jobs.add_row(job.job, job.gpu, *times, signed(job.tax), signed(job.degradation))
+    budgets = Table(
+        Column("job", no_wrap=True),
+        "budget",
+        "loss to functions",
+        "verdict",
+        title="Budgets, by closed windows, with 95 % intervals",
+        box=box.SIMPLE_HEAD,
+    )
+    for job in report.jobs:
+        interval = "" if job.loss_low is None else f" ({signed(job.loss_low)} to {signed(job.loss_high)})"
+        budgets.add_row(job.job, share(job.budget), signed(job.loss) + interval, job.verdict)
     refused = Text(
         f"Platform control: {report.control.rejected} of {report.control.submitted} requests refused. "
         "DSR: finished within the deadline over submitted; latencies from the instant a request was due."
     )
-    return Group(functions, gpus, jobs, refused)
+    return Group(functions, gpus, jobs, budgets, refused)
 
 
 def took(measured: Iterations | None) -> str:

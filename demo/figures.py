@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 
 from smore_client import ApiError, ClientError
-from smore_client.types import Gpu, Invocation, State
+from smore_client.types import Gpu, Invocation, State, Statement, Verdict
 
 Step = tuple[float, float]
 
@@ -112,7 +112,8 @@ def iterations(steps: Sequence[Step], begin: float, end: float) -> Iterations | 
 class JobFigures:
     """
     Of one job. ``tax`` = control / alone - 1, the platform's; ``degradation`` = with functions / control - 1, the
-    functions'.
+    functions' and whatever else has changed between the phases. ``loss`` with its 95 % interval, of the whole life of
+    the job, is the platform's: of closed windows. ``verdict``: in words, with the reason where nothing is proven.
     """
 
     job: str
@@ -122,10 +123,20 @@ class JobFigures:
     functions: Iterations | None
     tax: float | None
     degradation: float | None
+    budget: float
+    loss: float | None
+    loss_low: float | None
+    loss_high: float | None
+    verdict: str
 
 
 def job_figures(
-    job: str, gpu: str, alone: Iterations | None, control: Iterations | None, functions: Iterations | None
+    job: str,
+    gpu: str,
+    alone: Iterations | None,
+    control: Iterations | None,
+    functions: Iterations | None,
+    statement: Statement,
 ) -> JobFigures:
     return JobFigures(
         job=job,
@@ -135,7 +146,25 @@ def job_figures(
         functions=functions,
         tax=slower(control, alone),
         degradation=slower(functions, control),
+        budget=statement.budget,
+        loss=statement.loss,
+        loss_low=statement.loss_low,
+        loss_high=statement.loss_high,
+        verdict=verdict(statement, control, functions),
     )
+
+
+def verdict(statement: Statement, control: Iterations | None, functions: Iterations | None) -> str:
+    """The statement's, unless the job's own log of iterations says that it lost more than a budget that was kept."""
+    if statement.verdict == Verdict.KEPT and control is not None and functions is not None:
+        least = (functions.mean_s - functions.half_width_s) / (control.mean_s + control.half_width_s) - 1
+        if least > statement.budget:
+            return (
+                f"not proven: closed windows say kept, but iterations were at least {100 * least:.1f} % slower than under"
+                " platform control; something else slowed them, or windows miss it"
+            )
+    # What stands before is what functions have got.
+    return statement.summary.partition("; ")[2]
 
 
 def slower(now: Iterations | None, before: Iterations | None) -> float | None:
@@ -229,6 +258,9 @@ class DemoReport:
         for job in self.jobs:
             figures[f"{job.job}_tax"] = job.tax
             figures[f"{job.job}_degradation"] = job.degradation
+            figures[f"{job.job}_budget"] = job.budget
+            for name in ("loss", "loss_low", "loss_high"):
+                figures[f"{job.job}_{name}"] = getattr(job, name)
             for phase, measured in (("alone", job.alone), ("control", job.control), ("functions", job.functions)):
                 figures[f"{job.job}_iteration_{phase}_ms"] = None if measured is None else measured.mean_s * 1e3
         return {name: float(value) for name, value in figures.items() if value is not None}

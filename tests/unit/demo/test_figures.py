@@ -7,7 +7,7 @@ from demo import board, figures
 from demo.figures import RequestOutcome, Sent
 from smore.domain.invocation import State
 from smore_client import ApiError, Unreachable
-from smore_client.types import Gpu, Invocation
+from smore_client.types import Gpu, Invocation, Statement, Verdict
 
 
 def refused(status: int, code: str, state: str | None = None) -> ApiError:
@@ -29,6 +29,30 @@ def refused(status: int, code: str, state: str | None = None) -> ApiError:
 )
 def test_outcomes(result: Invocation | ApiError | Unreachable, outcome: RequestOutcome) -> None:
     assert figures.outcome_of(result) is outcome
+
+
+STATEMENT = Statement(
+    id="j",
+    budget=0.1,
+    loss=0.05,
+    loss_low=0.03,
+    loss_high=0.07,
+    verdict=Verdict.KEPT,
+    summary="12.3 function-seconds harvested; training lost <= 7.0 % with 95 % confidence (budget 10 %): kept",
+)
+
+
+def test_a_verdict_is_the_statements_unless_the_jobs_own_log_contradicts_it() -> None:
+    def took(mean_s: float) -> figures.Iterations:
+        return figures.Iterations(count=100, mean_s=mean_s, half_width_s=0.01)
+
+    kept = "training lost <= 7.0 % with 95 % confidence (budget 10 %): kept"
+    for control, functions in ((took(1.0), took(1.05)), (None, took(1.5)), (took(1.0), took(1.11))):
+        assert figures.verdict(STATEMENT, control, functions) == kept
+    assert figures.verdict(STATEMENT, took(1.0), took(1.3)).startswith("not proven: ")
+    summary = "0.0 function-seconds harvested; budget 10 % not proven: 8 closed windows to go"
+    few = Statement(id="j", budget=0.1, verdict=Verdict.NOT_PROVEN, summary=summary)
+    assert figures.verdict(few, took(1.0), took(1.3)) == "budget 10 % not proven: 8 closed windows to go"
 
 
 class TestFigures:
@@ -65,10 +89,10 @@ class TestFigures:
         def took(mean_s: float) -> figures.Iterations:
             return figures.Iterations(count=9, mean_s=mean_s, half_width_s=0.0)
 
-        found = figures.job_figures("j", "cpu0", took(1.0), took(1.1), took(1.21))
+        found = figures.job_figures("j", "cpu0", took(1.0), took(1.1), took(1.21), STATEMENT)
         assert found.tax == pytest.approx(0.1)
         assert found.degradation == pytest.approx(0.1)
-        assert figures.job_figures("j", "cpu0", None, took(1.0), took(1.2)).tax is None
+        assert figures.job_figures("j", "cpu0", None, took(1.0), took(1.2), STATEMENT).tax is None
 
     def samples(self) -> list[figures.Sample]:
         def gpu(used: float, by_functions: float) -> tuple[Gpu, ...]:
@@ -100,7 +124,7 @@ class TestFigures:
             total=of_a,
             control=figures.function_figures("control", [], {}),
             gpus=figures.gpu_figures(self.samples(), (1, 2), (4, 6)),
-            jobs=[figures.job_figures("train-a", "cpu0", None, took, took)],
+            jobs=[figures.job_figures("train-a", "cpu0", None, took, took, STATEMENT)],
         )
 
     def test_the_reports_figures_leave_out_what_is_not_known(self) -> None:
