@@ -51,7 +51,7 @@ def waiting_job(job: Job, weight: float, at: float) -> WaitingJob:
         most_s=job.length.most_s,
         had_s=job.running_s(at),
         weight=weight,
-        workload=spec.workload,
+        workload=spec.request.workload,
     )
 
 

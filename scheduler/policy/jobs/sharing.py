@@ -396,7 +396,7 @@ class Partners:
 def _offer(one: Candidate) -> HostOffer:
     return HostOffer(
         id=one.host.spec.id,
-        workload=one.host.spec.workload,
+        workload=one.host.spec.request.workload,
         gpus=len(one.names),
         slowdown=one.own.expected,
         slowdown_most=one.own.most,

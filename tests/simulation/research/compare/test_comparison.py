@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -147,7 +147,7 @@ def test_other_worlds_of_a_preset_stand_beside_its_own(
     def small(name: str, seed: int) -> pairwise.Estimator:
         """A forest of 20 trees: 54 are fitted here, and 200 trees each say nothing else."""
         made: Any = whole(name, seed)
-        return made.set_params(n_estimators=20) if name == "paper" else made
+        return cast("pairwise.Estimator", made.set_params(n_estimators=20) if name == "paper" else made)
 
     monkeypatch.setattr(pairwise, "estimator", small)
     document = dict(PRESET) | {

@@ -23,7 +23,6 @@ from scheduler.policy.budget.controller import (
 from scheduler.policy.decisions import Dispatch, Offload, PublishLearned, Throttle
 from scheduler.policy.events import ClaimRefused, CostsKnown, Event, InvocationSettled, LearnedDue, WarmLimits
 from scheduler.policy.knobs import PRESETS, BudgetRule, preset
-from scheduler.policy.setting import parse
 from smore.domain.loss import MOST_BUDGET, JobLoss, Sample, Step, Window
 from smore.messages.learned import decode_costs, encode_learned
 from tests.support.driven import DrivenEngine
