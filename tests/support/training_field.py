@@ -65,7 +65,20 @@ class Platform:
                 yield client
 
         with patch.object(cli, "connected", connected):
-            words = ["start", "a", "--note", NOTE, "--duration", "1h", "-o", "json", "--", "zoo.train"]
+            words = [
+                "start",
+                "a",
+                "--note",
+                NOTE,
+                "--duration",
+                "1h",
+                "-o",
+                "json",
+                "--",
+                "zoo.train",
+                "--model",
+                "bert",
+            ]
             result = CliRunner().invoke(cli.app, words, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return str(json.loads(result.stdout)["note"])
