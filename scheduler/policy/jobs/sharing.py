@@ -127,12 +127,12 @@ class Partners:
 
     def may_share(self, job: Job) -> bool:
         """Whether its owner and what is known of it let it be a guest at all."""
-        spec = job.spec
+        asked = job.spec.request
         return (
             self._knobs.sharing is not Sharing.NONE
-            and spec.request.share > 0
-            and spec.request.workload != ""
-            and spec.memory_mib > 0
+            and asked.share > 0
+            and asked.workload != ""
+            and job.spec.memory_mib > 0
         )
 
     def hosts_for(
@@ -206,23 +206,24 @@ class Partners:
         """What stands against a host, and what the two cost each other where that is known."""
         if host.phase is not Phase.PLACED:
             return PairRefusal.STOPPING, None
-        if host.spec.request.share <= 0:
+        mine, theirs = job.spec.request, host.spec.request
+        if theirs.share <= 0:
             return PairRefusal.UNWILLING, None
         if not names:
             return PairRefusal.FULL, None
-        own = self._pairs.of(device, job.spec.request.workload, host.spec.request.workload)
-        its = self._pairs.of(device, host.spec.request.workload, job.spec.request.workload)
+        own = self._pairs.of(device, mine.workload, theirs.workload)
+        its = self._pairs.of(device, theirs.workload, mine.workload)
         if own is None or its is None:
             return PairRefusal.UNPROFILED, None
         own = Slowdown(own.expected * parts.factor, own.most * parts.factor)
         candidate = Candidate(host, names, own, its, self._ends.at(host) - at, 1 / own.expected + 1 / its.expected)
         if not kept.isdisjoint(host.gpus):
             return PairRefusal.KEPT, candidate
-        if self._pairs.was_worse(device, job.spec.request.workload, host.spec.request.workload):
+        if self._pairs.was_worse(device, mine.workload, theirs.workload):
             return PairRefusal.WORSE, candidate
-        if own.most - 1 > job.spec.request.share:
+        if own.most - 1 > mine.share:
             return PairRefusal.SHARE, candidate
-        if its.most * host.parts.factor - 1 > host.spec.request.share:
+        if its.most * host.parts.factor - 1 > theirs.share:
             return PairRefusal.ITS_SHARE, candidate
         if not host.parts.memory_mib:
             return PairRefusal.MEMORY_UNKNOWN, candidate
