@@ -1,12 +1,35 @@
 """The kinds of fields that bodies have, and what every body of a request is."""
 
+import ast
+import inspect
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, Strict
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    JsonValue,
+    Strict,
+)
+from pydantic.json_schema import JsonSchemaValue
 
-from smore.domain.function import NAME
+from smore.domain.audit import AuditEntry
+from smore.domain.function import NAME, TensorSpec
+from smore.domain.job import JobPlace
+from smore.domain.limits import Limits
+from smore.domain.secret import Secret
+
+#: Parts of bodies that are no :class:`Schema`.
+_PARTS: Final = (AuditEntry, JobPlace, Limits, Secret, TensorSpec)
 
 #: JSON's own numbers and truths: ``true`` is no number of milliseconds, ``"1"`` none either.
 Number = Annotated[float, Strict()]
@@ -56,10 +79,37 @@ Variable = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^=\x0
 Moment = Annotated[AwareDatetime, BeforeValidator(_dated), AfterValidator(_on_the_calendar)]
 
 
+@cache
+def _texts(kind: type) -> dict[str, str]:
+    """The texts below the fields of a class, by field."""
+    (found,) = ast.parse(inspect.getsource(kind)).body
+    body = found.body if isinstance(found, ast.ClassDef) else []
+    return {
+        field.target.id: inspect.cleandoc(below.value.value)
+        for field, below in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+    }
+
+
 class Schema(BaseModel):
     """The text below a field is its description in the OpenAPI document, and in the client's types."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Read the texts where they are asked for: ``use_attribute_docstrings`` reads them at import, which takes long."""
+        schema = handler(core_schema)
+        for kind in cls.__mro__[: cls.__mro__.index(Schema)]:
+            for field, text in _texts(kind).items():
+                handler.resolve_ref_schema(schema)["properties"][field].setdefault("description", text)
+        return schema
+
+
+def describe_parts(schemas: Mapping[str, dict[str, Any]]) -> None:
+    """Add to an OpenAPI document's schemas the texts below the fields of what is no :class:`Schema`."""
+    for kind in _PARTS:
+        for field, text in _texts(kind).items():
+            schemas[kind.__name__]["properties"][field].setdefault("description", text)
 
 
 class Body(Schema):

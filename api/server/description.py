@@ -9,6 +9,7 @@ from typing import Any, Final
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
+from api.schemas.fields import describe_parts
 from api.schemas.functions import FunctionBody
 from api.server.examples import ANSWERS, ANSWERS_OF, BODIES, PARAMETERS, command
 from api.server.invocation_description import (
@@ -119,6 +120,7 @@ def describe(
         **function.pop("$defs"),
         FunctionBody.__name__: function,
     }
+    describe_parts(document["components"]["schemas"])
     return document
 
 
