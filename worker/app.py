@@ -28,7 +28,7 @@ from smore.process import observability
 from smore.process.environment import settings
 from smore.process.settings import NURSERY, Settings, WorkerSettings
 from smore.redis.catalog import Catalog
-from smore.redis.celery import gpu_queue, make_app
+from smore.redis.celery import gpu_queue, make_app, serve
 from smore.redis.connection import connect, own_address
 from smore.redis.fleet import Fleet
 from smore.redis.logs import LogWriter
@@ -425,22 +425,6 @@ def _shut_memory() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def _serve(app: Celery, worker: Worker) -> int:
-    register_run(app, worker.executor, worker.stopping)
-    controller = app.Worker(
-        hostname=f"{worker.config.worker.gpu}@{os.uname().nodename}",
-        pool_cls="threads",
-        concurrency=worker.config.worker.slots,
-        loglevel="WARNING",
-        quiet=True,
-        without_gossip=True,
-        without_mingle=True,
-        without_heartbeat=True,
-    )
-    controller.start()
-    return int(controller.exitcode or 0)
-
-
 def main() -> int:
     """Run the worker until a signal ends it. Returns the exit status."""
     config = settings()
@@ -459,7 +443,11 @@ def main() -> int:
     client = connect(config)
     worker = Worker(config, client, device, cores)
     try:
-        return _serve(celery_app(config), worker) if worker.start(stop) else 0
+        if not worker.start(stop):
+            return 0
+        app = celery_app(config)
+        register_run(app, worker.executor, worker.stopping)
+        return serve(app, config.worker.gpu, config.worker.slots)
     finally:
         worker.close()
         client.close()

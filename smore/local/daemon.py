@@ -7,8 +7,8 @@ wakes the loop: a process that had been up is restarted at once, and one that ke
 seconds, without a bound on the number of attempts.
 
 Where the platform has a process named ``template`` (``template.py``), the processes of its modules are forked from it: they
-become children of this process, which waits for them as for any other. While the first template imports, they wait for it;
-where it is missing, is started again or does not answer, they are started by exec.
+become children of this process, which waits for them as for any other. While the first template imports, they wait for
+their module; where it is missing, is started again or does not answer, they are started by exec.
 
 It is run by its path, as ``python -P daemon.py -c <file>``, not as a module: importing the parent package would load
 the settings, and every other process waits for this one.
@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -37,24 +38,22 @@ RETRY_S = (0.25, 0.5, 1.0)
 TEMPLATE: Final = "template"
 #: Seconds in which a template imports what it forks: a process that is to be started waits so long for it.
 IMPORT_S: Final = 10.0
-#: Seconds between two looks of a process that waits for the template.
-LOOK_S: Final = 0.05
+#: Why a process is not started yet.
+_WAITING: Final = "waiting for the template"
 #: Seconds in which a template answers with a process.
 FORK_S: Final = 3.0
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
-class SignalWakeup:
-    """A socket in supervisord's poll set that the interpreter writes to at every signal, SIGCHLD among them."""
+class Readable:
+    """A socket in supervisord's poll set; ``read`` is called where there is something to read, or its end."""
 
-    def __init__(self) -> None:
-        self._write_end, self._read_end = socket.socketpair()
-        self._write_end.setblocking(False)
-        self._read_end.setblocking(False)
-        signal.set_wakeup_fd(self._write_end.fileno(), warn_on_full_buffer=False)
+    def __init__(self, end: socket.socket, read: Callable[[], object]) -> None:
+        self._end, self._read = end, read
+        asyncore.socket_map[end.fileno()] = self
 
     def fileno(self) -> int:
-        return self._read_end.fileno()
+        return self._end.fileno()
 
     def readable(self) -> bool:
         return True
@@ -63,7 +62,7 @@ class SignalWakeup:
         return False
 
     def handle_read_event(self) -> None:
-        self._read_end.recv(4096)
+        self._read()
 
     def handle_error(self) -> None:
         """Ignore the error: there was nothing to read."""
@@ -74,10 +73,12 @@ class Process(Subprocess):  # type: ignore[misc]
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        #: Of the template: our end of its standard input, its own end, and whether it has imported everything.
+        #: Of the template: our end of its standard input, its own end, the modules that it has imported, whether it imports
+        #: the next one now, and whether all were imported once.
         self._link: socket.socket | None = None
         self._its_end: socket.socket | None = None
-        self._ready = False
+        self._imported: set[str] = set()
+        self._imports = False
         self._was_ready = False
 
     def spawn(self) -> int | None:
@@ -87,13 +88,13 @@ class Process(Subprocess):  # type: ignore[misc]
         words = shlex.split(self.config.command)
         if template is None or not template.makes(words):
             return super().spawn()  # type: ignore[no-any-return]
-        if template.is_importing():
-            self.spawnerr = "waiting for the template"
+        if template.is_awaited(words[2]):
+            self.spawnerr = _WAITING
             self.laststart = time.time()
             if self.state != ProcessStates.BACKOFF:
                 self.change_state(ProcessStates.STARTING)
                 self.change_state(ProcessStates.BACKOFF)
-            self.delay = self.laststart + LOOK_S
+            self.delay = template.laststart + IMPORT_S
             return None
         fork = self.config.options.fork
         # The rest of a start is the same: the log's pipe before, the record of the pid after it.
@@ -105,22 +106,48 @@ class Process(Subprocess):  # type: ignore[misc]
 
     def makes(self, words: list[str]) -> bool:
         """Whether this template lives and forks what has this command line."""
-        modules = shlex.split(self.config.command)[3:]
-        return bool(self.pid) and self._link is not None and words[1:2] == ["-m"] and words[2] in modules
+        return bool(self.pid) and self._link is not None and words[1:2] == ["-m"] and words[2] in self._modules()
 
-    def is_importing(self) -> bool:
-        """Whether this is the first template and not ready yet, but may be soon."""
-        assert self._link is not None
-        if not self._ready:
-            with suppress(OSError):  # nothing said yet, or it has ended
-                self._ready = bool(self._link.recv(16, socket.MSG_DONTWAIT))
-            self._was_ready |= self._ready
+    def _modules(self) -> list[str]:
+        return shlex.split(self.config.command)[3:]
+
+    def is_awaited(self, module: str) -> bool:
+        """Whether this is the first template and cannot fork what runs this module now, but may soon."""
         # Beside a load a new one imports for longer than an exec takes.
-        return not self._was_ready and time.time() < self.laststart + IMPORT_S
+        waits = self._imports or module not in self._imported
+        return waits and not self._was_ready and time.time() < self.laststart + IMPORT_S
+
+    def _hear(self) -> None:
+        """Fork what waits for the module that the template has imported, and let it import the next one."""
+        assert self._link is not None
+        try:
+            module = self._link.recv(256).decode()
+        except OSError:
+            module = ""
+        if not module:
+            self._cut()
+        self._imports = False
+        self._imported.add(module)
+        self._was_ready |= self._imported.issuperset(self._modules())
+        for process in self.group.processes.values():
+            if process.state == ProcessStates.BACKOFF and process.spawnerr == _WAITING:
+                process.spawn()
+        if self._link is not None and not self._imported.issuperset(self._modules()):
+            self._imports = True
+            with suppress(OSError):  # it has ended, which is heard next
+                self._link.send(b"go on")
+
+    def _cut(self) -> None:
+        """Forget the template that is at the other end."""
+        if self._link is not None:
+            del asyncore.socket_map[self._link.fileno()]
+            self.config.options.poller.unregister_readable(self._link.fileno())
+            self._link.close()
+            self._link = None
 
     def fork(self, process: "Process", words: list[str]) -> int | None:
         """The pid of a process that this template has forked; None where it has not."""
-        if not self._ready or self._link is None:
+        if self._link is None or self._imports or words[2] not in self._imported:
             return None
         logger, config = self.config.options.logger, process.config
         ours, its = socket.socketpair()
@@ -143,17 +170,15 @@ class Process(Subprocess):  # type: ignore[misc]
                 logger.warn(f"the template does not fork {config.name}, which is started without it: {error!r}")
                 with suppress(ProcessLookupError):
                     os.kill(self.pid, signal.SIGKILL)  # it is restarted
-                self._ready = False
-                self._link.close()
-                self._link = None
+                self._cut()
                 return None
 
     def _spawn_template(self) -> int | None:
-        if self._link is not None:
-            self._link.close()
-        self._ready = False
+        self._cut()
+        self._imported, self._imports = set(), True
         # Packets, so that requests do not run together.
         self._link, self._its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        Readable(self._link, self._hear)
         with self._its_end:
             return super().spawn()  # type: ignore[no-any-return]
 
@@ -176,9 +201,13 @@ class PromptSupervisor(Supervisor):  # type: ignore[misc]
     def runforever(self) -> None:
         # What the template forks twice becomes a child of this process.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        # Created after the fork into the background: the wakeup descriptor belongs to one process.
-        wakeup = SignalWakeup()
-        asyncore.socket_map[wakeup.fileno()] = wakeup
+        # A socket that the interpreter writes to at every signal, SIGCHLD among them. Created after the fork into the
+        # background: the wakeup descriptor belongs to one process.
+        write_end, read_end = socket.socketpair()
+        write_end.setblocking(False)
+        read_end.setblocking(False)
+        signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
+        Readable(read_end, lambda: read_end.recv(4096))
         poller = self.options.poller
         poll = poller.poll
         poller.poll = lambda timeout: poll(min(timeout, self._due_in_s()))

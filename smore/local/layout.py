@@ -281,11 +281,11 @@ def processes(layout: Layout) -> tuple[Process, ...]:
         return (("SMORE_METRICS_PORT", str(port)),)
 
     return (
-        # It becomes the processes of these modules (template.py). One thread, for some libraries start theirs when they
-        # are imported, and a fork has none of them.
+        # It becomes the processes of these modules (template.py), in the order in which they are needed; what only control
+        # needs is the last. One thread, for some libraries start theirs when they are imported, and a fork has none of them.
         Process(
             name="template",
-            command=module("smore.local.template", "api.app", "scheduler.worker", "worker.app"),
+            command=module("smore.local.template", "worker.app", "scheduler.worker", "api.app", "scheduler.control"),
             env=(("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")),
         ),
         # resolve(): where the home's path is too long for a socket's name, `run` points to a folder with a shorter one.

@@ -14,7 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, cast
 
 import orjson
+
+# The next three are what serve() loads by their names: here, so that a template has them (smore/local/template.py).
 from celery import Celery
+from celery.apps import worker  # noqa: F401
+from celery.concurrency import thread  # noqa: F401
+from celery.worker import components, consumer  # noqa: F401
 from kombu import Connection
 from kombu import Queue as CeleryQueue
 
@@ -117,6 +122,23 @@ def make_app(name: str, config: Settings, queues: Sequence[str]) -> Celery:
         enable_utc=True,
     )
     return app
+
+
+def serve(app: Celery, name: str, threads: int, queues: Sequence[str] | None = None) -> int:
+    """Run this app's worker until a signal ends it; ``queues`` None = all of the app's. Returns the exit status."""
+    controller = app.Worker(
+        hostname=f"{name}@{socket.gethostname()}",
+        queues=queues,
+        pool_cls="threads",
+        concurrency=threads,
+        loglevel="WARNING",
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+    )
+    controller.start()
+    return int(controller.exitcode or 0)
 
 
 def message(task: str, args: Sequence[Any], queue: str) -> bytes:

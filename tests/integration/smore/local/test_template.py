@@ -15,11 +15,13 @@ from smore.process.settings import Settings
 from tests.support.eventually import eventually
 
 STAND_IN = "tests.support.stand_in"
+#: Its import waits until ``one`` runs, so the template must have forked it before.
+LATE = "tests.support.late_stand_in"
 
 
 def stand_ins(_: Layout) -> tuple[Process, ...]:
     return (
-        Process(name="template", command=layout.module("smore.local.template", STAND_IN)),
+        Process(name="template", command=layout.module("smore.local.template", STAND_IN, LATE)),
         Process(name="one", command=layout.module(STAND_IN, "one"), env=(("SMORE_TEST_ROLE", "one"),)),
         Process(name="other", command=layout.module(STAND_IN, "other")),
     )
@@ -84,7 +86,13 @@ def test_processes_are_forked_from_the_template_and_survive_its_death(home: Path
     new = eventually(lambda: (found := pid(home, "template")) != template and found, what="a new template")
 
     # One that does not answer is replaced.
-    eventually(lambda: said(home, "one")["pid"] and len(os.listdir(f"/proc/{new}/task")) == 1, what="it is up")
+    def forks() -> bool:
+        former = said(home, "other")["pid"]
+        os.kill(former, signal.SIGKILL)
+        return is_forked(said(home, "other", former)["pid"])
+
+    eventually(forks, what="it has imported its modules")
+    other = said(home, "other")
     os.kill(new, signal.SIGSTOP)
     os.kill(other["pid"], signal.SIGKILL)
     assert said(home, "other", other["pid"])["environment"]["SMORE_HOME"] == str(home)
