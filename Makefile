@@ -53,7 +53,7 @@ lock: ## constraints.txt anew, from an environment of the newest versions that i
 	$(MAKE) test
 
 demo: $(STAMP) ## A minute of functions next to training on this machine, and a report
-	$(PY) -m smore.demo
+	$(PY) -m lab.demo.run
 
 up: $(STAMP) ## The whole platform on this machine; stays
 	$(PY) -m smore.cli up
@@ -85,17 +85,17 @@ check: $(DEV) ## Formatting, lint, types, layers, what is generated
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	$(PY) client/generate.py --check
-	$(PY) -m bench.reference --check
+	$(PY) -m tools.client_types --check
+	$(PY) -m tools.reference --check
 
 fmt: $(DEV) ## Format and fix; write the client's types and the reference pages from the code
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
-	$(PY) client/generate.py
-	$(PY) -m bench.reference
+	$(PY) -m tools.client_types
+	$(PY) -m tools.reference
 
 bench: $(STAMP) ## The path of an invocation against its peer; docs/research/log/benchmarks.md names the others
-	$(PY) -m bench.path --json
+	$(PY) -m lab.bench.path --json
 
 migrate: $(STAMP) ## Bring the database to the newest schema
 	$(PY) -m migrations

@@ -55,9 +55,9 @@ TOGETHER = {
 #: Files that take longest, beside those of tests/acceptance. One that began last would run alone at the end.
 LONGEST = {
     "tests/integration/api/test_api.py",
-    "tests/integration/bench/test_gpu.py",
+    "tests/integration/lab/bench/test_gpu.py",
     "tests/integration/ml/test_learning.py",
-    "tests/integration/ml/test_profile.py",
+    "tests/integration/lab/measure/test_profile.py",
     "tests/integration/smore/local/test_local.py",
     "tests/integration/smore/test_train.py",
     "tests/integration/test_compose.py",
@@ -67,7 +67,7 @@ LONGEST = {
     "tests/simulation/research/compare/test_comparison.py",
     "tests/simulation/research/compare/test_report.py",
     "tests/simulation/test_simulator.py",
-    "tests/unit/research/predictor/test_report.py",
+    "tests/unit/lab/research/predictor/test_report.py",
     "tests/unit/zoo/test_zoo.py",
 }
 #: Folders whose tests mostly wait for processes.

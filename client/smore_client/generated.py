@@ -1,5 +1,5 @@
 """
-What the API answers. Generated from the OpenAPI document by client/generate.py: change api/schemas and run `make fmt`.
+What the API answers. Generated from the OpenAPI document by tools/client_types.py: change api/schemas and run `make fmt`.
 """
 
 from datetime import datetime

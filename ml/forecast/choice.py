@@ -2,9 +2,9 @@
 Chooses the source of each function's forecasts: the forecaster with the least cost in a rolling backtest, or the
 function's own gaps.
 
-The live platform (``ml/forecast/foresight.py``) and the evaluation (``research/prewarm/cases.py``) use the same rule. A
+The live platform (``ml/forecast/foresight.py``) and the evaluation (``lab/research/prewarm/cases.py``) use the same rule. A
 judge computes the cost; the platform's judge replays its own prewarm rule on the forecasts
-(``scheduler/simulation/backtest.py``). Own gaps are a keep-alive with a learned length, and seasonal-naive is one of
+(``scheduler/backtest/cost.py``). Own gaps are a keep-alive with a learned length, and seasonal-naive is one of
 the forecasters, so a chosen forecaster has beaten both.
 """
 

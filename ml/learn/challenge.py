@@ -20,10 +20,10 @@ import numpy as np
 
 from ml.learn.dataset import Rows, groups, hold_back, newest, observations, points, samples_of
 from ml.learn.live import PlaceKey
-from ml.measure.rows import Profile, Workload
 from ml.predict.multiway import Observation, Pairs, Side, learn, mean_error, published, weights_of
 from ml.predict.samples import DIRECTIONS, Direction, Floats, Samples
 from ml.predict.table import pair_wise, place_table
+from ml.rows import Profile, Workload
 from smore.domain.degradation import Weights
 from smore.messages.degradation import PlaceTable, Weight
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from ml.learn import live
 from ml.learn.live import Cell, Observed
-from ml.measure.rows import FEATURES, BadRow, Profile, Row, Workload, degradation, read
-from ml.measure.rows import parse as parse_row
 from ml.predict.multiway import Observation
 from ml.predict.samples import METRICS, SOLO, Direction, Samples, features, sides, solo_features
+from ml.rows import FEATURES, BadRow, Profile, Row, Workload, degradation, read
+from ml.rows import parse as parse_row
 from smore.postgres.predictors import row_id
 
 #: Newest observed rows of a cell that count (assumption A14: the newest row replaces older ones); older ones are
@@ -91,7 +91,7 @@ def gather(data: Path, stored: Iterable[tuple[str, Mapping[str, Any]]]) -> Rows:
 
 def read_file(path: Path) -> list[Row]:
     """
-    As :func:`ml.measure.rows.read`; also refuses a row whose time cannot be read, because rows are judged by their age.
+    As :func:`ml.rows.read`; also refuses a row whose time cannot be read, because rows are judged by their age.
     """
     try:
         return [_dated(row) for row in read(path)]

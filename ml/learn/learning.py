@@ -56,7 +56,7 @@ from ml.learn.challenge import (
 )
 from ml.learn.dataset import Rows, gather, read_file
 from ml.learn.live import History, PlaceKey
-from ml.measure.rows import profiles
+from ml.rows import profiles
 from smore.domain.errors import NotFound, SmoreError
 from smore.domain.predictor import PredictorState
 from smore.messages.degradation import Table, Weight, decode, encode

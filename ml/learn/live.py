@@ -48,7 +48,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import Engine, text
 
-from ml.measure.rows import BadRow, Profile, Solo, Timing, Workload
+from ml.rows import BadRow, Profile, Solo, Timing, Workload
 from smore.postgres.history.values import JOB_WINDOW_S
 
 #: Version of an observed row. Rows of version 1 hold pairs only.

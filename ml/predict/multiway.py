@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from ml.measure.rows import BadRow, Workload
 from ml.predict.samples import Direction
+from ml.rows import BadRow, Workload
 from smore.domain.degradation import (
     HIGHEST,
     K_MAX,

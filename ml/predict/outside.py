@@ -26,8 +26,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from ml.measure.rows import FEATURES, BadRow
 from ml.predict.samples import SOLO, Direction, Floats, Samples
+from ml.rows import FEATURES, BadRow
 
 T = TypeVar("T")
 GPUS = ("k80", "p100", "v100")
@@ -49,7 +49,7 @@ class _Architecture(NamedTuple):
     batch: int | None = None
 
 
-#: Derived, not measured: counted with torch's FLOP counter and the rules of ml.measure.layers on each architecture as
+#: Derived, not measured: counted with torch's FLOP counter and the rules of lab.measure.layers on each architecture as
 #: its source describes it, in the size in which the publisher's scripts run it. Trainings first (Gavel), then functions
 #: (ParvaGPU; images of 224 x 224, Inception too). Transformer: 32 tokens and 3,000 words a side are an assumption; the
 #: tables of words are 7 % of its parameters. LM: a sample is 35 tokens, of 33,278 words. BERT: 128 tokens.
@@ -291,7 +291,7 @@ def _features(direction: Direction, side: _Side, copies: int = 1) -> Floats:
     """
     Table III [12] of ``copies`` processes.
 
-    Memory is an estimate like that of ml.measure.layers, at four bytes a number: the outputs of all layers, and the
+    Memory is an estimate like that of lab.measure.layers, at four bytes a number: the outputs of all layers, and the
     parameters (three times in a training: with gradients and the optimiser's first moment).
     """
     architecture = _ARCHITECTURES[direction][side.model]

@@ -51,9 +51,9 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measure.rows import FEATURES, BadRow
 from ml.predict import gaussian
 from ml.predict.samples import DIRECTIONS, METRICS, SOLO, Direction, Floats, Ints, Samples
+from ml.rows import FEATURES, BadRow
 
 VERSION: Final = 1
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measure.rows import (
+from ml.rows import (
     FEATURES,
     BadRow,
     Colocation,
@@ -59,7 +59,7 @@ class Samples:
     """
     ``n`` pairs of one direction on one device and sharing mode.
 
-    ``victim`` and ``aggressor``: table III [n, 12] in the order of :data:`ml.measure.rows.FEATURES`. ``victim_solo``
+    ``victim`` and ``aggressor``: table III [n, 12] in the order of :data:`ml.rows.FEATURES`. ``victim_solo``
     and ``aggressor_solo``: [n, len(SOLO)] in the order of :data:`SOLO`, NaN = unknown. ``target``: raw degradation of
     the victim [n], a fraction (Eq. 1). ``victims`` and ``aggressors``: the model of each side. ``pair``: a number for
     the unordered pair of configurations. Repeats of a pair and its other direction have the same number; a split must

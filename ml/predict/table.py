@@ -29,9 +29,9 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measure.rows import FEATURES, BadRow, Profile, Solo, Workload, degradation
 from ml.predict.multiway import PairWise, published
 from ml.predict.samples import METRICS, SOLO, Direction, Floats, Samples, features, sides, solo_features
+from ml.rows import FEATURES, BadRow, Profile, Solo, Workload, degradation
 from smore.domain.degradation import Weights
 from smore.domain.function import Profile as Declared
 from smore.messages.degradation import BadTable, PlaceTable, Table, decode, encode
@@ -67,7 +67,7 @@ def build(
 ) -> Table:
     """
     The table of all devices and sharing modes, as a reader decodes it. ``predictors`` and ``weights`` have the key
-    :attr:`ml.measure.rows.DeviceMode.key`; ``created_at`` is in epoch seconds.
+    :attr:`ml.rows.DeviceMode.key`; ``created_at`` is in epoch seconds.
 
     Raises BadRow also for two profiles with one key, and for a profile without predictors (leave the profile out
     instead).

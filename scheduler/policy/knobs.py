@@ -201,7 +201,7 @@ def _all_executed(knobs: Knobs) -> Knobs:
 
 
 #: Named settings. Those named after the paper are given its predictor, a forest, where one is simulated
-#: (scheduler/simulation/policies.py); ``smore-ours`` is the same rule with the product's predictor. A counter of busy
+#: (lab/simulation/policies.py); ``smore-ours`` is the same rule with the product's predictor. A counter of busy
 #: time, which is all that a CPU partition and most GPUs have, reads 100 % where SMs are free, so the product does not
 #: refuse by it; it rests on predicted degradation. ``-b<n>``: with a budget of n per cent for trainings that name none.
 #: Of EDF-util the paper leaves open what becomes of late invocations and which of the GPU instances that pass it takes;

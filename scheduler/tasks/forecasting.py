@@ -50,8 +50,8 @@ class Rehearsal:
         self, names: Sequence[str], counts: Floats, begin: int, specs: Mapping[str, FunctionSpec], price_gb_s: float
     ) -> None:
         # A forecast needs no compiled replay, and is made each minute by a process of its own.
-        from scheduler.simulation.backtest import Backtest
-        from scheduler.simulation.instances import Workload
+        from scheduler.backtest.cost import Backtest
+        from scheduler.backtest.instances import Workload
 
         profiles = [specs.get(name, UNKNOWN).profile for name in names]
         loads = np.array([one.load_s for one in profiles])

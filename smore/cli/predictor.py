@@ -41,7 +41,7 @@ profiles = typer.Typer(help="Measured co-locations.", no_args_is_help=True)
 app = typer.Typer(help="The degradation predictor; alone: the version in force.", invoke_without_command=True)
 
 
-Files = Annotated[list[Path], typer.Argument(help="Files of rows, as `python -m ml.profile` writes them.")]
+Files = Annotated[list[Path], typer.Argument(help="Files of rows, as `python -m lab.measure.profile` writes them.")]
 Data = Annotated[
     list[Path] | None,
     typer.Option("--data", help="A file of rows, once for each; without it the rows that come with the platform."),
@@ -69,7 +69,7 @@ def profile(
 
     It measures trainings and functions of its own beside each other; let nothing else run there meanwhile. Below 15
     minutes it measures four models, else eight. GPU instances with the same device share the rows. Further options are
-    those of `python -m ml.profile`.
+    those of `python -m lab.measure.profile`.
     """
     from smore import local
     from smore.domain.spelling import did_you_mean

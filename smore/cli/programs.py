@@ -10,23 +10,23 @@ from typing import Final
 #: The modules that ``smore`` runs (smore/cli/launch.py), by the name that its commands use.
 STARTED: Final = {
     "alone": "worker.runner.alone",
-    "compare": "research.compare",
+    "compare": "lab.research.compare",
     "learning": "ml.learn.learning",
-    "live": "bench.live",
-    "profile": "ml.measure.profile",
-    "prewarm": "research.prewarm.served",
-    "replay": "research.replay.replay",
-    "report": "research.predictor.report",
+    "live": "lab.bench.live",
+    "profile": "lab.measure.profile",
+    "prewarm": "lab.research.prewarm.served",
+    "replay": "lab.research.replay.replay",
+    "report": "lab.research.predictor.report",
 }
 
 #: Documented names after ``python -m``, and the module that each runs. The module of the documented name calls
 #: :func:`run`.
 KNOWN_AS: Final = {
-    "ml.evaluate": "research.predictor.evaluate",
-    "ml.prewarm_eval": "research.prewarm.evaluate",
-    "ml.profile": "ml.measure.profile",
-    "scheduler.simulation": "research.compare",
-    "smore.demo": "demo.run",
+    "lab.research.predictor.evaluate": "lab.research.predictor.evaluate",
+    "lab.research.prewarm.evaluate": "lab.research.prewarm.evaluate",
+    "lab.measure.profile": "lab.measure.profile",
+    "lab.simulation": "lab.research.compare",
+    "lab.demo.run": "lab.demo.run",
 }
 
 

@@ -8,7 +8,7 @@ cell from the bytes and one with numpy makes an array of them without copying.
 Format 2 added the matrices of trainings beside trainings. A table of format 1 is read as one in which no two trainings
 were measured.
 
-Degradations are fractions (Eq. 1). Workloads are named as in ``ml/measure/rows.py``:
+Degradations are fractions (Eq. 1). Workloads are named as in ``ml/rows.py``:
 ``<model>/<preset>/<role>/<batch>``.
 """
 

@@ -1,7 +1,7 @@
 """
 Measured rows and the predictors that were fitted on them, in Postgres. No other module writes these tables.
 
-A row is the JSON of ``ml/measure/rows.py`` or ``ml/learn/live.py``. This module only checks that it names its device mode
+A row is the JSON of ``ml/rows.py`` or ``ml/learn/live.py``. This module only checks that it names its device mode
 and its time, and that its numbers are finite; ``ml`` checks what it means.
 """
 

@@ -341,7 +341,7 @@ class SecretRow(Base):
 
 class ProfileRow(Base):
     """
-    A measured row (ml/measure/rows.py, ml/learn/live.py). ``id``: SHA-256 of its canonical JSON, so that the same row is
+    A measured row (ml/rows.py, ml/learn/live.py). ``id``: SHA-256 of its canonical JSON, so that the same row is
     stored once.
 
     ``kind``: the document's ``row``; ``at``: when it was measured; ``recorded_at``: when it was stored.

@@ -1,7 +1,7 @@
 """
 A newcomer's first hour: the marked blocks of README.md and of the tutorials, run word by word in a copy of the checkout.
 
-The quick blocks are run here; ``python -m bench.first_hour`` runs the long ones too, and starts the platform often.
+The quick blocks are run here; ``python -m tools.first_hour`` runs the long ones too, and starts the platform often.
 """
 
 import os
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import first_hour, walk
-from bench.walk import Newcomer
+from tools import first_hour, walk
+from tools.walk import Newcomer
 
 pytestmark = [
     pytest.mark.acceptance,

@@ -16,8 +16,8 @@ import orjson
 import psutil
 import pytest
 
-from bench import connections, fuzz
-from bench.connections import GIB, Gate
+from lab.bench import connections, fuzz
+from lab.bench.connections import GIB, Gate
 from smore import local
 from tests.support.eventually import eventually
 from tests.support.tensor_handlers import Mirror
@@ -25,7 +25,7 @@ from tests.support.whole_platform import BOUNDED, Platform
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
-#: Of every operation, of either kind; bench/fuzz.py tries many more.
+#: Of every operation, of either kind; lab/bench/fuzz.py tries many more.
 EXAMPLES = 2
 ENVIRONMENT = BOUNDED
 LEARNS = False

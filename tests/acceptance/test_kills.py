@@ -1,4 +1,4 @@
-"""A few faults under load; `python -m bench.kills` holds the whole matrix."""
+"""A few faults under load; `python -m lab.bench.kills` holds the whole matrix."""
 
 import json
 import os

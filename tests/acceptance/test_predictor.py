@@ -5,7 +5,7 @@ measured.
 
 import pytest
 
-from ml.measure.rows import profiles, read
+from ml.rows import profiles, read
 from smore import local
 from smore.redis.celery import RETRAIN, message
 from smore_client.types import Degradation

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from research.compare.__main__ import main as compare
-from research.compare.trainings_settings import in_words
+from lab.research.compare.__main__ import main as compare
+from lab.research.compare.trainings_settings import in_words
+from lab.simulation.jobs.world import load_job_preset
 from scheduler.policy.jobs.events import PairKnown, PairsKnown
 from scheduler.policy.jobs.knobs import JobKnobs, job_setting, why_not_live
 from scheduler.policy.jobs.own_rule import OwnJobRule
 from scheduler.policy.setting import UnknownPolicy
-from scheduler.simulation.jobs.world import load_job_preset
 from smore.domain.job_rule import HostOffer, JobRule, WaitingJob
 from smore.domain.own_rule import BadRule
 from smore.testing.rules import check_job_rule

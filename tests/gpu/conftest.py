@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import confinement
+from lab.bench import confinement
 from smore.process.settings import WorkerSettings
 from tests.support.nursery import nursery
 from worker.device.device import Device, open_device

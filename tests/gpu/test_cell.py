@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bench import probes
+from lab.bench import probes
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives runners users of their own")

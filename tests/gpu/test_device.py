@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from ml.measure.device import CudaGpu
+from lab.measure.device import CudaGpu
 from tests.support.eventually import eventually
 from tests.support.inference import ask
 from worker.device.device import Device

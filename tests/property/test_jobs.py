@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.simulation.jobs.preemption import policy_of
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import Decision, Finish, PublishQueue, Requeue, Start, Stop
 from scheduler.policy.jobs.events import (
@@ -35,7 +36,6 @@ from scheduler.policy.jobs.events import (
 )
 from scheduler.policy.jobs.knobs import SETTINGS, job_setting
 from scheduler.policy.jobs.spec import JobSpec
-from scheduler.simulation.jobs.preemption import policy_of
 from tests.support.driven_jobs import HOUR, NOW, spec_of
 
 FLEET = [

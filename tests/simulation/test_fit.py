@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.measure import rows
-from ml.measure.rows import FEATURES, BadRow, Colocation, DeviceMode, Member, Solo, Workload
-from scheduler.simulation import fit, interference
-from scheduler.simulation.interference import InterferenceModel, Law
+from lab.simulation import fit, interference
+from lab.simulation.interference import InterferenceModel, Law
+from ml import rows
+from ml.rows import FEATURES, BadRow, Colocation, DeviceMode, Member, Solo, Workload
 from tests.support.measured import timing
 
 pytestmark = pytest.mark.numeric

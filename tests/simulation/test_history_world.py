@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from lab.simulation import history_world, policies
+from lab.simulation.history_world import HistoryGpu, RecordedSpan
+from lab.simulation.result import SUCCEEDED
+from lab.simulation.simulator import simulate
+from lab.simulation.world import BadWorld
 from scheduler.policy.degradation import Degradation
-from scheduler.simulation import history_world, policies
-from scheduler.simulation.history_world import HistoryGpu, RecordedSpan
-from scheduler.simulation.result import SUCCEEDED
-from scheduler.simulation.simulator import simulate
-from scheduler.simulation.world import BadWorld
 from smore.domain.degradation import K_MAX
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.invocation import State

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.simulation.interference import (
+from lab.simulation.interference import (
     MODELS,
     BadInterferenceModel,
     Contention,

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from scheduler.simulation import metrics
-from scheduler.simulation.result import EXPIRED, FAILED, REJECTED, SUCCEEDED, Result
+from lab.simulation import metrics
+from lab.simulation.result import EXPIRED, FAILED, REJECTED, SUCCEEDED, Result
 
 NAN = math.nan
 

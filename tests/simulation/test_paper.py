@@ -6,13 +6,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from scheduler.simulation import counter, metrics, policies, traces
-from scheduler.simulation.interference import InterferenceModel, Law
-from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.result import SUCCEEDED
-from scheduler.simulation.simulator import simulate
-from scheduler.simulation.traces import Trace
-from scheduler.simulation.world import Function, Gpu, Training, World, load
+from lab.simulation import counter, metrics, policies, traces
+from lab.simulation.interference import InterferenceModel, Law
+from lab.simulation.predictor import Belief, table
+from lab.simulation.result import SUCCEEDED
+from lab.simulation.simulator import simulate
+from lab.simulation.traces import Trace
+from lab.simulation.world import Function, Gpu, Training, World, load
 
 #: Invocations by function of the Azure trace of fig14, seed 0, in the order of its functions: what is drawn from where
 #: the data are absent.

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lab.simulation import learned, profiler
+from lab.simulation.counter import read
+from lab.simulation.interference import MODELS, InterferenceModel
+from lab.simulation.predictor import Belief, table
+from lab.simulation.world import BadWorld, Function, Gpu, Training, World
 from ml.predict import pairwise
 from ml.predict.samples import Samples
 from scheduler.policy.degradation import Degradation
-from scheduler.simulation import learned, profiler
-from scheduler.simulation.counter import read
-from scheduler.simulation.interference import MODELS, InterferenceModel
-from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.world import BadWorld, Function, Gpu, Training, World
 from smore.domain.degradation import K_MAX
 
 pytestmark = pytest.mark.numeric

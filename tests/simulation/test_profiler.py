@@ -7,15 +7,15 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 import numpy as np
 import pytest
 
+from lab.simulation import policies, profiler, traces
+from lab.simulation.counter import read
+from lab.simulation.interference import InterferenceModel, load
+from lab.simulation.predictor import Belief, Tables, table
+from lab.simulation.profiler import MEASURED_RMSLE, SIMULATED
+from lab.simulation.simulator import simulate
+from lab.simulation.world import World, parse
 from scheduler.policy.events import Event, FunctionKnown, GpuReported
 from scheduler.policy.policy import Policy, Round
-from scheduler.simulation import policies, profiler, traces
-from scheduler.simulation.counter import read
-from scheduler.simulation.interference import InterferenceModel, load
-from scheduler.simulation.predictor import Belief, Tables, table
-from scheduler.simulation.profiler import MEASURED_RMSLE, SIMULATED
-from scheduler.simulation.simulator import simulate
-from scheduler.simulation.world import World, parse
 
 pytestmark = pytest.mark.numeric
 
@@ -71,7 +71,7 @@ def test_no_policy_can_reach_the_interference_model(told: list[Event]) -> None:
     """By no reference and by no number: the demands of SMs and of bandwidth are in nothing that it is told."""
     found = reachable(told)
     assert len(found) > 100
-    of_the_simulator = {type(one) for one in found if type(one).__module__.startswith("scheduler.simulation")}
+    of_the_simulator = {type(one) for one in found if type(one).__module__.startswith("lab.simulation")}
     assert of_the_simulator == {Tables}
 
     model = parse(WORLD).interference_model

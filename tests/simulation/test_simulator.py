@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from research.compare.comparison import Plan, run_cell
+from lab.research.compare.comparison import Plan, run_cell
+from lab.simulation import policies, traces
+from lab.simulation.counter import read
+from lab.simulation.interference import InterferenceModel
+from lab.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result
+from lab.simulation.simulator import simulate
+from lab.simulation.traces import Trace
+from lab.simulation.world import Failure, Function, Gpu, Training, World, load
 from scheduler.policy.decisions import Decision, FinishBounds, Offload, Prewarm, PublishAdmission, Throttle
 from scheduler.policy.engine import Engine
 from scheduler.policy.events import AdmissionDue, Event, GpuLost, InvocationArrived, InvocationSettled
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.fixed import Always
 from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
-from scheduler.simulation import policies, traces
-from scheduler.simulation.counter import read
-from scheduler.simulation.interference import InterferenceModel
-from scheduler.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result
-from scheduler.simulation.simulator import simulate
-from scheduler.simulation.traces import Trace
-from scheduler.simulation.world import Failure, Function, Gpu, Training, World, load
 from smore.domain.invocation import Cause, End
 from smore.domain.loss import Step
 from smore.traces.recorded import BadTrace

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler.simulation import traces
-from scheduler.simulation.traces import Trace
-from scheduler.simulation.world import BadWorld, Function, Gpu, World
+from lab.simulation import traces
+from lab.simulation.traces import Trace
+from lab.simulation.world import BadWorld, Function, Gpu, World
 from smore.traces import public
 from smore.traces.recorded import BadTrace
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler.simulation import world
-from scheduler.simulation.interference import BadInterferenceModel, InterferenceModel
-from scheduler.simulation.world import BadWorld, Training, parse
+from lab.simulation import world
+from lab.simulation.interference import BadInterferenceModel, InterferenceModel
+from lab.simulation.world import BadWorld, Training, parse
 
 SMALL = {"functions": [{"model": "bert"}], "gpus": [{"count": 2, "trainings": ["mobilenet/64", "vgg16/32"]}]}
 

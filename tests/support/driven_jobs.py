@@ -4,12 +4,12 @@ from collections import Counter
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from lab.simulation.jobs.preemption import policy_of
 from scheduler.policy.jobs.decisions import Decision, Expected, PublishQueue, Start, Stop, TrialAnswered
 from scheduler.policy.jobs.events import AttemptOver, Ended, Event, GpuSeen, JobSubmitted, QueueAsked, TrialAsked
 from scheduler.policy.jobs.fleet import TENANTS
 from scheduler.policy.jobs.knobs import JobKnobs, job_setting
 from scheduler.policy.jobs.spec import JobSpec
-from scheduler.simulation.jobs.preemption import policy_of
 from smore.domain.job import JobRequest
 
 NOW = 1_000_000.0

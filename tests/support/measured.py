@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from itertools import combinations, product
 
 from ml.learn.live import Observed
-from ml.measure.rows import FEATURES, Colocation, DeviceMode, Member, Role, Row, Solo, Timing, Workload
+from ml.rows import FEATURES, Colocation, DeviceMode, Member, Role, Row, Solo, Timing, Workload
 
 PLACE = DeviceMode(device="CPU partition: 1 core of X", sharing_mode="time-slice", driver="d", counter="cpu-time")
 MODELS = ("resnet50", "bert", "vgg16", "deepfm")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.house import dead_references, read
 from smore.cli.programs import KNOWN_AS, STARTED
 from smore.local import Layout, Partition, processes
+from tools.house import dead_references, read
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from ml.learn import learning, live
 from ml.learn.learning import Learning
-from ml.measure.rows import Row, write
+from ml.rows import Row, write
 from smore.domain.errors import Conflict, InvalidInput, NotFound
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id

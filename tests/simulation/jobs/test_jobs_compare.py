@@ -1,4 +1,4 @@
-"""``python -m scheduler.simulation compare`` for presets of trainings."""
+"""``python -m lab.research.compare compare`` for presets of trainings."""
 
 import json
 from dataclasses import replace
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from research.compare import trainings
-from research.compare.__main__ import main
-from research.compare.claims import ClaimVerdict
-from research.compare.trainings_settings import REMARKS, in_words
+from lab.research.compare import trainings
+from lab.research.compare.__main__ import main
+from lab.research.compare.claims import ClaimVerdict
+from lab.research.compare.trainings_settings import REMARKS, in_words
+from lab.simulation.jobs.world import load_job_preset
 from scheduler.policy.jobs.knobs import SETTINGS
-from scheduler.simulation.jobs.world import load_job_preset
 from smore.traces.public import BUNDLED
 from tests.support.documented import undocumented
 

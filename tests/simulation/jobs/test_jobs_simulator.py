@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from lab.simulation.jobs.interference import Constant, Muri, interference_of
+from lab.simulation.jobs.metrics import figures
+from lab.simulation.jobs.simulator import simulate_jobs
+from lab.simulation.jobs.traces import SimulatedJob, jobs
+from lab.simulation.jobs.world import JobWorld, job_presets, load_job_preset
+from lab.simulation.world import BadWorld
 from scheduler.policy.jobs.knobs import SETTINGS, job_setting
-from scheduler.simulation.jobs.interference import Constant, Muri, interference_of
-from scheduler.simulation.jobs.metrics import figures
-from scheduler.simulation.jobs.simulator import simulate_jobs
-from scheduler.simulation.jobs.traces import SimulatedJob, jobs
-from scheduler.simulation.jobs.world import JobWorld, job_presets, load_job_preset
-from scheduler.simulation.world import BadWorld
 
 WORLD = JobWorld(
     name="test", nodes=1, gpus=2, device="V100", memory_mib=1000.0, interference=Constant(1.0), resume_s=62.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.simulation.jobs.speeds import ITERATION_MS, NUMBERS, speeds
+from lab.simulation.jobs.speeds import ITERATION_MS, NUMBERS, speeds
 from smore.traces.public import BUNDLED, locate
 from smore.traces.recorded import read_rows
 

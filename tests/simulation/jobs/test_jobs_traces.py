@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.simulation.jobs.traces import CLASSES, GPU_HOURS, jobs
-from scheduler.simulation.jobs.world import load_job_preset
-from scheduler.simulation.world import BadWorld
+from lab.simulation.jobs.traces import CLASSES, GPU_HOURS, jobs
+from lab.simulation.jobs.world import load_job_preset
+from lab.simulation.world import BadWorld
 from smore.domain.errors import NotFound
 from smore.traces.public import BUNDLED
 from smore.traces.recorded import BadTrace

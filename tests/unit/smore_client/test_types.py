@@ -20,7 +20,7 @@ NAMES: dict[str, dict[str, list[str]]] = json.loads(Path(__file__).with_name("na
 
 
 def generator() -> Any:
-    """client/generate.py, which is a program beside the package."""
+    """tools/client_types.py, which is a program beside the package."""
     spec = importlib.util.spec_from_file_location("generate", ROOT / "client" / "generate.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

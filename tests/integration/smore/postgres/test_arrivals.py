@@ -13,7 +13,7 @@ import pytest
 import redis
 from sqlalchemy import Engine, insert, text
 
-from research.prewarm.served import write
+from lab.research.prewarm.served import write
 from scheduler.leader.foresight import prewarm_knobs
 from scheduler.leader.leader import Leader
 from scheduler.policy import kernel

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from research.compare.agreement import agreement
+from lab.research.compare.agreement import agreement
 
 MEASURED = {"a": [0.9, 0.92, 0.91], "b": [0.7, 0.72, 0.69], "c": [0.5, 0.49, 0.52]}
 

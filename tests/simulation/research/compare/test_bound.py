@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from research.compare.bound import MOST_INVOCATIONS, small, upper_bound
+from lab.research.compare.bound import MOST_INVOCATIONS, small, upper_bound
+from lab.simulation import policies, traces
+from lab.simulation.interference import InterferenceModel
+from lab.simulation.predictor import Belief, table
+from lab.simulation.result import SUCCEEDED
+from lab.simulation.simulator import simulate
+from lab.simulation.traces import Trace
+from lab.simulation.world import BadWorld, Function, Gpu, World, load
 from scheduler.policy.knobs import PRESETS
-from scheduler.simulation import policies, traces
-from scheduler.simulation.interference import InterferenceModel
-from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.result import SUCCEEDED
-from scheduler.simulation.simulator import simulate
-from scheduler.simulation.traces import Trace
-from scheduler.simulation.world import BadWorld, Function, Gpu, World, load
 
 PLAIN = replace(InterferenceModel(), noise=0.0, time_sharing=False)
 #: Seconds of BERT alone, and its slowdown beside another.

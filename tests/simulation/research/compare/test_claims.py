@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from research.compare.claims import Claim, ClaimVerdict, claims, judge
-from scheduler.simulation.metrics import FIGURE_14, Interval, advantage
+from lab.research.compare.claims import Claim, ClaimVerdict, claims, judge
+from lab.simulation.metrics import FIGURE_14, Interval, advantage
 
 
 def interval(low: float, high: float) -> Interval:

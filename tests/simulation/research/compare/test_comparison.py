@@ -11,16 +11,16 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from lab.research.compare import comparison
+from lab.research.compare.__main__ import _command, main
+from lab.research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
+from lab.research.compare.measures import MEASURES, interval_of
+from lab.simulation import policies, traces
+from lab.simulation.result import Result
+from lab.simulation.world import load
 from ml.predict import pairwise
-from research.compare import comparison
-from research.compare.__main__ import _command, main
-from research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
-from research.compare.measures import MEASURES, interval_of
 from scheduler.policy.decisions import Throttle
 from scheduler.policy.policy import Policy
-from scheduler.simulation import policies, traces
-from scheduler.simulation.result import Result
-from scheduler.simulation.world import load
 from smore.domain.loss import JobLoss, Sample
 from tests.support.documented import undocumented
 from tests.support.policy_events import NOW, function, gpu, known
@@ -59,7 +59,7 @@ def test_compare_prints_figures_with_intervals(
 
     printed = capsys.readouterr()
     document = json.loads(printed.out.splitlines()[-1])
-    assert document["command"] == "python -m scheduler.simulation " + " ".join(argv)
+    assert document["command"] == "python -m lab.research.compare " + " ".join(argv)
     figures, intervals = document["figures"], document["intervals"]
     for metric in ("dsr", "gui", "sfd", "sld"):
         for policy in ("smore", "edf_util"):
@@ -307,7 +307,7 @@ def test_bad_input_is_one_line_and_status_2(
     assert main([*more, *extra, *workers]) == 2
 
     error = capsys.readouterr().err.strip()
-    assert error.startswith(f"python -m scheduler.simulation {more[0]}: ")
+    assert error.startswith(f"python -m lab.research.compare {more[0]}: ")
     assert why in error
     assert "\n" not in error
 
@@ -380,7 +380,7 @@ def test_knobs_of_a_policy_are_set_after_its_name(preset: str, capsys: pytest.Ca
 
 
 def test_a_command_is_written_down_as_it_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "research.compare"])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "lab.research.compare"])
     assert _command(["compare", "--trace", "kind=csv,path=my file.csv"]) == (
         "smore compare --trace 'kind=csv,path=my file.csv'"
     )
@@ -388,7 +388,7 @@ def test_a_command_is_written_down_as_it_was_typed(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("started", "name"),
-    [("research.compare", "smore compare"), ("scheduler.simulation", "python -m scheduler.simulation compare")],
+    [("lab.research.compare", "smore compare"), ("lab.simulation", "python -m lab.research.compare compare")],
 )
 def test_help_has_the_name_by_which_it_was_called(
     started: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from research.compare.__main__ import main
-from research.compare.limits import exceeded
-from scheduler.simulation.world import load
+from lab.research.compare.__main__ import main
+from lab.research.compare.limits import exceeded
+from lab.simulation.world import load
 
 
 def said(policy: str, loss: float, seconds: float) -> str:

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import yaml
 
-from bench import live as here
-from research.compare import live, live_report
-from research.compare.live import SHARED, Calibration, LiveComparison, Look, Plan, Run
-from scheduler.simulation import metrics, policies, world
-from scheduler.simulation.predictor import Belief, table
-from scheduler.simulation.simulator import simulate
-from scheduler.simulation.traces import Trace
+from lab.bench import live as here
+from lab.research.compare import live, live_report
+from lab.research.compare.live import SHARED, Calibration, LiveComparison, Look, Plan, Run
+from lab.simulation import metrics, policies, world
+from lab.simulation.predictor import Belief, table
+from lab.simulation.simulator import simulate
+from lab.simulation.traces import Trace
 from smore.domain.loss import Window
 
 PRESET: dict[str, Any] = {

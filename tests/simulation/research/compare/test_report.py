@@ -14,17 +14,17 @@ import pytest
 import yaml
 from matplotlib.figure import Figure
 
-from research.compare import section
-from research.compare.__main__ import main
-from research.compare.measures import MEASURES, undefined_policies
-from research.compare.policy_style import POLICY_STYLES, VERDICT_STYLES, scale
-from research.compare.policy_words import in_words
+from lab.research.compare import section
+from lab.research.compare.__main__ import main
+from lab.research.compare.measures import MEASURES, undefined_policies
+from lab.research.compare.policy_style import POLICY_STYLES, VERDICT_STYLES, scale
+from lab.research.compare.policy_words import in_words
+from lab.simulation import timeline, traces
+from lab.simulation.policies import factory
+from lab.simulation.result import GPU_COLUMNS, Result
+from lab.simulation.simulator import simulate
+from lab.simulation.world import load
 from scheduler.policy.knobs import PRESETS
-from scheduler.simulation import timeline, traces
-from scheduler.simulation.policies import factory
-from scheduler.simulation.result import GPU_COLUMNS, Result
-from scheduler.simulation.simulator import simulate
-from scheduler.simulation.world import load
 
 PRESET: dict[str, Any] = {
     "about": "two GPUs <and> little load",
@@ -230,7 +230,7 @@ def test_a_report_puts_comparisons_together_and_measurements_apart(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "decision.json").write_text(
-        "noise\n" + json.dumps({"command": "python -m bench.decision", "figures": DECISION}) + "\n"
+        "noise\n" + json.dumps({"command": "python -m lab.bench.decision", "figures": DECISION}) + "\n"
     )
     live = {
         "figures": {"dsr.smore": 0.9, "dsr.random": 0.5},
@@ -266,9 +266,9 @@ def test_the_same_comparison_gives_the_same_page(folders: dict[str, Path], tmp_p
 def test_without_matplotlib_one_line_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in ("research.compare.pictures", "research.style"):
+    for module in ("lab.research.compare.pictures", "lab.research.style"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.delattr("research.compare.pictures", raising=False)
+    monkeypatch.delattr("lab.research.compare.pictures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     assert compare(tmp_path / "out", write_preset(tmp_path / "x.yaml"), "--seeds", "1") == 2

@@ -16,10 +16,10 @@ from ml.learn import learning
 from ml.learn.challenge import Challenge, PairPredictor, Unusable, load_toolkit, overlay, pack, rmsle, unpack
 from ml.learn.dataset import Point, Rows, gather, hold_back, observations, points, samples_of
 from ml.learn.live import History, Job, Observed, Run
-from ml.measure.rows import BadRow, Colocation, Profile, profiles, write
 from ml.predict.multiway import mean_error, weights_of
 from ml.predict.samples import Samples
 from ml.predict.table import pair_wise, place_table
+from ml.rows import BadRow, Colocation, Profile, profiles, write
 from smore.domain.degradation import Weights
 from smore.messages.degradation import PlaceTable, Table
 from tests.support.measured import (

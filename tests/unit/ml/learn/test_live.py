@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ml.learn.live import MIN_RUNS, History, Job, Observed, Pair, Run, Window, live_rows, parse
-from ml.measure.rows import BadRow
+from ml.rows import BadRow
 from tests.support.measured import PLACE, alone_s, function, solo, training
 
 T0 = 1_790_000_000.0

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ml.measure.rows import BadRow, Role, Workload
 from ml.predict.multiway import Observation, Pairs, evaluate, learn, mean_error, published, weights_of
+from ml.rows import BadRow, Role, Workload
 from smore.domain.degradation import K_MAX, UpdateRule, Weights
 from smore.messages.degradation import Weight
 from tests.support.several import MODELS, Generator, super_additive

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from ml.measure.layers import table_iii
-from ml.measure.rows import FEATURES, BadRow
+from lab.measure.layers import table_iii
 from ml.predict.outside import _FUNCTIONS, _TRAININGS, gavel, gavel_loaded, load, parvagpu, parvagpu_loaded
 from ml.predict.samples import SOLO
+from ml.rows import FEATURES, BadRow
 from zoo.model import card
 
 DATA = Path(__file__).parents[4] / "ml" / "data" / "interference"

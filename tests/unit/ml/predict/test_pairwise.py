@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.measure.rows import FEATURES, BadRow
 from ml.predict import gaussian, pairwise
 from ml.predict.pairwise import (
     ARRAYS,
@@ -44,6 +43,7 @@ from ml.predict.pairwise import (
     sharing,
 )
 from ml.predict.samples import SOLO, Direction, Floats, Ints, Samples
+from ml.rows import FEATURES, BadRow
 
 pytestmark = pytest.mark.numeric
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.history import percentile
-from bench.soak import growth, worst_growth
+from lab.bench.history import percentile
+from lab.bench.soak import growth, worst_growth
 from smore.local.doctor import outlook
 from smore.local.findings import Verdict
 from smore.postgres.history.retention import GIB, Size

@@ -1,5 +1,0 @@
-"""``python -m bench.compose``: see :mod:`bench.compose.run`."""
-
-from bench.compose.run import main
-
-main()

@@ -1,0 +1,1 @@
+"""The laboratory: what compares, measures and shows the platform, and nothing that it needs."""

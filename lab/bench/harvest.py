@@ -1,0 +1,248 @@
+"""
+The gain and the cost of sharing a GPU instance: ``python -m lab.bench.harvest --device auto --json``.
+
+One GPU instance, one real training on it, three functions of the zoo, and closed-loop clients that send their next
+request when the last is answered (a refused one repeats when ``Retry-After`` says). Each mode has a platform of its
+own, from an empty home. It runs unchanged on a CUDA GPU (``auto``: where NVML finds one; then the models have the
+paper's sizes) and on a CPU partition of one core, which the platform's processes and the clients share with it.
+
+1. *Solo*: what one invocation of each function takes with nothing beside it (median of the worker's run times).
+2. *Alone*: the training without functions, for its utilisation.
+3. *Shared*: training and clients, ``--seconds``.
+
+Figures, for each ``<mode>``:
+
+* ``harvest_s_per_s.<mode>``: sum over the invocations that met their deadline of their solo device-seconds, per second
+  of wall time, with its 95 % interval over blocks of 5 s (``harvest_low_s_per_s``, ``harvest_high_s_per_s``).
+* ``train_loss.<mode>``: what the training lost meanwhile, estimated from its closed windows (docs/guides/budgets.md; a
+  tenth of the time is closed here), and ``train_loss_low.<mode>``, ``train_loss_high.<mode>``: 95 %. Left out with
+  fewer than eight windows.
+* ``utilisation_gain.<mode>``: mean utilisation of the GPU instance with functions less without, by the worker's counter
+  (``counter``); left out where there is none (MIG).
+* ``sm_active.<mode>``, ``sm_active_gain.<mode>``: the share of SMs at work by NVML's GPM counters (Hopper and later);
+  left out elsewhere.
+* ``dsr.<mode>``: part of the admitted that met their deadline. ``solo_s.<function>``.
+* ``stated_s.<mode>``, ``stated_loss.<mode>``, ``stated_bound.<mode>``: what the job's statement says of its whole life:
+  harvested seconds, mean loss and its upper 95 % bound; the last two where it has enough windows.
+
+``--table``: a degradation table that holds for this device must be there (rows of it in ``ml/data``), else it ends;
+``--no-table``: there is none, and the policy takes what nobody has measured as costing half the device. By default a
+table is waited for on a CPU partition, wherever it holds, and there is none on a GPU. The one mode is ``time-slice``: a
+platform starts in no other.
+"""
+
+import argparse
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Literal
+
+from lab.bench import report
+from lab.bench.overload.client import BLOCK_S
+from lab.bench.overload.rig import Rig, Trained, one_core_partitions
+from lab.bench.overload.run import measure, row, shown
+from smore import local
+from smore.domain.loss import DEFAULT_BUDGET
+from smore.process.gpm import Gpm
+from zoo.model import card
+from zoo.train import input_wait
+
+CONNECTIONS: Final = 8
+ALONE_S: Final = 15.0
+#: A training's first iterations choose kernels and set its input wait.
+SETTLE_S: Final = 5.0
+MODES: Final = ("time-slice",)
+#: On a CPU partition one that was profiled with short iterations, so that windows are short; on a GPU the paper's size.
+TRAININGS: Final = {
+    "cpu": Trained(model="resnet50", batch=2),
+    "cuda": Trained(model="resnet50", batch=64, preset="paper"),
+}
+
+Device = Literal["cpu", "cuda"]
+
+
+def partition(device: str) -> local.Partition:
+    """The GPU instance to measure on. Raises SystemExit where there is none of the kind asked for."""
+    gpus = local.gpu_partitions() if device != "cpu" else ()
+    if gpus:
+        return gpus[0]
+    if device == "cuda":
+        raise SystemExit("harvest: NVML finds no GPU")
+    # The last core: what else the machine does is rather on the first.
+    return one_core_partitions()[-1]
+
+
+class SmActive:
+    """Mean share of busy SMs since its creation, by GPM; :meth:`read` returns None where the device has no counter."""
+
+    def __init__(self, where: local.Partition) -> None:
+        self._gpm: Gpm | None = None
+        if where.kind == "cpu":
+            return
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+            handle, instance = pynvml.nvmlDeviceGetHandleByUUID(where.device), None
+            if where.kind == "mig":
+                instance = pynvml.nvmlDeviceGetGpuInstanceId(handle)
+                handle = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        except pynvml.NVMLError:
+            return
+        if Gpm.supported(handle):
+            self._gpm = Gpm(handle, instance)
+
+    def read(self) -> float | None:
+        """Once."""
+        if self._gpm is None:
+            return None
+        shares = self._gpm.sample()
+        self._gpm.close()
+        return shares.get("sm") if shares else None
+
+
+def utilisation(rig: Rig, gpu: str, begin: float, end: float) -> float | None:
+    """Mean over the reports of a time; None where no counter tells it."""
+    shares = [
+        sample.utilisation
+        for at, sample in rig.witness.reports.get(gpu, [])
+        if begin <= at < end and sample.utilisation_counter != "none"
+    ]
+    return statistics.fmean(shares) if shares else None
+
+
+def measure_mode(
+    mode: str,
+    where: local.Partition,
+    *,
+    seconds: float,
+    connections: int,
+    budget: float,
+    training: Trained,
+    seed: int,
+    table: bool | None,
+) -> tuple[dict[str, float], dict[str, object]]:
+    """One mode from start to stop; its figures by their final names, and the point behind them."""
+    report.progress(f"{mode} on {where.gpu} ({where.kind} {where.device})")
+    figures: dict[str, float] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="smore-harvest-") as folder,
+        Rig(Path(folder), [where], preset=training.preset, environment={"SMORE_WORKER__SHARING_MODE": mode}) as rig,
+    ):
+        rig.prepare(table=where.kind == "cpu" if table is None else table, here=bool(table))
+        solo = rig.solo()
+        rig.train([training], budget=budget, lasting_s=300 + 2 * seconds)
+        time.sleep(SETTLE_S)
+        begin, active = time.time(), SmActive(where)
+        time.sleep(ALONE_S)
+        alone, alone_active = utilisation(rig, where.gpu, begin, time.time()), active.read()
+        active = SmActive(where)
+        point = measure(rig, solo, seconds=seconds, connections=connections, seed=seed)
+        report.progress(shown(point))
+        together, together_active = utilisation(rig, where.gpu, point.began, point.began + seconds), active.read()
+        counter = next((sample.utilisation_counter for _, sample in rig.witness.reports.get(where.gpu, [])), "none")
+        place = next((sample.device for _, sample in rig.witness.reports.get(where.gpu, [])), "")
+        stated = rig.client.statement(next(iter(rig.jobs.values())))
+    figures[f"harvest_s_per_s.{mode}"] = point.harvest.value
+    figures[f"harvest_low_s_per_s.{mode}"], figures[f"harvest_high_s_per_s.{mode}"] = (
+        point.harvest.low,
+        point.harvest.high,
+    )
+    if point.worst is not None:
+        figures[f"train_loss.{mode}"] = point.worst.mean
+        figures[f"train_loss_low.{mode}"], figures[f"train_loss_high.{mode}"] = point.worst.low, point.worst.high
+    if alone is not None and together is not None:
+        figures[f"utilisation_gain.{mode}"] = together - alone
+    if alone_active is not None and together_active is not None:
+        figures[f"sm_active.{mode}"], figures[f"sm_active_gain.{mode}"] = (
+            together_active,
+            together_active - alone_active,
+        )
+    if point.admitted:
+        figures[f"dsr.{mode}"] = point.met / point.admitted
+    figures |= {f"solo_s.{name}": value for name, value in solo.items()}
+    figures[f"stated_s.{mode}"] = stated.harvested_s
+    if stated.loss is not None and stated.loss_high is not None:
+        figures[f"stated_loss.{mode}"], figures[f"stated_bound.{mode}"] = stated.loss, stated.loss_high
+    return figures, {
+        "mode": mode,
+        "place": place,
+        "counter": counter,
+        "utilisation_alone": alone,
+        "utilisation": together,
+        **row(point),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.bench.harvest", description="What sharing gives and costs; see the docstring."
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
+        "--modes", type=lambda text: tuple(text.split(",")), default=MODES, help="sharing modes, with commas"
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="with functions")
+    parser.add_argument("--connections", type=int, default=CONNECTIONS, help="closed-loop clients")
+    parser.add_argument("--budget", type=float, default=DEFAULT_BUDGET, help="of the training, a fraction")
+    parser.add_argument(
+        "--input-wait",
+        help="of the training: share of an iteration, 0 to <1; card; none (default: card on a CPU, else none)",
+    )
+    parser.add_argument(
+        "--table",
+        action=argparse.BooleanOptionalAction,
+        help="a degradation table that holds here must be there, or there is none",
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
+    asked = parser.parse_args(arguments)
+    if asked.seconds < 2 * BLOCK_S or asked.connections < 1:
+        parser.error(f"--seconds must be at least {2 * BLOCK_S:g} and --connections above 0")
+    for mode in asked.modes:
+        if mode not in MODES:
+            parser.error(f"--modes: {mode!r} cannot be measured; there are {', '.join(MODES)}")
+    where = partition(asked.device)
+    kind: Device = "cpu" if where.kind == "cpu" else "cuda"
+    training = replace(TRAININGS[kind], input_wait=asked.input_wait)
+    try:
+        input_wait(training.input_wait, card(training.model), kind)
+    except ValueError as error:
+        parser.error(f"--input-wait: {error}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    figures: dict[str, float] = {}
+    points: list[Mapping[str, object]] = []
+    for mode in asked.modes:
+        of_mode, point = measure_mode(
+            mode,
+            where,
+            seconds=asked.seconds,
+            connections=asked.connections,
+            budget=asked.budget,
+            training=training,
+            seed=asked.seed,
+            table=asked.table,
+        )
+        figures |= of_mode
+        points.append(point)
+    if asked.json:
+        report.emit(
+            "lab.bench.harvest",
+            figures,
+            training=training.workload,
+            input_wait=training.input_wait,
+            budget=asked.budget,
+            points=points,
+        )
+    else:
+        for name, value in sorted(figures.items()):
+            print(f"{name:32}{report.rounded(value):>12g}")
+
+
+if __name__ == "__main__":
+    main()

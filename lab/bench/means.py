@@ -1,0 +1,19 @@
+"""The function of ``lab.bench.tensors``; apart from ``lab.bench.functions``, whose importers are measured without numpy."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from smore.handler import Handler
+
+
+class ChannelMeans(Handler):
+    """
+    FP32 ``image`` [n, 3, 224, 224] to ``mean`` [n, 3]: almost no computation, so the transport of the
+    tensor is its cost.
+    """
+
+    example: ClassVar = {"image": np.zeros((1, 3, 224, 224), np.float32)}
+
+    def predict(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return {"mean": inputs["image"].mean(axis=(2, 3))}

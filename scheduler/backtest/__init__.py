@@ -1,0 +1,1 @@
+"""What a prewarming rule would have cost on arrivals that were counted."""

@@ -1,0 +1,1 @@
+"""What writes, checks and walks the repository's documents and structure."""
