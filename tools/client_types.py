@@ -21,10 +21,13 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Set
-from pathlib import Path
 from typing import Any, Final
 
-TARGET: Final = Path(__file__).parent / "smore_client" / "generated.py"
+from api.app import create_app
+from lab.bench.report import ROOT
+from smore.process.settings import RedisSettings, Settings
+
+TARGET: Final = ROOT / "client" / "smore_client" / "generated.py"
 
 #: Structs that extend another one; the document repeats its fields.
 BASES: Final = {"Deployed": "Function"}
@@ -201,15 +204,12 @@ def _formatted(source: str) -> str:
 
 
 def main() -> None:
-    from api.app import create_app
-    from smore.process.settings import RedisSettings, Settings
-
     # No connection is opened: the routes alone are read.
     source = generate(create_app(Settings(redis=RedisSettings(url="redis://unused"))).openapi())
     if "--check" not in sys.argv:
         TARGET.write_text(source)
     elif not TARGET.exists() or TARGET.read_text() != source:
-        sys.exit(f"{TARGET.relative_to(Path.cwd())} is not what the OpenAPI document says: run `make fmt`")
+        sys.exit(f"{TARGET.relative_to(ROOT)} is not what the OpenAPI document says: run `make fmt`")
 
 
 if __name__ == "__main__":

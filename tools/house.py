@@ -4,11 +4,12 @@ nothing.
 
 Each figure is a count of findings that are not listed as exceptions:
 
-* ``files_long``: files of the product with more than 500 lines of code; ``classes_long``: classes with more than 300.
+* ``files_long``: files with more than 500 lines of code; ``classes_long``: classes with more than 300.
   Docstrings, comments and blank lines do not count as code. Tests, migrations and generated files are left out.
 * ``circles``: circular imports among the modules and packages of one package.
 * ``upward_arrows``: imports from a layer into a higher one or another of the same height, by the contract ``layers`` of
   pyproject.toml.
+* ``product_imports_lab``: imports of the laboratory or the tools by the product.
 * ``fmt_skips``: comments that switch the formatter off.
 * ``dead_references`` in documents, comments and strings: a path, link or heading that does not exist; a name that its
   module does not define (``path.py: name``, or the name ``in`` the path, both in backticks); a cross-reference in a
@@ -52,6 +53,7 @@ FIGURES: Final = (
     "classes_long",
     "circles",
     "upward_arrows",
+    "product_imports_lab",
     "fmt_skips",
     "dead_references",
     "doubled_shapes",
@@ -59,14 +61,17 @@ FIGURES: Final = (
 EXCEPTIONS: Final = Path("tools/house.toml")
 PAPER: Final = "docs/paper.md"
 
-#: Folders whose files are not counted as product code.
-NOT_PRODUCT: Final = ("tests/", "migrations/")
+#: Folders of what an installation needs to serve functions and to train, and of what studies it and keeps the repository.
+PRODUCT: Final = ("api/", "client/", "migrations/", "ml/", "scheduler/", "smore/", "worker/", "zoo/")
+BESIDE: Final = ("lab", "tools")
+#: Folders whose files and classes may be of any length.
+ANY_LENGTH: Final = ("tests/", "migrations/")
 #: Folders of the repository whose packages are imported by names without the folder, as pyproject.toml (mypy_path) says.
 PACKAGE_ROOTS: Final = ("client/",)
 TEXT: Final = (".py", ".md", ".lua", ".yaml", ".yml", ".toml", ".ini", ".sh", "Makefile", "Dockerfile", ".env.example")
-#: These look like paths of the repository and are not: the version in ``apiVersion`` of a function.yaml, and a file
-#: that ``smore predictor report`` writes.
-NO_PATHS: Final = frozenset({"smore/v1", "report.md"})
+#: These look like paths of the repository and are not: the version in ``apiVersion`` of a function.yaml, a file that
+#: ``smore predictor report`` writes, and folders of the wheel.
+NO_PATHS: Final = frozenset({"smore/v1", "report.md", "smore/_tree", "smore/_tree/lab"})
 
 _LINK: Final = re.compile(r"\]\((?!\w+:)([^)#\s]*)(#[^)\s]+)?\)")
 _DOCUMENT: Final = re.compile(r"(?<![\w/.@-])((?:\.\./)*(?:[\w-]+/)*[\w-]+\.md)\b")
@@ -262,6 +267,13 @@ def upward_arrows(arrows: Iterable[Import], layers: Sequence[str]) -> Iterator[F
             yield Finding(figure="upward_arrows", name=name, detail="imports what is not below it")
 
 
+def product_imports_lab(arrows: Iterable[Import]) -> Iterator[Finding]:
+    for arrow in arrows:
+        if arrow.imported.partition(".")[0] in BESIDE and arrow.importer.partition(".")[0] not in BESIDE:
+            name = f"{arrow.importer} -> {arrow.imported}"
+            yield Finding(figure="product_imports_lab", name=name, detail="an installation need not have it")
+
+
 def dead_references(sources: Sequence[Source], files: Collection[str]) -> Iterator[Finding]:
     """References that lead nowhere. ``files``: the paths of all files of the repository."""
     references = _References(sources, files)
@@ -451,16 +463,17 @@ def measure(root: Path) -> list[Finding]:
     contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = next(contract["layers"] for contract in contracts["contracts"] if contract["type"] == "layers")
     python = [source for source in sources if source.name.endswith(".py")]
-    product = [source for source in python if not source.name.startswith(NOT_PRODUCT) and not source.generated]
+    bounded = [source for source in python if not source.name.startswith(ANY_LENGTH) and not source.generated]
     arrows = imports(contracts["root_packages"])
     return [
-        *long_files(product),
-        *long_classes(product),
+        *long_files(bounded),
+        *long_classes(bounded),
         *circles(arrows),
         *upward_arrows(arrows, layers),
+        *product_imports_lab(arrows),
         *fmt_skips(python),
         *dead_references(sources, files),
-        *doubled_shapes(product),
+        *doubled_shapes(bounded),
     ]
 
 

@@ -1,6 +1,5 @@
 """The client's types: generated from the API's description, with the names of before, for older and newer platforms."""
 
-import importlib.util
 import inspect
 import json
 from pathlib import Path
@@ -13,25 +12,17 @@ from api.app import create_app
 from smore.process.settings import RedisSettings, Settings
 from smore_client import AsyncClient, Client, admin, types
 from smore_client.types import Explanation, Function, Gpu, Invocation, Job, Limits, Scope, State
+from tools import client_types
 
 ROOT = Path(__file__).resolve().parents[3]
 #: What users could import before the client became a distribution, and the fields and parameters of it.
 NAMES: dict[str, dict[str, list[str]]] = json.loads(Path(__file__).with_name("names.json").read_text())
 
 
-def generator() -> Any:
-    """tools/client_types.py, which is a program beside the package."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "client" / "generate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_generated_types_are_the_apis() -> None:
     document = create_app(Settings(redis=RedisSettings(url="redis://nowhere"))).openapi()
     written = (ROOT / "client" / "smore_client" / "generated.py").read_text()
-    assert generator().generate(document) == written, "run `make fmt`"
+    assert client_types.generate(document) == written, "run `make fmt`"
 
 
 @pytest.mark.parametrize("name", NAMES["types"])
@@ -115,7 +106,7 @@ def test_the_generator_reads_every_form_of_a_schema() -> None:
         "required": ["weight"],
     }
     unread = {"type": "object", "properties": {}}
-    source = generator().generate(
+    source = client_types.generate(
         document(Thing=thing, Part=part, Kind={"type": "string", "enum": ["good", "bad"]}, Unread=unread)
     )
     assert "Unread" not in source

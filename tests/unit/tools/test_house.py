@@ -21,6 +21,7 @@ from tools.house import (
     imports,
     long_classes,
     long_files,
+    product_imports_lab,
     upward_arrows,
 )
 
@@ -115,6 +116,12 @@ def test_an_arrow_leads_down(tmp_path: Path) -> None:
     given = arrows("top.x base.y", "base.y top.x", "left.x right.x", "left.x left.y", "right.x numpy")
 
     assert names(upward_arrows(given, ["top", "left | right", "base"])) == ["base.y -> top.x", "left.x -> right.x"]
+
+
+def test_the_product_stands_without_what_studies_it() -> None:
+    given = arrows("api.x lab.y", "lab.y api.x", "tools.z lab.y", "smore.s tools.z")
+
+    assert names(product_imports_lab(given)) == ["api.x -> lab.y", "smore.s -> tools.z"]
 
 
 def test_imports_are_read_from_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

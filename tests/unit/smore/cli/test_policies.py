@@ -1,8 +1,11 @@
 """``smore compare`` starts the simulator or the live comparison."""
 
+from pathlib import Path
+
 import pytest
 
 from smore.cli import app, launch
+from tests.support.cli import smore
 
 
 @pytest.mark.parametrize(
@@ -21,3 +24,11 @@ def test_a_live_comparison_is_a_program_of_its_own(
     app.app(["compare", *words], standalone_mode=False)
 
     assert asked == [program]
+
+
+def test_a_command_of_the_laboratory_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "ROOT", tmp_path)
+    assert smore("replay", "--since", "1h") == 1
+    assert "pip install smore-lab" in capsys.readouterr().err
