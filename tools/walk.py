@@ -272,10 +272,8 @@ def _clean(environment: "os._Environ[str]") -> dict[str, str]:
     return kept | {"PATH": os.pathsep.join(path)}
 
 
-def _copy(folder: Path, compiled: bool = False) -> None:
-    """
-    The files of the checkout that git does not ignore, and its installation: a ``.venv`` that leads to this Python's.
-    """
+def copy(folder: Path, compiled: bool = False) -> None:
+    """The files of the checkout that git does not ignore; ``compiled``: with their bytecode."""
     # What `make install` has compiled of a file; what running it has.
     endings = ("nb?", "pyc") if compiled else ("nb?",)
     listed = subprocess.run(
@@ -295,6 +293,11 @@ def _copy(folder: Path, compiled: bool = False) -> None:
             for made in source.parent.glob(f"__pycache__/{source.stem}.*.{ending}"):
                 target.with_name("__pycache__").mkdir(exist_ok=True)
                 shutil.copy2(made, target.with_name("__pycache__"))
+
+
+def _copy(folder: Path, compiled: bool) -> None:
+    """:func:`copy` and its installation: a ``.venv`` that leads to this Python's."""
+    copy(folder, compiled)
     installed = folder / ".venv"
     installed.mkdir()
     for entry in Path(sys.prefix).iterdir():

@@ -35,6 +35,7 @@ from smore.local.supervision import End, ProcessStatus, Supervisor
 from smore.process.device_name import refused
 from smore.process.environment import InvalidSetting
 from smore.process.instance import instance_id
+from smore.process.root import ROOT
 from smore.process.settings import JobsSettings, PolicySettings, PrewarmSettings, Settings
 
 logger = logging.getLogger(__name__)
@@ -54,9 +55,6 @@ STOP_S = 90.0
 _POLL_S = 0.01
 #: Seconds after its start at which a server that is down counts as failed.
 _STILLBORN_S = 5.0
-
-#: The checkout or image: the folder of the packages.
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def migration_command(home: Path) -> tuple[str, ...]:

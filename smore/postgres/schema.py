@@ -8,9 +8,10 @@ from typing import Final
 
 from smore.domain.access import read_token
 from smore.postgres.mirror import Connection
+from smore.process.root import ROOT
 
 #: Alembic's folder.
-FOLDER: Final = Path(__file__).parents[2] / "migrations"
+FOLDER: Final = ROOT / "migrations"
 #: The project that every platform has.
 PROJECT: Final = "default"
 
