@@ -36,7 +36,7 @@ from supervisor.supervisord import Supervisor
 #: Seconds before a process that died while it started is started again: the first, the second, every later time.
 RETRY_S = (0.25, 0.5, 1.0)
 TEMPLATE: Final = "template"
-#: Seconds in which a template imports what it forks: a process that is to be started waits so long for it.
+#: Seconds in which a template imports a module: a process that is to be started waits so long for it.
 IMPORT_S: Final = 10.0
 #: Why a process is not started yet.
 _WAITING: Final = "waiting for the template"
@@ -80,6 +80,8 @@ class Process(Subprocess):  # type: ignore[misc]
         self._imported: set[str] = set()
         self._imports = False
         self._was_ready = False
+        #: When it was started or has imported a module.
+        self._heard_at = 0.0
 
     def spawn(self) -> int | None:
         template = self.group.processes.get(TEMPLATE) if self.group else None
@@ -94,7 +96,7 @@ class Process(Subprocess):  # type: ignore[misc]
             if self.state != ProcessStates.BACKOFF:
                 self.change_state(ProcessStates.STARTING)
                 self.change_state(ProcessStates.BACKOFF)
-            self.delay = template.laststart + IMPORT_S
+            self.delay = template._heard_at + IMPORT_S
             return None
         fork = self.config.options.fork
         # The rest of a start is the same: the log's pipe before, the record of the pid after it.
@@ -115,7 +117,7 @@ class Process(Subprocess):  # type: ignore[misc]
         """Whether this is the first template and cannot fork what runs this module now, but may soon."""
         # Beside a load a new one imports for longer than an exec takes.
         waits = self._imports or module not in self._imported
-        return waits and not self._was_ready and time.time() < self.laststart + IMPORT_S
+        return waits and not self._was_ready and time.time() < self._heard_at + IMPORT_S
 
     def _hear(self) -> None:
         """Fork what waits for the module that the template has imported, and let it import the next one."""
@@ -126,7 +128,7 @@ class Process(Subprocess):  # type: ignore[misc]
             module = ""
         if not module:
             self._cut()
-        self._imports = False
+        self._imports, self._heard_at = False, time.time()
         self._imported.add(module)
         self._was_ready |= self._imported.issuperset(self._modules())
         for process in self.group.processes.values():
@@ -175,7 +177,7 @@ class Process(Subprocess):  # type: ignore[misc]
 
     def _spawn_template(self) -> int | None:
         self._cut()
-        self._imported, self._imports = set(), True
+        self._imported, self._imports, self._heard_at = set(), True, time.time()
         # Packets, so that requests do not run together.
         self._link, self._its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         Readable(self._link, self._hear)
