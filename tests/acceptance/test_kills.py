@@ -151,7 +151,7 @@ def test_a_redis_that_refuses_writes_is_waited_for(nap: Platform, setting: str) 
     """Every route says 503 and when to come again, readiness says why, nobody leaves, and what was accepted ends."""
     names = [one.name for one in local.status(nap.home)]
     before = {name: nap.pid(name) for name in names}
-    job = {"name": "refused", "argv": ["zoo.train", "--seconds", "1"]}
+    job = {"name": "refused", "argv": ["zoo.train", "--model", "bert", "--seconds", "1"]}
     function = {
         "apiVersion": "smore/v1",
         "kind": "Function",
