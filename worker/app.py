@@ -266,7 +266,7 @@ class Worker:
             gate=self.gate,
             activity=self.pool.activity,
             jobs=probed,
-            runs=self.pool,
+            runs=self.pool.held,
             longest_s=own.probe_max_s,
             changed=self.heartbeat.wake,
         )

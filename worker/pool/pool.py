@@ -9,7 +9,7 @@ nobody else, and no load begins before its memory is free.
 The parts, each in a module of this package, share one lock (:class:`~worker.pool.residents.Residents`): ``residents``
 the instances, ``memory`` what they hold, ``eviction`` which one goes, ``loading`` what takes time, ``standby`` the
 runner without a model, ``relief`` memory for training, ``upkeep`` the thread, ``crashes`` and ``health`` who is at
-fault, ``status`` the reports.
+fault, ``held`` the runs that a closed window stops, ``status`` the reports.
 """
 
 import threading
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
@@ -32,6 +31,7 @@ from worker.pool.crashes import Crashes
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.eviction import Eviction
 from worker.pool.health import DeviceHealth
+from worker.pool.held import Held
 from worker.pool.instance import Instance
 from worker.pool.lifecycle import Ending
 from worker.pool.loading import Loader
@@ -47,9 +47,6 @@ from worker.runner.runner_handle import Runner
 from worker.runner.zygote_handle import Zygote
 
 log = observability.logger(__name__)
-
-#: Seconds within which processes are stopped by a signal.
-_STILL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +109,13 @@ class Pool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.activity = Activity()
-        #: Stopped for a closed window; whether each is counted as idle meanwhile.
-        self._held: dict[Instance, bool] = {}
         self._gpu = gpu
         self._growing = growing
         self._window_over = window_over
         self._clock = clock
         parked = parked if parked is not None else Parked()
         self._residents = Residents(boot=boot, parked=parked, changed=changed, clock=clock)
+        self.held = Held(self._residents, self.activity)
         self._health = DeviceHealth(device, self._residents)
         self._crashes = Crashes(gpu=gpu, residents=self._residents, health=self._health, faulted=faulted)
         self._standby = Standby(
@@ -301,7 +297,7 @@ class Pool:
         instance, residents = seat.instance, self._residents
         try:
             with residents.lock:
-                self._count_again(instance)
+                self.held.count_again(instance)
                 instance.used_at = self._clock()
                 instance.lifecycle.rest(instance.used_at)
                 if healthy and not instance.leaving and not residents.closed and not seat.runner.ended.is_set():
@@ -318,40 +314,6 @@ class Pool:
             self.activity.end()
         ending = Ending.EVICTED if instance.evicted else Ending.OFFLOAD if wanted else Ending.CRASHED
         self._loader.drop(instance, ending)
-
-    def hold(self) -> None:
-        """
-        Stop the runners of the batches that run, until :meth:`go_on`, and count them as idle once they stand still. On a
-        GPU a stopped process starts no more kernels; those that it has started run to their end.
-        """
-        with self._residents.lock:
-            for instance in self._residents:
-                if instance.state is WarmState.BUSY and not instance.leaving and instance.runner is not None:
-                    instance.runner.hold()
-                    self._held[instance] = False
-        until = time.monotonic() + _STILL_S
-        for instance in self._held:
-            assert instance.runner is not None
-            still = instance.runner.stands(until)
-            with self._residents.lock:
-                # One whose run has ended meanwhile is at work no more.
-                if still and instance.state is WarmState.BUSY and not instance.leaving:
-                    self._held[instance] = True
-                    self.activity.end()
-
-    def go_on(self) -> None:
-        """Let what :meth:`hold` has stopped run again."""
-        with self._residents.lock:
-            for instance in self._held:
-                self._count_again(instance)
-                assert instance.runner is not None
-                instance.runner.go_on()
-            self._held.clear()
-
-    def _count_again(self, instance: Instance) -> None:
-        if self._held.get(instance):
-            self._held[instance] = False
-            self.activity.begin()
 
     def retire(self, seat: Seat) -> None:
         """Give this instance to nobody after its present holder."""

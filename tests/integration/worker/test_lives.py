@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from smore.domain.job import JobRequest
-from smore.messages.commands import StartJob, StopJob, Throttle
+from smore.messages.commands import Cancel, StartJob, StopJob, Throttle
 from smore.messages.reports import JobReport, WarmState
 from tests.support.eventually import eventually
 from tests.support.worker_stage import Bench, RedisProcess, bench
@@ -338,3 +338,32 @@ def test_closed_windows_come_and_are_reported(guarded: Bench) -> None:
         assert 0 < window.end - window.start < 10
     assert one.loss_windows == len(one.windows) and one.closed_n >= 5 and one.recent_n >= 20 and one.budget == 0.05
     assert one.loss is None, "so few windows say nothing"
+
+
+def test_a_run_that_lasts_is_held_in_closed_windows_and_ended_where_it_stands(guarded: Bench) -> None:
+    function = guarded.function(f"{HERE}:Fragile", timeout_s=600.0)
+    start_job(guarded, LIGHT)
+    session = guarded.session()
+
+    def held_run(before: int | None = None) -> tuple[str, int]:
+        """An invocation that goes on for ever, and its runner, stopped for a window."""
+        id_ = guarded.enqueue(function, b'{"do": "hang"}')
+        guarded.dispatch(function, [id_])
+        guarded.state(id_, "running")
+        eventually(lambda: guarded.said(function, "hangs") not in (None, before), what="it runs")
+        pid = guarded.said(function, "hangs") or 0
+        eventually(lambda: proc.suspended(pid), within_s=30.0, what="it is held")
+        return id_, pid
+
+    cancelled, pid = held_run()
+    eventually(lambda: not proc.suspended(pid), what="it goes on")
+    eventually(
+        lambda: (one := find_job(guarded)) is not None and one.windows, within_s=30.0, what="quiet windows beside it"
+    )
+    eventually(lambda: proc.suspended(pid), within_s=30.0, what="it is held again")
+    guarded.fleet.send("t0", Cancel(version=1, function=function, id=cancelled, attempt=1))
+    eventually(lambda: proc.start_time(pid) is None, what="its runner is gone")
+    eventually(lambda: guarded.report().running == 0, what="the slot is free")
+    held_run(before=pid)
+    guarded.kill()
+    eventually(lambda: not proc.session_members(session), what="zygote and runners are gone")

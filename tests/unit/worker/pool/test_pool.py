@@ -468,17 +468,17 @@ def test_runs_that_are_held_are_idle_until_they_go_on() -> None:
     stage.fork = lambda: next(runners)
     stage.run("idle")
     ending, going_on = stage.acquire("a"), stage.acquire("b")
-    stage.pool.hold()
+    stage.pool.held.hold()
     assert said == [("hold", 2), ("hold", 3)], "nobody is at work in the first"
     assert stage.pool.activity.wait_idle(0)
     stage.pool.release(ending, healthy=False)
     assert stage.pool.activity.wait_idle(0), "the end of one does not count twice"
-    stage.pool.go_on()
+    stage.pool.held.go_on()
     assert said[2:] == [("go on", 2), ("go on", 3)] and not stage.pool.activity.wait_idle(0)
     stage.pool.release(going_on)
     assert stage.pool.activity.wait_idle(0)
-    stage.pool.hold()
-    stage.pool.go_on()
+    stage.pool.held.hold()
+    stage.pool.held.go_on()
     assert len(said) == 4
 
 
@@ -488,8 +488,8 @@ def test_a_run_that_is_not_stopped_is_at_work() -> None:
         **vars(FakeRunner(1)), load=FakeRunner(1).load, hold=list, go_on=list, stands=lambda _: False
     )
     seat = stage.acquire("a")
-    stage.pool.hold()
+    stage.pool.held.hold()
     assert not stage.pool.activity.wait_idle(0)
-    stage.pool.go_on()
+    stage.pool.held.go_on()
     stage.pool.release(seat)
     assert stage.pool.activity.wait_idle(0)
