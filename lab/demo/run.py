@@ -271,7 +271,7 @@ class Demo:
         self._traffic = "Azure Functions 2019 trace, a minute as a second"
         counts = trace_counts(trace, len(FUNCTIONS), seconds)
         self._plan = arrivals(counts, self._rate, seed)
-        self._trainings = trainings(self._partitions, lasting_s=300 + 3 * seconds)
+        self._trainings = trainings(self._partitions, lasting_s=300 + MOST_ROUNDS * seconds)
         self._was_up = local.endpoints(self._home) is not None
         expected = {
             Phase.ALONE: 20.0,
