@@ -1,4 +1,7 @@
-"""Functions of ``lab.bench.kills``: one that records every run, so that double runs can be counted, and a hostile one."""
+"""
+Functions of ``lab.bench.kills``: one that records every run, so that double runs can be counted, and a hostile one; and that
+of ``lab.bench.long_runs``.
+"""
 
 import os
 import stat
@@ -39,4 +42,17 @@ class Forge(Handler):
                         os.write(descriptor, b"\xff" * 64)
                 except OSError:
                     continue
+        return inputs
+
+
+class Work(Handler):
+    """``{"s": seconds}``: keeps a core busy for that long. Time for which its process is stopped does not count."""
+
+    example: ClassVar[Any] = {"s": 0.0}
+
+    def predict(self, inputs: Any) -> Any:
+        left_s, last = max(given["s"] for given in inputs), time.perf_counter()
+        while left_s > 0:
+            now = time.perf_counter()
+            left_s, last = left_s - min(now - last, 0.1), now
         return inputs
