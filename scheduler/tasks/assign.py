@@ -10,8 +10,7 @@ import subprocess
 import sys
 import threading
 from functools import partial
-from types import ModuleType
-from typing import IO, Final, cast
+from typing import IO, Final
 
 import redis
 from celery import Celery
@@ -42,7 +41,8 @@ def register_assign(app: Celery, config: Settings, turn: IO[str]) -> None:
     """Make this app's worker able to lead. ``turn`` is closed once it is."""
     # All that leading needs is loaded before it is needed: it takes seconds where the processor is busy.
     compile_before()
-    _load()
+    prepare()
+    rules.prepare()
     stop = threading.Event()
     leading = threading.Lock()
 
@@ -76,16 +76,8 @@ def _is_compiled() -> bool:
 def prepare_compiled() -> None:
     """Load what leading needs where it is compiled already."""
     if _is_compiled():
-        _load()
-
-
-def _load() -> None:
-    # Numba looks for BLAS in SciPy, which takes a third of the time, and nothing compiled here uses it.
-    absent = sys.modules.setdefault("scipy.linalg", cast("ModuleType", None)) is None
-    prepare()
-    rules.prepare()
-    if absent:
-        del sys.modules["scipy.linalg"]
+        prepare()
+        rules.prepare()
 
 
 def compile_before() -> None:
