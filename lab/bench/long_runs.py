@@ -1,5 +1,5 @@
 """
-Whether long runs obey: ``python -m bench.long_runs --json``.
+Whether long runs obey: ``python -m lab.bench.long_runs --json``.
 
 A CPU partition of one core trains, and somebody always wants to run a function beside it that keeps the core busy for 0.1, 5,
 20 or 60 s a run. No policy holds functions back (``budget_rule`` none): the worker's run gate alone does, which is told a duty
@@ -27,8 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.overload.rig import Rig, Trained, one_core_partitions
-from bench.report import emit, progress
+from lab.bench.overload.rig import Rig, Trained, one_core_partitions
+from lab.bench.report import emit, progress
 from smore.domain.loss import PROBE_MAX_S, Loss, estimate
 from smore.messages.commands import Throttle
 from smore.messages.results import decode_execution
@@ -48,7 +48,7 @@ TRAINING: Final = Trained(model="vgg16", batch=2)
 UNSETTLED_S: Final = 30.0
 _LOOK_S: Final = 0.2
 SPEC: Final = {
-    "entrypoint": "bench.tally:Work",
+    "entrypoint": "lab.bench.tally:Work",
     "slo": {"deadline": "1h"},
     "resources": {"gpu_memory": "64MiB"},
     "scaling": {"max_warm": 1, "keep_alive": -1},
@@ -116,7 +116,7 @@ def quiet(rig: Rig, gpu: str, begin: float, end: float) -> tuple[int, int]:
 
 
 def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.long_runs", description="Whether long runs obey.")
+    parser = argparse.ArgumentParser(prog="python -m lab.bench.long_runs", description="Whether long runs obey.")
     parser.add_argument("--quick", action="store_true", help="one case in about three minutes")
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     asked = parser.parse_args(words)
@@ -152,7 +152,7 @@ def main(words: Sequence[str]) -> None:
     for name, value in figures.items():
         progress(f"{name:28} {value:8.3f}")
     if asked.json:
-        emit(f"python -m bench.long_runs{' --quick' if asked.quick else ''}", figures)
+        emit(f"python -m lab.bench.long_runs{' --quick' if asked.quick else ''}", figures)
 
 
 def _active(rig: Rig) -> bool:

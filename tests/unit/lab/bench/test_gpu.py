@@ -160,7 +160,7 @@ def test_what_compiles_behind_the_others_is_waited_for_before_a_platform(
 
 def test_a_run_that_is_ended_ends_its_stage_and_writes_down_that_it_was_cut(tmp_path: Path, log: Path) -> None:
     program = (
-        "import re, sys\nfrom pathlib import Path\nfrom bench import gpu\ngpu.STAGES = {'first':"
+        "import re, sys\nfrom pathlib import Path\nfrom lab.bench import gpu\ngpu.STAGES = {'first':"
         " [gpu.Stage(name='one', seconds=60, argv=('stub', 'one', 'hang'))]}\ngpu.code = lambda:"
         f" 'c'\nsys.exit(gpu.main(['first', '--out', {str(tmp_path / 'out')!r}, '--minutes', '5', '--json']))"
     )
