@@ -26,7 +26,7 @@ FORK, GO_ON = b"fork", b"go on"
 
 def main(modules: Sequence[str]) -> None:
     link = socket.socket(fileno=0)
-    # Nothing that is imported is garbage, and looking for it takes a tenth of the time.
+    # Nothing that is imported is garbage.
     gc.disable()
     for name in modules:
         # What else the module's process needs, beside what its import brings.

@@ -299,7 +299,7 @@ def main(descriptor: int) -> None:
     folder = os.stat(Path(listener.getsockname()).parent)
     door = folder.st_dev, folder.st_ino
     began = time.perf_counter()
-    # Nothing that is imported is garbage, and looking for it takes a twentieth of the time.
+    # Nothing that is imported is garbage.
     gc.disable()
     for module in PRELOAD:
         importlib.import_module(module)
