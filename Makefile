@@ -52,7 +52,7 @@ lock: ## constraints.txt anew, from an environment of the newest versions that i
 	mv build/constraints.txt constraints.txt
 	$(MAKE) test
 
-demo: $(STAMP) ## A minute of functions next to training on this machine, and a report
+demo: $(STAMP) ## Some minutes of functions next to training on this machine, and a report
 	$(PY) -m lab.demo.run
 
 up: $(STAMP) ## The whole platform on this machine; stays
