@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lab.simulation.interference import mean_over_alone
 from lab.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REFUSED, REJECTED, SUCCEEDED, Result
+from smore.domain.loss import student
 
 Floats = NDArray[np.float64]
 
@@ -93,17 +94,6 @@ def _mean(gpus: Floats, column: int) -> float:
 
 # ---- over seeds ------------------------------------------------------------------------------------------------------
 
-#: Student's 97.5 % quantile for 1 to 30 degrees of freedom.
-_T975: Final = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-
-
-def quantile(n: int) -> float:
-    """Student's 97.5 % quantile for the mean of ``n`` values, at least two."""
-    return _T975[n - 2] if n - 2 < len(_T975) else 1.96 + 2.4 / (n - 1)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
@@ -127,7 +117,7 @@ def interval(values: Sequence[float]) -> Interval:
     if n < 2:
         return Interval(mean=mean, low=math.nan, high=math.nan)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    half = quantile(n) * deviation / math.sqrt(n)
+    half = student(0.975, n - 1) * deviation / math.sqrt(n)
     return Interval(mean=mean, low=mean - half, high=mean + half)
 
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lab.simulation.metrics import Interval, interval, quantile
+from lab.simulation.metrics import Interval, interval
+from smore.domain.loss import student
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,7 @@ def few_seeds(count: int) -> str:
     if count == 1:
         return f"One seed has no interval, and no claim can be made from it; run at least {ENOUGH}."
     return (
-        f"{count} seeds are few: a 95 % interval then reaches {quantile(count):.1f} standard errors to each side (2.0 with"
+        f"{count} seeds are few: a 95 % interval then reaches {student(0.975, count - 1):.1f} standard errors to each side (2.0 with"
         f" many seeds), and the standard error is itself known from {count} values alone. What cannot be said may be decided"
         f" by more seeds, and what held may not hold again; run at least {ENOUGH}."
     )
