@@ -275,7 +275,7 @@ def product_imports_lab(arrows: Iterable[Import]) -> Iterator[Finding]:
 
 
 def dead_references(sources: Sequence[Source], files: Collection[str]) -> Iterator[Finding]:
-    """References that lead nowhere. ``files``: the paths of all files of the repository."""
+    """References but those of :func:`dead_roles` that lead nowhere. ``files``: the paths of all files of the repository."""
     references = _References(sources, files)
     for source in sources:
         for number, line in enumerate(source.text.split("\n"), 1):
@@ -287,10 +287,10 @@ def dead_references(sources: Sequence[Source], files: Collection[str]) -> Iterat
 class _References:
     def __init__(self, sources: Sequence[Source], files: Collection[str]) -> None:
         self._sources = {source.name: source for source in sources}
-        self._modules = {source.module: source for source in sources if source.name.endswith(".py")}
         self._existing = {str(parent) for name in files for parent in (Path(name), *Path(name).parents)}
         #: Beginnings of names: ``docs/decisions/0013`` refers to the file whose name begins so.
-        self._begun = {name[:end] for name in files for end in range(len(name)) if name[end] in "-."}
+        begun = {name[:end] for name in files for end in range(len(name)) if name[end] in "-."}
+        self._known = self._existing | begun
         folders = sorted({name.partition("/")[0] for name in files if "/" in name and not name.startswith(".")})
         self._path = re.compile(rf"(?<![\w/.~$<>{{}}*:-])((?:{'|'.join(folders) or '(?!)'})/[\w./-]*\w)")
         paper = self._sources.get(PAPER)
@@ -314,10 +314,6 @@ class _References:
                 yield f"{path}: {name}", "no such name there"
         for outside in _OUTSIDE.findall(line):
             yield outside, "a document outside the repository"
-        if source.name.endswith(".py") and "`" in line:
-            for name in _ROLE.findall(line):
-                if not self._resolves(source, name):
-                    yield name, "no such name"
         if source.name.endswith((".py", ".yaml")):
             for number in _ASSUMPTION.findall(line):
                 if number not in self._assumptions:
@@ -340,7 +336,7 @@ class _References:
 
     def _exists(self, path: str, beside: str) -> bool:
         near = os.path.normpath(f"{Path(beside).parent}/{path}")
-        return not {path, near}.isdisjoint(self._existing | self._begun)
+        return not {path, near}.isdisjoint(self._known)
 
     def _link(self, source: Source, target: str, anchor: str) -> Iterator[tuple[str, str]]:
         path = os.path.normpath(f"{Path(source.name).parent}/{target}") if target else source.name
@@ -358,16 +354,29 @@ class _References:
             return set(name.rstrip(".").split(".")) <= source.names
         return name in source.text
 
-    def _resolves(self, source: Source, name: str) -> bool:
-        parts = name.split(".")
-        if set(parts) <= source.names or hasattr(builtins, parts[0]):
-            return True
-        for end in range(len(parts), 0, -1):
-            module = self._modules.get(".".join(parts[:end]))
-            if module is not None:
-                return set(parts[end:]) <= module.names
-        # An imported class' member, or a module of a library.
-        return parts[0] in source.names or parts[0] in sys.stdlib_module_names
+
+def dead_roles(sources: Iterable[Source]) -> Iterator[Finding]:
+    """Cross-references in docstrings (``:class:`` and the like) that do not resolve."""
+    python = [source for source in sources if source.name.endswith(".py")]
+    modules = {source.module: source for source in python}
+    for source in python:
+        for number, line in enumerate(source.text.split("\n"), 1):
+            for role in _ROLE.findall(line) if "`" in line else ():
+                if not _resolves(modules, source, role):
+                    name = f"{source.name}: {role}"
+                    yield Finding(figure="dead_references", name=name, detail=f"line {number}: no such name")
+
+
+def _resolves(modules: Mapping[str, Source], source: Source, name: str) -> bool:
+    parts = name.split(".")
+    if set(parts) <= source.names or hasattr(builtins, parts[0]):
+        return True
+    for end in range(len(parts), 0, -1):
+        module = modules.get(".".join(parts[:end]))
+        if module is not None:
+            return set(parts[end:]) <= module.names
+    # An imported class' member, or a module of a library.
+    return parts[0] in source.names or parts[0] in sys.stdlib_module_names
 
 
 def doubled_shapes(sources: Iterable[Source]) -> Iterator[Finding]:
@@ -473,6 +482,7 @@ def measure(root: Path) -> list[Finding]:
         *product_imports_lab(arrows),
         *fmt_skips(python),
         *dead_references(sources, files),
+        *dead_roles(sources),
         *doubled_shapes(bounded),
     ]
 

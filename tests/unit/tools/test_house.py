@@ -16,6 +16,7 @@ from tools.house import (
     apply,
     circles,
     dead_references,
+    dead_roles,
     doubled_shapes,
     fmt_skips,
     imports,
@@ -180,7 +181,8 @@ def test_a_reference_leads_somewhere(tmp_path: Path, file: str, text: str, dead:
     }
     sources = tree(tmp_path, files)
 
-    assert names(dead_references(sources, files)) == [f"{file}: {reference.format(md=MD)}" for reference in dead]
+    found = names([*dead_references(sources, files), *dead_roles(sources)])
+    assert found == [f"{file}: {reference.format(md=MD)}" for reference in dead]
 
 
 def test_a_shape_is_doubled_in_another_module_only(tmp_path: Path) -> None:
@@ -219,7 +221,7 @@ def test_a_package_in_a_folder_of_its_own_is_known_by_its_name(tmp_path: Path) -
     }
     sources = tree(tmp_path, files)
     assert [source.module for source in sources] == ["pkg", "pkg.one"]
-    assert names(dead_references(sources, files)) == [f"{folder}/__init__.py: client.pkg.one.First"]
+    assert names(dead_roles(sources)) == [f"{folder}/__init__.py: client.pkg.one.First"]
 
 
 def test_exceptions_need_a_finding_and_a_reason() -> None:
