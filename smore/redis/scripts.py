@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from types import MappingProxyType
 from typing import Any, Final
@@ -249,20 +250,27 @@ def _arguments(shape: Shape, script: str) -> str:
     return text + script
 
 
-def script_sources(bounds: QueueSettings) -> dict[str, str]:
+def script_sources(bounds: QueueSettings) -> Mapping[str, str]:
     """
     Each script's whole text: the shared definitions that it uses and no others, because all of them are made anew at
     each call; its arguments by name; the script.
     """
+    return _sources(tuple(_constants(bounds)))
+
+
+@cache
+def _sources(constants: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     folder = resources.files("smore.redis") / "lua"
     readers: dict[str, str] = {}
     scripts = {name: _written_out((folder / f"{name}.lua").read_text(), readers) for name in SHAPES}
     prelude = _definitions(_written_out((folder / "common.lua").read_text(), readers))
-    shared = [*_constants(bounds), *_lists(), *map(_reader, readers.items()), *prelude]
-    return {
-        name: "local P = ARGV[1]\n" + _used(shared, scripts[name]) + _arguments(shape, scripts[name])
-        for name, shape in SHAPES.items()
-    }
+    shared = [*constants, *_lists(), *map(_reader, readers.items()), *prelude]
+    return MappingProxyType(
+        {
+            name: "local P = ARGV[1]\n" + _used(shared, scripts[name]) + _arguments(shape, scripts[name])
+            for name, shape in SHAPES.items()
+        }
+    )
 
 
 def _used(shared: Sequence[tuple[str, str]], script: str) -> str:
