@@ -38,6 +38,9 @@ hypothesis_settings.register_profile("suite", derandomize=True, database=None)
 hypothesis_settings.register_profile("search", print_blob=True)
 hypothesis_settings.load_profile("suite")
 
+# Imports make hundreds of thousands of objects that stay.
+gc.disable()
+
 #: Files that share one platform in processes (tests/acceptance/conftest.py), by the name of their group.
 TOGETHER = {
     "tests/acceptance/hostile/test_hostile.py": "bounded",
@@ -120,6 +123,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What the modules hold is there to the end: no collection of garbage need look at it again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
