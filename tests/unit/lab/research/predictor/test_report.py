@@ -402,12 +402,18 @@ def test_presets_are_not_mixed() -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        [together((workload("bert", "training"), 0.1), (workload("vgg16"), 0.2))],
-        [together((workload("bert"), -0.1), (workload("bert"), -0.2))],
-        [together((workload("deepfm", "training"), 0.1), (workload("mobilenet"), 30.0), (workload("mobilenet"), 40.0))],
-        [replace(solo(workload("bert")), cold_s={}, utilisation=None)],
+        [
+            together((workload("bert", "training"), 0.1), (workload("vgg16"), 0.2)),
+            replace(solo(workload("bert")), cold_s={}, utilisation=None),
+        ],
+        [
+            together((workload("bert"), -0.1), (workload("bert"), -0.2)),
+            together(
+                (workload("deepfm", "training"), 0.1), (workload("mobilenet"), 30.0), (workload("mobilenet"), 40.0)
+            ),
+        ],
     ],
-    ids=["one pair", "only negative", "one step", "no counter and no start"],
+    ids=["one pair, no counter and no start", "only negative, one step"],
 )
 def test_few_rows_are_drawn_too(rows: list[Row], tmp_path: Path) -> None:
     data = written(tmp_path / "rows.jsonl", rows)
