@@ -58,9 +58,16 @@ TRAIN = ("zoo.train", "--model", "mobilenet", "--batch", "2", "--input-wait", "0
 LIGHT = "tests.support.light_training"
 
 
-def test_the_worker_ends_in_order(stage: Bench) -> None:
+def test_runners_have_no_credentials_and_the_worker_ends_in_order(stage: Bench) -> None:
     stage.call(stage.function("zoo.echo:Function"), 1)
     session = stage.session()
+    for pid, _ in proc.session_members(session):
+        assert not any(name.startswith("SMORE_") for name in proc.environment_of(pid))
+        assert os.sched_getaffinity(pid) == {stage.core}
+    start_job(stage, "http.server", "0")
+    eventually(lambda: (one := find_job(stage)) is not None and one.state == "ended", what="it may not run")
+    assert job(stage).exit_code == 126 and job(stage).pid == 0
+    assert "'http.server'" in job(stage).reason
     assert stage.stop() == 0, stage.log()
     assert proc.session_members(session) == []
     assert not (stage.home / "run" / "worker-t0.json").exists()
@@ -217,20 +224,6 @@ def test_what_became_of_jobs_while_no_worker_was_there(stage: Bench) -> None:
     stage.fleet.send("t0", StopJob(version=1, id="whole"))
     eventually(lambda: job(stage, "whole").state == "ended", what="it is stopped")
     assert job(stage, "whole").exit_code == -signal.SIGTERM
-
-
-def test_a_job_that_may_not_run_is_refused(stage: Bench) -> None:
-    start_job(stage, "http.server", "0")
-    eventually(lambda: (one := find_job(stage)) is not None and one.state == "ended", what="it is refused")
-    assert job(stage).exit_code == 126 and job(stage).pid == 0
-    assert "'http.server'" in job(stage).reason
-
-
-def test_runners_have_no_credentials(stage: Bench) -> None:
-    stage.call(stage.function("zoo.echo:Function"), 1)
-    for pid, _ in proc.session_members(stage.session()):
-        assert not any(name.startswith("SMORE_") for name in proc.environment_of(pid))
-        assert os.sched_getaffinity(pid) == {stage.core}
 
 
 def test_a_share_is_a_control_group_where_one_may_be_made(tmp_path: Path, server: RedisProcess) -> None:
