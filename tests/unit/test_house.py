@@ -1,6 +1,5 @@
 """The house itself: where names import from, what a process may load, what compose starts."""
 
-import ast
 import importlib.util
 import re
 import subprocess
@@ -150,18 +149,17 @@ def test_every_file_that_is_named_is_there() -> None:
 
 def test_tests_share_through_support_alone() -> None:
     """A test file that imports another runs its imports, its fixtures by accident, and breaks when that one moves."""
-    imported: dict[str, set[str]] = {}
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        file = str(path.relative_to(ROOT))
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                names = {f"{node.module}.{alias.name}" for alias in node.names} if node.level == 0 else {"tests.?"}
-            elif isinstance(node, ast.Import):
-                names = {alias.name for alias in node.names}
-            else:
-                continue
-            others = {name for name in names if name.startswith("tests.") and not name.startswith("tests.support.")}
-            if others:
-                imported[file] = imported.get(file, set()) | others
+    imports = re.compile(r"^ *(?:from (tests(?:\.\w+)*|\.[\w.]*) import |import (tests\b[\w.]*))", re.MULTILINE)
+    imported = {
+        str(path.relative_to(ROOT)): others
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if (
+            others := {
+                module
+                for module in map("".join, imports.findall(path.read_text()))
+                if not f"{module}.".startswith("tests.support.")
+            }
+        )
+    }
 
     assert imported == {}
