@@ -87,6 +87,7 @@ check: $(DEV) ## Formatting, lint, types, layers, what is generated
 	$(VENV)/bin/lint-imports
 	$(PY) -m tools.client_types --check
 	$(PY) -m tools.reference --check
+	$(PY) -m tools.house
 
 fmt: $(DEV) ## Format and fix; write the client's types and the reference pages from the code
 	$(VENV)/bin/ruff format .

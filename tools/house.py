@@ -19,8 +19,11 @@ Each figure is a count of findings that are not listed as exceptions:
   the same set of at least three field names; every class after the first counts. Files whose docstring says that they
   are generated repeat shapes on purpose and do not count.
 
+Two sizes are told beside them, and bound nothing: ``product_code``, lines of the product's Python code, and
+``docs_words``, words of the documents without generated pages and logs of measurements.
+
 ``tools/house.toml`` lists the exceptions: a table for each figure, a line for each finding, with the reason. An
-exception that matches no finding is an error (exit status 1), so the list stays current.
+exception that matches no finding is an error, so the list stays current. The exit status is 1 where anything is found.
 """
 
 import argparse
@@ -64,6 +67,8 @@ PAPER: Final = "docs/paper.md"
 #: Folders of what an installation needs to serve functions and to train, and of what studies it and keeps the repository.
 PRODUCT: Final = ("api/", "client/", "migrations/", "ml/", "scheduler/", "smore/", "worker/", "zoo/")
 BESIDE: Final = ("lab", "tools")
+#: Documents that are generated, and logs.
+NOT_WRITTEN: Final = ("docs/reference/", "docs/research/log/")
 #: Folders whose files and classes may be of any length.
 ANY_LENGTH: Final = ("tests/", "migrations/")
 #: Folders of the repository whose packages are imported by names without the folder, as pyproject.toml (mypy_path) says.
@@ -83,6 +88,7 @@ _OUTSIDE: Final = re.compile(r"\b[Dd]igest [A\d][\d.]*|\b\w+ §\s?\d|\bshared/(?
 _ASSUMPTION: Final = re.compile(r"(?<![\w/.\"'-])A(\d{1,2})(?:\.\d)?(?![\w-])")
 _SKIP: Final = re.compile(r"#\s*fmt:\s*(?:skip|off)")
 _GENERATED: Final = re.compile(r"\b[Gg]enerated from\b.+\bby\b", re.DOTALL)
+_WORD: Final = re.compile(r"\S*\w\S*")
 _HEADING: Final = re.compile(r"^#+\s+(.*?)\s*$", re.MULTILINE)
 
 
@@ -467,8 +473,18 @@ def read(root: Path) -> tuple[list[Source], list[str]]:
     return [Source(root, name) for name in files if name.endswith(TEXT)], files
 
 
-def measure(root: Path) -> list[Finding]:
-    sources, files = read(root)
+def sizes(sources: Iterable[Source]) -> dict[str, int]:
+    """``product_code`` and ``docs_words``."""
+    code = words = 0
+    for source in sources:
+        if source.name.endswith(".py") and source.name.startswith(PRODUCT):
+            code += len(source.code)
+        elif source.name.endswith(".md") and not source.name.startswith(NOT_WRITTEN):
+            words += len(_WORD.findall(source.text))
+    return {"product_code": code, "docs_words": words}
+
+
+def measure(sources: Sequence[Source], files: Sequence[str], root: Path) -> list[Finding]:
     contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = next(contract["layers"] for contract in contracts["contracts"] if contract["type"] == "layers")
     python = [source for source in sources if source.name.endswith(".py")]
@@ -492,17 +508,18 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON line")
     asked = parser.parse_args(words)
     exceptions = tomllib.loads((ROOT / EXCEPTIONS).read_text())
-    left, faults = apply(measure(ROOT), exceptions)
+    sources, files = read(ROOT)
+    left, faults = apply(measure(sources, files, ROOT), exceptions)
     for finding in left:
         progress(f"{finding.figure}: {finding.name} ({finding.detail})")
     for fault in faults:
         progress(f"{EXCEPTIONS}: {fault}")
-    figures = {figure: sum(finding.figure == figure for finding in left) for figure in FIGURES}
+    figures = {figure: sum(finding.figure == figure for finding in left) for figure in FIGURES} | sizes(sources)
     if asked.json:
         emit("python -m tools.house --json", figures, exceptions=sum(map(len, exceptions.values())))
     else:
         print(json.dumps(figures, indent=2))
-    return 1 if faults else 0
+    return 1 if left or faults else 0
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ TABLE_LINES: Final = 60
 #: Lines of the output that are shown of a stage that is not ok; the whole is in its log.
 SHOWN_LINES: Final = 3
 #: Folders whose code the results depend on.
-CODE: Final = ("api", "bench", "ml", "scheduler", "smore", "tests", "worker", "zoo")
+CODE: Final = ("api", "lab", "ml", "scheduler", "smore", "tests", "worker", "zoo")
 PROFILE: Final = (
     "lab.measure.profile",
     "--out",
