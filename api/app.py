@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.deps import Gateway
 from api.errors import hybrid
+from api.live import Live
 from api.openinference import routes
 from api.request_log import answered
 from api.routes import (
@@ -39,6 +40,7 @@ from api.routes import (
     invocations,
     jobs,
     keys,
+    live,
     logs,
     predictor,
     prewarm,
@@ -46,7 +48,9 @@ from api.routes import (
     quarantine,
     queues,
     secrets,
+    session,
     traces,
+    ui,
 )
 from api.routes import explain as explain_routes
 from api.schemas.problem import Problem
@@ -214,10 +218,12 @@ def create_app(config: Settings) -> Application:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         gateway = Gateway(config)
         app.state.gateway = gateway
+        app.state.live = watched = Live(gateway)
         await gateway.start()
         try:
             yield
         finally:
+            watched.stop()
             await gateway.stop()
 
     problems: dict[int | str, dict[str, object]] = {
@@ -249,6 +255,8 @@ def create_app(config: Settings) -> Application:
         predictor,
         prewarm,
         keys,
+        session,
+        live,
         logs,
         projects,
         secrets,
@@ -261,6 +269,7 @@ def create_app(config: Settings) -> Application:
         app.include_router(module.router)
         app.operations += module.router.routes
     pages.add_to(app)
+    ui.add_to(app)
     return app
 
 

@@ -28,11 +28,10 @@ class Access:
     def forget(self) -> None:
         self._known.clear()
 
-    def caller(
-        self, authorization: bytes | None, api_key: bytes | None, scope: Scope, other: Scope | None = None
-    ) -> KeyEntry:
+    def caller(self, authorization: bytes | None, api_key: bytes | None, scope: Scope, *others: Scope) -> KeyEntry:
         """
-        The key behind ``Authorization: Bearer …`` or, without one, ``X-API-Key``: with ``scope``, or with ``other``.
+        The key behind ``Authorization: Bearer …`` or, without one, ``X-API-Key``: with ``scope``, or with one of
+        ``others``.
 
         Raises Unauthorised, Forbidden.
         """
@@ -47,7 +46,7 @@ class Access:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[digest] = entry
-        if scope not in entry.scopes and (other is None or other not in entry.scopes):
+        if scope not in entry.scopes and not any(other in entry.scopes for other in others):
             raise Forbidden(f"This API key lacks the scope {scope}.", scope=scope.value)
         return entry
 

@@ -18,9 +18,11 @@ import redis
 import redis.asyncio
 from fastapi import Depends, Query, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+from starlette.types import Scope as HttpScope
 
 from api.auth import OPERATORS, Access, require_operator
 from api.errors import NotReady
+from api.session import HEADER, SessionAccess, SessionCaller
 from api.waiters import Waiters
 from smore.domain.access import Scope
 from smore.domain.errors import Forbidden, FunctionNotFound, Unavailable
@@ -33,6 +35,7 @@ from smore.redis.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
 from smore.redis.connection import connect
 from smore.redis.fleet import Fleet
 from smore.redis.gateway_queue import GatewayQueue
+from smore.redis.sessions import Sessions, named
 
 if TYPE_CHECKING:
     from smore.blobs.store import Blobs
@@ -56,6 +59,7 @@ STATEMENT_S = 10.0
 SWEEP_S = 60.0
 #: Connections of this process to Redis, besides the subscription; further requests wait for a free one.
 _CONNECTIONS = 64
+_SESSION: Final = HEADER.lower().encode()
 
 
 class Gateway:
@@ -80,6 +84,8 @@ class Gateway:
         self.queue = GatewayQueue(self.redis, settings.redis.prefix, settings.queue)
         self.catalog = AsyncCatalog(self.redis, settings.redis.prefix)
         self.access = Access(self.catalog)
+        self.sessions = Sessions(self.redis, settings.redis.prefix)
+        self.session_access = SessionAccess(self.sessions, self.catalog, self.instance, settings.api.public_url)
         self.waiters = Waiters(pool, self.queue, self.catalog.channel, self._changed, self._connected)
         #: What a 202 promises: ``standard`` (on disk within a second), ``strict`` (on disk), ``none``.
         self.durability = "none"
@@ -144,6 +150,21 @@ class Gateway:
         if config.get("appendonly") != "yes":
             return "none"
         return "strict" if config.get("appendfsync") == "always" else "standard"
+
+    async def caller(self, request: HttpScope, scope: Scope, *others: Scope) -> KeyEntry:
+        """
+        The key of a request, also as ``caller`` in the request's scope; where it has none, its session. It has
+        ``scope``, or one of ``others``. Raises Unauthorised, Forbidden, SessionForbidden.
+        """
+        headers = dict(request["headers"])
+        authorization, api_key = headers.get(b"authorization"), headers.get(b"x-api-key")
+        caller: KeyEntry
+        if authorization is None and api_key is None and _SESSION in headers:
+            caller = await self.session_access.caller(request, scope, *others)
+        else:
+            caller = self.access.caller(authorization, api_key, scope, *others)
+        request["caller"] = caller
+        return caller
 
     async def function(self, project: str, name: str) -> tuple[FunctionEntry, FunctionSpec]:
         """A function and the spec of the revision that takes its traffic. Raises FunctionNotFound, NotReady."""
@@ -261,17 +282,14 @@ _ApiKey = Annotated[str | None, Security(_header)]
 
 
 class Caller:
-    """The dependency that checks the key of a request: it has ``scope``, or ``other``."""
+    """The dependency that checks the key or the session of a request: it has ``scope``, or one of ``others``."""
 
-    def __init__(self, scope: Scope, other: Scope | None = None) -> None:
-        self.scope, self.other = scope, other
+    def __init__(self, scope: Scope, *others: Scope) -> None:
+        self.scopes = (scope, *others)
 
     async def __call__(self, request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> KeyEntry:
-        headers = dict(request.scope["headers"])
         gateway: Gateway = request.app.state.gateway
-        authorization, api_key = headers.get(b"authorization"), headers.get(b"x-api-key")
-        caller = request.scope["caller"] = gateway.access.caller(authorization, api_key, self.scope, self.other)
-        return caller
+        return await gateway.caller(request.scope, *self.scopes)
 
 
 async def _scraper(request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> None:
@@ -318,6 +336,7 @@ class Trail:
                 route=self._route,
                 target=target,
                 request_id=self._request_id,
+                session=named(caller.session) if isinstance(caller, SessionCaller) else None,
                 before=before,
             )
         )
@@ -340,7 +359,12 @@ ReadKey = Annotated[KeyEntry, Depends(Caller(Scope.READ))]
 #: What a caller must see to call a function.
 ReadOrInvokeKey = Annotated[KeyEntry, Depends(Caller(Scope.READ, Scope.INVOKE))]
 DeployKey = Annotated[KeyEntry, Depends(Caller(Scope.DEPLOY))]
+#: For what brings no new code in.
+DeployOrAdminKey = Annotated[KeyEntry, Depends(Caller(Scope.DEPLOY, Scope.ADMIN))]
 JobsKey = Annotated[KeyEntry, Depends(Caller(Scope.JOBS))]
+JobsOrReadKey = Annotated[KeyEntry, Depends(Caller(Scope.JOBS, Scope.READ))]
+#: Every key has a scope.
+AnyKey = Annotated[KeyEntry, Depends(Caller(*Scope))]
 AdminKey = Annotated[KeyEntry, Depends(Caller(Scope.ADMIN))]
 #: See :func:`api.auth.listed_projects`.
 AllProjects = Annotated[bool, Query(description="Of all projects; for operators")]

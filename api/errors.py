@@ -75,6 +75,12 @@ class LetGo(CallerError):
     code = "let_go"
 
 
+class SessionForbidden(CallerError):
+    """A session of a browser may not do this, whatever its scopes: use an API key."""
+
+    code = "session_forbidden"
+
+
 class Ended(CallerError):
     """
     The invocation ended without a result. ``details`` carry its status, id, state and cause, and ``replayed`` where an
@@ -116,6 +122,7 @@ STATUS: Mapping[str, int] = {
     "deadline_expired": 400,
     "unauthorised": 401,
     "forbidden": 403,
+    "session_forbidden": 403,
     "not_found": 404,
     "function_not_found": 404,
     "invocation_not_found": 404,

@@ -68,14 +68,19 @@ _MARGIN_US: Final = 10_000
 _NEVER_US: Final = NEVER_S * 1e6
 
 
-def authenticate(gateway: Gateway, scope: HttpScope) -> KeyEntry:
-    """The key of a request that invokes, also as ``caller`` of its scope. Raises Unauthorised, Forbidden."""
+async def authenticate(gateway: Gateway, scope: HttpScope) -> KeyEntry:
+    """
+    The key of a request that invokes, also as ``caller`` of its scope; where it has none, its session. Raises
+    Unauthorised, Forbidden, SessionForbidden.
+    """
     authorization = api_key = None
     for name, value in scope["headers"]:
         if name == b"authorization":
             authorization = value
         elif name == b"x-api-key":
             api_key = value
+    if authorization is None and api_key is None:
+        return await gateway.caller(scope, Scope.INVOKE)
     caller = scope["caller"] = gateway.access.caller(authorization, api_key, Scope.INVOKE)
     return caller
 

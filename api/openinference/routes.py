@@ -497,7 +497,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
     """
     began = time.perf_counter()
     gateway: Gateway = request.scope["app"].state.gateway
-    key = authenticate(gateway, request.scope)
+    key = await authenticate(gateway, request.scope)
     entry, spec = await _revision(gateway, key.project, model, version)
     with refusals_counted(entry.key):
         call, inference = await read_inference(request, gateway, key, entry, spec)

@@ -145,11 +145,10 @@ async def download(gateway: TheGateway, request: Request, digest: Digest) -> Res
 
 async def _project(gateway: Gateway, request: Request, digest: str) -> str:
     """The project whose blob is meant: of the ticket, else of the key. Raises Unauthorised, Forbidden."""
-    headers = dict(request.scope["headers"])
-    ticket = headers.get(TICKET_HEADER.lower().encode())
+    ticket = request.headers.get(TICKET_HEADER)
     if ticket is None:
-        return gateway.access.caller(headers.get(b"authorization"), headers.get(b"x-api-key"), Scope.DEPLOY).project
-    project = await redeem(gateway.redis, gateway.settings.redis.prefix, ticket.decode("latin-1"), digest)
+        return (await gateway.caller(request.scope, Scope.DEPLOY)).project
+    project = await redeem(gateway.redis, gateway.settings.redis.prefix, ticket, digest)
     if project is None:
         raise Unauthorised("The ticket is not valid, or not any more.")
     return project

@@ -9,15 +9,25 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import placing
 from api.dates import moment
-from api.deps import AdminKey, DeployKey, Gateway, ReadKey, ReadOrInvokeKey, TheGateway, TheTrail, Trail
+from api.deps import (
+    AdminKey,
+    DeployKey,
+    DeployOrAdminKey,
+    Gateway,
+    ReadKey,
+    ReadOrInvokeKey,
+    TheGateway,
+    TheTrail,
+    Trail,
+)
 from api.errors import TRACEBACK, CanaryFailed, Malformed, NotReady, UnsupportedMediaType
 from api.invoke.admit import refusal
 from api.invoke.request import read_body
 from api.pauses import pauses_of, set_for
 from api.schemas import functions as schemas
+from api.server.address import base_url
 from api.server.bodies import BoundedRoute, read_json
 from api.server.function_description import describe_function
-from api.server.pages import base_url
 from smore.blobs import archive
 from smore.definition.document import read_document
 from smore.definition.outputs import changes, misfit
@@ -348,9 +358,12 @@ def _stored(gateway: Gateway, project: str, name: str) -> schemas.Function:
 
 @router.post("/{function}/rollback")
 def rollback(
-    gateway: TheGateway, caller: DeployKey, trail: TheTrail, function: str, body: schemas.RollbackBody
+    gateway: TheGateway, caller: DeployOrAdminKey, trail: TheTrail, function: str, body: schemas.RollbackBody
 ) -> schemas.Function:
-    """Give the traffic to an earlier revision, of which the first run succeeded."""
+    """
+    Give the traffic to an earlier revision, of which the first run succeeded. It brings no new code in, so a key with the
+    scope `deploy` or `admin` will do.
+    """
     before = gateway.store().get_function(caller.project, function).revision
     with trail.change(caller, f"function/{function}", {"revision": before}) as change:
         gateway.store().rollback(caller.project, function, body.revision)

@@ -1,15 +1,15 @@
 """GPU instances as of their last reports: list, pause, drain, and allow an unregistered process there."""
 
-from fastapi import APIRouter
+from typing import Annotated
 
-from api.auth import is_operator
-from api.dates import moment
+from fastapi import APIRouter, Query
+
+from api import rows
 from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
 from api.pauses import set_pauses
 from api.schemas import gpus as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.errors import Conflict, NotFound
-from smore.domain.job import OVER
 from smore.domain.spelling import nothing_named
 from smore.redis.catalog import KeyEntry
 
@@ -17,67 +17,17 @@ router = APIRouter(prefix="/v1/gpus", tags=["gpus"], route_class=BoundedRoute)
 
 
 @router.get("")
-def list_gpus(gateway: TheGateway, caller: ReadKey) -> schemas.Gpus:
+def list_gpus(
+    gateway: TheGateway,
+    caller: ReadKey,
+    silent: Annotated[bool, Query(description="Also those that are silent and were not forgotten")] = False,
+) -> schemas.Gpus:
     """
     List the GPU instances as of their last reports, by name. Load is shown to everybody; of the loaded functions only
     those of the caller's project are shown, and of the trainings too, unless an operator asks.
     """
-    fleet = gateway.fleet()
-    paused, allowed = fleet.paused(), fleet.allowed()
-    gpus = []
-    for report in fleet.reports():
-        warm = [
-            schemas.Warm(
-                function=one.function.partition("/")[2],
-                revision=one.revision,
-                state=one.state.value,
-                memory_mib=one.memory_mib,
-                idle_s=one.idle_s,
-            )
-            for one in report.warm
-            if one.function.partition("/")[0] == caller.project
-        ]
-        training = {job.id: job for job in report.jobs if job.state not in OVER and not job.unseen}
-        gpus.append(
-            schemas.Gpu(
-                id=report.gpu,
-                kind=report.kind,
-                device=report.device,
-                sharing_mode=report.sharing_mode,
-                slots=report.slots,
-                running=report.running,
-                utilisation=report.utilisation,
-                function_utilisation=report.function_utilisation,
-                utilisation_counter=report.utilisation_counter,
-                counters=dict(report.counters),
-                health=report.health,
-                memory_used_mib=report.memory_used_mib,
-                memory_total_mib=report.memory_total_mib,
-                paused="*" in paused or f"g:{report.gpu}" in paused,
-                reported_at=moment(report.at),
-                warm=warm,
-                trainings=len(training),
-                jobs=[
-                    schemas.GpuJob(id=job.id, project=job.project, guest=job.guest)
-                    for job in training.values()
-                    if job.project == caller.project or is_operator(caller)
-                ],
-                draining=f"-g:{report.gpu}" in paused,
-                drained=f"-g:{report.gpu}" in paused and not (report.running or report.warm or training),
-                strangers=None
-                if report.strangers is None
-                else [
-                    schemas.Stranger(
-                        pid=one.pid,
-                        name=one.name,
-                        memory_mib=one.memory_mib,
-                        allowed=f"{report.gpu}|{one.pid}|{one.start}" in allowed,
-                    )
-                    for one in report.strangers
-                ],
-            )
-        )
-    return schemas.Gpus(gpus=gpus)
+    reports = gateway.fleet().reports()
+    return schemas.Gpus(gpus=rows.gpus(gateway, caller, reports, rows.published(gateway), silent_too=silent))
 
 
 @router.post("/{gpu}/pause", status_code=204)

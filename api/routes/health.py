@@ -7,6 +7,7 @@ import asyncio
 import os
 from typing import Literal
 
+import redis
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -75,7 +76,7 @@ async def readyz(gateway: TheGateway, request: Request, response: Response) -> R
     if postgres is not None:
         checks["postgres"] = postgres
     unrecorded = [readiness.POSTGRES_AWAY] if postgres is not None and not postgres.ok else []
-    gpus, beside = checks["gpus"], await readiness.beside(gateway, named=_operates(gateway, request))
+    gpus, beside = checks["gpus"], await readiness.beside(gateway, named=await _operates(gateway, request))
     reporting = gpus.detail.split(", ") if gpus.ok else []
     if reporting:
         states = ((name, beside.held.get(name)) for name in reporting)
@@ -91,14 +92,12 @@ async def readyz(gateway: TheGateway, request: Request, response: Response) -> R
     )
 
 
-def _operates(gateway: Gateway, request: Request) -> bool:
-    """Whether the request, which needs no key, has an operator's."""
-    headers = dict(request.scope["headers"])
+async def _operates(gateway: Gateway, request: Request) -> bool:
+    """Whether the request, which needs no key, has an operator's key or session."""
     try:
-        caller = gateway.access.caller(headers.get(b"authorization"), headers.get(b"x-api-key"), Scope.ADMIN)
-    except (Unauthorised, Forbidden):
+        return is_operator(await gateway.caller(request.scope, Scope.ADMIN))
+    except (Unauthorised, Forbidden, redis.RedisError, OSError):
         return False
-    return is_operator(caller)
 
 
 def _warnings() -> list[str]:

@@ -86,7 +86,7 @@ async def invoke(request: Request, function: str) -> Response:
     """
     began = time.perf_counter()
     gateway: Gateway = request.scope["app"].state.gateway
-    key = authenticate(gateway, request.scope)
+    key = await authenticate(gateway, request.scope)
     entry, spec = await gateway.function(key.project, function)
     with refusals_counted(entry.key):
         call = await read(request, gateway, key, entry, spec)

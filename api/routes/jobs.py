@@ -24,6 +24,7 @@ from api.deps import (
     AllProjects,
     Gateway,
     JobsKey,
+    JobsOrReadKey,
     OfProject,
     OperatorKey,
     PageLimit,
@@ -33,6 +34,7 @@ from api.deps import (
     Trail,
 )
 from api.logs import CONTINUED, FOLLOWED, LogRequest
+from api.rows import Trainings, published
 from api.schemas import jobs as schemas
 from api.schemas.jobs import SecretOf
 from api.schemas.logs import LogLines
@@ -95,7 +97,7 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
 
 
 @router.post("/jobs:dryRun")
-def dry_run(gateway: TheGateway, caller: JobsKey, body: schemas.JobBody) -> schemas.JobTrial:
+def dry_run(gateway: TheGateway, caller: JobsOrReadKey, body: schemas.JobBody) -> schemas.JobTrial:
     """
     Say what would become of a job that came now, and start nothing: whether it could run, where, and when it would start
     and end. It refuses what `POST /v1/jobs` refuses. The answer is 503 while no job scheduler leads.
@@ -131,13 +133,8 @@ def list_jobs(
     """List the jobs of the project, the newest first."""
     of = listed_projects(caller, project, all_projects=all_projects)
     jobs, next_cursor = gateway.store().jobs.page(of, limit=limit, cursor=cursor, states=state)
-    reports, published = views.live(gateway), _doors(gateway).queue()
-    entries = {entry.id: entry for entry in published.jobs} if published is not None else {}
-    say = _say(gateway, caller, *(entries.get(job.id) for job in jobs))
-    past = views.past(gateway, jobs)
-
-    shown = [views.shown(job, reports.get(job.id, []), entries.get(job.id), say, past.get(job.id)) for job in jobs]
-    return schemas.Jobs(jobs=shown, next_cursor=next_cursor)
+    reports, shown = views.live(gateway), Trainings(gateway, caller, jobs, published(gateway))
+    return schemas.Jobs(jobs=[shown.row(job, reports.get(job.id, [])) for job in jobs], next_cursor=next_cursor)
 
 
 @router.get("/jobs/queue")

@@ -7,17 +7,17 @@ GPU instances: both cost other functions something, so only operators may set th
 """
 
 import time
-from typing import Any, cast
+from typing import Any
 
 from fastapi import APIRouter
 
-from api.auth import is_operator, require_operator
-from api.dates import moment
-from api.deps import AdminKey, Gateway, OfProject, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
+from api import rows
+from api.auth import listed_projects, require_operator
+from api.deps import AdminKey, AllProjects, Gateway, OfProject, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
 from api.pauses import set_pauses
 from api.schemas import queues as schemas
 from api.server.bodies import BoundedRoute
-from smore.domain.errors import Forbidden, FunctionNotFound, NotFound
+from smore.domain.errors import FunctionNotFound, NotFound
 from smore.domain.override import Override
 from smore.domain.spelling import nothing_named
 from smore.redis.catalog import KeyEntry
@@ -25,51 +25,14 @@ from smore.redis.queue import Queue
 
 router = APIRouter(prefix="/v1/queues", tags=["queues"], route_class=BoundedRoute)
 
-#: Waiting invocations among which the oldest is looked for. With one deadline for all the nearest is the oldest.
-_LOOKED_AT = 100
-
 
 @router.get("")
-def list_queues(gateway: TheGateway, caller: ReadKey, project: OfProject = None) -> schemas.Queues:
+async def list_queues(
+    gateway: TheGateway, caller: ReadKey, project: OfProject = None, all_projects: AllProjects = False
+) -> schemas.Queues:
     """List the queues of the project's functions: what waits, for how long, and what people have decided about it."""
-    home = project or caller.project
-    if home != caller.project and not is_operator(caller):
-        raise Forbidden("Only operators see the queues of another project.")
-    client, prefix = gateway.client(), gateway.settings.redis.prefix
-    entries = sorted(
-        (e for e in list(gateway.catalog.functions.values()) if e.project == home),
-        key=lambda entry: entry.name,
-    )
-    pipe = client.pipeline(transaction=False)
-    for entry in entries:
-        pipe.zcard(f"{prefix}q:{entry.key}")
-        pipe.zrange(f"{prefix}q:{entry.key}", 0, _LOOKED_AT - 1)
-        pipe.hget(f"{prefix}prio", entry.key)
-    answers = pipe.execute()
-    fleet = gateway.fleet()
-    now = time.time()
-    paused, steering = fleet.paused(), fleet.overrides(now)
-    queues = []
-    for position, entry in enumerate(entries):
-        depth, ids, priority = answers[3 * position : 3 * position + 3]
-        # An id begins with the milliseconds of its making (smore.domain.ids.new_id).
-        oldest_ms = min((int(id_[:12], 16) for id_ in cast("list[bytes]", ids)), default=now * 1000)
-        steer = steering.get(entry.key, Override(function=entry.key))
-        queues.append(
-            schemas.Queue(
-                function=entry.name,
-                depth=depth,
-                oldest_wait_s=max(0.0, now - oldest_ms / 1000),
-                priority=float(priority or 0.0),
-                paused="*" in paused or f"f:{entry.key}" in paused,
-                draining="-*" in paused or f"-f:{entry.key}" in paused,
-                boost=steer.boost,
-                boost_until=moment(steer.boost_until) if steer.boost_until is not None else None,
-                pinned_to=list(steer.gpus),
-                pinned_until=moment(steer.pin_until) if steer.pin_until is not None else None,
-            )
-        )
-    return schemas.Queues(queues=queues)
+    of = listed_projects(caller, project, all_projects=all_projects)
+    return schemas.Queues(queues=await rows.queues(gateway, of))
 
 
 # ---- pause, drain ----------------------------------------------------------------------------------------------------

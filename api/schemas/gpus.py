@@ -29,6 +29,21 @@ class Warm(Schema):
     """Seconds since its last run"""
 
 
+class Parked(Schema):
+    """A model whose weights lie in pinned host memory: the next load of its revision comes out of it."""
+
+    function: str
+    """The function whose weights they are"""
+    revision: int
+    """The revision whose weights they are"""
+    memory_mib: float
+    """What its process still holds of the device, MiB"""
+    host_mib: float
+    """What it holds of the host's memory, MiB"""
+    left_s: float
+    """Seconds until it is let go of"""
+
+
 class Stranger(Schema):
     """A process on a GPU instance that nobody registered: until it is ``allowed`` nothing is placed beside it."""
 
@@ -51,6 +66,22 @@ class GpuJob(Schema):
     """The project that the training belongs to"""
     guest: bool = False
     """Whether another training, its host, was there first"""
+    name: str = ""
+    """The training's name; '' = the job scheduler has not published it"""
+    budget: float = 0.0
+    """The most that it may lose to functions, a fraction of its iteration time"""
+    loss: float | None = None
+    """What it lost lately to functions on this GPU instance, a fraction; null = not enough data"""
+    loss_low: float | None = None
+    """The lower end of the 95 % interval of ``loss``"""
+    loss_high: float | None = None
+    """The upper end of the 95 % interval of ``loss``"""
+    loss_windows: int = 0
+    """How many closed windows ``loss`` rests on"""
+    iterations: int = 0
+    """Iterations that its present attempt has made"""
+    held: float = 1.0
+    """The part of the time in which it may run beside its host; 1 = freely"""
 
 
 class Gpu(Schema):
@@ -82,6 +113,14 @@ class Gpu(Schema):
     """Memory that functions use and that is kept for trainings, MiB"""
     memory_total_mib: float
     """All memory of the device, MiB"""
+    node: str = ""
+    """The name of its machine; '' = not told"""
+    duty: float = 1.0
+    """The part of the time in which functions may work beside a training, 0 to 1"""
+    closed_until: datetime | None = None
+    """A closed window is at hand: nothing starts there before this moment at the latest; null = none is"""
+    silent_since: datetime | None = None
+    """When it reported last, and of it no more than its name is known; null = it reports"""
     paused: bool
     """Whether nothing is dispatched there"""
     draining: bool
@@ -92,6 +131,10 @@ class Gpu(Schema):
     """When its worker reported this"""
     warm: list[Warm]
     """The loaded instances of the caller's project"""
+    parked: list[Parked] = []
+    """The models of the caller's project in pinned host memory"""
+    quarantined: list[str] = []
+    """Revisions of the caller's project that it keeps out after crashes, ``FUNCTION@REVISION``"""
     trainings: int = 0
     """How many trainings of all projects are there"""
     jobs: list[GpuJob] = []
@@ -101,7 +144,7 @@ class Gpu(Schema):
 
 
 class Gpus(Schema):
-    """All GPU instances that report."""
+    """All GPU instances that report, or that are asked for while they are silent."""
 
     gpus: list[Gpu]
     """The GPU instances in the order of their names"""

@@ -33,6 +33,8 @@ class Queue(Schema):
 
     function: str
     """The name of the function"""
+    project: str = ""
+    """The project that the function belongs to"""
     depth: int
     """How many invocations wait"""
     oldest_wait_s: float
@@ -51,6 +53,10 @@ class Queue(Schema):
     """The only GPU instances that it may go to; none = to any"""
     pinned_until: datetime | None = None
     """Until when the pin holds; null = until it is ended"""
+    deadline_ms: float | None = None
+    """The function's own deadline, from arrival; null = no revision of it takes traffic yet"""
+    earliest_deadline_ms: int | None = None
+    """The earliest deadline of one row that would be accepted now, with a margin; null = not known, or it is paused"""
 
 
 class Purged(Schema):

@@ -29,6 +29,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
 #: Query of an operation that needs one.
 QUERIES: Final[Mapping[str, str]] = {
     "PATCH /v1/blobs/{digest}": "offset=0&size=1048576",
+    "DELETE /v1/sessions": "key=4f2a9c81d0e3",
     "GET /v1/predictions": "job=resnet50/cpu/training/8&function=bert/cpu",
     "POST /v1/traces": "deal=echo",
     "GET /v1/functions/{function}/logs": "follow=true",
@@ -76,6 +77,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "POST /v1/jobs/attach": {"name": "llm", "pid": 4711, "gpu": "cpu0"},
     "POST /v1/jobs/{job}/steps": {"gpu": "cpu0", "first": 0, "steps": [[1769860800.0, 0.21]]},
     "PUT /v1/jobs/{job}/slo": {"budget": 0.05},
+    "POST /v1/session": {"code": "0f2a9c81d0e3...", "scopes": ["invoke"]},
     "POST /v1/keys": {"name": "ci", "scopes": ["invoke", "read"]},
     "POST /v1/projects": {"name": "vision"},
     "PATCH /v1/projects/{project}/limits": {"depth": 100, "concurrency": 200, "jobs": 100, "gpus": 4, "weight": 2.0},
@@ -184,6 +186,13 @@ _JOB: Final = {
     "loss_low": 0.012,
     "loss_high": 0.031,
     "loss_windows": 24,
+}
+_ME: Final = {
+    "key": "4f2a9c81d0e3",
+    "name": "ci",
+    "project": "default",
+    "scopes": ["invoke", "read"],
+    "operator": False,
 }
 _KEY: Final = {"id": "4f2a9c81d0e3", "name": "ci", "project": "default", "scopes": ["invoke", "read"]}
 _LIMITS: Final = {"depth": 100, "concurrency": 200, "jobs": 100, "gpus": 4, "weight": 2.0}
@@ -385,6 +394,10 @@ ANSWERS: Final[Mapping[str, Any]] = {
     },
     "Keys": {"keys": [{**_KEY, "created_at": _AT}]},
     "Key": {**_KEY, "key": "smk_4f2a9c81d0e3_..."},
+    "Caller": {**_ME, "session": None},
+    "Opened": {**_ME, "session": "5K2q...", "expires_at": "2026-02-01T00:00:00Z"},
+    "Session": {**_ME, "created_at": _AT, "expires_at": "2026-02-01T00:00:00Z", "seen_at": _AT},
+    "LoginCode": {"code": "0f2a9c81d0e3...", "expires_at": "2026-01-31T12:01:00Z"},
     "Projects": {
         "projects": [
             {

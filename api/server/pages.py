@@ -13,22 +13,12 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 
+from api.server.address import base_url
 from api.server.description import at
 
 PAGE = "/docs"
 DOCUMENT = "/openapi.json"
 _STATIC = f"{PAGE}/static"
-
-
-def base_url(request: Request) -> str:
-    """
-    Where the caller reached this gateway, without a slash at its end. A proxy in front that ends TLS says so in
-    ``X-Forwarded-Proto``.
-    """
-    url = request.base_url
-    if request.headers.get("x-forwarded-proto", "").partition(",")[0].strip() == "https":
-        url = url.replace(scheme="https")
-    return str(url).rstrip("/")
 
 
 def add_to(app: FastAPI) -> None:

@@ -6,6 +6,7 @@ event that it has read.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,17 +23,19 @@ AWAY_S: Final = 1.0
 BEAT_S: Final = 15.0
 #: Key in a request's scope: the asyncio event that ends its answer when the server stops (api/server/connections.py).
 STOPPING: Final = "smore.stopping"
+NOTHING: Final = nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """
     One event. ``id``: without a line end; a client that continues sends it as ``Last-Event-ID``. ``data``: JSON in one
-    line.
+    line; ``kind``: its type, "" = ``message``.
     """
 
     id: str
     data: bytes
+    kind: str = ""
 
 
 def event_stream(
@@ -41,19 +44,22 @@ def event_stream(
     goes_on: Callable[[], bool],
     followers: dict[asyncio.Event, str],
     project: str,
+    within: AbstractContextManager[None] = NOTHING,
 ) -> StreamingResponse:
     """
     An answer with the events that ``read`` returns. ``read`` is called again and again until the client leaves, the
     server stops, ``goes_on`` is false, or it returns None: there will be no more, which an event of the type ``end``
-    says. It is called also while Redis is away. ``followers`` holds the answer's stop event and ``project`` meanwhile.
+    says. It is called also while Redis is away. ``followers`` holds the answer's stop event and ``project`` meanwhile;
+    ``within`` is entered.
     """
     stopping = request.scope[STOPPING] = asyncio.Event()
 
     async def events() -> AsyncIterator[bytes]:
         followers[stopping] = project
         try:
-            async for piece in _encoded(read, goes_on, stopping):
-                yield piece
+            with within:
+                async for piece in _encoded(read, goes_on, stopping):
+                    yield piece
         finally:
             followers.pop(stopping, None)
 
@@ -78,7 +84,7 @@ async def _encoded(
             yield b"event: end\ndata: {}\n\n"
             return
         if events:
-            yield b"".join(b"id: %b\ndata: %b\n\n" % (event.id.encode(), event.data) for event in events)
+            yield b"".join(map(_written, events))
             said_at = time.monotonic()
             continue
         if time.monotonic() - said_at >= BEAT_S:
@@ -88,3 +94,8 @@ async def _encoded(
             await asyncio.wait_for(stopping.wait(), pause_s)
         except TimeoutError:
             continue
+
+
+def _written(event: Event) -> bytes:
+    kind = b"event: %b\n" % event.kind.encode() if event.kind else b""
+    return b"id: %b\n%bdata: %b\n\n" % (event.id.encode(), kind, event.data)

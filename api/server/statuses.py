@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 
 from api.deps import Caller, operator
 from api.server.invocation_description import REFUSALS
+from api.session import FORBIDDEN
 from smore.domain.access import Scope
 
 _INVOKE: Final = "POST /v1/functions/{function}/invocations"
@@ -80,6 +81,13 @@ ALSO: Final[Mapping[str, Mapping[str, str]]] = {
     "POST /v1/jobs/{job}/restart": {"409": "`conflict`: it is not over, or was started elsewhere"},
     "POST /v1/jobs/{job}/allow": {"409": "`conflict`: it is over, or tells no steps from elsewhere"},
     "POST /v1/jobs/{job}/move": {"409": "`conflict`: it does not wait"},
+    "POST /v1/session": {
+        "401": "`unauthorised`: the key or the code is not valid",
+        "403": "`forbidden`: the key lacks a scope, or the request comes from another page than the gateway's",
+    },
+    "GET /v1/session": {"404": "`not_found`: the request has an API key"},
+    "DELETE /v1/session": {"404": "`not_found`: the request has an API key"},
+    "DELETE /v1/sessions": {"404": "`not_found`: there is no such key in this project"},
     "POST /v1/projects": {"409": "`conflict`: there is one of that name"},
     "GET /v1/functions/{function}/logs": {"429": "`limit_reached`: as many follow logs at this gateway as may"},
     "GET /v1/jobs/{job}/logs": {"429": "`limit_reached`: as many follow logs at this gateway as may"},
@@ -96,6 +104,8 @@ def refusals(name: str, operation: Mapping[str, Any], route: APIRoute | None) ->
     if "security" in operation:
         found["401"] = "`unauthorised`: no API key, or one that is not valid"
         found["403"] = f"`forbidden`: {_needed(name, route)}"
+        if name in FORBIDDEN or name.partition(" /v2")[1]:
+            found["403"] += ". `session_forbidden`: a session of a browser may not"
     if "requestBody" in operation:
         found["400"] = "`malformed`: the body cannot be read"
         found["413"] = "`payload_too_large`: the body is larger than it may be"
@@ -116,8 +126,8 @@ def _needed(name: str, route: APIRoute | None) -> str:
     callers = [call for call in calls if isinstance(call, Caller)]
     if not callers:
         return "the key may not do this"
-    scopes = [f"`{scope}`" for scope in (callers[0].scope, callers[0].other) if scope is not None]
-    needed = f"the key lacks the scope {' or '.join(scopes)}"
+    scopes = " or ".join(f"`{scope}`" for scope in callers[0].scopes)
+    needed = f"the key lacks the scope {scopes}"
     return f"{needed}, or is no operator's" if operator in calls else needed
 
 

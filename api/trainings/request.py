@@ -7,7 +7,9 @@ from typing import Final
 
 from api.auth import is_operator
 from api.deps import Gateway
+from api.errors import SessionForbidden
 from api.schemas.jobs import JobBody, SecretOf
+from api.session import SessionCaller
 from api.trainings.budgets import check_budget
 from smore.domain.errors import Draining, InvalidInput, Unavailable
 from smore.domain.function import duration_s, parse_name, size_bytes
@@ -34,13 +36,19 @@ DRAINING_S: Final = 60
 
 def request_of(gateway: Gateway, caller: KeyEntry, body: JobBody, reports: Sequence[Report]) -> JobRequest:
     """
-    The request without its plain variables. Raises Draining, InvalidInput and InvalidSpec, which name the field, and
-    Forbidden.
+    The request without its plain variables. Raises Draining, InvalidInput and InvalidSpec, which name the field, Forbidden,
+    and SessionForbidden for a program or an environment of a session's own.
     """
     if "-*" in gateway.catalog.paused:
         raise Draining("The platform is being drained: no training is taken.", retry_after_s=DRAINING_S)
     parse_name(body.name)
     trusted = _trusted(gateway, caller, body)
+    if isinstance(caller, SessionCaller):
+        for field, given in (("argv[0]", trusted), ("cwd", body.cwd), ("env", body.env)):
+            if given:
+                raise SessionForbidden(
+                    f"{field}: a session starts an entry point as it is; use an API key.", field=field
+                )
     gpus = _gpus(gateway, body)
     if body.iterations is not None and body.duration is not None:
         raise InvalidInput("duration: a length is said in iterations or as a duration, not both", field="duration")

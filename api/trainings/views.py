@@ -25,7 +25,7 @@ from smore.domain.job import (
     state_of,
 )
 from smore.messages.job_queue import PublishedJob, PublishedQueue
-from smore.messages.reports import JobReport
+from smore.messages.reports import JobReport, Report
 from smore.redis.catalog import KeyEntry
 
 if TYPE_CHECKING:
@@ -39,11 +39,16 @@ MOVED: Final = "An operator put it before all others that wait."
 
 def live(gateway: Gateway) -> dict[str, list[JobReport]]:
     """The present reports of GPU workers, by job."""
-    by_job: dict[str, list[JobReport]] = {}
-    for report in gateway.fleet().reports():
+    return by_job(gateway.fleet().reports())
+
+
+def by_job(reports: Sequence[Report]) -> dict[str, list[JobReport]]:
+    """What reports say of jobs, by job."""
+    of_jobs: dict[str, list[JobReport]] = {}
+    for report in reports:
         for job in report.jobs:
-            by_job.setdefault(job.id, []).append(job)
-    return by_job
+            of_jobs.setdefault(job.id, []).append(job)
+    return of_jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,9 @@ from smore_client.types import (
     Attached,
     AuditEntry,
     AuditPage,
+    Caller,
     Job,
+    LoginCode,
     Project,
     Purged,
     Queue,
@@ -163,6 +165,29 @@ def pin(function: str, gpus: Sequence[str], *, for_s: float | None = None, proje
         yield from exchange(request("PUT", "queues", function, "pin", body=body, query=query))
     else:
         yield from exchange(request("DELETE", "queues", function, "pin", query=query))
+
+
+# ---- who calls -------------------------------------------------------------------------------------------------------
+
+
+def me() -> Flow[Caller]:
+    """
+    The key that is used, and what it may do.
+
+    >>> client.carry(admin.me()).scopes
+    ['invoke', 'read']
+    """
+    return (yield from fetch(Caller, request("GET", "me")))
+
+
+def login_code() -> Flow[LoginCode]:
+    """
+    A code with which one browser logs in to the dashboard as this key, within a minute: ``/ui/login#CODE``.
+
+    >>> client.carry(admin.login_code()).expires_at
+    datetime.datetime(2026, 1, 31, 12, 1, tzinfo=datetime.timezone.utc)
+    """
+    return (yield from fetch(LoginCode, request("POST", "session:code", body={})))
 
 
 # ---- jobs, projects, the audit log -----------------------------------------------------------------------------------

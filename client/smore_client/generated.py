@@ -17,6 +17,7 @@ __all__ = [
     "BlobState",
     "BudgetSpan",
     "BudgetStep",
+    "Caller",
     "Candidate",
     "Decision",
     "Degradation",
@@ -49,7 +50,9 @@ __all__ = [
     "LogLine",
     "LogLines",
     "LogStream",
+    "LoginCode",
     "Measured",
+    "Opened",
     "Outcome",
     "PairPrediction",
     "Phases",
@@ -76,6 +79,8 @@ __all__ = [
     "Scope",
     "Secret",
     "Secrets",
+    "Session",
+    "SessionSpan",
     "Shadow",
     "Side",
     "State",
@@ -137,6 +142,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The changed part as it became; None = it does not exist any more"""
     request_id: str = ""
     """The ``X-Request-Id`` of the request, by which the gateway's log has it"""
+    session: str | None = None
+    """The browser's session of that key by which it was made; None = by the key itself"""
     key_name: str | None = None
     """The name that the key has now; None = it has none, or is another project's"""
     target_name: str | None = None
@@ -161,6 +168,47 @@ class BlobState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether all bytes have arrived and their SHA-256 is ``digest``"""
     offset: int = 0
     """Bytes that have arrived, where the next part begins"""
+
+
+class Scope(OpenEnum):
+    """
+    What an API key may do in its project; ``admin`` may manage keys and projects as well.
+
+    ``deploy`` and ``jobs`` run their holder's code on the GPU workers: each equals a shell there. A key has them only
+    if it was created with them; the one exception is the operator's key, which a platform creates at its first start.
+    """
+
+    INVOKE = "invoke"
+    READ = "read"
+    DEPLOY = "deploy"
+    JOBS = "jobs"
+    ADMIN = "admin"
+
+
+class SessionSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """From when to when a session lasts."""
+
+    created_at: datetime
+    """When the login was"""
+    expires_at: datetime | None = None
+    """When the session ends at the latest"""
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who calls, and by which means."""
+
+    key: str
+    """The id of the API key"""
+    name: str = ""
+    """The name that the key was given, for people"""
+    project: str = ""
+    """The project that the key belongs to"""
+    scopes: list[Scope] = []
+    """What this request may do: of a session the scopes that it was opened with"""
+    operator: bool = False
+    """Whether it reaches other projects: it has the scope ``admin`` in the project ``default``"""
+    session: SessionSpan | None = None
+    """The session of a browser; None = the request has the API key itself"""
 
 
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -1071,21 +1119,6 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
     """The ``cursor`` that asks for the next page; None = this is the last one"""
 
 
-class Scope(OpenEnum):
-    """
-    What an API key may do in its project; ``admin`` may manage keys and projects as well.
-
-    ``deploy`` and ``jobs`` run their holder's code on the GPU workers: each equals a shell there. A key has them only
-    if it was created with them; the one exception is the operator's key, which a platform creates at its first start.
-    """
-
-    INVOKE = "invoke"
-    READ = "read"
-    DEPLOY = "deploy"
-    JOBS = "jobs"
-    ADMIN = "admin"
-
-
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """An API key."""
 
@@ -1159,6 +1192,34 @@ class LogLines(msgspec.Struct, frozen=True, kw_only=True):
 
     lines: list[LogLine]
     """The lines, the oldest first"""
+
+
+class LoginCode(msgspec.Struct, frozen=True, kw_only=True):
+    """A code that opens one session of the key, once."""
+
+    code: str
+    """The code, for the fragment of the address ``/ui/login#CODE``"""
+    expires_at: datetime | None = None
+    """Until when it can be used"""
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """A new session. The other half of it is the cookie of this answer."""
+
+    key: str
+    """The id of the API key"""
+    name: str = ""
+    """The name that the key was given, for people"""
+    project: str = ""
+    """The project that the key belongs to"""
+    scopes: list[Scope] = []
+    """What this request may do: of a session the scopes that it was opened with"""
+    operator: bool = False
+    """Whether it reaches other projects: it has the scope ``admin`` in the project ``default``"""
+    session: str = ""
+    """The half that the page sends as ``X-SMore-Session`` with every request; only in this answer"""
+    expires_at: datetime | None = None
+    """The last moment of the session"""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -1547,6 +1608,27 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
 
     secrets: list[Secret]
     """The secrets in the order of their names"""
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """The session of this request."""
+
+    created_at: datetime
+    """When the login was"""
+    expires_at: datetime | None = None
+    """When the session ends at the latest"""
+    key: str = ""
+    """The id of the API key"""
+    name: str = ""
+    """The name that the key was given, for people"""
+    project: str = ""
+    """The project that the key belongs to"""
+    scopes: list[Scope] = []
+    """What this request may do: of a session the scopes that it was opened with"""
+    operator: bool = False
+    """Whether it reaches other projects: it has the scope ``admin`` in the project ``default``"""
+    seen_at: datetime | None = None
+    """When it was last used, to the minute"""
 
 
 class Verdict(OpenEnum):

@@ -13,6 +13,7 @@ import typer
 
 from smore.cli import (
     audit,
+    dashboard,
     data,
     deploy,
     functions,
@@ -82,6 +83,7 @@ for command in (
     app.command()(command)
 for command in (policies.compare, policies.replay):
     app.command(context_settings=launch.PASSED_ON)(command)
+app.command("open")(dashboard.open_dashboard)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(predictor.profile)
 for command in (
     machine.up,
@@ -89,6 +91,7 @@ for command in (
     machine.backup,
     machine.health,
     machine.version,
+    dashboard.whoami,
     logs.logs,
     overrides.drain,
     overrides.boost,

@@ -142,6 +142,7 @@ def greeting(endpoints: "Endpoints", home: Path, new_key: bool) -> str:
     }
     return f"""\
 SMore is up: {endpoints.gateway_url}   (API document: {endpoints.gateway_url}/docs)
+Dashboard:   {endpoints.gateway_url}/ui/   (smore open)
 API key:     {key if new_key else _shortened(key)}   ({"in" if new_key else "whole: cat"} {file})
 Folder:      {home.resolve()}   (logs in {home.resolve() / "logs"})
 {_devices(endpoints, key, home)}

@@ -28,6 +28,8 @@ class AuditEntry:
     """The changed part as it became; null = it does not exist any more"""
     request_id: str
     """The ``X-Request-Id`` of the request, by which the gateway's log has it"""
+    session: str | None = None
+    """The browser's session of that key by which it was made; null = by the key itself"""
     key_name: str | None = None
     """The name that the key has now; null = it has none, or is another project's"""
     target_name: str | None = None

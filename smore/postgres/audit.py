@@ -33,6 +33,7 @@ class Change:
     route: str
     target: str
     request_id: str
+    session: str | None = None
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
 
@@ -80,6 +81,7 @@ class Audit:
                     before=dict(change.before) if change.before is not None else None,
                     after=dict(change.after) if change.after is not None else None,
                     request_id=change.request_id,
+                    session=change.session,
                 )
             )
             session.commit()
@@ -129,6 +131,7 @@ def _entry(row: AuditRow, key_name: str | None, target_name: str | None) -> Audi
         before=row.before,
         after=row.after,
         request_id=row.request_id,
+        session=row.session,
         key_name=key_name,
         target_name=target_name,
     )

@@ -140,10 +140,11 @@ class Store:
             raise InvalidSpec("scopes: at least one is expected", field="scopes")
         token = new_token()
         id_, digest = cast("tuple[str, str]", read_token(token))
-        entry = KeyEntry(id=id_, project=project, digest=digest, scopes=sorted(Scope(scope).value for scope in scopes))
+        held = sorted(Scope(scope).value for scope in scopes)
+        entry = KeyEntry(id=id_, project=project, digest=digest, scopes=held, name=name)
         with Session(self._engine) as session:
             require_project(session, project)
-            session.add(ApiKeyRow(id=id_, project=project, name=name, digest=digest, scopes=entry.scopes))
+            session.add(ApiKeyRow(id=id_, project=project, name=name, digest=digest, scopes=held))
             session.commit()
         self._mirror_key(id_)
         return entry, token

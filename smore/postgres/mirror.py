@@ -21,7 +21,7 @@ Connection: TypeAlias = "psycopg.Connection[TupleRow]"
 _LOCK = "SELECT pg_advisory_xact_lock(%s)"
 _FUNCTIONS = "SELECT project, name, revision, deadline_s FROM functions WHERE deleted_at IS NULL"
 _PROJECTS = "SELECT name, limits FROM projects WHERE limits <> '{}'::jsonb"
-_KEYS = "SELECT id, project, digest, scopes FROM api_keys WHERE revoked_at IS NULL"
+_KEYS = "SELECT id, project, digest, scopes, name FROM api_keys WHERE revoked_at IS NULL"
 
 
 def refresh(connection: Connection, catalog: Catalog) -> int:

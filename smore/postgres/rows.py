@@ -322,6 +322,8 @@ class AuditRow(Base):
     before: Mapped[dict[str, Any] | None]
     after: Mapped[dict[str, Any] | None]
     request_id: Mapped[str]
+    #: The session of a browser that made it (smore/redis/sessions.py: named), null = the key itself.
+    session: Mapped[str | None]
 
 
 class SecretRow(Base):

@@ -66,6 +66,13 @@ def _items(given: object) -> object:
 Listed: Final = (NoDecode, BeforeValidator(_items))
 
 
+def _origin(text: str) -> str:
+    parts = urlsplit(text)
+    if text and (parts.scheme not in ("http", "https") or f"{parts.scheme}://{parts.netloc}" != text):
+        raise ValueError("https://HOST or https://HOST:PORT is expected, without a path")
+    return text
+
+
 def _network(text: str) -> str:
     return str(ip_network(text))
 
@@ -94,8 +101,11 @@ class ApiSettings(BaseModel):
     max_connections_per_sender: int = Field(default=1024, ge=4)
     #: Addresses and networks of proxies in front of the gateway, with commas: ``10.0.0.7,fd00::/64``.
     proxies: Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], *Listed] = ()
+    #: Where browsers reach the dashboard, ``https://gpus.example.org``: needed where a proxy in front of the gateway
+    #: changes ``Host``. "" = by the address of each request.
+    public_url: Annotated[str, AfterValidator(_origin)] = ""
     #: Origins whose pages may call the API from a browser, with commas: ``https://app.example.org``; ``*`` = any. Pages
-    #: send an API key in a header; cookies are not used.
+    #: send an API key in a header; a session of the dashboard is no use to them.
     cors_origins: Annotated[tuple[str, ...], *Listed] = ()
     #: How long a connection may wait for its next request, seconds: longer than clients keep theirs, so that they close
     #: first.

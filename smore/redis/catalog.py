@@ -40,6 +40,8 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     digest: str
     scopes: list[str]
+    #: For people.
+    name: str = ""
 
 
 class ProjectEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,6 +77,7 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
                 *(*_BOUNDS, *_LIMITS),
             )
         ),
+        "bounds": Shape((), ("function",)),
         "claim": Shape(
             (
                 *("token", "function", "gpu", "lease_us", "celery_list", "message", "decision", "schedule_us"),

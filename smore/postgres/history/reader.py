@@ -52,6 +52,7 @@ from smore.postgres.rows import (
     LossWindowRow,
     ProfileRow,
     RevisionRow,
+    StreamCursorRow,
 )
 
 #: Rows that a long query fetches at once.
@@ -299,6 +300,11 @@ class Reader:
         with self._connect() as connection:
             at: datetime | None = connection.execute(query).scalar()
         return None if at is None else at.timestamp()
+
+    def recorded(self) -> str:
+        """The id of the last entry of the event stream that is in Postgres; '' = none is."""
+        with self._connect() as connection:
+            return str(connection.execute(select(StreamCursorRow.last_id)).scalar() or "")
 
     # ---- for replays: all projects -----------------------------------------------------------------------------------
 

@@ -1,0 +1,254 @@
+"""
+What has changed in the last second, for pages that stay open: ``GET /v1/live``.
+
+One maker for each view (a project, with or without what operators see) serves all who look at it, and works while
+somebody does. It is made from states, not from the event stream: it costs the same at any rate of invocations.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+from fastapi.concurrency import run_in_threadpool
+
+from api import rows
+from api.auth import is_operator
+from api.deps import Gateway
+from api.errors import away
+from api.problems import problems
+from api.rows import Trainings
+from api.schemas.fields import Schema
+from api.schemas.live import Topic
+from api.server.sse import Event
+from api.trainings.views import by_job
+from smore.domain.errors import Unavailable
+from smore.messages.job_queue import PublishedQueue
+from smore.messages.reports import Report
+from smore.process.observability import logger
+from smore.redis.catalog import KeyEntry
+
+if TYPE_CHECKING:
+    from smore.postgres.jobs import Job
+
+log = logger("api.live")
+
+#: Seconds from one change to the next.
+TURN_S: Final = 1.0
+#: Seconds between two reads of records in Postgres, where the job scheduler has decided nothing.
+RECORDS_S: Final = 5.0
+#: Trainings of any state that are read, the newest first, beside those that are not over.
+NEWEST: Final = 100
+#: Bytes of changes that wait for one viewer. Beyond them it is cut off, and comes back.
+MOST_BYTES: Final = 256 << 10
+
+#: Identity → row as JSON.
+_Rows = Mapping[str, bytes]
+
+
+class Viewer:
+    """Somebody who looks: as a context, from the first event to the last."""
+
+    def __init__(self, maker: "Maker", topics: Collection[Topic]) -> None:
+        self.topics = frozenset(topics)
+        #: Topics of which the first rows were sent.
+        self.begun: set[Topic] = set()
+        self.cut = False
+        self._maker = maker
+        self._waiting: list[Event] = []
+        self._bytes = 0
+
+    def __enter__(self) -> None:
+        self._maker.join(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._maker.leave(self)
+
+    def put(self, event: Event) -> None:
+        if event.kind == "change":
+            self._bytes += len(event.data)
+            if self._bytes > MOST_BYTES:
+                self.cut = True
+                self._waiting.clear()
+        if not self.cut:
+            self._waiting.append(event)
+
+    def take(self) -> list[Event]:
+        """What has come since."""
+        taken, self._waiting, self._bytes = self._waiting, [], 0
+        return taken
+
+
+class Maker:
+    """Makes the events of one view, whose key is ``caller``'s, or one that sees the same."""
+
+    def __init__(self, gateway: Gateway, caller: KeyEntry, project: str | None) -> None:
+        self._gateway, self._caller, self._project = gateway, caller, project
+        self._viewers: set[Viewer] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._joined = asyncio.Event()
+        self._rows: dict[Topic, _Rows] = {}
+        self._records = _Records(gateway, caller, project)
+
+    def join(self, viewer: Viewer) -> None:
+        self._viewers.add(viewer)
+        self._joined.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    def leave(self, viewer: Viewer) -> None:
+        self._viewers.discard(viewer)
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while self._viewers:
+            self._joined.clear()
+            topics = frozenset[Topic]().union(*(viewer.topics for viewer in self._viewers))
+            try:
+                made = await self._made(topics)
+            except Exception as error:
+                if not away(error):
+                    log.exception("nothing could be made for those who look")
+            else:
+                for topic, now in made.items():
+                    self._tell(topic, now)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._joined.wait(), TURN_S)
+        self._rows.clear()
+
+    def _tell(self, topic: Topic, now: _Rows) -> None:
+        before, self._rows[topic] = self._rows.get(topic, {}), now
+        changed = [row for id_, row in now.items() if before.get(id_) != row]
+        gone = [id_ for id_ in before if id_ not in now]
+        change = _event("change", topic, changed, gone) if changed or gone else None
+        snapshot: Event | None = None
+        for viewer in self._viewers:
+            if topic not in viewer.topics:
+                continue
+            if topic not in viewer.begun:
+                snapshot = snapshot or _event("snapshot", topic, list(now.values()), [])
+                viewer.begun.add(topic)
+                viewer.put(snapshot)
+            elif change is not None:
+                viewer.put(change)
+
+    async def _made(self, topics: Collection[Topic]) -> dict[Topic, _Rows]:
+        made = await run_in_threadpool(self._of_reports, topics)
+        if Topic.QUEUES in topics:
+            of_queues = await rows.queues(self._gateway, self._project)
+            made[Topic.QUEUES] = {f"{row.project}/{row.function}": _json(row) for row in of_queues}
+        return made
+
+    def _of_reports(self, topics: Collection[Topic]) -> dict[Topic, _Rows]:
+        gateway, caller = self._gateway, self._caller
+        made: dict[Topic, _Rows] = {}
+        if not topics - {Topic.QUEUES}:
+            return made
+        reports, queue = gateway.fleet().reports(), rows.published(gateway)
+        if Topic.GPUS in topics:
+            shown = rows.gpus(gateway, caller, reports, queue, silent_too=True)
+            made[Topic.GPUS] = {row.id: _json(row) for row in shown}
+        if topics & {Topic.TRAININGS, Topic.PROBLEMS}:
+            known = self._records.read(queue)
+            if Topic.TRAININGS in topics and known:
+                made[Topic.TRAININGS] = self._records.rows(reports)
+            if Topic.PROBLEMS in topics:
+                found = problems(gateway, caller, reports, queue, self._records.jobs, self._records.lag_s())
+                made[Topic.PROBLEMS] = {row.id: _json(row) for row in found}
+        return made
+
+
+class _Records:
+    """What Postgres knows of a view: read when the job scheduler has decided something, and now and then."""
+
+    def __init__(self, gateway: Gateway, caller: KeyEntry, project: str | None) -> None:
+        self._gateway, self._caller, self._project = gateway, caller, project
+        self._read_at = -RECORDS_S
+        self._decided: tuple[Any, ...] = ()
+        self._shown: Trainings | None = None
+        self._idle: dict[str, bytes] = {}
+        self._cursor = ""
+
+    @property
+    def jobs(self) -> Sequence["Job"]:
+        return self._shown.jobs if self._shown is not None else ()
+
+    def read(self, queue: PublishedQueue | None) -> bool:
+        """Whether anything is known. Where Postgres is away, it is what was known before."""
+        decided = tuple((job.id, job.place, tuple(job.gpus)) for job in queue.jobs) if queue is not None else ()
+        if decided == self._decided and time.monotonic() - self._read_at < RECORDS_S:
+            return self._shown is not None
+        self._decided, self._read_at = decided, time.monotonic()
+        try:
+            jobs = self._gateway.store().jobs
+            going_on = [job for job in jobs.unfinished() if self._project in (None, job.project)]
+            newest, _ = jobs.page(self._project, limit=NEWEST)
+            every = list({job.id: job for job in (*going_on, *newest)}.values())
+            self._shown = Trainings(self._gateway, self._caller, every, queue)
+            self._idle = {job.id: _json(self._shown.row(job, [])) for job in every}
+            self._cursor = self._gateway.reader().recorded()
+        except Exception as error:
+            if not isinstance(error, Unavailable) and away(error) != "postgres":
+                raise
+        return self._shown is not None
+
+    def rows(self, reports: Sequence[Report]) -> dict[str, bytes]:
+        assert self._shown is not None
+        told = by_job(reports)
+        return self._idle | {
+            job.id: _json(self._shown.row(job, told[job.id])) for job in self._shown.jobs if job.id in told
+        }
+
+    def lag_s(self) -> float:
+        """Age of the oldest event that is not in Postgres yet, seconds; 0 = there is none, or that is not known."""
+        if not self._cursor:
+            return 0.0
+        stream = f"{self._gateway.settings.redis.prefix}ev"
+        oldest = self._gateway.client().xrange(stream, min=f"({self._cursor}", count=1)
+        return max(0.0, time.time() - int(oldest[0][0].partition(b"-")[0]) / 1000) if oldest else 0.0
+
+
+class _View(NamedTuple):
+    project: str
+    operator: bool
+    of: str | None
+
+
+class Live:
+    """The makers of a gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._makers: dict[_View, Maker] = {}
+        #: The stop event of each answer → the project of its key.
+        self.viewers: dict[asyncio.Event, str] = {}
+
+    def viewer(self, caller: KeyEntry, project: str | None, topics: Collection[Topic]) -> Viewer:
+        """Raises Unavailable where as many look as may."""
+        if len(self.viewers) >= self._gateway.settings.logs.followers:
+            raise Unavailable("As many look as may.", part="gateway")
+        view = _View(caller.project, is_operator(caller), project)
+        if view not in self._makers:
+            self._makers[view] = Maker(self._gateway, caller, project)
+        return Viewer(self._makers[view], topics)
+
+    def stop(self) -> None:
+        for maker in self._makers.values():
+            maker.stop()
+
+
+def _json(row: Schema) -> bytes:
+    return row.model_dump_json().encode()
+
+
+def _event(kind: str, topic: Topic, changed: Sequence[bytes], gone: Sequence[str]) -> Event:
+    data = b'{"topic":"%b","rows":[%b],"gone":%b}' % (topic.encode(), b",".join(changed), orjson.dumps(gone))
+    return Event(id=str(int(time.time())), kind=kind, data=data)

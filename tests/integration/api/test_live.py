@@ -1,0 +1,315 @@
+"""What pages that stay open are told: each topic whole, then what changes, for as long as they read."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from api import live
+from api.app import Application
+from api.schemas.live import Topic
+from api.server.sse import Event
+from smore.domain.access import Scope
+from smore.domain.function import FunctionSpec, Profile
+from smore.domain.job import Action
+from smore.messages.overrides import Paused, encode_paused
+from smore.messages.reports import JobReport, ParkedInstance, Report, encode_report
+from smore.postgres.catalog import Store
+from smore.postgres.jobs import Change
+from smore.process.settings import Settings
+from smore.redis.catalog import Catalog
+from smore.redis.fleet import Fleet
+from smore.redis.queue import Queue
+from tests.support.eventually import eventually
+from tests.support.gateway import Served, add_key, problem
+from tests.support.placed_jobs import placed
+
+ALL = ",".join(Topic)
+
+
+@pytest.fixture
+def http(application: Application, store: Store, catalog: Catalog, report: Any) -> Iterator[httpx.Client]:
+    """With a key of the operators; gpu0 reports."""
+    number, _ = store.register(
+        "default",
+        "echo",
+        FunctionSpec(entrypoint="zoo.echo:Function", deadline_s=2.0, profile=Profile(memory_mib=50.0)),
+    )
+    store.activate("default", "echo", number, {})
+    store.create_project("other")
+    report("gpu0")
+    with (
+        Served(application) as served,
+        httpx.Client(base_url=served.url, headers={"X-API-Key": add_key(catalog, *Scope)}, timeout=30) as client,
+    ):
+        eventually(lambda: client.get("/v1/me").status_code == 200, what="the key")
+        yield client
+
+
+@pytest.fixture
+def report(redis_client: "redis.Redis", config: Settings) -> Any:
+    queue = Queue(redis_client, config.redis.prefix, config.queue)
+
+    def write(gpu: str, ttl_s: float = 60, **of: Any) -> None:
+        told = Report(
+            **{
+                "gpu": gpu,
+                "boot": "b",
+                "at": time.time(),
+                "kind": "cuda",
+                "device": "H",
+                "sharing_mode": "time-slice",
+                "slots": 8,
+                "memory_total_mib": 1,
+                "memory_used_mib": 0,
+                "utilisation": 0,
+                "utilisation_counter": "n",
+                "function_utilisation": 0,
+                "running": 0,
+                "node": "host-a",
+                **of,
+            }
+        )
+        queue.report(gpu, encode_report(told), ttl_s=ttl_s, lease_s=2, cursor="", running=[])
+
+    return write
+
+
+class Stream:
+    """The events of one viewer, and the rows that a page would have."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        assert answer.status_code == 200, answer.read()
+        self.headers = answer.headers
+        self._lines = answer.iter_lines()
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.kinds: dict[str, list[str]] = {}
+
+    def read(self) -> tuple[str, str]:
+        """Take the next event: its kind and topic."""
+        kind = ""
+        for line in self._lines:
+            field, _, value = line.partition(": ")
+            if field == "event":
+                kind = value
+            elif field == "data":
+                data = json.loads(value)
+                topic = data["topic"]
+                rows = self.rows.setdefault(topic, {})
+                if kind == "snapshot":
+                    rows.clear()
+                rows.update({name(topic, row): row for row in data["rows"]})
+                for gone in data["gone"]:
+                    del rows[gone]
+                self.kinds.setdefault(topic, []).append(kind)
+                return kind, topic
+        raise EOFError
+
+    def until(self, told: Any) -> None:
+        """Read until something is told."""
+        until = time.monotonic() + 20
+        while not told(self.rows):
+            assert time.monotonic() < until, self.rows
+            self.read()
+
+
+def name(topic: str, row: dict[str, Any]) -> str:
+    return f"{row['project']}/{row['function']}" if topic == "queues" else str(row["id"])
+
+
+@contextmanager
+def watching(http: httpx.Client, topics: str = ALL, **query: Any) -> Iterator[Stream]:
+    with http.stream("GET", "/v1/live", params={"topics": topics, **query}) as answer:
+        yield Stream(answer)
+
+
+def test_each_topic_comes_whole_and_then_what_changes(
+    http: httpx.Client, report: Any, redis_client: "redis.Redis", store: Store, catalog: Catalog
+) -> None:
+    job = placed(store, "night", ["gpu0"])
+    with watching(http) as stream:
+        stream.until(lambda rows: set(rows) == set(Topic))
+        assert [kinds[0] for kinds in stream.kinds.values()] == ["snapshot"] * 4
+        assert stream.headers["x-accel-buffering"] == "no"
+        assert list(stream.rows["gpus"].values()) == http.get("/v1/gpus").json()["gpus"]
+        assert list(stream.rows["trainings"].values()) == http.get("/v1/jobs").json()["jobs"]
+        shown = http.get("/v1/queues").json()["queues"]
+        assert [row["function"] for row in stream.rows["queues"].values()] == [row["function"] for row in shown]
+        # Nobody leads here.
+        assert {"leader", "job_leader"} <= set(stream.rows["problems"])
+
+        report("gpu0", utilisation=0.5)
+        report("gpu1", health="XID 79")
+        stream.until(lambda rows: rows["gpus"].get("gpu0", {}).get("utilisation") == 0.5)
+        stream.until(lambda rows: "gpu1" in rows["gpus"] and "health:gpu1" in rows["problems"])
+        store.delete_function("default", "echo")
+        stream.until(lambda rows: not rows["queues"])
+        told = JobReport(id=job.id, project="default", state="running", pid=1, memory_mib=1, iterations=7, attempt=1)
+        report("gpu0", jobs=[told])
+        stream.until(lambda rows: rows["trainings"][job.id]["iterations"] == 7)
+        redis_client.delete("smore:gpu:gpu1")
+        stream.until(lambda rows: rows["gpus"]["gpu1"]["silent_since"] and "silent:gpu1" in rows["problems"])
+        assert "health:gpu1" not in stream.rows["problems"]
+        assert set(stream.kinds["gpus"][1:]) == {"change"}
+        # A second viewer begins with all of it.
+        with watching(http, "gpus") as second:
+            assert second.read() == ("snapshot", "gpus")
+            assert set(second.rows["gpus"]) == {"gpu0", "gpu1"}
+
+
+def test_problems_have_a_page_and_a_command(
+    http: httpx.Client, report: Any, redis_client: "redis.Redis", store: Store, catalog: Catalog
+) -> None:
+    failed = placed(store, "night", ["gpu0"], running=True)
+    store.jobs.move(failed.id, Action.END, Change(exit_code=3))
+    beyond = JobReport(
+        id="1" * 32,
+        project="other",
+        state="running",
+        pid=1,
+        memory_mib=1,
+        iterations=7,
+        budget=0.05,
+        loss=0.1,
+        loss_low=0.08,
+        loss_high=0.12,
+        loss_windows=30,
+    )
+    report("gpu0", jobs=[beyond])
+    fleet = Fleet(redis_client, "smore:")
+    for target in ("*", "f:default/echo", "-g:gpu0", "f:other/x"):
+        fleet.pause(target, by="k")
+        redis_client.hset("smore:paused:by", target, encode_paused(Paused(at=time.time() - 1900, by="k")))
+
+    with watching(http, "problems") as stream:
+        stream.until(lambda rows: len(rows.get("problems", ())) == 8)
+    found = stream.rows["problems"]
+    assert found[f"budget:{'1' * 32}:gpu0"]["text"] == (
+        f"{'1' * 32} loses 8.0 to 12.0 % to functions on gpu0, of a budget of 5 %."
+    )
+    commands = {one["id"]: one["command"] for one in found.values() if one["kind"] == "paused"}
+    assert commands == {
+        "paused:platform::False": "smore queues resume --all",
+        "paused:function:default/echo:False": "smore queues resume echo",
+        "paused:function:other/x:False": "smore queues resume x",
+        "paused:gpu:gpu0:True": "smore gpus resume gpu0",
+    }
+    over = found[f"failed:{failed.id}"]
+    assert (over["text"], over["command"]) == ("night is over: failed, exit code 3.", "smore jobs explain night")
+    assert all(one["page"].startswith("/ui/") for one in found.values())
+
+    stranger = {"X-API-Key": add_key(catalog, Scope.READ, project="third")}
+    eventually(lambda: http.get("/v1/me", headers=stranger).status_code == 200, what="the key")
+    with http.stream("GET", "/v1/live", params={"topics": "problems"}, headers=stranger) as answer:
+        stream = Stream(answer)
+        stream.read()
+    # Neither the trainings of other projects nor their functions.
+    assert set(stream.rows["problems"]) == {"leader", "job_leader", "paused:platform::False", "paused:gpu:gpu0:True"}
+
+
+def test_who_may_watch_what(http: httpx.Client, catalog: Catalog) -> None:
+    reader = {"X-API-Key": add_key(catalog, Scope.READ)}
+    eventually(lambda: http.get("/v1/me", headers=reader).status_code == 200, what="the key")
+
+    problem(http.get("/v1/live", params={"topics": "gpus,moon"}), 422, "invalid_input")
+    problem(http.get("/v1/live"), 422, "invalid_input")
+    problem(http.get("/v1/live", params={"topics": "gpus", "project": "other"}, headers=reader), 403, "forbidden")
+    problem(http.get("/v1/live", params={"topics": "gpus", "all_projects": "true"}, headers=reader), 403, "forbidden")
+
+
+def test_a_maker_works_while_somebody_looks(
+    http: httpx.Client, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application.state.gateway.settings.logs, "followers", 2)
+    looks = application.state.live
+    with watching(http, "gpus") as first, watching(http, "gpus") as second:
+        first.read(), second.read()
+        (maker,) = looks._makers.values()
+        assert len(maker._viewers) == 2
+        refused = http.get("/v1/live", params={"topics": "gpus"})
+        assert problem(refused, 503, "unavailable") and refused.headers["retry-after"] == "1"
+    eventually(lambda: not looks.viewers and maker._task.done(), what="nobody looks")
+    assert maker._rows == {}
+
+
+def test_who_does_not_read_is_cut_off() -> None:
+    viewer = live.Viewer(None, [Topic.GPUS])  # type: ignore[arg-type]  # nobody enters it
+    piece = b"x" * (live.MOST_BYTES // 4)
+    viewer.put(Event(id="1", kind="snapshot", data=piece * 8))
+    for _ in range(4):
+        viewer.put(Event(id="1", kind="change", data=piece))
+    assert not viewer.cut and len(viewer.take()) == 5
+    for _ in range(5):
+        viewer.put(Event(id="1", kind="change", data=piece))
+    assert viewer.cut and viewer.take() == []
+
+
+def test_a_session_that_ends_ends_its_stream(
+    http: httpx.Client, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.routes.live.SESSION_S", 0.1)
+    url, key = str(http.base_url).rstrip("/"), http.headers["X-API-Key"]
+    with httpx.Client(base_url=url, headers={"Origin": url}, timeout=30) as page:
+        opened = page.post("/v1/session", json={"key": key}).json()
+        page.headers["X-SMore-Session"] = opened["session"]
+        with watching(page, "gpus") as stream:
+            stream.read()
+            page.delete("/v1/session").raise_for_status()
+            with pytest.raises(EOFError):
+                while True:
+                    stream.read()
+
+
+def test_a_row_of_a_gpu_says_what_its_worker_reports(http: httpx.Client, report: Any, catalog: Catalog) -> None:
+    job = JobReport(
+        id="1" * 32,
+        project="other",
+        state="running",
+        pid=1,
+        memory_mib=1,
+        iterations=9,
+        budget=0.2,
+        held=0.5,
+        guest=True,
+    )
+    parked = ParkedInstance(function="default/echo", revision=1, memory_mib=1.0, host_mib=2.0, left_s=3.0)
+    report(
+        "gpu0",
+        jobs=[job],
+        parked=[parked],
+        quarantined=["default/echo@1", "other/x@2"],
+        duty=0.75,
+        closed=True,
+        closed_until=1769860800.0,
+    )
+
+    (row,) = http.get("/v1/gpus").json()["gpus"]
+
+    assert (row["node"], row["duty"], row["silent_since"]) == ("host-a", 0.75, None)
+    assert row["closed_until"].startswith("2026-01-31T12:00:00")
+    assert row["quarantined"] == ["echo@1"] and row["parked"][0]["host_mib"] == 2.0
+    (training,) = row["jobs"]
+    assert (training["budget"], training["held"], training["iterations"], training["loss"]) == (0.2, 0.5, 9, None)
+
+
+def test_a_queue_says_which_deadline_would_be_met(
+    http: httpx.Client, redis_client: "redis.Redis", config: Settings
+) -> None:
+    def row() -> dict[str, Any]:
+        (found,) = http.get("/v1/queues").json()["queues"]
+        return dict(found)
+
+    assert (row()["deadline_ms"], row()["earliest_deadline_ms"]) == (2000.0, None)
+    queue = Queue(redis_client, config.redis.prefix, config.queue)
+    queue.publish_feasible({"default/echo": f"{int(time.time() * 1e6)}:100000:50000:0:0:200000"}, {})
+    # A tenth more than the cold start, and 10 ms.
+    assert row()["earliest_deadline_ms"] == 230
+    http.post("/v1/queues/echo/pause").raise_for_status()
+    assert row()["earliest_deadline_ms"] is None
+    http.put("/v1/functions/echo/slo", json={"deadline_ms": 500}).raise_for_status()
+    assert row()["deadline_ms"] == 500.0

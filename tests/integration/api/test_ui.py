@@ -1,0 +1,79 @@
+"""The dashboard's files as the gateway serves them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from api.app import Application
+from api.routes import ui
+from smore.domain.errors import NotFound
+from tests.support.gateway import Served, problem
+
+
+@pytest.fixture
+def http(application: Application) -> Iterator[httpx.Client]:
+    with Served(application) as served, httpx.Client(base_url=served.url) as client:
+        yield client
+
+
+def test_every_page_is_the_one_page(http: httpx.Client) -> None:
+    page = http.get("/ui/")
+
+    assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
+    assert http.get("/ui/functions/echo?tab=try").text == page.text
+    assert "{{base}}" not in page.text and re.search(r"/ui/a/[0-9a-f]{16}\b", page.text)
+    assert http.get("/ui").headers["location"].endswith("/ui/")
+    assert page.headers["cache-control"] == "no-cache"
+    policy = page.headers["content-security-policy"]
+    assert "script-src 'self'" in policy and "unsafe-eval" not in policy and "frame-ancestors 'none'" in policy
+    assert page.headers["x-content-type-options"] == "nosniff" and page.headers["referrer-policy"] == "no-referrer"
+
+
+def test_a_page_that_is_known_is_not_sent_again(http: httpx.Client) -> None:
+    tag = http.get("/ui/").headers["etag"]
+
+    again = http.get("/ui/plan", headers={"If-None-Match": tag})
+
+    assert again.status_code == 304 and again.content == b"" and again.headers["etag"] == tag
+    assert http.get("/ui/", headers={"If-None-Match": 'W/"0"'}).status_code == 200
+
+
+def test_the_root_leads_browsers_there(http: httpx.Client) -> None:
+    there = http.get("/", headers={"Accept": "text/html,*/*"})
+
+    assert (there.status_code, there.headers["location"]) == (307, "/ui/")
+    problem(http.get("/"), 404, "not_found")
+
+
+def test_a_file_is_kept_for_ever_and_another_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text('<script src="{{base}}/core/app.js"></script>')
+    (tmp_path / "core").mkdir()
+    script = tmp_path / "core" / "app.js"
+    script.write_text("1 + 1;" * 100)
+
+    def served() -> TestClient:
+        app = FastAPI()
+        ui.add_to(app, tmp_path)
+        return TestClient(app)
+
+    def path(client: TestClient) -> str:
+        return client.get("/ui/").text.split('"')[1]
+
+    client = served()
+    file = client.get(path(client))
+    assert file.text == script.read_text() and file.headers["content-encoding"] == "gzip"
+    assert int(file.headers["content-length"]) < 100 and "immutable" in file.headers["cache-control"]
+    assert "javascript" in file.headers["content-type"] and file.headers["vary"] == "Accept-Encoding"
+    plain = client.get(path(client), headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers and plain.text == file.text
+    script.write_text("2 + 2;" * 100)
+    newer = served()
+    assert path(newer) != path(client) and client.get(path(client)).text == "1 + 1;" * 100
+    for absent in (path(client), f"{path(newer)}x", f"{path(newer)}/../../index.html"):
+        with pytest.raises(NotFound, match="reload"):
+            newer.get(absent)
