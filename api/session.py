@@ -10,8 +10,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import Scope as HttpScope
 
+from api.address import base_url
 from api.errors import SessionForbidden
-from api.server.address import base_url
 from smore.domain.access import Scope
 from smore.domain.errors import Forbidden, Unauthorised
 from smore.redis.catalog import AsyncCatalog, KeyEntry

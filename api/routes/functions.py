@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api import placing
+from api.address import base_url
 from api.dates import moment
 from api.deps import (
     AdminKey,
@@ -25,7 +26,6 @@ from api.invoke.admit import refusal
 from api.invoke.request import read_body
 from api.pauses import pauses_of, set_for
 from api.schemas import functions as schemas
-from api.server.address import base_url
 from api.server.bodies import BoundedRoute, read_json
 from api.server.function_description import describe_function
 from smore.blobs import archive

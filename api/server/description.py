@@ -30,6 +30,8 @@ Bearer smk_...`, or as `X-API-Key: smk_...`. `smore up` writes the first key to 
 `POST /v1/keys`, makes others, with the scopes that they need: `invoke` (run functions), `read` (see), `deploy`, `jobs` and
 `admin`. On this page, *Authorize* keeps a key for the operations that you try.
 
+**Pages of the gateway** have a session of a key in its place (`POST /v1/session`), with fewer scopes.
+
 **Examples** take the platform and the key from the environment: `export SMORE_URL=http://127.0.0.1:8400
 SMORE_API_KEY=smk_...`.
 

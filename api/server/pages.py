@@ -13,7 +13,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 
-from api.server.address import base_url
+from api.address import base_url
 from api.server.description import at
 
 PAGE = "/docs"

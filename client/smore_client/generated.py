@@ -55,6 +55,7 @@ __all__ = [
     "Opened",
     "Outcome",
     "PairPrediction",
+    "Parked",
     "Phases",
     "PlacePrediction",
     "Placed",
@@ -634,6 +635,21 @@ class Warm(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since its last run"""
 
 
+class Parked(msgspec.Struct, frozen=True, kw_only=True):
+    """A model whose weights lie in pinned host memory: the next load of its revision comes out of it."""
+
+    function: str
+    """The function whose weights they are"""
+    revision: int = 0
+    """The revision whose weights they are"""
+    memory_mib: float = 0.0
+    """What its process still holds of the device, MiB"""
+    host_mib: float = 0.0
+    """What it holds of the host's memory, MiB"""
+    left_s: float = 0.0
+    """Seconds until it is let go of"""
+
+
 class GpuJob(msgspec.Struct, frozen=True, kw_only=True):
     """A training on a GPU instance, as its worker reports it."""
 
@@ -643,6 +659,22 @@ class GpuJob(msgspec.Struct, frozen=True, kw_only=True):
     """The project that the training belongs to"""
     guest: bool = False
     """Whether another training, its host, was there first"""
+    name: str = ""
+    """The training's name; '' = the job scheduler has not published it"""
+    budget: float = 0.0
+    """The most that it may lose to functions, a fraction of its iteration time"""
+    loss: float | None = None
+    """What it lost lately to functions on this GPU instance, a fraction; None = not enough data"""
+    loss_low: float | None = None
+    """The lower end of the 95 % interval of ``loss``"""
+    loss_high: float | None = None
+    """The upper end of the 95 % interval of ``loss``"""
+    loss_windows: int = 0
+    """How many closed windows ``loss`` rests on"""
+    iterations: int = 0
+    """Iterations that its present attempt has made"""
+    held: float = 1.0
+    """The part of the time in which it may run beside its host; 1 = freely"""
 
 
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
@@ -687,6 +719,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that functions use and that is kept for trainings, MiB"""
     memory_total_mib: float = 0.0
     """All memory of the device, MiB"""
+    node: str = ""
+    """The name of its machine; '' = not told"""
+    duty: float = 1.0
+    """The part of the time in which functions may work beside a training, 0 to 1"""
+    closed_until: datetime | None = None
+    """A closed window is at hand: nothing starts there before this moment at the latest; None = none is"""
+    silent_since: datetime | None = None
+    """When it reported last, and of it no more than its name is known; None = it reports"""
     paused: bool = False
     """Whether nothing is dispatched there"""
     draining: bool = False
@@ -697,6 +737,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """When its worker reported this"""
     warm: list[Warm] = []
     """The loaded instances of the caller's project"""
+    parked: list[Parked] = []
+    """The models of the caller's project in pinned host memory"""
+    quarantined: list[str] = []
+    """Revisions of the caller's project that it keeps out after crashes, ``FUNCTION@REVISION``"""
     trainings: int = 0
     """How many trainings of all projects are there"""
     jobs: list[GpuJob] = []
@@ -706,7 +750,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
-    """All GPU instances that report."""
+    """All GPU instances that report, or that are asked for while they are silent."""
 
     gpus: list[Gpu]
     """The GPU instances in the order of their names"""
@@ -1537,6 +1581,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
     function: str
     """The name of the function"""
+    project: str = ""
+    """The project that the function belongs to"""
     depth: int = 0
     """How many invocations wait"""
     oldest_wait_s: float = 0.0
@@ -1555,6 +1601,10 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """The only GPU instances that it may go to; none = to any"""
     pinned_until: datetime | None = None
     """Until when the pin holds; None = until it is ended"""
+    deadline_ms: float | None = None
+    """The function's own deadline, from arrival; None = no revision of it takes traffic yet"""
+    earliest_deadline_ms: int | None = None
+    """The earliest deadline of one row that would be accepted now, with a margin; None = not known, or it is paused"""
 
 
 class Queues(msgspec.Struct, frozen=True, kw_only=True):
