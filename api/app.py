@@ -50,11 +50,10 @@ from api.routes import (
     secrets,
     session,
     traces,
-    ui,
 )
 from api.routes import explain as explain_routes
 from api.schemas.problem import Problem
-from api.server import pages
+from api.server import pages, ui
 from api.server.bodies import body_too_large
 from api.server.connections import protocol
 from api.server.description import describe

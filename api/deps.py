@@ -151,21 +151,6 @@ class Gateway:
             return "none"
         return "strict" if config.get("appendfsync") == "always" else "standard"
 
-    async def caller(self, request: HttpScope, scope: Scope, *others: Scope) -> KeyEntry:
-        """
-        The key of a request, also as ``caller`` in the request's scope; where it has none, its session. It has
-        ``scope``, or one of ``others``. Raises Unauthorised, Forbidden, SessionForbidden.
-        """
-        headers = dict(request["headers"])
-        authorization, api_key = headers.get(b"authorization"), headers.get(b"x-api-key")
-        caller: KeyEntry
-        if authorization is None and api_key is None and _SESSION in headers:
-            caller = await self.session_access.caller(request, scope, *others)
-        else:
-            caller = self.access.caller(authorization, api_key, scope, *others)
-        request["caller"] = caller
-        return caller
-
     async def function(self, project: str, name: str) -> tuple[FunctionEntry, FunctionSpec]:
         """A function and the spec of the revision that takes its traffic. Raises FunctionNotFound, NotReady."""
         entry = self.known_function(project, name)
@@ -281,6 +266,22 @@ _Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 _ApiKey = Annotated[str | None, Security(_header)]
 
 
+async def caller_of(gateway: Gateway, request: HttpScope, scope: Scope, *others: Scope) -> KeyEntry:
+    """
+    The key of a request, also as ``caller`` in the request's scope; where it has none, its session. It has ``scope``, or
+    one of ``others``. Raises Unauthorised, Forbidden, SessionForbidden.
+    """
+    headers = dict(request["headers"])
+    authorization, api_key = headers.get(b"authorization"), headers.get(b"x-api-key")
+    caller: KeyEntry
+    if authorization is None and api_key is None and _SESSION in headers:
+        caller = await gateway.session_access.caller(request, scope, *others)
+    else:
+        caller = gateway.access.caller(authorization, api_key, scope, *others)
+    request["caller"] = caller
+    return caller
+
+
 class Caller:
     """The dependency that checks the key or the session of a request: it has ``scope``, or one of ``others``."""
 
@@ -289,7 +290,7 @@ class Caller:
 
     async def __call__(self, request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> KeyEntry:
         gateway: Gateway = request.app.state.gateway
-        return await gateway.caller(request.scope, *self.scopes)
+        return await caller_of(gateway, request.scope, *self.scopes)
 
 
 async def _scraper(request: Request, _credentials: _Bearer, _api_key: _ApiKey) -> None:

@@ -7,10 +7,10 @@ somebody does. It is made from states, not from the event stream: it costs the s
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
 from fastapi.concurrency import run_in_threadpool
@@ -140,14 +140,14 @@ class Maker:
             elif change is not None:
                 viewer.put(change)
 
-    async def _made(self, topics: Collection[Topic]) -> dict[Topic, _Rows]:
+    async def _made(self, topics: Set[Topic]) -> dict[Topic, _Rows]:
         made = await run_in_threadpool(self._of_reports, topics)
         if Topic.QUEUES in topics:
             of_queues = await rows.queues(self._gateway, self._project)
             made[Topic.QUEUES] = {f"{row.project}/{row.function}": _json(row) for row in of_queues}
         return made
 
-    def _of_reports(self, topics: Collection[Topic]) -> dict[Topic, _Rows]:
+    def _of_reports(self, topics: Set[Topic]) -> dict[Topic, _Rows]:
         gateway, caller = self._gateway, self._caller
         made: dict[Topic, _Rows] = {}
         if not topics - {Topic.QUEUES}:
@@ -212,7 +212,7 @@ class _Records:
         if not self._cursor:
             return 0.0
         stream = f"{self._gateway.settings.redis.prefix}ev"
-        oldest = self._gateway.client().xrange(stream, min=f"({self._cursor}", count=1)
+        oldest = cast("list[tuple[bytes, object]]", self._gateway.client().xrange(stream, f"({self._cursor}", count=1))
         return max(0.0, time.time() - int(oldest[0][0].partition(b"-")[0]) / 1000) if oldest else 0.0
 
 

@@ -17,7 +17,7 @@ import redis
 from starlette.types import Scope as HttpScope
 
 from api.dates import FIRST_S, LAST_S, moment
-from api.deps import Gateway
+from api.deps import Gateway, caller_of
 from api.errors import WHERE_LIMITS, Ended
 from smore.domain.access import Scope
 from smore.domain.errors import (
@@ -80,7 +80,7 @@ async def authenticate(gateway: Gateway, scope: HttpScope) -> KeyEntry:
         elif name == b"x-api-key":
             api_key = value
     if authorization is None and api_key is None:
-        return await gateway.caller(scope, Scope.INVOKE)
+        return await caller_of(gateway, scope, Scope.INVOKE)
     caller = scope["caller"] = gateway.access.caller(authorization, api_key, Scope.INVOKE)
     return caller
 

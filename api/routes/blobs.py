@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from api.deps import DeployKey, Gateway, TheGateway
+from api.deps import DeployKey, Gateway, TheGateway, caller_of
 from api.schemas import blobs as schemas
 from api.server.bodies import BoundedRoute
 from api.server.invocation_description import header
@@ -147,7 +147,7 @@ async def _project(gateway: Gateway, request: Request, digest: str) -> str:
     """The project whose blob is meant: of the ticket, else of the key. Raises Unauthorised, Forbidden."""
     ticket = request.headers.get(TICKET_HEADER)
     if ticket is None:
-        return (await gateway.caller(request.scope, Scope.DEPLOY)).project
+        return (await caller_of(gateway, request.scope, Scope.DEPLOY)).project
     project = await redeem(gateway.redis, gateway.settings.redis.prefix, ticket, digest)
     if project is None:
         raise Unauthorised("The ticket is not valid, or not any more.")

@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api import readiness
 from api.auth import is_operator
-from api.deps import Gateway, Scraper, TheGateway
+from api.deps import Gateway, Scraper, TheGateway, caller_of
 from api.schemas.fields import Schema
 from api.server.bodies import BoundedRoute
 from smore.domain.access import Scope
@@ -95,7 +95,7 @@ async def readyz(gateway: TheGateway, request: Request, response: Response) -> R
 async def _operates(gateway: Gateway, request: Request) -> bool:
     """Whether the request, which needs no key, has an operator's key or session."""
     try:
-        return is_operator(await gateway.caller(request.scope, Scope.ADMIN))
+        return is_operator(await caller_of(gateway, request.scope, Scope.ADMIN))
     except (Unauthorised, Forbidden, redis.RedisError, OSError):
         return False
 

@@ -88,7 +88,7 @@ class Sessions:
 
     async def end_all(self, key: str) -> None:
         """End the sessions of a key."""
-        await self._end(key, await self._redis.zrange(self._of_key(key), 0, -1))
+        await self._end(key, cast("list[bytes]", await self._redis.zrange(self._of_key(key), 0, -1)))
 
     async def _end(self, key: str, digests: list[bytes]) -> None:
         if digests:

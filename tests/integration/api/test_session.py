@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -46,6 +46,12 @@ def log_in(http: httpx.Client, **body: Any) -> httpx.Response:
     if answer.status_code == 201:
         http.headers[HEADER] = answer.json()["session"]
     return answer
+
+
+def session_keys(redis_client: "redis.Redis") -> dict[str, bytes]:
+    """What Redis has of sessions."""
+    keys = cast("list[bytes]", redis_client.keys("smore:session:*"))
+    return {key.decode(): cast(bytes, redis_client.get(key)) for key in keys}
 
 
 def test_a_session_has_the_ticked_scopes_of_its_key(http: httpx.Client, token: str) -> None:
@@ -105,7 +111,7 @@ def test_a_code_logs_in_once(http: httpx.Client, token: str, redis_client: "redi
         made = cli.post("/v1/session:code")
     assert made.status_code == 201
     code = made.json()["code"]
-    (kept,) = redis_client.keys("smore:login:*")
+    (kept,) = cast("list[bytes]", redis_client.keys("smore:login:*"))
     assert code not in kept.decode() and 0 < redis_client.ttl(kept) <= sessions.CODE_S
 
     assert log_in(http, code=code, scopes=TICKS).status_code == 201
@@ -119,23 +125,23 @@ def test_redis_keeps_no_half(http: httpx.Client, token: str, redis_client: "redi
     half = log_in(http, key=token).json()["session"]
     cookie = next(iter(http.cookies.values()))
 
-    kept = b"".join(key + (redis_client.get(key) or b"") for key in redis_client.keys("smore:session:*"))
-    assert kept and half.encode() not in kept and cookie.encode() not in kept
+    ((key, entry),) = session_keys(redis_client).items()
+    assert half not in key + entry.decode() and cookie not in key + entry.decode()
 
 
 def test_a_session_ends_unused_and_at_its_end(
     http: httpx.Client, token: str, redis_client: "redis.Redis", application: Application
 ) -> None:
     log_in(http, key=token)
-    (key,) = redis_client.keys("smore:session:*")
+    ((key, raw),) = session_keys(redis_client).items()
     assert redis_client.ttl(key) <= sessions.UNUSED_S
-    entry = json.decode(redis_client.get(key), type=sessions.SessionEntry)
+    entry = json.decode(raw, type=sessions.SessionEntry)
     assert entry.expires_at - entry.created_at == sessions.LASTS_S
     long_ago = structs.replace(entry, seen_at=time.time() - sessions.NOTED_S)
     redis_client.set(key, json.encode(long_ago), ex=60)
     assert http.get("/v1/session").status_code == 200
     assert redis_client.ttl(key) > 60
-    assert json.decode(redis_client.get(key), type=sessions.SessionEntry).seen_at > long_ago.seen_at
+    assert json.decode(session_keys(redis_client)[key], type=sessions.SessionEntry).seen_at > long_ago.seen_at
     # The clock of this Redis is not asked.
     redis_client.set(key, json.encode(structs.replace(entry, expires_at=time.time())))
     problem(http.get("/v1/session"), 401, "unauthorised")
@@ -176,14 +182,15 @@ def test_sessions_of_a_key_end_together(
 
 def test_the_oldest_session_makes_room(http: httpx.Client, token: str, redis_client: "redis.Redis") -> None:
     log_in(http, key=token)
-    cookies, half = dict(http.cookies), http.headers[HEADER]
+    ((name, cookie),) = http.cookies.items()
+    first = {"Cookie": f"{name}={cookie}", HEADER: http.headers[HEADER]}
     for _ in range(sessions.MOST):
         log_in(http, key=token)
 
     assert len(redis_client.keys("smore:session:*")) == sessions.MOST
     assert http.get("/v1/me").status_code == 200
     http.cookies.clear()
-    problem(http.get("/v1/me", cookies=cookies, headers={HEADER: half}), 401, "unauthorised")
+    problem(http.get("/v1/me", headers=first), 401, "unauthorised")
 
 
 def test_a_session_that_never_was_is_no_error_of_the_key(http: httpx.Client, token: str) -> None:

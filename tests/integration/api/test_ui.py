@@ -1,5 +1,6 @@
 """The dashboard's files as the gateway serves them."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
-from fastapi.testclient import TestClient
 
 from api.app import Application
-from api.routes import ui
+from api.server import ui
 from smore.domain.errors import NotFound
 from tests.support.gateway import Served, problem
 
@@ -56,24 +56,31 @@ def test_a_file_is_kept_for_ever_and_another_version_is_refused(tmp_path: Path) 
     script = tmp_path / "core" / "app.js"
     script.write_text("1 + 1;" * 100)
 
-    def served() -> TestClient:
+    def served() -> FastAPI:
         app = FastAPI()
         ui.add_to(app, tmp_path)
-        return TestClient(app)
+        return app
 
-    def path(client: TestClient) -> str:
-        return client.get("/ui/").text.split('"')[1]
+    def get(app: FastAPI, path: str, **headers: str) -> httpx.Response:
+        async def call() -> httpx.Response:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://x") as client:
+                return await client.get(path, headers=headers)
 
-    client = served()
-    file = client.get(path(client))
+        return asyncio.run(call())
+
+    def address(app: FastAPI) -> str:
+        return str(get(app, "/ui/").text.split('"')[1])
+
+    old = served()
+    file = get(old, address(old))
     assert file.text == script.read_text() and file.headers["content-encoding"] == "gzip"
     assert int(file.headers["content-length"]) < 100 and "immutable" in file.headers["cache-control"]
     assert "javascript" in file.headers["content-type"] and file.headers["vary"] == "Accept-Encoding"
-    plain = client.get(path(client), headers={"Accept-Encoding": "identity"})
+    plain = get(old, address(old), **{"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers and plain.text == file.text
     script.write_text("2 + 2;" * 100)
-    newer = served()
-    assert path(newer) != path(client) and client.get(path(client)).text == "1 + 1;" * 100
-    for absent in (path(client), f"{path(newer)}x", f"{path(newer)}/../../index.html"):
+    new = served()
+    assert address(new) != address(old) and get(old, address(old)).text == "1 + 1;" * 100
+    for absent in (address(old), f"{address(new)}x", f"{address(new)}/%2e%2e/%2e%2e/index.html"):
         with pytest.raises(NotFound, match="reload"):
-            newer.get(absent)
+            get(new, absent)
