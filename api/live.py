@@ -57,6 +57,7 @@ class Viewer:
         #: Topics of which the first rows were sent.
         self.begun: set[Topic] = set()
         self.cut = False
+        self._told = asyncio.Event()
         self._maker = maker
         self._waiting: list[Event] = []
         self._bytes = 0
@@ -77,9 +78,13 @@ class Viewer:
                 self._waiting.clear()
         if not self.cut:
             self._waiting.append(event)
+        self._told.set()
 
-    def take(self) -> list[Event]:
-        """What has come since."""
+    async def take(self) -> list[Event]:
+        """What has come since; it waits for that, but no longer than a turn takes."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._told.wait(), TURN_S)
+        self._told.clear()
         taken, self._waiting, self._bytes = self._waiting, [], 0
         return taken
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from fastapi.concurrency import run_in_threadpool
 
@@ -19,16 +19,12 @@ from smore.domain.job import OVER
 from smore.domain.override import Override
 from smore.messages.job_queue import PublishedQueue
 from smore.messages.reports import JobReport, Report
-from smore.redis.catalog import FunctionEntry, KeyEntry
+from smore.redis.catalog import KeyEntry
 from smore.redis.fleet import silent
 from smore.redis.job_queue import JobQueue
-from smore.redis.queue import Queue
 
 if TYPE_CHECKING:
     from smore.postgres.jobs import Job
-
-#: Waiting invocations among which the oldest is looked for. With one deadline for all the nearest is the oldest.
-_LOOKED_AT: Final = 100
 
 
 def published(gateway: Gateway) -> PublishedQueue | None:
@@ -179,38 +175,23 @@ async def queues(gateway: Gateway, project: str | None) -> list[queue_schemas.Qu
         spec.deadline_s if spec is not None and entry.deadline_s is None else entry.deadline_s
         for entry, spec in zip(entries, specs, strict=True)
     ]
-    return await run_in_threadpool(_queues, gateway, entries, own_s) if entries else []
-
-
-def _queues(
-    gateway: Gateway, entries: Sequence[FunctionEntry], deadlines_s: Sequence[float | None]
-) -> list[queue_schemas.Queue]:
-    client, prefix = gateway.client(), gateway.settings.redis.prefix
-    pipe = client.pipeline(transaction=False)
-    for entry in entries:
-        pipe.zcard(f"{prefix}q:{entry.key}")
-        pipe.zrange(f"{prefix}q:{entry.key}", 0, _LOOKED_AT - 1)
-        pipe.hget(f"{prefix}prio", entry.key)
-    answers = pipe.execute()
-    keys = [entry.key for entry in entries]
-    promised_us = Queue(client, prefix, gateway.settings.queue).promised_us(keys)
+    if not entries:
+        return []
+    waiting = await gateway.queue.queues([entry.key for entry in entries])
     fleet, now = gateway.fleet(), time.time()
-    paused, steering = fleet.paused(), fleet.overrides(now)
+    paused, steering = await run_in_threadpool(lambda: (fleet.paused(), fleet.overrides(now)))
     rows = []
-    for position, entry in enumerate(entries):
-        depth, ids, priority = answers[3 * position : 3 * position + 3]
-        # An id begins with the milliseconds of its making (smore.domain.ids.new_id).
-        oldest_ms = min((int(id_[:12], 16) for id_ in cast("list[bytes]", ids)), default=now * 1000)
+    for entry, queue, deadline_s in zip(entries, waiting, own_s, strict=True):
         steer = steering.get(entry.key, Override(function=entry.key))
-        deadline_s, stopped = deadlines_s[position], "*" in paused or f"f:{entry.key}" in paused
-        named = {} if stopped else earliest(now * 1e6, promised_us[position])
+        stopped = "*" in paused or f"f:{entry.key}" in paused
+        named = {} if stopped else earliest(now * 1e6, queue.promised_us)
         rows.append(
             queue_schemas.Queue(
                 function=entry.name,
                 project=entry.project,
-                depth=depth,
-                oldest_wait_s=max(0.0, now - oldest_ms / 1000),
-                priority=float(priority or 0.0),
+                depth=queue.depth,
+                oldest_wait_s=max(0.0, now - queue.oldest_at) if queue.oldest_at is not None else 0.0,
+                priority=queue.priority,
                 paused=stopped,
                 draining="-*" in paused or f"-f:{entry.key}" in paused,
                 boost=steer.boost,

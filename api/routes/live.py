@@ -13,12 +13,12 @@ from api.schemas.live import Topic
 from api.server.bodies import BoundedRoute
 from api.server.sse import MEDIA_TYPE, Event, event_stream
 from api.session import SessionCaller
-from smore.domain.errors import InvalidInput
 
 router = APIRouter(prefix="/v1", tags=["live"], route_class=BoundedRoute)
 
 #: Seconds between two looks whether the session of a viewer goes on.
 SESSION_S: Final = 10.0
+_TOPIC: Final = f"({'|'.join(Topic)})"
 _ROWS: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -51,7 +51,7 @@ async def watch(
     gateway: TheGateway,
     caller: ReadKey,
     request: Request,
-    topics: Annotated[str, Query(description="With commas: `gpus`, `queues`, `trainings`, `problems`")],
+    topics: Annotated[str, Query(pattern=f"^{_TOPIC}(,{_TOPIC})*$", description=f"With commas: {', '.join(Topic)}")],
     project: OfProject = None,
     all_projects: AllProjects = False,
 ) -> Response:
@@ -64,7 +64,8 @@ async def watch(
     A client that does not read for as long as 256 KiB take is cut off, and connects again.
     """
     live: Live = request.app.state.live
-    viewer = live.viewer(caller, listed_projects(caller, project, all_projects=all_projects), _topics(topics))
+    of = listed_projects(caller, project, all_projects=all_projects)
+    viewer = live.viewer(caller, of, [Topic(name) for name in topics.split(",")])
     looked_at = time.monotonic()
 
     async def read() -> list[Event] | None:
@@ -73,16 +74,9 @@ async def watch(
             looked_at = time.monotonic()
             if await gateway.sessions.used(caller.session) is None:
                 return None
-        return viewer.take()
+        return await viewer.take()
 
     def goes_on() -> bool:
         return not viewer.cut and caller.id in gateway.catalog.keys
 
     return event_stream(request, read, goes_on, live.viewers, caller.project, viewer)
-
-
-def _topics(text: str) -> list[Topic]:
-    try:
-        return [Topic(name) for name in text.split(",")]
-    except ValueError as error:
-        raise InvalidInput(f"topics: some of {', '.join(Topic)} are expected, with commas", field="topics") from error

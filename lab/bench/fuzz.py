@@ -77,6 +77,8 @@ SEED: Final = 20251121
 PATIENCE_S: Final = 30.0
 #: For so long a log is followed, which ends only when its reader leaves.
 FOLLOWED_S: Final = 8.0
+#: The same of what changes, which comes every second.
+WATCHED_S: Final = 1.0
 #: While Redis or Postgres is away the gateway says so within this (docs/architecture.md, "What happens when a
 #: part fails").
 AWAY_S: Final = 20.0
@@ -108,6 +110,9 @@ DEPENDS: Final[Mapping[str, str]] = {
     "POST /v1/jobs/attach": "a process, and the GPU instances that there are",
     "GET /v1/predictions": "parameters that only go together",
     "GET /v1/jobs": "parameters that exclude each other",
+    "GET /v1/queues": "parameters that exclude each other",
+    "GET /v1/live": "parameters that exclude each other",
+    "POST /v1/session": "a key and a code exclude each other",
     "GET /v1/blobs/{digest}": "a range that is within the blob",
     "PATCH /v1/projects/{project}/limits": "a burst needs a rate, which may be set already",
     "POST /v1/traces": "the file's content",
@@ -376,6 +381,8 @@ class Fuzzer:
 def _patience_s(label: str, case: Any, within_s: float | None) -> float:
     if (case.query or {}).get("follow") in (True, "true"):
         return FOLLOWED_S
+    if label == "GET /v1/live":
+        return WATCHED_S
     return within_s or (90.0 if label.endswith("/load") else PATIENCE_S)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, cast
 import redis
 import redis.asyncio
 
+from smore.domain.ids import made_at
 from smore.domain.limits import NO_LIMITS, Limits
 from smore.messages.results import error_result
 from smore.process.observability import logger
@@ -25,6 +26,8 @@ from smore.redis.submission import NEVER_S, Admission, Submission, admission, en
 
 log = logger(__name__)
 
+#: Waiting invocations among which the oldest is looked for. With one deadline for all the nearest is the oldest.
+LOOKED_AT: Final = 100
 #: Bytes that a gateway's connection may hold unsent.
 _SEND: Final = 1 << 20
 
@@ -139,6 +142,20 @@ def _log(submission: Submission, admitted: Admission) -> None:
         earliest_ms=(admitted.earliest_us - now_us) / 1e3 if admitted.earliest_us else None,
         limit=admitted.limit,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionQueue:
+    """
+    What waits for a function. ``promised_us``: when one more invocation of one row would end at the earliest, from now, 0 =
+    not known; ``oldest_at``: since when the oldest of the :data:`LOOKED_AT` with the nearest deadlines waits, epoch
+    seconds, None = none waits.
+    """
+
+    depth: int
+    priority: float
+    promised_us: int
+    oldest_at: float | None
 
 
 class GatewayQueue:
@@ -323,6 +340,19 @@ class GatewayQueue:
         """
         popped = await cast(Awaitable[Any], self.redis.blpop([self._keys.answer(id_)], timeout=wait_s))
         return None if popped is None else cast(bytes, popped[1])
+
+    async def queues(self, functions: Sequence[str]) -> list[FunctionQueue]:
+        """The queues of these functions."""
+        call = Call("queues", {"looked_at": LOOKED_AT}, [{"function": function} for function in functions])
+        return [
+            FunctionQueue(
+                depth=depth,
+                priority=float(priority),
+                promised_us=int(promised_us),
+                oldest_at=made_at(oldest.decode()) if oldest else None,
+            )
+            for depth, priority, promised_us, oldest in await self._answer(call)
+        ]
 
     async def before(self, function: str, id_: str) -> int | None:
         """How many invocations of its function wait with earlier deadlines; None where it does not wait."""

@@ -416,10 +416,6 @@ class Queue:
             paused=frozenset(member.decode() for member in paused),
         )
 
-    def promised_us(self, functions: Sequence[str]) -> list[int]:
-        """When one more invocation of each function would end at the earliest, microseconds from now, 0 = not known."""
-        return [int(bound) for bound in self._calls([Call("bounds", {}, [{"function": key} for key in functions])])[0]]
-
     def record(self, project: str, id_: str) -> InvocationRecord | None:
         raw = self.redis.hmget(self._keys.invocation(project, id_), RECORD_FIELDS)
         return invocation_record(id_, cast("list[bytes | None]", raw))

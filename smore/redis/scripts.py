@@ -77,7 +77,7 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
                 *(*_BOUNDS, *_LIMITS),
             )
         ),
-        "bounds": Shape((), ("function",)),
+        "queues": Shape(("looked_at",), ("function",)),
         "claim": Shape(
             (
                 *("token", "function", "gpu", "lease_us", "celery_list", "message", "decision", "schedule_us"),

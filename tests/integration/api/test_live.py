@@ -1,5 +1,6 @@
 """What pages that stay open are told: each topic whole, then what changes, for as long as they read."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -240,15 +241,19 @@ def test_a_maker_works_while_somebody_looks(
 
 
 def test_who_does_not_read_is_cut_off() -> None:
+    asyncio.run(_not_reading())
+
+
+async def _not_reading() -> None:
     viewer = live.Viewer(None, [Topic.GPUS])  # type: ignore[arg-type]  # nobody enters it
     piece = b"x" * (live.MOST_BYTES // 4)
     viewer.put(Event(id="1", kind="snapshot", data=piece * 8))
     for _ in range(4):
         viewer.put(Event(id="1", kind="change", data=piece))
-    assert not viewer.cut and len(viewer.take()) == 5
+    assert not viewer.cut and len(await viewer.take()) == 5
     for _ in range(5):
         viewer.put(Event(id="1", kind="change", data=piece))
-    assert viewer.cut and viewer.take() == []
+    assert viewer.cut and await viewer.take() == []
 
 
 def test_a_session_that_ends_ends_its_stream(
