@@ -36,14 +36,14 @@ async def open_session(
     """
     Log in from a page of the gateway: open a session of an API key, with fewer scopes and never `deploy`. One half of
     it is this answer's `session`, which the page sends as `X-SMore-Session`, the other a cookie that no script reads;
-    every request needs both. The request must have the gateway's own `Origin`, as browsers send it.
+    every request needs both. `scopes` of the answer are those that hold: what the key lacks is left out. The request
+    must have the gateway's own `Origin`, as browsers send it.
     """
     gateway.session_access.check_origin(request)
     key = await _key(gateway, body)
-    wanted = [scope for scope in Scope if scope is Scope.READ or scope in body.scopes]
-    if lacking := [scope for scope in wanted if scope not in key.scopes]:
-        raise Forbidden(f"This API key lacks the scope {lacking[0]}.", scope=lacking[0].value)
-    cookie, half, entry = await gateway.sessions.open(key.id, [scope.value for scope in wanted], body.hours * 3600)
+    # A page does not know the key's scopes before the login.
+    held = [scope for scope in key.scopes if scope == Scope.READ or scope in body.scopes]
+    cookie, half, entry = await gateway.sessions.open(key.id, held, body.hours * 3600)
     response.set_cookie(
         gateway.session_access.cookie,
         cookie,

@@ -18,7 +18,7 @@ class SessionBody(Body):
     code: Word | None = None
     """A login code in place of the key"""
     scopes: list[Literal[Scope.READ, Scope.INVOKE, Scope.JOBS, Scope.ADMIN]] = Field(default=[], max_length=4)
-    """Which of the key's scopes the session is to have; ``read`` it has always"""
+    """Which of the key's scopes the session is to have, as far as the key has them; ``read`` it has always"""
     hours: Annotated[Number, Field(gt=0, le=LASTS_S / 3600, allow_inf_nan=False)] = LASTS_S / 3600
     """How long it lasts at most; it ends before that where it is not used for two hours"""
 

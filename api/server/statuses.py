@@ -83,7 +83,7 @@ ALSO: Final[Mapping[str, Mapping[str, str]]] = {
     "POST /v1/jobs/{job}/move": {"409": "`conflict`: it does not wait"},
     "POST /v1/session": {
         "401": "`unauthorised`: the key or the code is not valid",
-        "403": "`forbidden`: the key lacks a scope, or the request comes from another page than the gateway's",
+        "403": "`forbidden`: the key lacks the scope `read`, or the request comes from another page than the gateway's",
     },
     "GET /v1/session": {"404": "`not_found`: the request has an API key"},
     "DELETE /v1/session": {"404": "`not_found`: the request has an API key"},
