@@ -303,6 +303,22 @@ def test_a_row_of_a_gpu_says_what_its_worker_reports(http: httpx.Client, report:
     assert (training["budget"], training["held"], training["iterations"], training["loss"]) == (0.2, 0.5, 9, None)
 
 
+def test_operators_see_the_queues_of_all_projects(http: httpx.Client, store: Store) -> None:
+    number, _ = store.register("other", "echo", FunctionSpec(entrypoint="zoo.echo:Function"))
+    store.activate("other", "echo", number, {})
+
+    def shown(**query: str) -> list[tuple[str, str]]:
+        rows = http.get("/v1/queues", params=query).json()["queues"]
+        return [(row["project"], row["function"]) for row in rows]
+
+    eventually(lambda: len(shown(all_projects="true")) == 2, what="the function")
+    assert shown(all_projects="true") == [("default", "echo"), ("other", "echo")]
+    assert (shown(), shown(project="other")) == ([("default", "echo")], [("other", "echo")])
+    with watching(http, "queues", all_projects="true") as stream:
+        stream.read()
+        assert set(stream.rows["queues"]) == {"default/echo", "other/echo"}
+
+
 def test_a_queue_says_which_deadline_would_be_met(
     http: httpx.Client, redis_client: "redis.Redis", config: Settings
 ) -> None:

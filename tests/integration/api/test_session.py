@@ -9,9 +9,10 @@ import pytest
 import redis
 from msgspec import json, structs
 
-from api.app import Application
+from api.app import Application, create_app
 from smore.domain.access import Scope
 from smore.postgres.catalog import Store
+from smore.process.settings import ApiSettings, Settings
 from smore.redis import sessions
 from smore.redis.catalog import Catalog
 from tests.support.eventually import eventually
@@ -83,6 +84,23 @@ def test_a_cookie_is_sent_over_tls_alone_where_the_page_came_by_it(http: httpx.C
     origin = {"Origin": str(http.base_url).rstrip("/").replace("http:", "https:"), "X-Forwarded-Proto": "https"}
 
     assert "Secure" in http.post("/v1/session", json={"key": token}, headers=origin).headers["set-cookie"]
+
+
+def test_behind_a_proxy_that_changes_host_the_setting_says_the_origin(
+    config: Settings, store: Store, catalog: Catalog
+) -> None:
+    token, public = add_key(catalog, Scope.READ), "https://gpus.example.org"
+    behind = config.model_copy(update={"api": config.api.model_copy(update={"public_url": public})})
+    with Served(create_app(behind)) as served:
+
+        def opened(origin: str) -> httpx.Response:
+            return httpx.post(f"{served.url}/v1/session", json={"key": token}, headers={"Origin": origin})
+
+        assert "Secure" in opened(public).headers["set-cookie"]
+        problem(opened("https://elsewhere.example.org"), 403, "forbidden")
+    for wrong in ("gpus.example.org", f"{public}/", f"{public}/smore"):
+        with pytest.raises(ValueError, match="without a path"):
+            ApiSettings(public_url=wrong)
 
 
 def test_who_is_refused_gets_no_cookie(

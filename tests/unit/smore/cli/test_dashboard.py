@@ -29,7 +29,12 @@ def test_a_browser_gets_it_where_there_is_one(
 ) -> None:
     serve().answers["POST /v1/session:code"] = (201, CODE)
     opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or there)
+
+    def open_(address: str) -> bool:
+        opened.append(address)
+        return there
+
+    monkeypatch.setattr(webbrowser, "open", open_)
 
     assert smore("open") == 0
 
