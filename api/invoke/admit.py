@@ -17,7 +17,7 @@ import redis
 from starlette.types import Scope as HttpScope
 
 from api.dates import FIRST_S, LAST_S, moment
-from api.deps import Gateway, caller_of
+from api.deps import Gateway
 from api.errors import WHERE_LIMITS, Ended
 from smore.domain.access import Scope
 from smore.domain.errors import (
@@ -68,10 +68,10 @@ _MARGIN_US: Final = 10_000
 _NEVER_US: Final = NEVER_S * 1e6
 
 
-async def authenticate(gateway: Gateway, scope: HttpScope) -> KeyEntry:
+def authenticate(gateway: Gateway, scope: HttpScope) -> KeyEntry | None:
     """
-    The key of a request that invokes, also as ``caller`` of its scope; where it has none, its session. Raises
-    Unauthorised, Forbidden, SessionForbidden.
+    The key of a request that invokes, also as ``caller`` of its scope; None = it has no key, and perhaps a session
+    (:func:`api.deps.caller_of`). Raises Unauthorised, Forbidden.
     """
     authorization = api_key = None
     for name, value in scope["headers"]:
@@ -80,9 +80,9 @@ async def authenticate(gateway: Gateway, scope: HttpScope) -> KeyEntry:
         elif name == b"x-api-key":
             api_key = value
     if authorization is None and api_key is None:
-        return await caller_of(gateway, scope, Scope.INVOKE)
-    caller = scope["caller"] = gateway.access.caller(authorization, api_key, Scope.INVOKE)
-    return caller
+        return None
+    key = scope["caller"] = gateway.access.caller(authorization, api_key, Scope.INVOKE)
+    return key
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api import placing, readiness
-from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
+from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail, caller_of
 from api.errors import NotReady, StillRunning, Unsupported
 from api.invoke.admit import afterwards, authenticate, refusals_counted
 from api.invoke.request import Call, read_body
@@ -33,6 +33,7 @@ from api.schemas.fields import Schema
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute, read_json
 from api.server.invocation_description import DEADLINES, HEADERS, header, idempotency_key
+from smore.domain.access import Scope
 from smore.domain.errors import InvalidInput, NotFound, Unavailable
 from smore.domain.function import FunctionSpec, RevisionState, TensorSpec
 from smore.domain.invocation import Cause
@@ -497,7 +498,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
     """
     began = time.perf_counter()
     gateway: Gateway = request.scope["app"].state.gateway
-    key = await authenticate(gateway, request.scope)
+    key = authenticate(gateway, request.scope) or await caller_of(gateway, request.scope, Scope.INVOKE)
     entry, spec = await _revision(gateway, key.project, model, version)
     with refusals_counted(entry.key):
         call, inference = await read_inference(request, gateway, key, entry, spec)

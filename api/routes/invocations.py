@@ -16,7 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.auth import listed_projects
 from api.dates import moment
-from api.deps import CURSOR, AllProjects, Gateway, InvokeKey, PageLimit, ReadKey, TheGateway
+from api.deps import CURSOR, AllProjects, Gateway, InvokeKey, PageLimit, ReadKey, TheGateway, caller_of
 from api.errors import ResultDropped
 from api.invoke.admit import afterwards, authenticate, refusals_counted
 from api.invoke.request import check_id, read, wait_s
@@ -47,6 +47,7 @@ from api.server.invocation_description import (
     RESULT_OR_RESULTS,
     header,
 )
+from smore.domain.access import Scope
 from smore.domain.errors import Conflict
 from smore.domain.invocation import TERMINAL, State
 from smore.messages.results import decode_result
@@ -86,7 +87,7 @@ async def invoke(request: Request, function: str) -> Response:
     """
     began = time.perf_counter()
     gateway: Gateway = request.scope["app"].state.gateway
-    key = await authenticate(gateway, request.scope)
+    key = authenticate(gateway, request.scope) or await caller_of(gateway, request.scope, Scope.INVOKE)
     entry, spec = await gateway.function(key.project, function)
     with refusals_counted(entry.key):
         call = await read(request, gateway, key, entry, spec)
