@@ -194,9 +194,9 @@ class _Records:
         self._decided, self._read_at = decided, time.monotonic()
         try:
             jobs = self._gateway.store().jobs
-            going_on = [job for job in jobs.unfinished() if self._project in (None, job.project)]
-            newest, _ = jobs.page(self._project, limit=NEWEST)
-            every = list({job.id: job for job in (*going_on, *newest)}.values())
+            newest, more = jobs.page(self._project, limit=NEWEST)
+            going_on = [job for job in jobs.unfinished() if self._project in (None, job.project)] if more else []
+            every = list({job.id: job for job in (*newest, *going_on)}.values())
             self._shown = Trainings(self._gateway, self._caller, every, queue)
             self._idle = {job.id: _json(self._shown.row(job, [])) for job in every}
             self._cursor = self._gateway.reader().recorded()
