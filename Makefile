@@ -7,6 +7,7 @@ DEV := $(VENV)/.installed-dev
 PIP := $(PY) -m pip install --disable-pip-version-check -c constraints.txt
 # kserve's client wants an older psutil than constraints.txt has: a test's environment, beside the platform's.
 KSERVE := $(VENV)/kserve/.installed
+CHROMIUM := $(VENV)/.chromium
 # openapi-python-client wants an older typer.
 GENERATOR := $(VENV)/generator/.installed
 export PYTHONPATH := $(CURDIR)
@@ -31,6 +32,12 @@ $(DEV): $(STAMP)
 $(KSERVE): Makefile | $(DEV)
 	@test -x $(VENV)/kserve/bin/python || $(PY) -m venv $(VENV)/kserve
 	$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check kserve==0.21.0
+	@touch $@
+
+# Tests of the dashboard's pages drive it, and are skipped without it.
+$(CHROMIUM): Makefile | $(DEV)
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium > /dev/null; } \
+		|| echo "chromium is not here and could not be installed: the tests of pages will be skipped."
 	@touch $@
 
 $(GENERATOR): Makefile | $(DEV)
@@ -64,7 +71,7 @@ down: $(STAMP) ## End what `make up` started
 # Most tests wait for processes, so more files at a time than two cores take less time. Files start in the order that tests/conftest.py
 # gives them, the longest first: by default those with few tests come last, and the longest are among them.
 # One thread for each process: threads of several processes that spin for the same two cores cost more than they give.
-test: $(DEV) $(KSERVE) $(GENERATOR) ## Every test
+test: $(DEV) $(KSERVE) $(GENERATOR) $(CHROMIUM) ## Every test
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Each in processes of its own; the first is this processor's best with as many threads as it has cores.
