@@ -49,6 +49,7 @@ from api.routes import (
     queues,
     secrets,
     session,
+    series,
     traces,
 )
 from api.routes import explain as explain_routes
@@ -250,6 +251,8 @@ def create_app(config: Settings) -> Application:
         queues,
         gpus,
         attached,
+        # Before jobs, one of which might be named attempts.
+        series,
         jobs,
         predictor,
         prewarm,

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from smore.postgres.audit import Audit, Change
     from smore.postgres.catalog import Store
     from smore.postgres.history.reader import Reader
+    from smore.postgres.history.series import Series
     from smore.postgres.predictors import Profiles
     from smore.process.vault import Vault
 
@@ -96,6 +97,7 @@ class Gateway:
         self._client: redis.Redis | None = None
         self._store: Store | None = None
         self._reader: Reader | None = None
+        self._series: Series | None = None
         self._profiles: Profiles | None = None
         #: When Redis last took the write by which readiness is tested, time.perf_counter.
         self.wrote_at = -math.inf
@@ -204,6 +206,11 @@ class Gateway:
         assert self._reader is not None
         return self._reader
 
+    def series(self) -> "Series":
+        self._open()
+        assert self._series is not None
+        return self._series
+
     def vault(self) -> "Vault":
         """Raises NoKey."""
         with self._lock:
@@ -240,10 +247,12 @@ class Gateway:
             from smore.postgres.catalog import Store
             from smore.postgres.connection import make_engine
             from smore.postgres.history.reader import Reader
+            from smore.postgres.history.series import Series
             from smore.postgres.predictors import Profiles
 
             engine = make_engine(self.settings.postgres.url, "gateway", statement_timeout_s=STATEMENT_S)
             self._reader = Reader(engine)
+            self._series = Series(engine)
             self._profiles = Profiles(engine)
             self._audit = Audit(engine)
             self._prewarming = Prewarming(engine)

@@ -33,6 +33,7 @@ from api.invoke.response import (
 )
 from api.invoke.submit import submit, submit_and_wait, submit_several
 from api.schemas import invocations as schemas
+from api.schemas.fields import Moment, Word
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
 from api.server.invocation_description import (
@@ -48,7 +49,7 @@ from api.server.invocation_description import (
     header,
 )
 from smore.domain.access import Scope
-from smore.domain.errors import Conflict
+from smore.domain.errors import Conflict, InvalidInput
 from smore.domain.invocation import TERMINAL, State
 from smore.messages.results import decode_result
 from smore.redis.records import InvocationRecord, Reply
@@ -363,14 +364,28 @@ def list_invocations(
     limit: PageLimit = 100,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description=CURSOR)] = None,
     all_projects: AllProjects = False,
+    since: Annotated[Moment | None, Query(description="Only those that arrived at this moment or later")] = None,
+    until: Annotated[Moment | None, Query(description="Only those that arrived before this moment")] = None,
+    gpu: Annotated[Word | None, Query(description="Only those whose last attempt was on this GPU instance")] = None,
+    cause: Annotated[Word | None, Query(description="Only those with this cause")] = None,
 ) -> schemas.Invocations:
     """
     List the invocations, the newest first. They come from the history: one that has just arrived may be missing for a
     second, and one that runs is shown as dispatched until it ends.
     """
     project = listed_projects(caller, None, all_projects=all_projects)
+    if since is not None and until is not None and since >= until:
+        raise InvalidInput("since: it is not before until", field="since")
     page, next_cursor = gateway.reader().invocations(
-        project, function=function, state=state, limit=limit, cursor=cursor
+        project,
+        function=function,
+        state=state,
+        gpu=gpu,
+        cause=cause,
+        since=since.timestamp() if since is not None else None,
+        until=until.timestamp() if until is not None else None,
+        limit=limit,
+        cursor=cursor,
     )
     cold = gateway.reader().cold_starts(project, [past.id for past in page])
     return schemas.Invocations(

@@ -84,5 +84,11 @@ def register_record(app: Celery, config: Settings, engine: Engine) -> None:
     def retain() -> None:
         kept = config.postgres
         most_bytes = kept.retention_gib * retention.GIB
-        retention.retain(engine, kept.retention_days, most_bytes=most_bytes, minutes_days=kept.minutes_days)
+        retention.retain(
+            engine,
+            kept.retention_days,
+            most_bytes=most_bytes,
+            minutes_days=kept.minutes_days,
+            seconds_hours=kept.seconds_hours,
+        )
         sweep(open_blobs(config), store, now=time.time(), grace_s=config.blobs.grace_s)

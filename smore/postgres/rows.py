@@ -608,6 +608,27 @@ class GpuSampleRow(Base):
     sharing_mode: Mapped[str]
 
 
+class GpuMinuteRow(Base):
+    """
+    The ``samples`` of a GPU instance in the minute from ``minute``: sums of both utilisations, the most memory, and when
+    the last of them was, ``last_at``. It stays when the seconds are deleted.
+    """
+
+    __tablename__ = "gpu_minutes"
+    __table_args__ = (Index(None, "minute"),)
+
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
+    samples: Mapped[int]
+    utilisation: Mapped[float]
+    function_utilisation: Mapped[float]
+    memory_used_mib: Mapped[float]
+    memory_total_mib: Mapped[float]
+    device: Mapped[str]
+    sharing_mode: Mapped[str]
+    last_at: Mapped[datetime]
+
+
 class ArrivalsMinuteRow(Base):
     """Arrivals in the minute from ``minute``; a minute without any has no row."""
 
@@ -626,10 +647,12 @@ class FunctionMinuteRow(Base):
     ``met``: succeeded within their deadlines; ``ran``: those whose run is known, ``cold`` of them after a cold start, of
     ``load_s`` seconds in all; ``rows``: of those that succeeded. Sums in seconds: ``total_s``: arrival to end of those
     that succeeded, ``wait_s``: of that, until the start; ``failed_s``: arrival to end of the others; ``run_s``: of the
-    runs, a batch counted once. ``worst_s``: the longest arrival to end of those that succeeded.
+    runs, a batch counted once. ``worst_s``: the longest arrival to end of those that succeeded; ``wholes``: the histogram
+    of these (smore/postgres/history/histogram.py), null = from before there was one.
     """
 
     __tablename__ = "function_minutes"
+    __table_args__ = (Index(None, "project", "function", "minute"),)
 
     minute: Mapped[datetime] = mapped_column(primary_key=True)
     project: Mapped[str] = mapped_column(primary_key=True)
@@ -648,6 +671,23 @@ class FunctionMinuteRow(Base):
     run_s: Mapped[float]
     load_s: Mapped[float]
     worst_s: Mapped[float]
+    wholes: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))
+
+
+class FunctionHourRow(Base):
+    """Sums of :class:`FunctionMinuteRow` over the hour of UTC from ``hour``, over all revisions of the function."""
+
+    __tablename__ = "function_hours"
+
+    hour: Mapped[datetime] = mapped_column(primary_key=True)
+    project: Mapped[str] = mapped_column(primary_key=True)
+    function: Mapped[str] = mapped_column(primary_key=True)
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    succeeded: Mapped[int] = mapped_column(BigInteger)
+    failed: Mapped[int] = mapped_column(BigInteger)
+    met: Mapped[int] = mapped_column(BigInteger)
+    cold: Mapped[int] = mapped_column(BigInteger)
+    run_s: Mapped[float]
 
 
 class RunStartsRow(Base):
@@ -701,6 +741,18 @@ class JobHarvestRow(Base):
 
     job: Mapped[str] = mapped_column(primary_key=True)
     gpu: Mapped[str] = mapped_column(primary_key=True)
+    seconds: Mapped[float]
+    invocations: Mapped[int] = mapped_column(BigInteger)
+
+
+class JobMinuteRow(Base):
+    """The part of :class:`JobHarvestRow` that ended in the minute from ``minute``, on all GPU instances of the job."""
+
+    __tablename__ = "job_minutes"
+    __table_args__ = (Index(None, "minute"),)
+
+    job: Mapped[str] = mapped_column(primary_key=True)
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
     seconds: Mapped[float]
     invocations: Mapped[int] = mapped_column(BigInteger)
 

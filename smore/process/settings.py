@@ -48,6 +48,8 @@ class PostgresSettings(BaseModel):
     retention_days: float = Field(default=14.0, gt=0)
     #: GiB that rows of the history may take, indices included; the oldest are deleted first.
     retention_gib: float = Field(default=32.0, gt=0)
+    #: Hours for which the load of each GPU instance is kept by the second; after them there are its minutes.
+    seconds_hours: float = Field(default=48.0, ge=1)
     #: Days for which the counts of each minute are kept.
     minutes_days: float = Field(default=400.0, gt=0)
 

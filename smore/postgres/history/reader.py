@@ -43,6 +43,7 @@ from smore.postgres.rows import (
     DecisionRow,
     ExecutionRow,
     FunctionTotalRow,
+    GpuMinuteRow,
     GpuSampleRow,
     InvocationRow,
     JobAttemptRow,
@@ -94,12 +95,17 @@ class Reader:
         *,
         function: str | None = None,
         state: State | None = None,
+        gpu: str | None = None,
+        cause: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> tuple[list[PastInvocation], str | None]:
         """
         The newest first, and the cursor of the next page, None after the last. ``project`` None = of all projects;
-        ``function`` is the name without the project.
+        ``function`` is the name without the project; ``since`` (included) and ``until`` (not) in epoch seconds, by the time
+        in the id, within milliseconds of the arrival.
         """
 
         def narrow(query: Select[Any]) -> Select[Any]:
@@ -109,6 +115,14 @@ class Reader:
                 query = query.where(InvocationRow.function == function)
             if state is not None:
                 query = query.where(InvocationRow.state == state)
+            if gpu is not None:
+                query = query.where(InvocationRow.gpu == gpu)
+            if cause is not None:
+                query = query.where(InvocationRow.cause == cause)
+            if since is not None:
+                query = query.where(InvocationRow.id >= _first_id(since))
+            if until is not None:
+                query = query.where(InvocationRow.id < _first_id(until))
             if cursor is not None:
                 query = query.where(InvocationRow.id < cursor)
             return query.order_by(InvocationRow.id.desc()).limit(limit + 1)
@@ -168,24 +182,7 @@ class Reader:
         The closed windows of jobs that began in [since, until), on whatever GPU instances, by job and rank (from 1). A job
         on one GPU instance has one rank; of others the attempt says which rank was where.
         """
-        row, job, attempt = LossWindowRow, JobRow, JobAttemptRow
-        meanwhile = (attempt.started_at <= row.start_at) & (
-            attempt.ended_at.is_(None) | (attempt.ended_at > row.start_at)
-        )
-        alone = (func.cardinality(job.gpus) < 2) & (func.coalesce(job.spec["count"].as_integer(), 1) < 2)
-        there = (func.array_position(of.gpus, row.gpu) for of in (attempt, job))
-        told = (
-            select(
-                row.job,
-                case((alone, 1), else_=func.coalesce(*there, 1)).label("rank"),
-                row.start_at,
-                row.closed_s,
-                ((row.before_s + row.after_s) / 2).label("open_s"),
-            )
-            .outerjoin(job, job.id == row.job)
-            .outerjoin(attempt, (attempt.job == row.job) & meanwhile)
-            .where(row.job.in_(jobs))
-        )
+        row, told = LossWindowRow, closed_windows(jobs)
         if since is not None:
             told = told.where(row.start_at >= _moment(since))
         if until is not None:
@@ -295,11 +292,14 @@ class Reader:
 
     def last_report(self, gpu: str, until: float) -> float | None:
         """The second in which a worker last reported before ``until``, of those that were recorded; epoch seconds."""
-        row = GpuSampleRow
-        query = select(func.max(row.at)).where(row.gpu == gpu, row.at <= _moment(until))
+        row, minute = GpuSampleRow, GpuMinuteRow
+        by_second = select(func.max(row.at)).where(row.gpu == gpu, row.at <= _moment(until))
+        # Of what is longer ago the minutes alone are kept.
+        by_minute = select(minute.last_at).where(minute.gpu == gpu, minute.minute <= _moment(until))
+        by_minute = by_minute.where(minute.last_at <= _moment(until)).order_by(minute.minute.desc()).limit(1)
         with self._connect() as connection:
-            at: datetime | None = connection.execute(query).scalar()
-        return None if at is None else at.timestamp()
+            found = (connection.scalar(by_second), connection.scalar(by_minute))
+        return max((at.timestamp() for at in found if at is not None), default=None)
 
     def recorded(self) -> str:
         """The id of the last entry of the event stream that is in Postgres; '' = none is."""
@@ -351,16 +351,18 @@ class Reader:
         return served, count
 
     def gpu_use(self, since: float, until: float) -> list[GpuUse]:
-        """Of every GPU instance that reported in [since, until), by name."""
-        row = GpuSampleRow
-        which = (row.at >= _moment(since), row.at < _moment(until))
-        means = (func.avg(row.utilisation), func.avg(row.function_utilisation), func.count(), func.max(row.at))
-        query = select(row.gpu, *means).where(*which).group_by(row.gpu).order_by(row.gpu)
+        """Of every GPU instance that reported in the whole minutes that begin in [since, until), by name."""
+        row = GpuMinuteRow
+        begin = _moment(since).replace(second=0, microsecond=0)
+        which = (row.minute >= begin, row.minute < _moment(until))
+        samples = func.sum(row.samples)
+        means = (func.sum(row.utilisation) / samples, func.sum(row.function_utilisation) / samples, samples)
+        query = select(row.gpu, *means, func.max(row.minute)).where(*which).group_by(row.gpu).order_by(row.gpu)
         with self._connect() as connection:
             means_of = connection.execute(query).all()
-            newest = tuple_(row.gpu, row.at).in_([(gpu, last) for gpu, *_, last in means_of])
+            newest = tuple_(row.gpu, row.minute).in_([(gpu, last) for gpu, *_, last in means_of])
             columns = (row.gpu, row.device, row.sharing_mode, row.memory_total_mib)
-            last = {sample.gpu: sample for sample in connection.execute(select(*columns).where(newest))}
+            last = {minute.gpu: minute for minute in connection.execute(select(*columns).where(newest))}
         return [
             GpuUse(
                 gpu=gpu,
@@ -437,6 +439,26 @@ class Reader:
             return [value(**dict(zip(names, map(_plain, cells), strict=True))) for cells in connection.execute(query)]
 
 
+def closed_windows(jobs: Collection[str]) -> Select[Any]:
+    """The closed windows of jobs: job, rank (from 1), start_at, closed_s, open_s."""
+    row, job, attempt = LossWindowRow, JobRow, JobAttemptRow
+    meanwhile = (attempt.started_at <= row.start_at) & (attempt.ended_at.is_(None) | (attempt.ended_at > row.start_at))
+    alone = (func.cardinality(job.gpus) < 2) & (func.coalesce(job.spec["count"].as_integer(), 1) < 2)
+    there = (func.array_position(of.gpus, row.gpu) for of in (attempt, job))
+    return (
+        select(
+            row.job,
+            case((alone, 1), else_=func.coalesce(*there, 1)).label("rank"),
+            row.start_at,
+            row.closed_s,
+            ((row.before_s + row.after_s) / 2).label("open_s"),
+        )
+        .outerjoin(job, job.id == row.job)
+        .outerjoin(attempt, (attempt.job == row.job) & meanwhile)
+        .where(row.job.in_(jobs))
+    )
+
+
 def _totals(function: str, revision: int, rows: Sequence[FunctionTotalRow]) -> Totals:
     return Totals(
         function=function,
@@ -482,6 +504,11 @@ def _served(row: RowMapping) -> Served:
 
 def _float(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _first_id(at: float) -> str:
+    """What no id of an earlier moment is behind (smore/domain/ids.py)."""
+    return f"{min(max(0, int(at * 1000)), (1 << 48) - 1):012x}"
 
 
 def _moment(at: float) -> datetime:

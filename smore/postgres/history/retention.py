@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from sqlalchemy import Engine
 
 from smore.postgres.driver import Connection, driver
+from smore.postgres.history.minutes import fill
 from smore.process.observability import HISTORY_BYTES, RETIRED, logger
 
 log = logger(__name__)
@@ -43,17 +44,28 @@ _ROWS = (
 )
 
 
-def retain(engine: Engine, days: float, *, most_bytes: float = inf, minutes_days: float = 400.0) -> int:
+def retain(
+    engine: Engine,
+    days: float,
+    *,
+    most_bytes: float = inf,
+    minutes_days: float = 400.0,
+    seconds_hours: float = 48.0,
+) -> int:
     """
-    Delete rows that are older than ``days``, then the oldest of those that take more than ``most_bytes``; minutes
-    when they are older than ``minutes_days``. Each transaction deletes one chunk, so that no other one waits for long.
+    Make the minutes that are missing, and delete rows that are older than ``days``, then the oldest of those that take more
+    than ``most_bytes``; minutes when they are older than ``minutes_days``, seconds of GPU instances when they are older than
+    ``seconds_hours``. Each transaction makes or deletes one chunk, so that no other one waits for long.
 
     Returns how many rows were deleted, without the executions of the invocations.
     """
     now = datetime.now(UTC)
     with driver(engine) as connection:
+        fill(connection)
         deleted = _retire(connection, rows_before(now - timedelta(days=days)), "age")
         deleted += _retire(connection, _minutes_before(now - timedelta(days=minutes_days)), "age")
+        seconds = _retirement("gpu_samples", "at", now - timedelta(hours=seconds_hours))
+        deleted += _retire(connection, [seconds], "age")
         for table in _ROWS:
             with connection.transaction():
                 connection.execute(f"ANALYZE {table}")
@@ -125,8 +137,9 @@ def rows_before(before: datetime) -> Iterator[_Retirement]:
 
 
 def _minutes_before(before: datetime) -> Iterator[_Retirement]:
-    for table in ("arrivals_minute", "counted_minutes", "function_minutes"):
+    for table in ("arrivals_minute", "counted_minutes", "function_minutes", "gpu_minutes", "job_minutes"):
         yield _retirement(table, "minute", before)
+    yield _retirement("function_hours", "hour", before)
     yield _retirement("run_starts", "at", before)
 
 

@@ -15,6 +15,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from smore.postgres.history import histogram
+from smore.postgres.history.minutes import GPU_MINUTE, GPU_MINUTE_COLUMNS
+
 
 class StagedInvocation(msgspec.Struct, gc=False):
     id: str
@@ -252,18 +255,28 @@ INVOCATIONS = Stage(
         FROM merged AS m JOIN STAGE AS s ON s.id = m.id WHERE m.finished_at IS NOT NULL
     ), minutes AS (
         INSERT INTO function_minutes AS f (minute, project, function, revision, gpu, succeeded, failed, met, ran, cold, rows, total_s,
-            failed_s, wait_s, run_s, load_s, worst_s)
+            failed_s, wait_s, run_s, load_s, worst_s, wholes)
         SELECT date_trunc('minute', finished_at), project, function, revision, gpu, count(*) FILTER (WHERE good),
             count(*) FILTER (WHERE NOT good), count(*) FILTER (WHERE good AND finished_at <= deadline_at), count(cold),
             count(*) FILTER (WHERE cold), coalesce(sum(rows) FILTER (WHERE good), 0), coalesce(sum(whole_s) FILTER (WHERE good), 0),
             coalesce(sum(whole_s) FILTER (WHERE NOT good), 0), coalesce(sum(waited_s) FILTER (WHERE good), 0),
-            coalesce(sum(run_s * part), 0), sum(load_s), coalesce(max(whole_s) FILTER (WHERE good), 0)
+            coalesce(sum(run_s * part), 0), sum(load_s), coalesce(max(whole_s) FILTER (WHERE good), 0),
+            {histogram.merged(f"array_agg({histogram.one('whole_s')}) FILTER (WHERE good)")}
         FROM ended GROUP BY 1, 2, 3, 4, 5
         ON CONFLICT (minute, project, function, revision, gpu) DO UPDATE SET succeeded = f.succeeded + excluded.succeeded,
             failed = f.failed + excluded.failed, met = f.met + excluded.met, ran = f.ran + excluded.ran, cold = f.cold + excluded.cold,
             rows = f.rows + excluded.rows, total_s = f.total_s + excluded.total_s, failed_s = f.failed_s + excluded.failed_s,
             wait_s = f.wait_s + excluded.wait_s, run_s = f.run_s + excluded.run_s, load_s = f.load_s + excluded.load_s,
-            worst_s = greatest(f.worst_s, excluded.worst_s)
+            worst_s = greatest(f.worst_s, excluded.worst_s), wholes = {histogram.merged("f.wholes || excluded.wholes")}
+    ), hours AS (
+        INSERT INTO function_hours AS f (hour, project, function, gpu, succeeded, failed, met, cold, run_s)
+        SELECT date_trunc('hour', finished_at, 'UTC'), project, function, gpu, count(*) FILTER (WHERE good),
+            count(*) FILTER (WHERE NOT good), count(*) FILTER (WHERE good AND finished_at <= deadline_at),
+            count(*) FILTER (WHERE cold), coalesce(sum(run_s * part), 0)
+        FROM ended GROUP BY 1, 2, 3, 4
+        ON CONFLICT (hour, project, function, gpu) DO UPDATE SET succeeded = f.succeeded + excluded.succeeded,
+            failed = f.failed + excluded.failed, met = f.met + excluded.met, cold = f.cold + excluded.cold,
+            run_s = f.run_s + excluded.run_s
     ), totals AS (
         INSERT INTO function_totals AS t (project, function, revision, batch_rows, succeeded, failed, rows, total_s, failed_s, wait_s,
             run_s, batches, batch_s, last_at)
@@ -277,10 +290,16 @@ INVOCATIONS = Stage(
             failed = t.failed + excluded.failed, rows = t.rows + excluded.rows, total_s = t.total_s + excluded.total_s,
             failed_s = t.failed_s + excluded.failed_s, wait_s = t.wait_s + excluded.wait_s, run_s = t.run_s + excluded.run_s,
             batches = t.batches + excluded.batches, batch_s = t.batch_s + excluded.batch_s, last_at = greatest(t.last_at, excluded.last_at)
+    ), beside AS (
+        SELECT job, gpu, date_trunc('minute', finished_at) AS minute, sum(run_s * part) AS seconds, count(*) AS invocations
+        FROM ended CROSS JOIN LATERAL jsonb_array_elements_text(ended.jobs) AS job WHERE run_s IS NOT NULL GROUP BY 1, 2, 3
+    ), harvested AS (
+        INSERT INTO job_minutes AS h (job, minute, seconds, invocations)
+        SELECT job, minute, sum(seconds), sum(invocations) FROM beside GROUP BY 1, 2
+        ON CONFLICT (job, minute) DO UPDATE SET seconds = h.seconds + excluded.seconds, invocations = h.invocations + excluded.invocations
     )
     INSERT INTO job_harvest AS h (job, gpu, seconds, invocations)
-    SELECT job, gpu, sum(run_s * part), count(*)
-    FROM ended CROSS JOIN LATERAL jsonb_array_elements_text(ended.jobs) AS job WHERE run_s IS NOT NULL GROUP BY 1, 2
+    SELECT job, gpu, sum(seconds), sum(invocations) FROM beside GROUP BY 1, 2
     ON CONFLICT (job, gpu) DO UPDATE SET seconds = h.seconds + excluded.seconds, invocations = h.invocations + excluded.invocations
     """,
     # A step of an invocation that arrived in an earlier batch.
@@ -339,10 +358,19 @@ DECISIONS = Stage(
 GPU_SAMPLES = Stage(
     StagedGpuSample,
     f"""
-    INSERT INTO gpu_samples (gpu, at, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter,
-        device, sharing_mode)
-    SELECT gpu, {_at("at")}, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter, device, sharing_mode
-    FROM STAGE ON CONFLICT DO NOTHING
+    WITH samples AS (
+        INSERT INTO gpu_samples (gpu, at, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter,
+            device, sharing_mode)
+        SELECT gpu, {_at("at")}, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter, device,
+            sharing_mode
+        FROM STAGE ON CONFLICT DO NOTHING RETURNING *
+    )
+    INSERT INTO gpu_minutes AS m ({GPU_MINUTE_COLUMNS}) {GPU_MINUTE} FROM samples GROUP BY 1, 2
+    ON CONFLICT (gpu, minute) DO UPDATE SET samples = m.samples + excluded.samples, utilisation = m.utilisation + excluded.utilisation,
+        function_utilisation = m.function_utilisation + excluded.function_utilisation,
+        memory_used_mib = greatest(m.memory_used_mib, excluded.memory_used_mib),
+        memory_total_mib = greatest(m.memory_total_mib, excluded.memory_total_mib), device = greatest(m.device, excluded.device),
+        sharing_mode = greatest(m.sharing_mode, excluded.sharing_mode), last_at = greatest(m.last_at, excluded.last_at)
     """,
 )
 

@@ -762,8 +762,8 @@ def test_retain_drops_what_is_old(
     assert len(arrivals(engine)) == 3
     assert retain(engine, 2.0) == 0
     assert (
-        retain(engine, 2.0, minutes_days=2.0) == 2 + 1 + 2
-    )  # arrivals, what ended, and how it began, by minute and hour
+        retain(engine, 2.0, minutes_days=2.0) == 2 + 2 + 2 + 1
+    )  # arrivals; what ended and how it began, by minute and hour; what was harvested
 
 
 def test_what_is_too_large_loses_its_oldest_rows_and_keeps_its_minutes(

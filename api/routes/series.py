@@ -1,0 +1,294 @@
+"""
+What the platform knows over time: GPU instances, functions, trainings, the predictor, the harvest.
+
+``since`` and ``until`` are moments; without them a series ends now. What is older than what is kept is left out, and the answer
+says where it begins.
+"""
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Query
+
+from api.auth import listed_projects, project_of
+from api.dates import moment
+from api.deps import AllProjects, Gateway, OfProject, PageLimit, ReadKey, TheGateway
+from api.schemas import series as schemas
+from api.schemas.fields import Moment, Word
+from api.server.bodies import BoundedRoute
+from api.trainings.statements import lost_of
+from smore.domain.errors import InvalidInput, NotFound
+from smore.domain.loss import estimate_of
+from smore.domain.spelling import nothing_named
+from smore.messages.forecasts import BadForecast, Forecasts
+from smore.redis.forecasts import PublishedForecasts
+
+if TYPE_CHECKING:
+    from smore.postgres.history.series import Window
+    from smore.postgres.history.values import Closed
+
+router = APIRouter(prefix="/v1", tags=["history"], route_class=BoundedRoute)
+
+MINUTE_S: Final = 60
+HOUR_S: Final = 3600
+DAY_S: Final = 86_400
+#: Executions of a calibration.
+COMPARED: Final = 2000
+#: GPU instances that one request may name.
+MOST_GPUS: Final = 256
+
+Since = Annotated[Moment | None, Query(description="From this moment on")]
+Until = Annotated[Moment | None, Query(description="Before this moment; without it until now")]
+Step = Annotated[
+    int | None,
+    Query(ge=1, le=366 * DAY_S, description="Seconds of a step; without it such that there are about 360 of them"),
+]
+
+
+@router.get("/gpus:series")
+def get_gpu_series(
+    gateway: TheGateway,
+    _caller: ReadKey,
+    gpu: Annotated[
+        list[Word] | None, Query(max_length=MOST_GPUS, description="Only this GPU instance; may be repeated")
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    step: Step = None,
+) -> schemas.GpuSeries:
+    """
+    Read how busy GPU instances were, by whom, and how much memory was taken; by default over the last hour. Steps are whole
+    minutes; those of one GPU instance over at most an hour may be seconds, while these are kept.
+    """
+    series, kept = gateway.series(), gateway.settings.postgres
+    for one in gpu or ():
+        if not series.has_gpu(one) and one not in (known := gateway.fleet().known()):
+            raise NotFound(nothing_named("GPU instance", one, known))
+    from_s, until_s = _span(since, until, HOUR_S, kept.minutes_days * DAY_S)
+    seconds = gpu is not None and len(gpu) == 1 and until_s - from_s <= HOUR_S
+    seconds = seconds and from_s >= time.time() - min(kept.seconds_hours * HOUR_S, kept.retention_days * DAY_S)
+    window = _window(from_s, until_s, step, 1 if seconds else MINUTE_S)
+    columns = series.gpus(window, gpu, seconds=seconds)
+    return schemas.GpuSeries(**_steps(window), gpus={name: schemas.GpuColumns(**of) for name, of in columns.items()})
+
+
+@router.get("/functions/{function}/series")
+def get_function_series(
+    gateway: TheGateway,
+    caller: ReadKey,
+    function: str,
+    since: Since = None,
+    until: Until = None,
+    step: Step = None,
+    revision: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Only this revision")] = None,
+    project: OfProject = None,
+) -> schemas.FunctionSeries:
+    """
+    Read how a function was called and served: arrivals, ends, deadlines met, cold starts, times; by default over the last day.
+    Steps are whole minutes. One that was deleted keeps its past.
+    """
+    of_project, series = project_of(caller, project), gateway.series()
+    if f"{of_project}/{function}" not in gateway.catalog.functions and not series.has_function(of_project, function):
+        raise gateway.unknown_function(of_project, function)
+    window = _window(*_span(since, until, DAY_S, gateway.settings.postgres.minutes_days * DAY_S), step)
+    columns, reasons = series.function(window, of_project, function, revision)
+    return schemas.FunctionSeries(
+        **_steps(window),
+        **columns,
+        function=function,
+        project=of_project,
+        revision=revision,
+        cold_reasons=reasons,
+        forecast=_forecast(gateway, f"{of_project}/{function}"),
+    )
+
+
+def _forecast(gateway: Gateway, function: str) -> schemas.FunctionForecast | None:
+    """From now on; None where there is no forecast that can be read."""
+    try:
+        forecasts = PublishedForecasts(gateway.client(), gateway.settings.redis.prefix).current()
+    except BadForecast:
+        return None
+    if forecasts is None or function not in forecasts.functions:
+        return None
+    past = max(0, int((time.time() - forecasts.from_at) // MINUTE_S))
+    return schemas.FunctionForecast(
+        since=moment(forecasts.from_at + past * MINUTE_S),
+        step_s=MINUTE_S,
+        source=forecasts.sources[forecasts.functions.index(function)],
+        mean=_numbers(forecasts, forecasts.mean, function)[past:],
+        any=_numbers(forecasts, forecasts.any, function)[past:],
+    )
+
+
+def _numbers(forecasts: Forecasts, blob: bytes, function: str) -> list[float | None]:
+    """The row of a function, NaN = None."""
+    begin = forecasts.functions.index(function) * forecasts.horizon
+    row = memoryview(blob).cast("f")[begin : begin + forecasts.horizon]
+    return [value if value == value else None for value in row]
+
+
+@router.get("/jobs/attempts")
+def list_all_attempts(
+    gateway: TheGateway,
+    caller: ReadKey,
+    since: Since = None,
+    until: Until = None,
+    limit: PageLimit = 200,
+    project: OfProject = None,
+    all_projects: AllProjects = False,
+) -> schemas.PastAttempts:
+    """
+    List the attempts of the project's jobs that were going on between two moments, the newest first, each with what was
+    expected of its job when it started; by default of the last week.
+    """
+    of_project = listed_projects(caller, project, all_projects=all_projects)
+    from_s, until_s = _span(since, until, 7 * DAY_S)
+    found = gateway.series().attempts(from_s, until_s, of_project, limit + 1)
+    return schemas.PastAttempts(attempts=[schemas.PastAttempt(**row) for row in found[:limit]], more=len(found) > limit)
+
+
+@router.get("/jobs/{job}/series")
+def get_job_series(
+    gateway: TheGateway,
+    caller: ReadKey,
+    job: str,
+    since: Since = None,
+    until: Until = None,
+    step: Step = None,
+    project: OfProject = None,
+) -> schemas.JobSeries:
+    """
+    Read how a job went: iteration times alone and beside functions, iterations, what it had lost by each step, and what was
+    harvested beside it; by default over the last day. Steps are whole minutes. One that is over keeps its past.
+    """
+    record = gateway.store().jobs.find(project_of(caller, project), job)
+    window = _window(*_span(since, until, DAY_S, gateway.settings.postgres.retention_days * DAY_S), step)
+    series = gateway.series()
+    columns = series.job(window, record.id)
+    columns |= {name: [None] * len(window.at) for name in ("lost", "lost_low", "lost_high")}
+    harvested = bool(gateway.reader().harvested([record.id]))
+    for at, ranks in series.job_lost(window, record.id):
+        closed = {rank: _closed(at, sums) for rank, sums in ranks.items()}
+        if (lost := lost_of(record, closed, harvested=harvested)) is not None:
+            place = (at - window.since) // window.step_s
+            for name, value in (("lost", lost.mean), ("lost_low", lost.low), ("lost_high", lost.high)):
+                columns[name][place:] = [value] * (len(window.at) - place)
+    return schemas.JobSeries(**_steps(window), **columns, id=record.id, name=record.name, budget=record.request.budget)
+
+
+def _closed(at: float, sums: Any) -> "Closed":
+    from smore.postgres.history.values import Closed
+
+    return Closed(first_at=at, last_at=at, sums=sums)
+
+
+@router.get("/predictor/versions")
+def list_predictor_versions(gateway: TheGateway, _caller: ReadKey, limit: PageLimit = 20) -> schemas.PredictorVersions:
+    """List the fits of the predictor with what became of each and how far it errs, the newest first."""
+    return schemas.PredictorVersions(
+        versions=[
+            schemas.PredictorVersion(
+                version=each.version,
+                created_at=moment(each.created_at),
+                state=each.state,
+                reason=each.reason,
+                manifest=dict(each.manifest),
+            )
+            for each in gateway.profiles().predictors(limit)
+        ]
+    )
+
+
+@router.get("/predictor/calibration")
+def get_calibration(
+    gateway: TheGateway,
+    caller: ReadKey,
+    limit: Annotated[int, Query(ge=1, le=COMPARED, description="The most runs that are compared")] = COMPARED,
+    project: OfProject = None,
+    all_projects: AllProjects = False,
+) -> schemas.Calibration:
+    """
+    Compare what was told of functions' degradation with what was measured, over the newest warm runs. A run whose time alone
+    was assumed is not compared.
+    """
+    found = gateway.series().calibration(listed_projects(caller, project, all_projects=all_projects), limit)
+    known = [run for run in found if run["known"]][:limit]
+    columns = {name: [run[name] for run in known] for name in ("at", "function", "device", "told", "bound", "measured")}
+    within = sum(run["measured"] <= run["bound"] for run in known)
+    return schemas.Calibration(
+        **columns, within=within / len(known) if known else None, assumed=sum(not run["known"] for run in found)
+    )
+
+
+@router.get("/harvest")
+def get_harvest(
+    gateway: TheGateway,
+    caller: ReadKey,
+    by: Annotated[Literal["project", "function", "gpu"], Query(description="What it is summed up by")] = "project",
+    step: Annotated[Literal["hour", "day"], Query(description="How much a step is, of UTC")] = "day",
+    since: Since = None,
+    until: Until = None,
+    project: OfProject = None,
+    all_projects: AllProjects = False,
+) -> schemas.Harvest:
+    """
+    Read what the project's functions got out of the GPU instances and what its trainings lost to functions, by hour or day; by
+    default over the last week. A training loses to whatever runs beside it, so that nothing is said of it by function.
+    """
+    of_project = listed_projects(caller, project, all_projects=all_projects)
+    span = _span(since, until, 7 * DAY_S, gateway.settings.postgres.minutes_days * DAY_S)
+    window = _window(*span, DAY_S if step == "day" else HOUR_S, HOUR_S)
+    parts = []
+    for part in gateway.series().harvest(window, by, of_project):
+        lost = estimate_of(part.lost) if part.lost is not None else None
+        parts.append(
+            schemas.HarvestPart(
+                at=part.at,
+                key=part.key,
+                run_s=part.run_s,
+                invocations=part.invocations,
+                met=part.met,
+                cold=part.cold,
+                saved=part.saved,
+                lost=lost.mean if lost is not None else None,
+                lost_low=lost.low if lost is not None else None,
+                lost_high=lost.high if lost is not None else None,
+                windows=part.lost.windows if part.lost is not None else 0,
+            )
+        )
+    steps = _steps(window)
+    return schemas.Harvest(since=steps["since"], until=steps["until"], step_s=window.step_s, parts=parts)
+
+
+def _span(
+    since: datetime | None, until: datetime | None, usual_s: float, kept_s: float | None = None
+) -> tuple[float, float]:
+    """
+    The span that is asked for, epoch seconds, without what is older than what is kept. Raises InvalidInput for one that begins
+    in the future or does not begin before it ends.
+    """
+    now = time.time()
+    until_s = min(now, until.timestamp()) if until is not None else now
+    since_s = since.timestamp() if since is not None else until_s - usual_s
+    if since_s > now:
+        raise InvalidInput("since: it lies in the future", field="since")
+    if until is not None and since_s >= until.timestamp():
+        raise InvalidInput("since: it is not before until", field="since")
+    return (min(max(since_s, now - kept_s), until_s) if kept_s is not None else since_s), until_s
+
+
+def _window(since_s: float, until_s: float, step: int | None, least_s: int = MINUTE_S) -> "Window":
+    from smore.postgres.history.series import Window
+
+    return Window.over(since_s, until_s, step, least_s=least_s)
+
+
+def _steps(window: "Window") -> dict[str, Any]:
+    return {
+        "since": moment(window.since),
+        "until": moment(window.until),
+        "step_s": window.step_s,
+        "at": window.at,
+    }

@@ -1,0 +1,70 @@
+"""
+Minutes and hours out of the rows of the history.
+
+The recorder adds to them what it inserts (smore/postgres/history/staging.py). :func:`fill` makes those of rows from before the
+recorder did so.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from smore.postgres.driver import Connection
+
+GPU_MINUTE_COLUMNS: Final = """
+    gpu, minute, samples, utilisation, function_utilisation, memory_used_mib, memory_total_mib, device, sharing_mode, last_at"""
+#: The minutes of a table of samples, grouped by the first two columns. In one minute a GPU instance has one device.
+GPU_MINUTE: Final = """
+    SELECT gpu, date_trunc('minute', at), count(*), sum(utilisation), sum(function_utilisation), max(memory_used_mib),
+        max(memory_total_mib), max(device), max(sharing_mode), max(at)"""
+
+HOUR: Final = timedelta(hours=1)
+#: The start of the first row that there is, its length, whether there is anything before ``end``, and what makes the rows of
+#: [begin, end). A row that the recorder began when its minute or hour was under way is made anew, out of all of it.
+_FILLS: Final[Sequence[tuple[str, timedelta, str, str]]] = (
+    (
+        "SELECT min(minute) FROM gpu_minutes",
+        timedelta(minutes=1),
+        "SELECT FROM gpu_samples WHERE at < %(end)s LIMIT 1",
+        f"""
+        INSERT INTO gpu_minutes AS m ({GPU_MINUTE_COLUMNS}) {GPU_MINUTE}
+        FROM gpu_samples WHERE at >= %(begin)s AND at < %(end)s GROUP BY 1, 2
+        ON CONFLICT (gpu, minute) DO UPDATE SET samples = excluded.samples, utilisation = excluded.utilisation,
+            function_utilisation = excluded.function_utilisation, memory_used_mib = excluded.memory_used_mib
+        WHERE excluded.samples > m.samples
+        """,
+    ),
+    (
+        "SELECT min(hour) FROM function_hours",
+        HOUR,
+        "SELECT FROM function_minutes WHERE minute < %(end)s LIMIT 1",
+        """
+        INSERT INTO function_hours AS f (hour, project, function, gpu, succeeded, failed, met, cold, run_s)
+        SELECT date_trunc('hour', minute, 'UTC'), project, function, gpu, sum(succeeded), sum(failed), sum(met), sum(cold), sum(run_s)
+        FROM function_minutes WHERE minute >= %(begin)s AND minute < %(end)s GROUP BY 1, 2, 3, 4
+        ON CONFLICT (hour, project, function, gpu) DO UPDATE SET succeeded = excluded.succeeded, failed = excluded.failed,
+            met = excluded.met, cold = excluded.cold, run_s = excluded.run_s
+        WHERE excluded.succeeded + excluded.failed > f.succeeded + f.failed
+        """,
+    ),
+)
+
+
+def fill(connection: Connection) -> None:
+    """
+    Make the minutes and hours from before the first one that there is. Each transaction makes an hour, the latest first, so
+    that the next call continues one that was cut off.
+    """
+    for first, whole, more, statement in _FILLS:
+        with connection.transaction():
+            row = connection.execute(first).fetchone()
+        now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+        end = row[0] + whole if row is not None and row[0] is not None else now + HOUR
+        left = True
+        while left:
+            with connection.transaction():
+                # No recorder adds to a row while it is made.
+                connection.execute("SELECT FROM stream_cursor FOR UPDATE")
+                connection.execute(statement, {"begin": end - HOUR, "end": end})
+                end -= HOUR
+                left = connection.execute(more, {"end": end}).fetchone() is not None
