@@ -38,8 +38,8 @@ COMPARED: Final = 2000
 #: GPU instances that one request may name.
 MOST_GPUS: Final = 256
 
-Since = Annotated[Moment | None, Query(description="From this moment on")]
-Until = Annotated[Moment | None, Query(description="Before this moment; without it until now")]
+Since = Annotated[Moment | None, Query(description="What happened at this moment or later")]
+Until = Annotated[Moment | None, Query(description="What happened before this moment; without it until now")]
 Step = Annotated[
     int | None,
     Query(ge=1, le=366 * DAY_S, description="Seconds of a step; without it such that there are about 360 of them"),
@@ -81,7 +81,7 @@ def get_function_series(
     since: Since = None,
     until: Until = None,
     step: Step = None,
-    revision: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Only this revision")] = None,
+    revision: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Only invocations of this revision")] = None,
     project: OfProject = None,
 ) -> schemas.FunctionSeries:
     """

@@ -46,7 +46,7 @@ class FunctionForecast(Schema):
     since: datetime
     """When the first of its steps begins"""
     step_s: int
-    """Seconds of a step"""
+    """Seconds of a step of the forecast"""
     source: str
     """The forecaster that was best in its backtest"""
     mean: list[float | None]
@@ -70,13 +70,13 @@ class FunctionSeries(Steps):
     arrivals: list[int | None]
     """Invocations that arrived, of whatever revision"""
     succeeded: list[int | None]
-    """Invocations that succeeded"""
+    """Invocations that ended in each step and succeeded"""
     failed: list[int | None]
-    """Invocations that ended otherwise"""
+    """Invocations that ended in each step otherwise"""
     met: list[int | None]
     """Those of ``succeeded`` that kept their deadlines"""
     cold: list[int | None]
-    """Cold starts"""
+    """Cold starts among those that ran"""
     cold_reasons: dict[str, list[int | None]] = {}
     """Cold starts by reason, ``unknown`` = nobody said; null = there was none. {} where one revision is asked for"""
     wait_s: list[float | None]
@@ -130,7 +130,7 @@ class PastAttempt(JobAttempt):
     """An attempt of a job, with the job and what was expected of it when it started."""
 
     job: str
-    """The id of the job"""
+    """The id of the job whose attempt it is"""
     name: str
     """The name of the job"""
     project: str
@@ -166,7 +166,7 @@ class PredictorVersion(Schema):
     state: PredictorState
     """What became of it"""
     reason: str
-    """Why, in words"""
+    """Why it is in that state, in words"""
     manifest: dict[str, Any]
     """Its data, errors and calibration, as ``Predictor`` has them"""
 
@@ -212,11 +212,11 @@ class HarvestPart(Schema):
     run_s: float
     """Seconds that functions ran, a batch counted once"""
     invocations: int
-    """Invocations that ended"""
+    """Invocations that ended in the step"""
     met: int
     """Those of them that kept their deadlines"""
     cold: int
-    """Cold starts"""
+    """Cold starts among its runs"""
     saved: int
     """Runs that were warm only because an instance was held"""
     lost: float | None = None

@@ -53,6 +53,7 @@ ALSO: Final[Mapping[str, Mapping[str, str]]] = {
     "GET /v1/invocations/{invocation}/result": {
         status: text for status, text in REFUSALS.items() if status in ("409", "422", "429", "502", "503", "504")
     },
+    "GET /v1/gpus:series": {"404": "`not_found`: one of the GPU instances has never reported"},
     "POST /v1/invocations/{invocation}/cancel": {"409": "`conflict`: it has ended in another way (`state`)"},
     "POST /v1/invocations:wait": {"404": "`invocation_not_found`: one of the ids is not known"},
     "PUT /v1/functions/{function}": {

@@ -18,6 +18,7 @@ __all__ = [
     "BudgetSpan",
     "BudgetStep",
     "Caller",
+    "Calibration",
     "Candidate",
     "Decision",
     "Degradation",
@@ -28,11 +29,17 @@ __all__ = [
     "Expected",
     "Explanation",
     "Function",
+    "FunctionForecast",
+    "FunctionSeries",
     "Functions",
     "GateKnew",
     "Gpu",
+    "GpuColumns",
     "GpuJob",
+    "GpuSeries",
     "Gpus",
+    "Harvest",
+    "HarvestPart",
     "InvocationRecord",
     "Job",
     "JobAttempt",
@@ -41,6 +48,8 @@ __all__ = [
     "JobExplanation",
     "JobPlace",
     "JobQueue",
+    "JobSeries",
+    "JobState",
     "JobTrial",
     "Jobs",
     "Key",
@@ -56,12 +65,17 @@ __all__ = [
     "Outcome",
     "PairPrediction",
     "Parked",
+    "PastAttempt",
+    "PastAttempts",
     "Phases",
     "PlacePrediction",
     "Placed",
     "Predictions",
     "Predictor",
     "PredictorPlace",
+    "PredictorState",
+    "PredictorVersion",
+    "PredictorVersions",
     "Prewarm",
     "PrewarmCounts",
     "PrewarmFunction",
@@ -210,6 +224,28 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it reaches other projects: it has the scope ``admin`` in the project ``default``"""
     session: SessionSpan | None = None
     """The session of a browser; None = the request has the API key itself"""
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What was told of functions' degradation, against what was measured: warm runs, the newest first. Fractions: 0.1 =
+    ten per cent slower. Columns: the n-th values belong together.
+    """
+
+    at: list[float]
+    """When each run ended, seconds since 1970"""
+    function: list[str] = []
+    """The function, as ``project/name``"""
+    device: list[str | None] = []
+    """The device on which it ran"""
+    told: list[float] = []
+    """The degradation that the decision expected"""
+    bound: list[float] = []
+    """The bound of ``told`` that holds for 90 %"""
+    measured: list[float] = []
+    """The degradation that was measured"""
+    within: float | None = None
+    """The part of them that stayed within its bound; about 0.9 is expected. None = there is none"""
+    assumed: int = 0
+    """Runs that were not compared, because their time alone was assumed"""
 
 
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -613,11 +649,104 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the history has all of it; False: ask again"""
 
 
+class FunctionForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """The arrivals that are expected of a function."""
+
+    since: datetime
+    """When the first of its steps begins"""
+    step_s: int = 0
+    """Seconds of a step of the forecast"""
+    source: str = ""
+    """The forecaster that was best in its backtest"""
+    mean: list[float | None] = []
+    """Expected arrivals in each step; None = nothing can be said"""
+    any: list[float | None] = []
+    """The chance of at least one; None = nothing can be said"""
+
+
+class FunctionSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Invocations of a function over time: arrivals when they arrived, all else when they ended. None = nobody counted, or
+    there was none to take a mean of.
+    """
+
+    since: datetime
+    """When the first step begins; later than was asked for where nothing older is kept"""
+    until: datetime | None = None
+    """Until when it goes; the last step may be under way, and the last two minutes are not whole yet"""
+    step_s: int = 0
+    """Seconds of a step; more than were asked for where they would be over 1,500"""
+    at: list[int] = []
+    """When each step begins, seconds since 1970"""
+    function: str = ""
+    """The name of the function"""
+    project: str = ""
+    """The project of the function"""
+    revision: int | None = None
+    """The revision that it is of; None = all of them"""
+    arrivals: list[int | None] = []
+    """Invocations that arrived, of whatever revision"""
+    succeeded: list[int | None] = []
+    """Invocations that ended in each step and succeeded"""
+    failed: list[int | None] = []
+    """Invocations that ended in each step otherwise"""
+    met: list[int | None] = []
+    """Those of ``succeeded`` that kept their deadlines"""
+    cold: list[int | None] = []
+    """Cold starts among those that ran"""
+    cold_reasons: dict[str, list[int | None]] = {}
+    """Cold starts by reason, ``unknown`` = nobody said; None = there was none. {} where one revision is asked for"""
+    wait_s: list[float | None] = []
+    """Mean seconds from the arrival to the start, of those that succeeded"""
+    load_s: list[float | None] = []
+    """Mean seconds of a cold start"""
+    run_s: list[float | None] = []
+    """Mean seconds of a run; that of a batch is shared among its members"""
+    whole_s: list[float | None] = []
+    """Mean seconds from the arrival to the end, of those that succeeded"""
+    worst_s: list[float | None] = []
+    """The longest of these"""
+    p50: list[float | None] = []
+    """Half of these took no longer, seconds, within 10 %; None also of minutes from before there was a histogram"""
+    p95: list[float | None] = []
+    """95 % of them took no longer, as ``p50``"""
+    p99: list[float | None] = []
+    """99 % of them took no longer, as ``p50``"""
+    forecast: FunctionForecast | None = None
+    """The arrivals of the minutes to come; None = there is no forecast"""
+
+
 class Functions(msgspec.Struct, frozen=True, kw_only=True):
     """All functions of a project."""
 
     functions: list[Function]
     """The functions in the order of their names"""
+
+
+class GpuColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU instance over time. None = it did not report."""
+
+    used: list[float | None]
+    """How busy the device was, the mean of its reports, 0 to 1"""
+    functions: list[float | None] = []
+    """The part of ``used`` that functions made"""
+    memory_mib: list[float | None] = []
+    """The most memory that functions used and that was kept for trainings, MiB"""
+
+
+class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU instances over time."""
+
+    since: datetime
+    """When the first step begins; later than was asked for where nothing older is kept"""
+    until: datetime | None = None
+    """Until when it goes; the last step may be under way, and the last two minutes are not whole yet"""
+    step_s: int = 0
+    """Seconds of a step; more than were asked for where they would be over 1,500"""
+    at: list[int] = []
+    """When each step begins, seconds since 1970"""
+    gpus: dict[str, GpuColumns] = {}
+    """Each GPU instance by its name"""
 
 
 class Warm(msgspec.Struct, frozen=True, kw_only=True):
@@ -754,6 +883,52 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: list[Gpu]
     """The GPU instances in the order of their names"""
+
+
+class HarvestPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What functions got in one step, and what that cost the trainings."""
+
+    at: int
+    """When the step begins, seconds since 1970"""
+    key: str = ""
+    """The project, the function as ``project/name``, or the GPU instance; '' = it was never dispatched"""
+    run_s: float = 0.0
+    """Seconds that functions ran, a batch counted once"""
+    invocations: int = 0
+    """Invocations that ended in the step"""
+    met: int = 0
+    """Those of them that kept their deadlines"""
+    cold: int = 0
+    """Cold starts among its runs"""
+    saved: int = 0
+    """Runs that were warm only because an instance was held"""
+    lost: float | None = None
+    """
+    What all its trainings together lost to functions, a fraction of their iteration times; None = too little was
+    measured
+    """
+    lost_low: float | None = None
+    """Where the 95 % interval of ``lost`` begins"""
+    lost_high: float | None = None
+    """Where the 95 % interval of ``lost`` ends"""
+    windows: int = 0
+    """Closed windows that ``lost`` rests on"""
+
+
+class Harvest(msgspec.Struct, frozen=True, kw_only=True):
+    """What functions got out of the GPU instances."""
+
+    since: datetime
+    """When the first step begins; later than was asked for where nothing older is kept"""
+    until: datetime | None = None
+    """Until when it is counted"""
+    step_s: int = 0
+    """
+    Seconds of a step, which begin at multiples of them since 1970; more than were asked for where they would be over
+    1,500
+    """
+    parts: list[HarvestPart] = []
+    """The parts by ``at`` and ``key``; what came to nothing is left out"""
 
 
 class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -1143,6 +1318,41 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True):
     """Those of the jobs that the key may read"""
 
 
+class JobSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """A job over time, over all its attempts. None = it did not report, or there was nothing to measure."""
+
+    since: datetime
+    """When the first step begins; later than was asked for where nothing older is kept"""
+    until: datetime | None = None
+    """Until when it goes; the last step may be under way, and the last two minutes are not whole yet"""
+    step_s: int = 0
+    """Seconds of a step; more than were asked for where they would be over 1,500"""
+    at: list[int] = []
+    """When each step begins, seconds since 1970"""
+    id: str = ""
+    """The id of the job"""
+    name: str = ""
+    """The name of the job"""
+    budget: float = 0.0
+    """What it may lose to functions now, a fraction of its iteration time"""
+    alone_s: list[float | None] = []
+    """Mean seconds of an iteration without a function beside it"""
+    beside_s: list[float | None] = []
+    """Mean seconds of an iteration beside functions"""
+    iterations: list[int | None] = []
+    """How many iterations it had done"""
+    duty: list[float | None] = []
+    """The part of the time in which functions might run beside it, as its budget left it; None = no step was taken"""
+    harvested_s: list[float | None] = []
+    """Seconds that functions ran beside it, a batch counted once"""
+    lost: list[float | None] = []
+    """What it had lost to functions from its beginning to the end of the step, a fraction of its iteration time"""
+    lost_low: list[float | None] = []
+    """Where the 95 % interval of ``lost`` begins"""
+    lost_high: list[float | None] = []
+    """Where the 95 % interval of ``lost`` ends"""
+
+
 class JobTrial(msgspec.Struct, frozen=True, kw_only=True):
     """What would become of a job that came now."""
 
@@ -1264,6 +1474,73 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """The half that the page sends as ``X-SMore-Session`` with every request; only in this answer"""
     expires_at: datetime | None = None
     """The last moment of the session"""
+class JobState(OpenEnum):
+    """
+    A job waits (``queued``, ``held`` back by its owner), is on GPU instances (``starting`` until each rank is reported,
+    ``running``, ``stopping``), or is over: ``ended`` as its ranks reported, ``lost`` where nobody saw how.
+    """
+
+    QUEUED = "queued"
+    HELD = "held"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+    LOST = "lost"
+
+
+class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt of a job, with the job and what was expected of it when it started."""
+
+    attempt: int
+    """The number of the attempt, from 1"""
+    gpus: list[str] = []
+    """The GPU instances of its ranks, in the order of the ranks"""
+    nodes: list[str] = []
+    """The machines of these GPU instances"""
+    started_at: datetime | None = None
+    """When the job scheduler started it"""
+    up_at: datetime | None = None
+    """When all ranks ran; None = they never have"""
+    ended_at: datetime | None = None
+    """When none of its ranks ran any more; None = it goes on"""
+    why: str = ""
+    """The code of why it ended; '' = it goes on"""
+    message: str = ""
+    """Why it ended, in words"""
+    exit_code: int | None = None
+    """The exit code of its ranks, minus the signal's number where one ended them; None = not known"""
+    iterations_from: int = 0
+    """Iterations of the job when the attempt began"""
+    iterations: int = 0
+    """Iterations of the job at the end of the attempt"""
+    micro_batches: int = 1
+    """In how many parts it ran its batch"""
+    job: str = ""
+    """The id of the job whose attempt it is"""
+    name: str = ""
+    """The name of the job"""
+    project: str = ""
+    """The project of the job"""
+    state: JobState = JobState("")
+    """Where the job stands now"""
+    guest: bool = False
+    """Whether it came to another training, its host"""
+    told_s: float | None = None
+    """How long it was expected to run when it started, seconds; None = that is not kept: a later attempt has started"""
+    told_90_s: float | None = None
+    """The length that one of ten such jobs exceeds, seconds"""
+    told_source: str = ""
+    """Where that length came from, as in ``Expected``"""
+
+
+class PastAttempts(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempts of all jobs."""
+
+    attempts: list[PastAttempt]
+    """The attempts that were going on in the span, the newest first"""
+    more: bool = False
+    """Whether there are others that began earlier: ask again with the last one's ``started_at`` as ``until``"""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -1379,6 +1656,38 @@ class Predictor(msgspec.Struct, frozen=True, kw_only=True):
     """The data, errors and calibration of the predictor: docs/research/predictor.md explains its members"""
     places: list[PredictorPlace] = []
     """What the table holds, for each device and sharing mode"""
+
+
+class PredictorState(OpenEnum):
+    """At most one is the champion; ``rejected`` never was, ``retired`` and ``rolled_back`` were."""
+
+    CHALLENGER = "challenger"
+    CHAMPION = "champion"
+    RETIRED = "retired"
+    REJECTED = "rejected"
+    ROLLED_BACK = "rolled_back"
+
+
+class PredictorVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """One fit of the predictor."""
+
+    version: int
+    """The number of the version"""
+    created_at: datetime | None = None
+    """When it was begun"""
+    state: PredictorState = PredictorState("")
+    """What became of it"""
+    reason: str = ""
+    """Why it is in that state, in words"""
+    manifest: dict[str, Any] = {}
+    """Its data, errors and calibration, as ``Predictor`` has them"""
+
+
+class PredictorVersions(msgspec.Struct, frozen=True, kw_only=True):
+    """All fits of the predictor."""
+
+    versions: list[PredictorVersion]
+    """The versions, the newest first"""
 
 
 class PrewarmCounts(msgspec.Struct, frozen=True, kw_only=True):

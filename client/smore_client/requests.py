@@ -34,6 +34,7 @@ from smore_client.many import (
     with_function,
 )
 from smore_client.operation import iteration, operation
+from smore_client.series_requests import SeriesRequests
 from smore_client.tensors import decode_raw, encode_raw, is_arrays
 from smore_client.transport import (
     DEFAULT_WAIT_S,
@@ -94,7 +95,7 @@ UPLOADED_CANARY_S: Final = 615.0
 INPUTS_PER_CALL: Final = 64
 
 
-class Requests(JobRequests, GpuRequests):
+class Requests(JobRequests, GpuRequests, SeriesRequests):
     """
     The operations of both clients. See the module's docstring for retries.
 
@@ -262,17 +263,22 @@ class Requests(JobRequests, GpuRequests):
         limit: int | None = None,
         cursor: str | None = None,
         all_projects: bool = False,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        gpu: str | None = None,
+        cause: str | None = None,
     ) -> Flow[InvocationPage]:
         """
         A page of the invocations, the newest first; ``cursor``: that of the page before; ``all_projects``: not those of
-        the key's project alone, for operators.
+        the key's project alone, for operators; ``since``, ``until``: by arrival; ``gpu``, ``cause``: of the last attempt.
 
         >>> page = client.invocations(function="echo", state="failed", limit=20)
         >>> [(invocation.id, invocation.cause) for invocation in page.items]
         [('0193d7...', 'handler_error')]
         """
-        query = {"function": function, "state": state, "limit": limit, "cursor": cursor}
+        query = {"function": function, "state": state, "gpu": gpu, "cause": cause, "limit": limit, "cursor": cursor}
         query["all_projects"] = "true" if all_projects else None
+        query |= {"since": since and since.isoformat(), "until": until and until.isoformat()}
         page = yield from fetch(InvocationList, request("GET", "invocations", query=query))
         return InvocationPage(items=page.invocations, cursor=page.next_cursor)
 

@@ -82,7 +82,7 @@ class Window:
 
 def _step(column: str) -> str:
     """SQL: the begin of the step in which a moment lies."""
-    return f"date_bin(%(every)s, {column}, TIMESTAMPTZ 'epoch')"
+    return f"date_bin(%(every)s::interval, {column}, TIMESTAMPTZ 'epoch')"
 
 
 def _within(column: str) -> str:
@@ -172,11 +172,12 @@ _JOB: Final = f"""
         SELECT {_step("minute")} AS step, sum(seconds) AS seconds FROM job_minutes WHERE job = %(job)s AND {_within("minute")} GROUP BY 1
     )
     SELECT {_epoch("step")}, alone_s, beside_s, iterations,
-        (SELECT duty FROM budget_steps WHERE job = %(job)s AND id < ((extract(epoch FROM step + %(every)s) * 1000)::bigint << 20)
+        (SELECT duty FROM budget_steps
+            WHERE job = %(job)s AND id < ((extract(epoch FROM of.step + %(every)s::interval) * 1000)::bigint << 20)
             ORDER BY id DESC LIMIT 1),
         -- Of the time before there were such minutes nothing is known.
         coalesce(seconds, CASE WHEN step >= (SELECT min(minute) FROM job_minutes) THEN 0 END)
-    FROM windows FULL JOIN harvested USING (step)
+    FROM (windows FULL JOIN harvested USING (step)) AS of
 """
 JOB_COLUMNS: Final = ("alone_s", "beside_s", "iterations", "duty", "harvested_s")
 

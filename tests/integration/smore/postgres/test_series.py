@@ -65,7 +65,14 @@ def ended(
     finished = int(at * 1e6)
     arrival = finished - int(whole_s * 1e6)
     meta = msgspec.json.encode(
-        {"cold": cold, "load_ms": {"weights": 80.0}, "run_ms": 10.0, "batch": 1, "rows": 1, "jobs": jobs}
+        {
+            "cold": cold,
+            "load_ms": {"weights": 80.0} if cold else {},
+            "run_ms": 10.0,
+            "batch": 1,
+            "rows": 1,
+            "jobs": jobs,
+        }
     )
     return stream.Settled(
         1, "default/echo", 2, id_, 1, 1, state, "ok", "cpu0", arrival, finished + 1_000_000, arrival, arrival + 1000, finished, 1,
