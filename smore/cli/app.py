@@ -34,6 +34,7 @@ from smore.cli import (
     queues,
     run,
     secrets,
+    series,
     settings,
     slo,
     terminal,
@@ -98,6 +99,7 @@ for command in (
     overrides.pin,
     queues.purge,
     audit.audit,
+    series.harvest,
     machine.doctor,
     settings.settings,
 ):

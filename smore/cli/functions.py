@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from smore.cli import names
+from smore.cli import names, series
 from smore.cli.terminal import (
     Column,
     FunctionName,
@@ -57,10 +57,15 @@ def _inputs(function: "Function") -> object:
 
 
 @app.command("show")
-def show_function(name: FunctionName, output: OutputOption = Output.YAML) -> None:
-    """Everything about one function."""
+def show_function(name: FunctionName, since: series.OverTimeOption = None, output: series.ShownOption = None) -> None:
+    """Everything about one function, or how it was called and served: smore functions show NAME --since 1d."""
     with connected() as client:
-        show_value(client.function(name), output)
+        if since is None:
+            show_value(client.function(name), series.whole(output))
+            return
+        drawn = output or series.SeriesOutput.TABLE
+        found = client.function_series(name, **series.span(since, drawn))
+    series.show_function(found, drawn)
 
 
 @app.command("revisions")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from smore.cli.series import SeriesOption, SeriesOutput, SinceOption, show_gpu, span
 from smore.cli.terminal import (
     Column,
     GpuName,
@@ -182,6 +183,14 @@ def _left(client: "Client", name: str) -> str:
         *([f"loaded: {', '.join(one.function for one in gpu.warm)}"] if gpu.warm else []),
     ]
     return "; ".join(words) or "its next report"
+
+
+@app.command("show")
+def show_over_time(gpu: GpuName, since: SinceOption = "1h", output: SeriesOption = SeriesOutput.TABLE) -> None:
+    """How busy a GPU instance was, and by whom: smore gpus show cpu0 --since 6h."""
+    with connected() as client:
+        series = client.gpu_series([gpu], **span(since, output))
+    show_gpu(gpu, series, output)
 
 
 @app.command("pause")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from smore.cli import job_words, names, own_program
+from smore.cli import job_words, names, own_program, series
 from smore.cli.logs import json_line
 from smore.cli.terminal import (
     EXIT_USAGE,
@@ -290,10 +290,20 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 @app.command("show")
-def show_job(job: JobId, project: ProjectOption = None, output: OutputOption = Output.YAML) -> None:
-    """Everything about one job."""
+def show_job(
+    job: JobId,
+    since: series.OverTimeOption = None,
+    project: ProjectOption = None,
+    output: series.ShownOption = None,
+) -> None:
+    """Everything about one job, or how it went: smore jobs show JOB --since 1d."""
     with connected() as client:
-        show_value(client.job(job, project=project), output)
+        if since is None:
+            show_value(client.job(job, project=project), series.whole(output))
+            return
+        drawn = output or series.SeriesOutput.TABLE
+        found = client.job_series(job, project=project, **series.span(since, drawn))
+    series.show_job(found, drawn)
 
 
 @app.command("explain")

@@ -10,6 +10,7 @@ import typer
 
 from smore.cli import launch, names
 from smore.cli.gpus import unmeasured
+from smore.cli.series import SeriesOption, SeriesOutput, write_csv
 from smore.cli.terminal import (
     EXIT_USAGE,
     Column,
@@ -18,6 +19,7 @@ from smore.cli.terminal import (
     configuration,
     connected,
     fail,
+    moment,
     percent,
     platform_home,
     say,
@@ -28,7 +30,7 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from smore_client.types import PairPrediction, PlacePrediction, PredictorPlace
+    from smore_client.types import PairPrediction, PlacePrediction, PredictorPlace, PredictorVersion
 
 #: Minutes below which `smore profile` measures a few models only.
 SHORT_MIN: Final = 15
@@ -164,6 +166,23 @@ def without_command(context: typer.Context, output: OutputOption = Output.TABLE)
 def show_version(output: OutputOption = Output.TABLE) -> None:
     """The version in force: where it holds, and with -o yaml what it rests on and how far it errs."""
     _show_predictor(output)
+
+
+@app.command("versions")
+def versions(output: SeriesOption = SeriesOutput.TABLE) -> None:
+    """The fits of the predictor, the newest first: what became of each, and why."""
+    with connected() as client:
+        found = client.predictor_versions()
+    columns: list[Column[PredictorVersion]] = [
+        ("version", lambda v: v.version),
+        ("fitted", lambda v: moment(v.created_at)),
+        ("state", lambda v: v.state),
+        ("reason", lambda v: v.reason),
+    ]
+    if output is SeriesOutput.CSV:
+        write_csv([header for header, _ in columns], ([get(each) for _, get in columns] for each in found))
+    else:
+        show(found, columns, Output(output))
 
 
 @app.command("ask")

@@ -38,6 +38,7 @@ ARGUMENTS: Final = {
     "gpus pause": "cpu0",
     "gpus protect": "cpu0 4711",
     "gpus resume": "cpu0",
+    "gpus show": "cpu0",
     "gpus undrain": "cpu0",
     "jobs allow": "{id}",
     "jobs attach": "--pid 4711",
