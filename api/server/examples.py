@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import Any, Final
 
+from api.server.series_examples import SERIES
+
 _ID: Final = "0193d7a2b6c84f7d9a1e5c3b8f204d61"
 _AT: Final = "2026-01-31T12:00:00Z"
 _DIGEST: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -208,13 +210,6 @@ _TRACE: Final = {
     "functions": [{"function": "echo", "source": "f00d", "arrivals": 86400}],
 }
 _COUNTS: Final = {"invocations": 100, "cold": 2, "hits": 3, "held_gb_s": 120.5, "unforeseen": {"first": 2}}
-_STEPS: Final = {
-    "since": _AT,
-    "until": "2026-01-31T12:02:00Z",
-    "step_s": 60,
-    "at": [1769860800, 1769860860],
-}
-
 #: Answers, by the name of their schema.
 ANSWERS: Final[Mapping[str, Any]] = {
     "Invocation": _INVOCATION,
@@ -437,105 +432,7 @@ ANSWERS: Final[Mapping[str, Any]] = {
     },
     "Trace": _TRACE,
     "Traces": {"traces": [_TRACE]},
-    "GpuSeries": {
-        **_STEPS,
-        "gpus": {"cpu0": {"used": [0.93, 0.95], "functions": [0.11, 0.14], "memory_mib": [1310.0, 1310.0]}},
-    },
-    "FunctionSeries": {
-        **_STEPS,
-        "function": "echo",
-        "project": "default",
-        "arrivals": [120, 118],
-        "succeeded": [119, 119],
-        "failed": [0, 0],
-        "met": [119, 118],
-        "cold": [1, 0],
-        "cold_reasons": {"never_seen": [1, None]},
-        "wait_s": [0.002, 0.002],
-        "load_s": [0.31, None],
-        "run_s": [0.0005, 0.0005],
-        "whole_s": [0.005, 0.003],
-        "worst_s": [0.33, 0.012],
-        "p50": [0.0027, 0.0027],
-        "p95": [0.0055, 0.0046],
-        "p99": [0.0065, 0.0055],
-        "forecast": {"since": "2026-01-31T12:02:00Z", "step_s": 60, "source": "lstm", "mean": [119.0], "any": [1.0]},
-    },
-    "JobSeries": {
-        **_STEPS,
-        "id": _ID,
-        "name": "night",
-        "budget": 0.1,
-        "alone_s": [0.208, 0.208],
-        "beside_s": [0.214, 0.215],
-        "iterations": [1200, 1480],
-        "duty": [1.0, 1.0],
-        "harvested_s": [6.4, 8.1],
-        "lost": [0.021, 0.022],
-        "lost_low": [0.012, 0.014],
-        "lost_high": [0.031, 0.03],
-    },
-    "PastAttempts": {
-        "attempts": [
-            {
-                "job": _ID,
-                "name": "night",
-                "project": "default",
-                "state": "running",
-                "attempt": 1,
-                "gpus": ["cpu0"],
-                "nodes": ["host-a"],
-                "started_at": _AT,
-                "up_at": _AT,
-                "guest": False,
-                "told_s": 7200.0,
-                "told_90_s": 9600.0,
-                "told_source": "declared",
-            }
-        ],
-        "more": False,
-    },
-    "PredictorVersions": {
-        "versions": [
-            {
-                "version": 4,
-                "created_at": _AT,
-                "state": "champion",
-                "reason": "it errs less on rows that neither has seen",
-                "manifest": {"rows": 120},
-            }
-        ]
-    },
-    "Calibration": {
-        "at": [1769860800.0],
-        "function": ["default/echo"],
-        "device": ["AMD EPYC 7B13 / 1 core"],
-        "told": [0.04],
-        "bound": [0.06],
-        "measured": [0.03],
-        "within": 1.0,
-        "assumed": 0,
-    },
-    "Harvest": {
-        "since": "2026-01-31T00:00:00Z",
-        "until": "2026-01-31T12:02:00Z",
-        "step_s": 86400,
-        "parts": [
-            {
-                "at": 1769817600,
-                "key": "default",
-                "run_s": 5310.5,
-                "invocations": 86400,
-                "met": 86390,
-                "cold": 12,
-                "saved": 41,
-                "lost": 0.021,
-                "lost_low": 0.012,
-                "lost_high": 0.031,
-                "windows": 240,
-            }
-        ],
-    },
+    **SERIES,
     "TraceRemoved": {"id": 1},
 }
 #: Answers of operations for which that of their schema would be wrong.

@@ -415,7 +415,7 @@ def _retention(dsn: str, rows: int) -> dict[str, float]:
 
 
 @contextmanager
-def _gateway(home: Path, urls: ServerUrls) -> Iterator[str]:
+def gateway(home: Path, urls: ServerUrls) -> Iterator[str]:
     """The real gateway in a process of its own; its URL."""
     port = free_port()
     env = os.environ | {
@@ -458,13 +458,13 @@ def _catalog(store: Store, job_gpus: Sequence[str]) -> tuple[str, str]:
 def _make(rows: int, folder: Path) -> dict[str, Any]:
     """Fill the servers of a folder; the content of its :data:`MADE`."""
     with local.servers(folder) as urls:
-        config = _config(urls)
+        config = config_of(urls)
         prepare(config, urls.postgres_url, folder / "key")
         engine, client = make_engine(urls.postgres_url, "bench"), connect(config)
         job, small_key = _catalog(Store(engine, Catalog(client, PREFIX)), [f"cpu{number}" for number in range(GPUS)])
         engine.dispose()
         begin = time.monotonic()
-        backfill_s = Maker(_dsn(urls), rows, time.time() - 60, job).make()
+        backfill_s = Maker(dsn_of(urls), rows, time.time() - 60, job).make()
         # The catalog's own events.
         client.delete(f"{PREFIX}ev")
         client.close()
@@ -482,7 +482,7 @@ def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str
     rows, job, key = made["rows"], made["job"], (folder / "key").read_text().strip()
     # The servers are durable from here on, as in operation.
     with local.servers(folder, durable=True) as urls:
-        config, dsn = _config(urls), _dsn(urls)
+        config, dsn = config_of(urls), dsn_of(urls)
         with psycopg.connect(dsn) as connection:
             size = retention.measure(connection)
             tables = {
@@ -494,7 +494,7 @@ def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str
             }
             ids = [row[0] for row in connection.execute(*_some("default", rows)).fetchall()]
             small = [row[0] for row in connection.execute(*_some("small", rows)).fetchall()]
-        with _gateway(folder, urls) as url:
+        with gateway(folder, urls) as url:
             asker = Asker(url, {"default": key, "small": made["key"]}, times)
             asker.ready()
             figures = _routes(asker, ids, small, job)
@@ -523,13 +523,13 @@ def _some(project: str, rows: int) -> tuple[str, tuple[str, float]]:
     )
 
 
-def _config(urls: ServerUrls) -> Settings:
+def config_of(urls: ServerUrls) -> Settings:
     return Settings(
         redis=RedisSettings(url=urls.redis_url, prefix=PREFIX), postgres=PostgresSettings(url=urls.postgres_url)
     )
 
 
-def _dsn(urls: ServerUrls) -> str:
+def dsn_of(urls: ServerUrls) -> str:
     return urls.postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)
 
 

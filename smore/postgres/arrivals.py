@@ -16,15 +16,8 @@ from typing import Any, Final
 from sqlalchemy import Engine, case, delete, exists, false, func, or_, select, text
 from sqlalchemy.orm import Session
 
-from smore.postgres.rows import (
-    ArrivalsMinuteRow,
-    CountedMinuteRow,
-    ForecasterRow,
-    InstanceRow,
-    RunStartsRow,
-    TraceCountRow,
-    TraceRow,
-)
+from smore.postgres.rows import ForecasterRow, InstanceRow, TraceCountRow, TraceRow
+from smore.postgres.sums import ArrivalsMinuteRow, CountedMinuteRow, RunStartsRow
 
 MINUTE_S: Final = 60.0
 HOUR_S: Final = 3600.0

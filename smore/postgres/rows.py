@@ -7,26 +7,21 @@ Four parts. The **catalog** (projects, api_keys, functions, revisions, jobs, job
 what the event stream said; ``history/recorder.py`` is its only writer. It has no foreign keys, because it is written in
 bulk and no row may wait for another.
 
-``migrations/`` makes the tables; a test holds them equal to these.
+The sums of the history are in ``sums.py``. ``migrations/`` makes the tables; a test holds them equal to these.
 """
 
-import enum
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    DateTime,
-    Enum,
     ForeignKey,
     ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
-    MetaData,
     ScalarSelect,
-    Text,
     column,
     func,
     literal_column,
@@ -34,8 +29,7 @@ from sqlalchemy import (
     table,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, column_property, mapped_column
+from sqlalchemy.orm import Mapped, Session, column_property, mapped_column
 
 from smore.domain.errors import NotFound
 from smore.domain.function import RevisionState
@@ -43,35 +37,8 @@ from smore.domain.invocation import State
 from smore.domain.job import JobState, Outcome
 from smore.domain.predictor import PredictorState
 from smore.domain.spelling import nothing_named
-
-
-class Base(DeclarativeBase):
-    # Every constraint has a name, so that a migration can change it.
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-            "fk": "fk_%(table_name)s_%(referred_table_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-    type_annotation_map: ClassVar = {
-        str: Text(),
-        datetime: DateTime(timezone=True),
-        dict[str, Any]: JSONB(none_as_null=True),
-        list[Any]: JSONB(none_as_null=True),
-        list[str]: ARRAY(Text()),
-        # The value, as Redis and the API spell it, not the member's name; text, because a native enum cannot lose a
-        # member.
-        enum.Enum: Enum(
-            enum.Enum,
-            native_enum=False,
-            length=16,
-            values_callable=lambda members: [member.value for member in members],
-        ),
-    }
-
+from smore.postgres import sums as sums  # its tables belong to the same metadata
+from smore.postgres.base import Base as Base
 
 # The catalog
 
@@ -606,169 +573,6 @@ class GpuSampleRow(Base):
     counter: Mapped[str]
     device: Mapped[str]
     sharing_mode: Mapped[str]
-
-
-class GpuMinuteRow(Base):
-    """
-    The ``samples`` of a GPU instance in the minute from ``minute``: sums of both utilisations, the most memory, and when
-    the last of them was, ``last_at``. It stays when the seconds are deleted.
-    """
-
-    __tablename__ = "gpu_minutes"
-    __table_args__ = (Index(None, "minute"),)
-
-    gpu: Mapped[str] = mapped_column(primary_key=True)
-    minute: Mapped[datetime] = mapped_column(primary_key=True)
-    samples: Mapped[int]
-    utilisation: Mapped[float]
-    function_utilisation: Mapped[float]
-    memory_used_mib: Mapped[float]
-    memory_total_mib: Mapped[float]
-    device: Mapped[str]
-    sharing_mode: Mapped[str]
-    last_at: Mapped[datetime]
-
-
-class ArrivalsMinuteRow(Base):
-    """Arrivals in the minute from ``minute``; a minute without any has no row."""
-
-    __tablename__ = "arrivals_minute"
-
-    project: Mapped[str] = mapped_column(primary_key=True)
-    function: Mapped[str] = mapped_column(primary_key=True)
-    minute: Mapped[datetime] = mapped_column(primary_key=True)
-    n: Mapped[int]
-
-
-class FunctionMinuteRow(Base):
-    """
-    Invocations of a revision that ended in the minute from ``minute`` on a GPU instance ('' = never dispatched).
-
-    ``met``: succeeded within their deadlines; ``ran``: those whose run is known, ``cold`` of them after a cold start, of
-    ``load_s`` seconds in all; ``rows``: of those that succeeded. Sums in seconds: ``total_s``: arrival to end of those
-    that succeeded, ``wait_s``: of that, until the start; ``failed_s``: arrival to end of the others; ``run_s``: of the
-    runs, a batch counted once. ``worst_s``: the longest arrival to end of those that succeeded; ``wholes``: the histogram
-    of these (smore/postgres/history/histogram.py), null = from before there was one.
-    """
-
-    __tablename__ = "function_minutes"
-    __table_args__ = (Index(None, "project", "function", "minute"),)
-
-    minute: Mapped[datetime] = mapped_column(primary_key=True)
-    project: Mapped[str] = mapped_column(primary_key=True)
-    function: Mapped[str] = mapped_column(primary_key=True)
-    revision: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    gpu: Mapped[str] = mapped_column(primary_key=True)
-    succeeded: Mapped[int]
-    failed: Mapped[int]
-    met: Mapped[int]
-    ran: Mapped[int]
-    cold: Mapped[int]
-    rows: Mapped[int] = mapped_column(BigInteger)
-    total_s: Mapped[float]
-    failed_s: Mapped[float]
-    wait_s: Mapped[float]
-    run_s: Mapped[float]
-    load_s: Mapped[float]
-    worst_s: Mapped[float]
-    wholes: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))
-
-
-class FunctionHourRow(Base):
-    """Sums of :class:`FunctionMinuteRow` over the hour of UTC from ``hour``, over all revisions of the function."""
-
-    __tablename__ = "function_hours"
-
-    hour: Mapped[datetime] = mapped_column(primary_key=True)
-    project: Mapped[str] = mapped_column(primary_key=True)
-    function: Mapped[str] = mapped_column(primary_key=True)
-    gpu: Mapped[str] = mapped_column(primary_key=True)
-    succeeded: Mapped[int] = mapped_column(BigInteger)
-    failed: Mapped[int] = mapped_column(BigInteger)
-    met: Mapped[int] = mapped_column(BigInteger)
-    cold: Mapped[int] = mapped_column(BigInteger)
-    run_s: Mapped[float]
-
-
-class RunStartsRow(Base):
-    """
-    Number ``n`` of runs of one kind that ended in the ``span`` seconds from ``at``: a minute, and again a whole hour.
-
-    ``kind``: ``warm``, or why a cold start was not foreseen (ExecutionRow.unforeseen; ``unknown`` where that is null).
-    """
-
-    __tablename__ = "run_starts"
-
-    span: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    at: Mapped[datetime] = mapped_column(primary_key=True)
-    project: Mapped[str] = mapped_column(primary_key=True)
-    function: Mapped[str] = mapped_column(primary_key=True)
-    kind: Mapped[str] = mapped_column(primary_key=True)
-    n: Mapped[int] = mapped_column(BigInteger)
-
-
-class FunctionTotalRow(Base):
-    """
-    All ended invocations of a revision that ran in batches of ``batch_rows`` rows (0 = it did not run to the end); see
-    :class:`smore.postgres.history.values.Totals`. There were ``batches`` such batches, which ran for ``batch_s`` seconds;
-    each member of a batch adds its part.
-    """
-
-    __tablename__ = "function_totals"
-
-    project: Mapped[str] = mapped_column(primary_key=True)
-    function: Mapped[str] = mapped_column(primary_key=True)
-    revision: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    batch_rows: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    succeeded: Mapped[int] = mapped_column(BigInteger)
-    failed: Mapped[int] = mapped_column(BigInteger)
-    rows: Mapped[int] = mapped_column(BigInteger)
-    total_s: Mapped[float]
-    failed_s: Mapped[float]
-    wait_s: Mapped[float]
-    run_s: Mapped[float]
-    batches: Mapped[float]
-    batch_s: Mapped[float]
-    last_at: Mapped[datetime]
-
-
-class JobHarvestRow(Base):
-    """
-    Runs of functions beside a serverful job on a GPU instance: seconds, a batch counted once, and invocations.
-    """
-
-    __tablename__ = "job_harvest"
-
-    job: Mapped[str] = mapped_column(primary_key=True)
-    gpu: Mapped[str] = mapped_column(primary_key=True)
-    seconds: Mapped[float]
-    invocations: Mapped[int] = mapped_column(BigInteger)
-
-
-class JobMinuteRow(Base):
-    """The part of :class:`JobHarvestRow` that ended in the minute from ``minute``, on all GPU instances of the job."""
-
-    __tablename__ = "job_minutes"
-    __table_args__ = (Index(None, "minute"),)
-
-    job: Mapped[str] = mapped_column(primary_key=True)
-    minute: Mapped[datetime] = mapped_column(primary_key=True)
-    seconds: Mapped[float]
-    invocations: Mapped[int] = mapped_column(BigInteger)
-
-
-class CountedMinuteRow(Base):
-    """
-    A minute in which the platform was up. Bit s of ``seconds``: there was an entry on the stream in its second s.
-
-    In a minute with a row here, a function without a row in ``arrivals_minute`` had no arrivals. In other minutes its
-    arrivals are not known.
-    """
-
-    __tablename__ = "counted_minutes"
-
-    minute: Mapped[datetime] = mapped_column(primary_key=True)
-    seconds: Mapped[int] = mapped_column(BigInteger)
 
 
 class InstanceRow(Base):

@@ -42,12 +42,9 @@ from smore.postgres.rows import (
     BudgetStepRow,
     DecisionRow,
     ExecutionRow,
-    FunctionTotalRow,
-    GpuMinuteRow,
     GpuSampleRow,
     InvocationRow,
     JobAttemptRow,
-    JobHarvestRow,
     JobRow,
     JobWindowRow,
     LossWindowRow,
@@ -55,6 +52,7 @@ from smore.postgres.rows import (
     RevisionRow,
     StreamCursorRow,
 )
+from smore.postgres.sums import FunctionTotalRow, GpuMinuteRow, JobHarvestRow
 
 #: Rows that a long query fetches at once.
 _PAGE: Final = 1000

@@ -41,15 +41,8 @@ from smore.messages.results import Result
 from smore.postgres.catalog import Store
 from smore.postgres.jobs import Change
 from smore.postgres.predictors import Profiles
-from smore.postgres.rows import (
-    ExecutionRow,
-    GpuSampleRow,
-    JobAttemptRow,
-    JobHarvestRow,
-    JobRow,
-    JobWindowRow,
-    LossWindowRow,
-)
+from smore.postgres.rows import ExecutionRow, GpuSampleRow, JobAttemptRow, JobRow, JobWindowRow, LossWindowRow
+from smore.postgres.sums import JobHarvestRow
 from smore.process.settings import RedisSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.fleet import Fleet

@@ -162,10 +162,16 @@ def test_what_never_was_is_not_found_and_what_is_gone_has_its_past(
 def test_a_function_over_time(http: httpx.Client, past: None, redis_client: "redis.Redis") -> None:
     now = time.time() // 60 * 60
     forecasts = Forecasts(
-        version=1, model=1, made_at=now, from_at=now - 60, horizon=3, functions=["default/other", "default/echo"],
-        sources=["a", "lstm"], mean=np.array([1, 2, 3, 4, np.nan, 6], "<f4").tobytes(),
+        version=1,
+        model=1,
+        made_at=now,
+        from_at=now - 60,
+        horizon=3,
+        functions=["default/other", "default/echo"],
+        sources=["a", "lstm"],
+        mean=np.array([1, 2, 3, 4, np.nan, 6], "<f4").tobytes(),
         any=np.array([1, 1, 1, 0.5, np.nan, 0.75], "<f4").tobytes(),
-    )  # fmt: skip
+    )
     PublishedForecasts(redis_client, PREFIX).publish(forecasts)
     window = {"since": at(HOUR - 600), "until": at(HOUR + 3600), "step": 600}
     found = http.get("/v1/functions/echo/series", params=window).json()

@@ -30,7 +30,7 @@ from smore.messages.reports import ParkedInstance, Report, encode_report
 from smore.postgres.arrivals import Prewarming as History
 from smore.postgres.catalog import Store
 from smore.postgres.history.recorder import Recorder
-from smore.postgres.rows import ArrivalsMinuteRow, CountedMinuteRow
+from smore.postgres.sums import ArrivalsMinuteRow, CountedMinuteRow
 from smore.process import observability as metrics
 from smore.process.settings import QueueSettings, SchedulerSettings, Settings
 from smore.redis.catalog import Catalog, FunctionEntry

@@ -75,9 +75,26 @@ def ended(
         }
     )
     return stream.Settled(
-        1, "default/echo", 2, id_, 1, 1, state, "ok", "cpu0", arrival, finished + 1_000_000, arrival, arrival + 1000, finished, 1,
-        "key1", "", 80, meta.decode(),
-    )  # fmt: skip
+        1,
+        "default/echo",
+        2,
+        id_,
+        1,
+        1,
+        state,
+        "ok",
+        "cpu0",
+        arrival,
+        finished + 1_000_000,
+        arrival,
+        arrival + 1000,
+        finished,
+        1,
+        "key1",
+        "",
+        80,
+        meta.decode(),
+    )
 
 
 def emit(client: "redis.Redis", *events: stream.Event) -> None:
@@ -267,11 +284,18 @@ def test_quantiles_of_a_function(engine: Engine, redis_client: "redis.Redis") ->
 def test_what_a_job_lost_is_told_as_its_windows_have_it(engine: Engine) -> None:
     windows = [
         Window(
-            start=HOUR + 60.0 * n, end=HOUR + 60.0 * n + 1, before_s=0.11 + n / 1e4, before_n=6, closed_s=0.1, closed_n=6,
-            closed_sd=0.003, after_s=0.12, after_n=6,
+            start=HOUR + 60.0 * n,
+            end=HOUR + 60.0 * n + 1,
+            before_s=0.11 + n / 1e4,
+            before_n=6,
+            closed_s=0.1,
+            closed_n=6,
+            closed_sd=0.003,
+            after_s=0.12,
+            after_n=6,
         )
         for n in range(6)
-    ]  # fmt: skip
+    ]
     insert = text(
         "INSERT INTO loss_windows VALUES ('j1', 'cpu0', to_timestamp(:start), to_timestamp(:end), 'default', :before_s, 6, :closed_s,"
         " 6, 0.003, :after_s, 6)"

@@ -133,6 +133,9 @@ def test_minutes_tell_what_ended_in_them(engine: Engine, redis_client: "redis.Re
 def test_the_migration_counts_as_the_recorder_does(engine: Engine, redis_client: "redis.Redis") -> None:
     tell(redis_client, *LIVES)
     Recorder(engine, redis_client, PREFIX).drain()
+    with engine.begin() as connection:
+        # That migration is from before there were histograms.
+        connection.execute(text("UPDATE function_minutes SET wholes = NULL"))
     counted = kept(engine)
     assert all(counted.values())
     migration = importlib.import_module("migrations.versions.0011_what_is_kept_of_the_past")
