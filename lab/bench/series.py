@@ -3,15 +3,15 @@ How fast series are read, what they take on disk, and what they cost the recorde
 
 ``python -m lab.bench.series --json`` makes, in a Postgres and a Redis of its own in a temporary home, a day of seconds of 100 GPU
 instances, a day of minutes of 200 functions on two of them each, a week of hours, and a day of 50 trainings with a week of closed
-windows. It makes the GPU instances' minutes as the hourly task does. Then it starts the gateway and asks for each series over
-HTTP, one after another.
+windows. It makes the GPU instances' minutes and the trainings' hours as the hourly task does. Then it starts the gateway and asks
+for each series over HTTP, one after another.
 
 Figures:
 
 * ``gpus_hour_ms``, ``gpu_day_ms``, ``cluster_day_ms`` (all GPU instances), ``function_day_ms``, ``job_day_ms``, ``harvest_week_ms``:
   the median of 20 answers, each for other names.
 * ``days_bytes_ratio``: 14 days of GPU instances, as two days of seconds and 14 of minutes over 14 of seconds.
-* ``fill_s``: making the minutes of the day.
+* ``fill_s``: making the minutes of the day and the hours of the week.
 * ``record_ratio``: CPU of recorder and Postgres for 100,000 events over that of the revision ``--before``, the medians of three
   runs by turns; left out without one. ``record_cpu_s``.
 * ``quantile_error``: the largest relative error of p50, p95 and p99 over REST, of 9,000 times of three distributions.

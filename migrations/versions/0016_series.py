@@ -47,6 +47,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job", "minute", name="pk_job_minutes"),
     )
     op.create_index("ix_job_minutes_minute", "job_minutes", ["minute"])
+    sums = ("open_s", "closed_s", "open_squared", "open_closed", "closed_squared")
+    op.create_table(
+        "loss_hours",
+        sa.Column("hour", moment, nullable=False),
+        sa.Column("job", sa.Text(), nullable=False),
+        sa.Column("gpu", sa.Text(), nullable=False),
+        sa.Column("project", sa.Text(), nullable=False),
+        sa.Column("windows", sa.Integer(), nullable=False),
+        *(sa.Column(name, sa.Float(), nullable=False) for name in sums),
+        sa.PrimaryKeyConstraint("hour", "job", "gpu", name="pk_loss_hours"),
+    )
+    op.create_index("ix_loss_windows_start_at", "loss_windows", ["start_at"], postgresql_using="brin")
     op.add_column("function_minutes", sa.Column("wholes", postgresql.ARRAY(sa.Integer()), nullable=True))
     columns = ["project", "function", "minute"]
     op.create_index("ix_function_minutes_project_function_minute", "function_minutes", columns)
@@ -55,5 +67,6 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_index("ix_function_minutes_project_function_minute", table_name="function_minutes")
     op.drop_column("function_minutes", "wholes")
-    for table in ("job_minutes", "function_hours", "gpu_minutes"):
+    op.drop_index("ix_loss_windows_start_at", table_name="loss_windows")
+    for table in ("loss_hours", "job_minutes", "function_hours", "gpu_minutes"):
         op.drop_table(table)

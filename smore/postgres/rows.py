@@ -523,6 +523,7 @@ class LossWindowRow(Base):
     """
 
     __tablename__ = "loss_windows"
+    __table_args__ = (Index(None, "start_at", postgresql_using="brin"),)
 
     job: Mapped[str] = mapped_column(primary_key=True)
     #: A job on several GPU instances has windows on each.

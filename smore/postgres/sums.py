@@ -160,6 +160,26 @@ class JobMinuteRow(Base):
     invocations: Mapped[int] = mapped_column(BigInteger)
 
 
+class LossHourRow(Base):
+    """
+    What an estimate needs of the closed ``windows`` of a job on a GPU instance that began in the hour of UTC from ``hour``
+    (smore/domain/loss.py: Sums): sums of ``open_s`` and ``closed_s``, of their squares and of their product.
+    """
+
+    __tablename__ = "loss_hours"
+
+    hour: Mapped[datetime] = mapped_column(primary_key=True)
+    job: Mapped[str] = mapped_column(primary_key=True)
+    gpu: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str]
+    windows: Mapped[int]
+    open_s: Mapped[float]
+    closed_s: Mapped[float]
+    open_squared: Mapped[float]
+    open_closed: Mapped[float]
+    closed_squared: Mapped[float]
+
+
 class CountedMinuteRow(Base):
     """
     A minute in which the platform was up. Bit s of ``seconds``: there was an entry on the stream in its second s.

@@ -18,6 +18,14 @@ GPU_MINUTE: Final = """
     SELECT gpu, date_trunc('minute', at), count(*), sum(utilisation), sum(function_utilisation), max(memory_used_mib),
         max(memory_total_mib), max(device), max(sharing_mode), max(at)"""
 
+LOSS_HOUR_COLUMNS: Final = (
+    "hour, job, gpu, project, windows, open_s, closed_s, open_squared, open_closed, closed_squared"
+)
+#: The hours of a table of closed windows, grouped by the first four columns.
+LOSS_HOUR: Final = """
+    SELECT date_trunc('hour', start_at, 'UTC'), job, gpu, project, count(*), sum((before_s + after_s) / 2), sum(closed_s),
+        sum(((before_s + after_s) / 2) ^ 2), sum((before_s + after_s) / 2 * closed_s), sum(closed_s ^ 2)"""
+
 HOUR: Final = timedelta(hours=1)
 #: The start of the first row that there is, its length, whether there is anything before ``end``, and what makes the rows of
 #: [begin, end). A row that the recorder began when its minute or hour was under way is made anew, out of all of it.
@@ -45,6 +53,18 @@ _FILLS: Final[Sequence[tuple[str, timedelta, str, str]]] = (
         ON CONFLICT (hour, project, function, gpu) DO UPDATE SET succeeded = excluded.succeeded, failed = excluded.failed,
             met = excluded.met, cold = excluded.cold, run_s = excluded.run_s
         WHERE excluded.succeeded + excluded.failed > f.succeeded + f.failed
+        """,
+    ),
+    (
+        "SELECT min(hour) FROM loss_hours",
+        HOUR,
+        "SELECT FROM loss_windows WHERE start_at < %(end)s LIMIT 1",
+        f"""
+        INSERT INTO loss_hours AS l ({LOSS_HOUR_COLUMNS}) {LOSS_HOUR}
+        FROM loss_windows WHERE start_at >= %(begin)s AND start_at < %(end)s GROUP BY 1, 2, 3, 4
+        ON CONFLICT (hour, job, gpu) DO UPDATE SET windows = excluded.windows, open_s = excluded.open_s, closed_s = excluded.closed_s,
+            open_squared = excluded.open_squared, open_closed = excluded.open_closed, closed_squared = excluded.closed_squared
+        WHERE excluded.windows > l.windows
         """,
     ),
 )

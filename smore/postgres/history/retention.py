@@ -139,7 +139,8 @@ def rows_before(before: datetime) -> Iterator[_Retirement]:
 def _minutes_before(before: datetime) -> Iterator[_Retirement]:
     for table in ("arrivals_minute", "counted_minutes", "function_minutes", "gpu_minutes", "job_minutes"):
         yield _retirement(table, "minute", before)
-    yield _retirement("function_hours", "hour", before)
+    for table in ("function_hours", "loss_hours"):
+        yield _retirement(table, "hour", before)
     yield _retirement("run_starts", "at", before)
 
 

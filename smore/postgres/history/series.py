@@ -209,20 +209,29 @@ _CALIBRATION: Final = """
 
 _PART: Final[Mapping[By, str]] = {"project": "project", "function": "project || '/' || function", "gpu": "gpu"}
 _OF_PROJECT: Final = "(%(project)s::text IS NULL OR project = %(project)s)"
-_HARVESTED: Final = f"""
-    SELECT {_epoch(_step("hour"))}, PART, sum(run_s), sum(succeeded + failed)::bigint, sum(met)::bigint, sum(cold)::bigint
-    FROM function_hours WHERE {_within("hour")} AND {_OF_PROJECT} GROUP BY 1, 2
-"""
-_SAVED: Final = f"""
-    SELECT {_epoch(_step("asked_at"))}, PART, sum(saved)::bigint FROM instances WHERE {_within("asked_at")} AND {_OF_PROJECT} GROUP BY 1, 2
-"""
+
+
+def _parts(table: str, at: str, *sums: str) -> str:
+    """SQL: sums by step and part."""
+    names = ", ".join(f"s{number}" for number, _ in enumerate(sums))
+    listed = ", ".join(f"{each} AS s{number}" for number, each in enumerate(sums))
+    return f"""
+        SELECT {_epoch("step")}, part, {names}
+        FROM (SELECT {_step(at)} AS step, PART AS part, {listed} FROM {table} WHERE {_within(at)} AND {_OF_PROJECT} GROUP BY 1, 2) AS summed
+    """
+
+
+_HARVESTED: Final = _parts(
+    "function_hours", "hour", "sum(run_s)", "sum(succeeded + failed)::bigint", "sum(met)::bigint", "sum(cold)::bigint"
+)
+_SAVED: Final = _parts("instances", "asked_at", "sum(saved)::bigint")
 #: The sums that an estimate needs, of all trainings of a part together.
-_LOST: Final = f"""
-    SELECT {_epoch(_step("start_at"))}, PART, count(*), sum(open_s), sum(closed_s), sum(open_s * open_s), sum(open_s * closed_s),
-        sum(closed_s * closed_s)
-    FROM (SELECT *, (before_s + after_s) / 2 AS open_s FROM loss_windows WHERE {_within("start_at")} AND {_OF_PROJECT}) AS windows
-    GROUP BY 1, 2
-"""
+_LOST: Final = _parts(
+    "loss_hours",
+    "hour",
+    "sum(windows)",
+    *(f"sum({name})" for name in ("open_s", "closed_s", "open_squared", "open_closed", "closed_squared")),
+)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import msgspec
 
 from smore.postgres.history import histogram
-from smore.postgres.history.minutes import GPU_MINUTE, GPU_MINUTE_COLUMNS
+from smore.postgres.history.minutes import GPU_MINUTE, GPU_MINUTE_COLUMNS, LOSS_HOUR, LOSS_HOUR_COLUMNS
 
 
 class StagedInvocation(msgspec.Struct, gc=False):
@@ -390,9 +390,15 @@ LOSS_WINDOWS = Stage(
     StagedLossWindow,
     # A window never changes, and comes with many reports.
     f"""
-    INSERT INTO loss_windows (job, gpu, start_at, end_at, project, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n)
-    SELECT job, gpu, {_at("start")}, {_at('"end"')}, project, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n FROM STAGE
-    ON CONFLICT DO NOTHING
+    WITH windows AS (
+        INSERT INTO loss_windows (job, gpu, start_at, end_at, project, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n)
+        SELECT job, gpu, {_at("start")}, {_at('"end"')}, project, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n
+        FROM STAGE ON CONFLICT DO NOTHING RETURNING *
+    )
+    INSERT INTO loss_hours AS l ({LOSS_HOUR_COLUMNS}) {LOSS_HOUR} FROM windows GROUP BY 1, 2, 3, 4
+    ON CONFLICT (hour, job, gpu) DO UPDATE SET windows = l.windows + excluded.windows, open_s = l.open_s + excluded.open_s,
+        closed_s = l.closed_s + excluded.closed_s, open_squared = l.open_squared + excluded.open_squared,
+        open_closed = l.open_closed + excluded.open_closed, closed_squared = l.closed_squared + excluded.closed_squared
     """,
 )
 

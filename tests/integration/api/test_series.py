@@ -18,6 +18,7 @@ from smore.domain.function import FunctionSpec
 from smore.messages.forecasts import Forecasts
 from smore.postgres.catalog import Store
 from smore.postgres.history.recorder import Recorder
+from smore.postgres.history.retention import retain
 from smore.postgres.predictors import Profiles
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
@@ -274,6 +275,7 @@ def test_the_harvest(http: httpx.Client, past: None, engine: Engine) -> None:
     )
     with engine.begin() as connection:
         connection.execute(text(statement), {"job": "j", "begin": HOUR})
+    retain(engine, 14.0)
     window = {"since": at(HOUR), "until": at(HOUR + 3600), "step": "hour"}
     (part,) = http.get("/v1/harvest", params=window).json()["parts"]
     assert (part["at"], part["key"], part["invocations"], part["met"], part["cold"]) == (HOUR, "default", 61, 61, 1)

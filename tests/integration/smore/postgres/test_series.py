@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from smore.domain.loss import Sums, Window
 from smore.messages import stream
-from smore.messages.reports import Report, encode_report
+from smore.messages.reports import JobReport, Report, encode_report
 from smore.messages.stream import encode
 from smore.postgres.driver import driver
 from smore.postgres.history import histogram, series
@@ -33,7 +33,8 @@ HOUR = int(time.time() // 3600 - 50) * 3600
 ON_SERVERS = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def reported(at: float, gpu: str = "cpu0", utilisation: float = 0.5) -> stream.Event:
+def reported(at: float, gpu: str = "cpu0", utilisation: float = 0.5, windows: Sequence[Window] = ()) -> stream.Event:
+    job = JobReport(id="j1", project="default", state="running", pid=1, memory_mib=1.0, iterations=9, windows=windows)
     report = Report(
         gpu=gpu,
         boot="b",
@@ -48,9 +49,23 @@ def reported(at: float, gpu: str = "cpu0", utilisation: float = 0.5) -> stream.E
         utilisation_counter="cpu-time",
         function_utilisation=utilisation / 2,
         running=1,
-        jobs=[],
+        jobs=[job] if windows else [],
     )
     return stream.Reported(1, gpu, int(at * 1e6), encode_report(report).decode())
+
+
+def closed_window(start: float, before_s: float = 0.11) -> Window:
+    return Window(
+        start=start,
+        end=start + 1,
+        before_s=before_s,
+        before_n=6,
+        closed_s=0.1,
+        closed_n=6,
+        closed_sd=0.003,
+        after_s=0.12,
+        after_n=6,
+    )
 
 
 def ended(
@@ -161,7 +176,10 @@ def test_a_recorder_that_is_killed_counts_no_minute_twice(
 ) -> None:
     from smore.postgres.history import recorder as written
 
+    windows = [closed_window(HOUR + 60.0 * n) for n in range(3)]
     emit(redis_client, *(reported(HOUR + second) for second in range(90)), ended("a", HOUR + 1, jobs=["j1"]))
+    # A window comes with many reports.
+    emit(redis_client, *(reported(HOUR + 80 + n, windows=windows[: n + 1]) for n in range(3)))
     merge = written._merge
 
     def killed(connection: Any, stage: Any, staged: Any) -> None:
@@ -181,6 +199,7 @@ def test_a_recorder_that_is_killed_counts_no_minute_twice(
     assert [row[2] for row in rows(engine, MINUTES)] == [60, 30]
     assert rows(engine, "SELECT job, seconds, invocations FROM job_minutes") == [("j1", pytest.approx(0.01), 1)]
     assert rows(engine, "SELECT function, succeeded, met FROM function_hours") == [("echo", 1, 1)]
+    assert rows(engine, "SELECT job, windows, open_s FROM loss_hours") == [("j1", 3, pytest.approx(0.345))]
 
 
 @ON_SERVERS
@@ -282,20 +301,7 @@ def test_quantiles_of_a_function(engine: Engine, redis_client: "redis.Redis") ->
 
 
 def test_what_a_job_lost_is_told_as_its_windows_have_it(engine: Engine) -> None:
-    windows = [
-        Window(
-            start=HOUR + 60.0 * n,
-            end=HOUR + 60.0 * n + 1,
-            before_s=0.11 + n / 1e4,
-            before_n=6,
-            closed_s=0.1,
-            closed_n=6,
-            closed_sd=0.003,
-            after_s=0.12,
-            after_n=6,
-        )
-        for n in range(6)
-    ]
+    windows = [closed_window(HOUR + 60.0 * n, 0.11 + n / 1e4) for n in range(6)]
     insert = text(
         "INSERT INTO loss_windows VALUES ('j1', 'cpu0', to_timestamp(:start), to_timestamp(:end), 'default', :before_s, 6, :closed_s,"
         " 6, 0.003, :after_s, 6)"
