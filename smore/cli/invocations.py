@@ -309,7 +309,8 @@ def _show_attempt(attempt: "Attempt") -> None:
                 "function slower by",
                 percent(predicted.function_degradation),
                 percent(predicted.function_degradation_upper),
-                percent(measured.function_degradation),
+                # An assumed time alone is nothing to compare with.
+                percent(measured.function_degradation) if predicted.known is not False else "not comparable",
             ),
             (
                 "training slower by",
