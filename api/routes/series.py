@@ -5,6 +5,7 @@ What the platform knows over time: GPU instances, functions, trainings, the pred
 says where it begins.
 """
 
+import math
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -94,8 +95,7 @@ def get_function_series(
     window = _window(*_span(since, until, DAY_S, gateway.settings.postgres.minutes_days * DAY_S), step)
     columns, reasons = series.function(window, of_project, function, revision)
     return schemas.FunctionSeries(
-        **_steps(window),
-        **columns,
+        **(_steps(window) | columns),
         function=function,
         project=of_project,
         revision=revision,
@@ -175,7 +175,7 @@ def get_job_series(
             place = (at - window.since) // window.step_s
             for name, value in (("lost", lost.mean), ("lost_low", lost.low), ("lost_high", lost.high)):
                 columns[name][place:] = [value] * (len(window.at) - place)
-    return schemas.JobSeries(**_steps(window), **columns, id=record.id, name=record.name, budget=record.request.budget)
+    return schemas.JobSeries(**(_steps(window) | columns), id=record.id, name=record.name, budget=record.request.budget)
 
 
 def _closed(at: float, sums: Any) -> "Closed":
@@ -263,20 +263,20 @@ def get_harvest(
 
 
 def _span(
-    since: datetime | None, until: datetime | None, usual_s: float, kept_s: float | None = None
+    since: datetime | None, until: datetime | None, usual_s: float, kept_s: float = math.inf
 ) -> tuple[float, float]:
     """
     The span that is asked for, epoch seconds, without what is older than what is kept. Raises InvalidInput for one that begins
     in the future or does not begin before it ends.
     """
     now = time.time()
-    until_s = min(now, until.timestamp()) if until is not None else now
-    since_s = since.timestamp() if since is not None else until_s - usual_s
-    if since_s > now:
+    if since is not None and since.timestamp() > now:
         raise InvalidInput("since: it lies in the future", field="since")
-    if until is not None and since_s >= until.timestamp():
+    if since is not None and until is not None and since >= until:
         raise InvalidInput("since: it is not before until", field="since")
-    return (min(max(since_s, now - kept_s), until_s) if kept_s is not None else since_s), until_s
+    until_s = min(now, until.timestamp()) if until is not None else now
+    since_s = max(since.timestamp() if since is not None else until_s - usual_s, now - kept_s)
+    return max(0.0, min(since_s, until_s)), max(0.0, until_s)
 
 
 def _window(since_s: float, until_s: float, step: int | None, least_s: int = MINUTE_S) -> "Window":

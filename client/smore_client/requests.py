@@ -278,7 +278,7 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
         """
         query = {"function": function, "state": state, "gpu": gpu, "cause": cause, "limit": limit, "cursor": cursor}
         query["all_projects"] = "true" if all_projects else None
-        query |= {"since": since and since.isoformat(), "until": until and until.isoformat()}
+        query |= {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
         page = yield from fetch(InvocationList, request("GET", "invocations", query=query))
         return InvocationPage(items=page.invocations, cursor=page.next_cursor)
 

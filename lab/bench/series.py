@@ -221,7 +221,7 @@ def _quantile_error(http: httpx.Client, config: Settings) -> float:
     assert config.postgres.url is not None
     client, engine = connect(config), make_engine(config.postgres.url, "bench")
     draw, at, worst = random.Random(0), (time.time() // 60 - 3) * 60 + 30, 0.0
-    kinds = {
+    kinds: dict[str, Callable[[], float]] = {
         "lognormal": lambda: 0.02 * math.exp(draw.gauss(0, 1)),
         "two-kinds": lambda: draw.uniform(0.004, 0.006) if draw.random() < 0.9 else draw.uniform(1, 3),
         "exponential": lambda: 0.0005 + draw.expovariate(1 / 0.3),

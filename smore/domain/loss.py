@@ -25,7 +25,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 #: A job that names no budget (assumption A29), the least that one may have, and the most: iterations that take twenty times
@@ -353,6 +353,7 @@ def noise_of(p50_s: float, p95_s: float) -> float:
 
 
 @cache
+@lru_cache(maxsize=4096)
 def student(probability: float, freedom: int) -> float:
     """
     Quantile of Student's t with ``freedom`` >= 1 degrees: the x with P(T <= x) = ``probability``. Relative error below

@@ -95,7 +95,7 @@ def _epoch(column: str) -> str:
 
 def _gpus(table: str, at: str, samples: str) -> str:
     return f"""
-        SELECT gpu, {_epoch("step")}, round((used / samples)::numeric, 4)::float8, round((functions / samples)::numeric, 4)::float8, memory
+        SELECT gpu, {_epoch("step")}, round(used / samples * 10000) / 10000, round(functions / samples * 10000) / 10000, memory
         FROM (
             SELECT gpu, {_step(at)} AS step, {samples} AS samples, sum(utilisation) AS used, sum(function_utilisation) AS functions,
                 max(memory_used_mib) AS memory

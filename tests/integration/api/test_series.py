@@ -116,6 +116,21 @@ def test_gpu_instances_over_time(http: httpx.Client, past: None) -> None:
     assert (gone["at"], gone["gpus"]) == ([], {})
 
 
+def test_no_moment_is_too_early(http: httpx.Client, past: None, store: Store) -> None:
+    placed(store, "night", ["cpu0"])
+    first = "0001-01-01T00:00:00Z"
+    for path in (
+        "/v1/gpus:series",
+        "/v1/functions/echo/series",
+        "/v1/jobs/night/series",
+        "/v1/jobs/attempts",
+        "/v1/harvest",
+        "/v1/invocations",
+    ):
+        for query in ({"until": first}, {"since": first}, {"since": first, "until": "0001-01-02T00:00:00Z"}):
+            assert http.get(path, params=query).status_code == 200, (path, query)
+
+
 @pytest.mark.parametrize(
     "path", ["/v1/gpus:series", "/v1/functions/echo/series", "/v1/jobs/night/series", "/v1/harvest"]
 )
@@ -174,7 +189,7 @@ def test_a_function_over_time(http: httpx.Client, past: None, redis_client: "red
         any=np.array([1, 1, 1, 0.5, np.nan, 0.75], "<f4").tobytes(),
     )
     PublishedForecasts(redis_client, PREFIX).publish(forecasts)
-    window = {"since": at(HOUR - 600), "until": at(HOUR + 3600), "step": 600}
+    window: dict[str, str | int] = {"since": at(HOUR - 600), "until": at(HOUR + 3600), "step": 600}
     found = http.get("/v1/functions/echo/series", params=window).json()
     assert found["arrivals"] == found["succeeded"] == [None, 11, 10, 10, 10, 10, 10]
     assert found["cold"] == [None, 1, 0, 0, 0, 0, 0]
