@@ -5,6 +5,7 @@ The recorder adds to them what it inserts (smore/postgres/history/staging.py). :
 recorder did so.
 """
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -27,6 +28,10 @@ LOSS_HOUR: Final = """
         sum(((before_s + after_s) / 2) ^ 2), sum((before_s + after_s) / 2 * closed_s), sum(closed_s ^ 2)"""
 
 HOUR: Final = timedelta(hours=1)
+#: Seconds between two hours that are made, at most: a recorder looks once a second whether it may write.
+_PAUSE_S: Final = 1.0
+#: How much longer than it was made the recorder is left to write.
+_LEFT: Final = 10
 #: The start of the first row that there is, its length, whether there is anything before ``end``, and what makes the rows of
 #: [begin, end). A row that the recorder began when its minute or hour was under way is made anew, out of all of it.
 _FILLS: Final[Sequence[tuple[str, timedelta, str, str]]] = (
@@ -82,9 +87,12 @@ def fill(connection: Connection) -> None:
         end = row[0] + whole if row is not None and row[0] is not None else now + HOUR
         left = True
         while left:
+            began = time.monotonic()
             with connection.transaction():
                 # No recorder adds to a row while it is made.
                 connection.execute("SELECT FROM stream_cursor FOR UPDATE")
                 connection.execute(statement, {"begin": end - HOUR, "end": end})
                 end -= HOUR
                 left = connection.execute(more, {"end": end}).fetchone() is not None
+            if left:
+                time.sleep(min(_PAUSE_S, _LEFT * (time.monotonic() - began)))

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from sqlalchemy import Engine
 
 from smore.postgres.driver import Connection, driver
-from smore.postgres.history.minutes import fill
+from smore.postgres.history.minutes import HOUR, fill
 from smore.process.observability import HISTORY_BYTES, RETIRED, logger
 
 log = logger(__name__)
@@ -64,8 +64,7 @@ def retain(
         fill(connection)
         deleted = _retire(connection, rows_before(now - timedelta(days=days)), "age")
         deleted += _retire(connection, _minutes_before(now - timedelta(days=minutes_days)), "age")
-        seconds = _retirement("gpu_samples", "at", now - timedelta(hours=seconds_hours))
-        deleted += _retire(connection, [seconds], "age")
+        deleted += _retire_seconds(connection, now - timedelta(days=days), now - timedelta(hours=seconds_hours))
         for table in _ROWS:
             with connection.transaction():
                 connection.execute(f"ANALYZE {table}")
@@ -98,6 +97,25 @@ def _retire(connection: Connection, retirements: Iterable[_Retirement], why: str
     if counts:
         log.info("rows of the history deleted", why=why, rows=counts)
     return sum(counts.values())
+
+
+def _retire_seconds(connection: Connection, since: datetime, before: datetime) -> int:
+    """
+    Delete the samples of [since, before), all of which are in minutes. An hour at a time: to find the oldest ones of a table
+    without an index in their order takes as long as reading all that are old.
+    """
+    with connection.transaction():
+        first = connection.execute("SELECT min(minute) FROM gpu_minutes").fetchone()
+    begin, deleted = max(since, first[0]) if first is not None and first[0] is not None else before, 0
+    while begin < before:
+        end = min(begin + HOUR, before)
+        with connection.transaction():
+            done = connection.execute("DELETE FROM gpu_samples WHERE at >= %s AND at < %s", (begin, end))
+        deleted, begin = deleted + done.rowcount, end
+    RETIRED.labels("gpu_samples").inc(deleted)
+    if deleted:
+        log.info("rows of the history deleted", why="age", rows={"gpu_samples": deleted})
+    return deleted
 
 
 def rows_before(before: datetime) -> Iterator[_Retirement]:
