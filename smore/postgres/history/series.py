@@ -99,7 +99,7 @@ def _gpus(table: str, at: str, samples: str) -> str:
         FROM (
             SELECT gpu, {_step(at)} AS step, {samples} AS samples, sum(utilisation) AS used, sum(function_utilisation) AS functions,
                 max(memory_used_mib) AS memory
-            FROM {table} WHERE {_within(at)} AND (%(gpus)s::text[] IS NULL OR gpu = ANY(%(gpus)s)) GROUP BY 1, 2
+            FROM {table} WHERE {_within(at)} WHICH GROUP BY 1, 2
         ) AS summed ORDER BY gpu
     """
 
@@ -279,8 +279,10 @@ class Series:
         name. ``seconds``: from their samples, not from their minutes.
         """
         rows_of: dict[str, list[Sequence[Any]]] = {gpu: [] for gpu in gpus or ()}
-        statement = _GPU_SECONDS if seconds else _GPU_MINUTES
-        for gpu, *row in self._rows(statement, window.parameters | {"gpus": list(gpus) if gpus else None}):
+        # A condition that holds for None too would keep a prepared statement from using the index.
+        which = "AND gpu = ANY(%(gpus)s)" if gpus else ""
+        statement = (_GPU_SECONDS if seconds else _GPU_MINUTES).replace("WHICH", which)
+        for gpu, *row in self._rows(statement, window.parameters | {"gpus": list(gpus or ())}):
             rows_of.setdefault(gpu, []).append(row)
         return {gpu: window.columns(("used", "functions", "memory_mib"), rows) for gpu, rows in rows_of.items()}
 
