@@ -48,8 +48,8 @@ from api.routes import (
     quarantine,
     queues,
     secrets,
-    session,
     series,
+    session,
     traces,
 )
 from api.routes import explain as explain_routes

@@ -17,8 +17,8 @@ __all__ = [
     "BlobState",
     "BudgetSpan",
     "BudgetStep",
-    "Caller",
     "Calibration",
+    "Caller",
     "Candidate",
     "Decision",
     "Degradation",
@@ -185,6 +185,30 @@ class BlobState(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that have arrived, where the next part begins"""
 
 
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What was told of functions' degradation, against what was measured: warm runs, the newest first. Fractions: 0.1 =
+    ten per cent slower. Columns: the n-th values belong together.
+    """
+
+    at: list[float]
+    """When each run ended, seconds since 1970"""
+    function: list[str] = []
+    """The function, as ``project/name``"""
+    device: list[str | None] = []
+    """The device on which it ran"""
+    told: list[float] = []
+    """The degradation that the decision expected"""
+    bound: list[float] = []
+    """The bound of ``told`` that holds for 90 %"""
+    measured: list[float] = []
+    """The degradation that was measured"""
+    within: float | None = None
+    """The part of them that stayed within its bound; about 0.9 is expected. None = there is none"""
+    assumed: int = 0
+    """Runs that were not compared, because their time alone was assumed"""
+
+
 class Scope(OpenEnum):
     """
     What an API key may do in its project; ``admin`` may manage keys and projects as well.
@@ -224,28 +248,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it reaches other projects: it has the scope ``admin`` in the project ``default``"""
     session: SessionSpan | None = None
     """The session of a browser; None = the request has the API key itself"""
-class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    What was told of functions' degradation, against what was measured: warm runs, the newest first. Fractions: 0.1 =
-    ten per cent slower. Columns: the n-th values belong together.
-    """
-
-    at: list[float]
-    """When each run ended, seconds since 1970"""
-    function: list[str] = []
-    """The function, as ``project/name``"""
-    device: list[str | None] = []
-    """The device on which it ran"""
-    told: list[float] = []
-    """The degradation that the decision expected"""
-    bound: list[float] = []
-    """The bound of ``told`` that holds for 90 %"""
-    measured: list[float] = []
-    """The degradation that was measured"""
-    within: float | None = None
-    """The part of them that stayed within its bound; about 0.9 is expected. None = there is none"""
-    assumed: int = 0
-    """Runs that were not compared, because their time alone was assumed"""
 
 
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -1474,6 +1476,8 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """The half that the page sends as ``X-SMore-Session`` with every request; only in this answer"""
     expires_at: datetime | None = None
     """The last moment of the session"""
+
+
 class JobState(OpenEnum):
     """
     A job waits (``queued``, ``held`` back by its owner), is on GPU instances (``starting`` until each rank is reported,
