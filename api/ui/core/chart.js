@@ -1,0 +1,126 @@
+/** A chart over time (uPlot), with its legend and its table. */
+
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { NONE, clock } from "./format.js";
+
+const HEIGHT = 180;
+/** Points at the end that may still change: a minute is not over while a gateway's clock is behind. */
+const OPEN = 2;
+
+/**
+ * @typedef {{label: string, token: string, dash?: number[], values: (number|null)[], drawn?: (number|null)[],
+ *   area?: boolean}} Line
+ * `token`: the colour's name in app.css; `drawn`: where it is drawn, if that is not its value (stacked)
+ */
+
+export class Chart {
+  /** @param {{title: string, show: (value: number|null|undefined) => string, most?: number, draw: () => void}} of */
+  constructor({ title, show, most, draw }) {
+    this.title = title;
+    this.show = show;
+    this.most = most;
+    this.draw = draw;
+    this.element = document.createElement("div");
+    this.element.className = "chart";
+    this.element.setAttribute("role", "img");
+    /** @type {number[]} */
+    this.at = [];
+    /** @type {Line[]} */
+    this.lines = [];
+    this.open = false;
+    this.plot = null;
+    this.sized = new ResizeObserver(() => this.plot?.setSize({ width: this.element.clientWidth, height: HEIGHT }));
+    this.sized.observe(this.element);
+    this.themed = () => this.make();
+    addEventListener("smore:theme", this.themed);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", this.themed);
+  }
+
+  close() {
+    this.sized.disconnect();
+    this.plot?.destroy();
+    removeEventListener("smore:theme", this.themed);
+    matchMedia("(prefers-color-scheme: dark)").removeEventListener("change", this.themed);
+  }
+
+  /** @param {number[]} at seconds since 1970 @param {Line[]} lines */
+  set(at, lines) {
+    this.at = at;
+    this.lines = lines;
+    this.element.setAttribute("aria-label", `${this.title}. Last: ${this.last().map((l) => `${l.label} ${l.text}`).join(", ")}`);
+    const data = [at, ...lines.map((line) => line.drawn ?? line.values)];
+    if (this.plot && this.plot.series.length === data.length) this.plot.setData(data);
+    else this.make();
+  }
+
+  /** The newest value of each line. */
+  last() {
+    return this.lines.map((line) => ({ ...line, text: this.show(line.values.findLast((value) => value !== null)) }));
+  }
+
+  make() {
+    this.plot?.destroy();
+    // uPlot knows no CSS variables: a canvas needs the colours themselves.
+    const probe = document.body.appendChild(document.createElement("i"));
+    const colour = (/** @type {string} */ token) => {
+      probe.style.color = `var(--${token})`;
+      return getComputedStyle(probe).color;
+    };
+    const font = "12px system-ui";
+    const axis = { stroke: colour("quiet"), font, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
+    const at = this.at;
+    const options = {
+      width: this.element.clientWidth || 600,
+      height: HEIGHT,
+      legend: { show: false },
+      padding: [8, 20, 0, 0],
+      cursor: { sync: { key: "smore" }, drag: { x: false, y: false } },
+      scales: { y: { range: (/** @type {any} */ _u, /** @type {number} */ _low, /** @type {number} */ high) => [0, this.most ?? (high || 1)] } },
+      axes: [
+        { ...axis, values: (/** @type {any} */ _u, /** @type {number[]} */ marks) => marks.map((s) => clock(new Date(s * 1000))), space: 90, size: 28 },
+        { ...axis, values: (/** @type {any} */ _u, /** @type {number[]} */ marks) => marks.map((v) => this.show(v)), size: 64, space: 40 },
+      ],
+      // What is stacked is filled down to the line below it.
+      bands: this.lines.flatMap((line, i) => (line.drawn ? [{ series: [i + 1, i + 2] }] : [])),
+      series: [
+        {},
+        ...this.lines.map((line) => ({
+          label: line.label,
+          stroke: colour(line.token),
+          dash: line.dash,
+          width: 1.5,
+          fill: line.area ? colour(line.token).replace("rgb(", "rgba(").replace(")", ", 0.18)") : undefined,
+          points: { size: 6, fill: colour("ground"), filter: () => at.map((_, i) => i).slice(-OPEN) },
+        })),
+      ],
+    };
+    probe.remove();
+    const data = [at, ...this.lines.map((line) => line.drawn ?? line.values)];
+    // @ts-ignore: a classic script, see index.html
+    this.plot = new globalThis.uPlot(options, data, this.element);
+  }
+
+  view() {
+    return html`
+      <figure class="chart-figure">
+        ${this.element}
+        <figcaption>
+          ${this.last().map((line) => html`<span class="key"><svg viewBox="0 0 24 8" aria-hidden="true"><line x1="0" y1="4" x2="24" y2="4"
+            stroke=${`var(--${line.token})`} stroke-width="2.5" stroke-dasharray=${line.dash?.join(" ") ?? nothing} /></svg>${line.label} <b>${line.text}</b></span>`)}
+          <span class="quiet">hollow points may still change</span>
+        </figcaption>
+        <details @toggle=${(/** @type {Event} */ event) => {
+          this.open = /** @type {HTMLDetailsElement} */ (event.target).open;
+          this.draw();
+        }}><summary>Table</summary>${this.open ? this.rows() : nothing}</details>
+      </figure>`;
+  }
+
+  rows() {
+    return html`<div class="scroll short" tabindex="0" role="region" aria-label="${this.title}, as a table"><table class="plain">
+      <thead><tr><th scope="col">time</th>${this.lines.map((line) => html`<th scope="col" class="num">${line.label}</th>`)}</tr></thead>
+      <tbody>${this.at.map((s, i) => html`<tr><td>${clock(new Date(s * 1000))}</td>${this.lines.map((line) =>
+        html`<td class="num">${line.values[i] === null ? NONE : this.show(line.values[i])}</td>`)}</tr>`).reverse()}</tbody>
+    </table></div>`;
+  }
+}

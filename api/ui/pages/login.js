@@ -1,0 +1,65 @@
+/** Login: a key, or the code of `smore open` behind #, becomes a session with fewer scopes than the key. */
+
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { Problem, call, session } from "../core/api.js";
+import { failed } from "../core/parts.js";
+
+const TICKS = [
+  ["read", "look", "always"],
+  ["invoke", "call", "try functions, cancel invocations"],
+  ["jobs", "trainings", "start, stop, hold, release, restart"],
+  ["admin", "administer", "pause, drain, purge, deadlines; as an operator also GPU instances and the platform"],
+];
+
+const TICKED = ["read", "invoke", "jobs"];
+
+/** @param {import("../core/page.js").Page} page */
+export function open(page) {
+  /** @type {any} */
+  let error = null;
+  let busy = false;
+  const enter = async (/** @type {any} */ body) => {
+    busy = true;
+    page.draw();
+    try {
+      session.keep((await call("POST", "/v1/session", { body })).session);
+      const to = page.query("to");
+      // A whole new page: nothing of the session before stays.
+      return location.replace(/^\/ui(\/|$)/.test(to) ? to : "/ui/");
+    } catch (caught) {
+      error = caught instanceof Problem ? caught : new Problem({ code: "unreadable", detail: String(caught) });
+    }
+    busy = false;
+    page.draw();
+  };
+  const submit = (/** @type {SubmitEvent} */ event) => {
+    event.preventDefault();
+    const data = new FormData(/** @type {HTMLFormElement} */ (event.target));
+    enter({ key: String(data.get("key")).trim(), scopes: ["read", ...data.getAll("scope")], hours: Number(data.get("hours")) });
+  };
+  const code = location.hash.slice(1);
+  if (code) {
+    // Nobody who looks into the history shall have it.
+    history.replaceState(null, "", location.pathname + location.search);
+    enter({ code, scopes: TICKED });
+  }
+  return {
+    title: "Log in",
+    view: () => html`
+      <div class="login">
+        <h1>SMore</h1>
+        <form @submit=${submit}>
+          <label>API key <input name="key" type="password" required autocomplete="current-password" autofocus></label>
+          <fieldset><legend>This session may</legend>
+            ${TICKS.map(([scope, word, what]) => html`<label class="tick">
+              <input type="checkbox" name="scope" value=${scope} ?checked=${TICKED.includes(scope)} ?disabled=${scope === "read"}>
+              <span><b>${word}</b> <span class="quiet">${what}</span></span></label>`)}
+          </fieldset>
+          <label>It ends after <select name="hours"><option value="1">1 hour</option><option value="12" selected>12 hours</option></select></label>
+          ${error ? failed(error) : nothing}
+          <button class="primary" ?disabled=${busy}>Log in</button>
+        </form>
+        <p class="quiet">The key is in <code>~/.smore/key</code> of whoever runs the platform. <code>smore open</code> logs in without it. A session can never deploy.</p>
+      </div>`,
+  };
+}

@@ -1,0 +1,94 @@
+/** What waits for each function, and what people decide about it. */
+
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { path } from "../core/api.js";
+import { menu } from "../core/dialog.js";
+import { NONE, count, ms, num, seconds, when, whole } from "../core/format.js";
+import { EVERY, named } from "../core/hub.js";
+import { awaited, live } from "../core/live.js";
+import { bar, empty, errorRow, failed, name, table } from "../core/parts.js";
+import { platformVerbs, queueVerbs } from "./queue_verbs.js";
+
+/** Rows that are drawn at first, and more at a time. */
+const WINDOW = 100;
+
+/** @param {import("../core/page.js").Page} page */
+export function open(page) {
+  let shownRows = WINDOW;
+  const view = () => {
+    const rows = live.rows("queues");
+    if (!rows) return html`<h1>Queues</h1>${awaited()}`;
+    if (!rows.length) return html`<h1>Queues</h1>${empty("This project has no function, so nothing can wait. This makes one:", "smore deploy ./twice")}${foot(page)}`;
+    const wanted = page.query("function").toLowerCase();
+    const found = rows.filter((row) => row.function.includes(wanted)).sort(before);
+    const waiting = rows.reduce((sum, row) => sum + row.depth, 0);
+    return html`
+      <h1>Queues</h1>
+      <p class="quiet">${count(waiting, "invocation")} of ${count(rows.length, "function")} wait. In the order of dispatch: the highest priority first.</p>
+      <form class="filters" role="search" @submit=${(/** @type {Event} */ e) => e.preventDefault()}>
+        <label>Function <input type="search" .value=${page.query("function")} @change=${(/** @type {any} */ e) => page.refine({ function: e.target.value.trim() })}></label>
+      </form>
+      ${found.length ? table({
+        caption: "Queues",
+        rows: found.slice(0, shownRows),
+        key,
+        after: (row) => errorRow(page.errors.get(key(row)), 7),
+        columns: columns(page),
+      }) : empty(`No function has “${wanted}” in its name.`)}
+      ${found.length > shownRows ? html`<p><button @click=${() => { shownRows += WINDOW; page.draw(); }}>${Math.min(WINDOW, found.length - shownRows)} more of ${found.length}</button></p>` : nothing}
+      ${foot(page)}`;
+  };
+  return { title: "Queues", topics: ["queues"], view, ready: () => live.settled("queues") };
+}
+
+/** @param {any} row */
+const key = (row) => named("queues", row);
+
+/** @param {any} a @param {any} b */
+const before = (a, b) => Number(b.depth > 0) - Number(a.depth > 0) || b.priority - a.priority || b.depth - a.depth || a.function.localeCompare(b.function);
+
+/** @param {import("../core/page.js").Page} page */
+const columns = (page) => [
+  { head: "function", cell: (row) => html`<a href=${path`/ui/invocations` + path`?function=${row.function}` + (page.project ? path`&project=${row.project}` : "")}>${name(page.project === EVERY ? key(row) : row.function)}</a>` },
+  { head: "waiting", num: true, cell: (row) => whole(row.depth) },
+  { head: "oldest waits for", num: true, cell: (row) => (row.depth ? seconds(row.oldest_wait_s) : NONE) },
+  { head: "earliest deadline met now, of its deadline", label: "met now, of deadline", cell: deadline },
+  { head: "priority", num: true, cell: (row) => (row.priority ? num(row.priority) : NONE) },
+  { head: "decided by people", cell: decided },
+  { head: html`<span class="hidden">action</span>`, label: "action", cell: (row) => {
+    const verbs = queueVerbs(page, row);
+    return verbs.length ? html`<button aria-label="Actions of ${row.function}" ?disabled=${page.off(key(row))} @click=${() => menu(row.function, verbs)}>Actions</button>` : nothing;
+  } },
+];
+
+/** @param {any} row */
+function deadline(row) {
+  const { earliest_deadline_ms: earliest, deadline_ms: allowed } = row;
+  if (allowed == null) return NONE;
+  const text = `${ms(earliest)} of ${ms(allowed)}`;
+  if (earliest == null) return html`<div class="rows slim">${bar(0, "not known")}<span class="value">${text}</span></div>`;
+  const late = earliest > allowed;
+  return html`<div class="rows slim">${bar(earliest / allowed, text, late ? "bad" : "good")}<span class="value">${text}${late ? html` <b class="bad">too late</b>` : nothing}</span></div>`;
+}
+
+/** @param {any} row */
+function decided(row) {
+  const until = (/** @type {string|null} */ at) => (at ? html` until ${when(at)}` : nothing);
+  const said = [
+    row.draining ? html`<b>drains</b>` : row.paused && html`<b>paused</b>`,
+    row.boost !== 1 && html`boost ×${num(row.boost)}${until(row.boost_until)}`,
+    row.pinned_to.length && html`pinned to ${row.pinned_to.map((gpu, i) => html`${i ? ", " : nothing}${name(gpu)}`)}${until(row.pinned_until)}`,
+  ].filter(Boolean);
+  return said.length ? said.map((each, i) => html`${i ? " · " : nothing}${each}`) : NONE;
+}
+
+/** @param {import("../core/page.js").Page} page */
+function foot(page) {
+  const verbs = platformVerbs(page);
+  if (!verbs.length) return nothing;
+  return html`<section><h2>Whole platform</h2>
+    <p class="quiet">These hold for the functions of all projects.</p>
+    <div class="buttons start">${verbs.map((verb) => html`<button class=${verb.danger ? "danger" : ""} ?disabled=${page.off("platform")} @click=${verb.run}>${verb.label}</button>`)}</div>
+    ${page.errors.has("platform") ? failed(page.errors.get("platform")) : nothing}
+  </section>`;
+}
