@@ -23,7 +23,8 @@ from api.problems import problems
 from api.rows import Trainings
 from api.schemas.fields import Schema
 from api.schemas.live import Topic
-from api.server.sse import Event
+from api.server.sse import Event, SharedEvent
+from api.server.zipped import deflated
 from api.trainings.views import by_job
 from smore.domain.errors import Unavailable
 from smore.messages.job_queue import PublishedQueue
@@ -256,4 +257,5 @@ def _json(row: Schema) -> bytes:
 
 def _event(kind: str, topic: Topic, changed: Sequence[bytes], gone: Sequence[str]) -> Event:
     data = b'{"topic":"%b","rows":[%b],"gone":%b}' % (topic.encode(), b",".join(changed), orjson.dumps(gone))
-    return Event(id=str(int(time.time())), kind=kind, data=data)
+    event = Event(id=str(int(time.time())), kind=kind, data=data)
+    return SharedEvent(id=event.id, kind=kind, data=data, zipped=deflated(event.written()))

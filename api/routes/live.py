@@ -79,4 +79,4 @@ async def watch(
     def goes_on() -> bool:
         return not viewer.cut and caller.id in gateway.catalog.keys
 
-    return event_stream(request, read, goes_on, live.viewers, caller.project, viewer)
+    return event_stream(request, read, goes_on, live.viewers, caller.project, viewer, zipped=True)

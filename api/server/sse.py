@@ -14,6 +14,8 @@ import redis
 from fastapi import Request
 from starlette.responses import StreamingResponse
 
+from api.server.zipped import BEGIN, deflated, takes_gzip
+
 MEDIA_TYPE: Final = "text/event-stream"
 #: Seconds between two looks for events.
 LOOK_S: Final = 0.25
@@ -37,6 +39,18 @@ class Event:
     data: bytes
     kind: str = ""
 
+    def written(self) -> bytes:
+        """The event as a stream has it."""
+        kind = b"event: %b\n" % self.kind.encode() if self.kind else b""
+        return b"id: %b\n%bdata: %b\n\n" % (self.id.encode(), kind, self.data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedEvent(Event):
+    """An event of many readers. ``zipped``: as a compressed stream has it."""
+
+    zipped: bytes
+
 
 def event_stream(
     request: Request,
@@ -45,33 +59,42 @@ def event_stream(
     followers: dict[asyncio.Event, str],
     project: str,
     within: AbstractContextManager[None] = NOTHING,
+    *,
+    zipped: bool = False,
 ) -> StreamingResponse:
     """
     An answer with the events that ``read`` returns. ``read`` is called again and again until the client leaves, the
     server stops, ``goes_on`` is false, or it returns None: there will be no more, which an event of the type ``end``
     says. It is called also while Redis is away. ``followers`` holds the answer's stop event and ``project`` meanwhile;
-    ``within`` is entered.
+    ``within`` is entered. ``zipped``: in gzip where the client takes it.
     """
+    zipped = zipped and takes_gzip(request)
     stopping = request.scope[STOPPING] = asyncio.Event()
 
     async def events() -> AsyncIterator[bytes]:
         followers[stopping] = project
         try:
             with within:
-                async for piece in _encoded(read, goes_on, stopping):
+                async for piece in _encoded(read, goes_on, stopping, zipped):
                     yield piece
         finally:
             followers.pop(stopping, None)
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    if zipped:
+        headers["Content-Encoding"] = "gzip"
     return StreamingResponse(events(), 200, headers, MEDIA_TYPE)
 
 
 async def _encoded(
-    read: Callable[[], Awaitable[Sequence[Event] | None]], goes_on: Callable[[], bool], stopping: asyncio.Event
+    read: Callable[[], Awaitable[Sequence[Event] | None]],
+    goes_on: Callable[[], bool],
+    stopping: asyncio.Event,
+    zipped: bool,
 ) -> AsyncIterator[bytes]:
+    said: Callable[[bytes], bytes] = deflated if zipped else bytes
     # The headers are sent with the first bytes, so the client knows at once that it is connected.
-    yield b": connected\n\n"
+    yield (BEGIN if zipped else b"") + said(b": connected\n\n")
     said_at = time.monotonic()
     while goes_on() and not stopping.is_set():
         pause_s = LOOK_S
@@ -81,21 +104,18 @@ async def _encoded(
         except (redis.RedisError, OSError):
             events, pause_s = [], AWAY_S
         if events is None:
-            yield b"event: end\ndata: {}\n\n"
+            yield said(b"event: end\ndata: {}\n\n")
             return
         if events:
-            yield b"".join(map(_written, events))
+            yield b"".join(
+                event.zipped if zipped and isinstance(event, SharedEvent) else said(event.written()) for event in events
+            )
             said_at = time.monotonic()
             continue
         if time.monotonic() - said_at >= BEAT_S:
-            yield b":\n\n"
+            yield said(b":\n\n")
             said_at = time.monotonic()
         try:
             await asyncio.wait_for(stopping.wait(), pause_s)
         except TimeoutError:
             continue
-
-
-def _written(event: Event) -> bytes:
-    kind = b"event: %b\n" % event.kind.encode() if event.kind else b""
-    return b"id: %b\n%bdata: %b\n\n" % (event.id.encode(), kind, event.data)

@@ -335,3 +335,16 @@ def test_a_queue_says_which_deadline_would_be_met(
     assert row()["earliest_deadline_ms"] is None
     http.put("/v1/functions/echo/slo", json={"deadline_ms": 500}).raise_for_status()
     assert row()["deadline_ms"] == 500.0
+
+
+def test_a_stream_is_compressed_for_those_who_take_that_and_says_the_same(http: httpx.Client) -> None:
+    read: dict[str, Any] = {}
+    for coding in ("gzip", "identity"):
+        with http.stream("GET", "/v1/live", params={"topics": "gpus"}, headers={"Accept-Encoding": coding}) as answer:
+            assert answer.headers.get("content-encoding", "identity") == coding
+            lines = answer.iter_lines()
+            data = next(line for line in lines if line.startswith("data: "))
+            read[coding] = json.loads(data.removeprefix("data: "))
+
+    assert read["gzip"] == read["identity"]
+    assert [row["id"] for row in read["gzip"]["rows"]] == ["gpu0"]
