@@ -49,6 +49,7 @@ TOGETHER = {
     "tests/acceptance/test_jobs.py": "durability strict",
     "tests/acceptance/test_kills.py": "durability strict",
     "tests/acceptance/test_oip.py": "durability strict",
+    "tests/acceptance/test_pages.py": "durability strict",
     "tests/acceptance/test_path.py": "durability strict",
     "tests/acceptance/test_predictor.py": "durability strict",
     "tests/acceptance/test_uploads.py": "durability strict",

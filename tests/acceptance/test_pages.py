@@ -1,0 +1,223 @@
+"""The dashboard in a browser, on a whole platform: every page, and what people do there."""
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+
+from lab.bench import browser as driver
+from smore_client import admin
+from smore_client.types import Explanation
+from tests.support.eventually import eventually
+from tests.support.whole_platform import BYSTANDER, STRICT, Platform
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.skipif(bool(driver.missing()), reason=driver.missing() or "a browser is there"),
+]
+
+ENVIRONMENT = STRICT
+LEARNS = False
+
+#: Markup, what colours a terminal, a word without an end, and marks that turn the direction.
+HOSTILE = "<img src=x onerror='document.title=1'> \x1b[31mred\x1b[0m " + "x" * 3000 + " \u202eturned"
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    with driver.chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def loud(platform: Platform) -> str:
+    """The id of an invocation that printed something, on a platform that has more to show."""
+    platform.deploy("echo", "zoo.echo:Function")
+    platform.deploy("loud", "tests.support.handlers:Chatty")
+    platform.client.start_job("bystander", BYSTANDER)
+    return platform.client.invoke("loud", HOSTILE).id
+
+
+@pytest.fixture(scope="module")
+def state(browser: "Browser", platform: Platform, loud: str) -> Any:
+    """Of somebody who has logged in."""
+    return driver.log_in(browser, platform.url, platform.key)
+
+
+def explained(platform: Platform, id_: str) -> Explanation | None:
+    explanation = platform.client.explain(id_)
+    return explanation if explanation.complete else None
+
+
+def pages(platform: Platform, invocation: str) -> list[str]:
+    """Every page, by its address."""
+    return [
+        "/ui/",
+        "/ui/?form=list&span=24h",
+        f"/ui/gpus/{quote(platform.gpu)}",
+        "/ui/queues",
+        "/ui/trainings",
+        "/ui/trainings/bystander",
+        "/ui/functions",
+        "/ui/invocations",
+        f"/ui/invocations/{invocation}",
+        "/ui/audit",
+        "/ui/login",
+    ]
+
+
+def test_every_page_fits_and_can_be_used_by_everybody(
+    browser: "Browser", state: Any, platform: Platform, loud: str
+) -> None:
+    wrong = []
+    with driver.viewed(browser, state) as seen:
+        for address in pages(platform, loud):
+            seen.page.goto(platform.url + address)
+            seen.page.locator("main[aria-busy=false], .login").first.wait_for(timeout=driver.PATIENCE_MS)
+            for width, scheme in itertools.product(driver.WIDTHS, driver.SCHEMES):
+                seen.page.set_viewport_size({"width": width, "height": 900})
+                seen.page.emulate_media(color_scheme=scheme)
+                if seen.overflow_px():
+                    wrong.append(f"{address} is {seen.overflow_px()} px too wide at {width}")
+                wrong += [f"{address} {width} {scheme}: {violation}" for violation in seen.violations()]
+        wrong += seen.errors
+
+    assert wrong == []
+
+
+def test_what_strangers_print_is_text(browser: "Browser", state: Any, platform: Platform, loud: str) -> None:
+    eventually(lambda: list(platform.client.logs("loud", invocation=loud)), what="the line")
+
+    with driver.viewed(browser, state, 400) as seen:
+        seen.go(f"{platform.url}/ui/invocations/{loud}")
+        line = seen.page.locator(".log bdi").filter(has_text="onerror")
+        line.wait_for()
+
+        assert line.inner_text() == HOSTILE.replace("\x1b[31m", "").replace("\x1b[0m", "")
+        assert seen.page.locator("img").count() == 0 and seen.overflow_px() == 0
+
+
+def test_somebody_without_a_mouse_logs_in_pauses_a_function_and_takes_it_back(
+    browser: "Browser", platform: Platform, state: Any
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    keys = page.keyboard
+
+    def reach(name: str) -> None:
+        """Go on with Tab to what has this name."""
+        for _ in range(60):
+            keys.press("Tab")
+            if page.evaluate("document.activeElement.ariaLabel ?? document.activeElement.innerText") == name:
+                return
+        raise AssertionError(f"Tab does not come to {name}")
+
+    page.goto(f"{platform.url}/ui/queues")
+    page.get_by_label("API key").wait_for()
+    keys.type(platform.key)
+    for _ in driver.TICKS:
+        keys.press("Tab")
+    keys.press("Space")
+    keys.press("Enter")
+    page.locator("main[aria-busy=false]").wait_for(timeout=driver.PATIENCE_MS)
+    assert page.url == f"{platform.url}/ui/queues"
+    keys.press("/")
+    keys.type("queues")
+    keys.press("Enter")
+    page.get_by_role("heading", name="Queues").wait_for()
+    reach("Actions of echo")
+    keys.press("Enter")
+    page.get_by_role("dialog").get_by_role("button", name="Pause").wait_for()
+    keys.press("Enter")
+    page.get_by_role("cell", name="paused").wait_for()
+    assert next(queue for queue in platform.client.queues() if queue.function == "echo").paused
+    page.get_by_role("button", name="Take back").focus()
+    keys.press("Enter")
+    eventually(lambda: not any(queue.paused for queue in platform.client.queues()), what="the end of the pause")
+    page.goto(f"{platform.url}/ui/audit?target={quote('function/echo', safe='')}")
+    paused = page.get_by_role("row").filter(has_text="paused false → true").first
+    paused.wait_for()
+    assert "in a session" in paused.inner_text()
+    page.goto(f"{platform.url}/ui/")
+    page.locator("summary", has_text="operator").press("Enter")
+    page.get_by_role("button", name="Sign out").press("Enter")
+    page.get_by_label("API key").wait_for()
+    context.close()
+
+
+def test_the_page_of_an_invocation_says_what_explain_says(browser: "Browser", state: Any, platform: Platform) -> None:
+    """One that ran, one that waits for a paused function and is cancelled there, one that nobody knows."""
+    client = platform.client
+    ran = client.invoke("echo", {"x": 1}).id
+    explanation = eventually(partial(explained, platform, ran), what="the whole explanation")
+    client.pause("echo")
+    try:
+        waits = client.submit("echo", {"x": 2}, deadline_ms=60_000)
+        with driver.viewed(browser, state) as seen:
+            seen.go(f"{platform.url}/ui/invocations/{ran}")
+            assert seen.page.locator(".summary").inner_text() == explanation.summary
+            chosen = seen.page.get_by_role("row").filter(has_text="chosen")
+            assert platform.gpu in chosen.inner_text()
+
+            seen.go(f"{platform.url}/ui/invocations/{waits}")
+            assert "paused" in seen.page.locator(".summary").inner_text()
+            seen.page.get_by_role("button", name="Cancel").click()
+            seen.page.get_by_role("heading", name="cancelled").wait_for()
+            assert client.invocation(waits).state == "cancelled"
+
+            seen.go(f"{platform.url}/ui/invocations/{'f' * 32}")
+            seen.page.get_by_text("may be another project's").wait_for()
+    finally:
+        client.resume("echo")
+
+
+def test_what_is_refused_is_said_at_the_row(browser: "Browser", state: Any, platform: Platform) -> None:
+    """The function is deleted while the page shows it."""
+    platform.deploy("brief", "zoo.echo:Function")
+    with driver.viewed(browser, state) as seen:
+        seen.go(f"{platform.url}/ui/queues")
+        seen.page.get_by_role("button", name="Actions of brief").click()
+        platform.client.delete("brief")
+        seen.page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        seen.page.locator(".failed").filter(has_text="brief").or_(seen.page.get_by_text("not_found")).first.wait_for()
+
+
+def test_a_session_that_may_only_look_gets_no_action(browser: "Browser", platform: Platform) -> None:
+    looker = driver.log_in(browser, platform.url, platform.key, scopes=[])
+    with driver.viewed(browser, looker) as seen:
+        seen.go(f"{platform.url}/ui/queues")
+        seen.page.get_by_role("cell", name="echo", exact=True).wait_for()
+        assert seen.page.get_by_role("button", name="Actions").count() == 0
+        assert seen.page.get_by_role("link", name="Audit").count() == 0
+        seen.go(f"{platform.url}/ui/gpus/{quote(platform.gpu)}")
+        assert seen.page.get_by_role("button", name="Drain").count() == 0
+
+
+def test_eight_tabs_live_on_and_come_back_after_the_gateway(browser: "Browser", state: Any, platform: Platform) -> None:
+    """HTTP/1.1 has six connections: with a stream in each tab the seventh would not even load."""
+    context = browser.new_context(storage_state=state)
+    tabs = [context.new_page() for _ in range(8)]
+    for tab in tabs:
+        tab.goto(f"{platform.url}/ui/")
+        tab.locator(".tile").wait_for(timeout=driver.PATIENCE_MS)
+    os.kill(platform.pid("gateway"), signal.SIGKILL)
+    tabs[-1].get_by_text("Out of date.").wait_for(timeout=5_000)
+    tabs[-1].get_by_text("Out of date.").wait_for(state="detached", timeout=driver.PATIENCE_MS)
+    assert tabs[0].get_by_text("Out of date.").count() == 0
+    # Its gateway answers, and learns nothing new.
+    os.kill(platform.pid("redis"), signal.SIGSTOP)
+    try:
+        tabs[-1].get_by_text("Out of date.").wait_for(timeout=driver.PATIENCE_MS)
+    finally:
+        os.kill(platform.pid("redis"), signal.SIGCONT)
+    tabs[-1].get_by_text("Out of date.").wait_for(state="detached", timeout=driver.PATIENCE_MS)
+    context.close()
+    eventually(lambda: platform.client.carry(admin.me()), 30, "the gateway")
