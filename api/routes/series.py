@@ -17,7 +17,7 @@ from api.dates import moment
 from api.deps import AllProjects, Gateway, OfProject, PageLimit, ReadKey, TheGateway
 from api.schemas import series as schemas
 from api.schemas.fields import Moment, Word
-from api.server.bodies import BoundedRoute
+from api.server.zipped import ZippedRoute
 from api.trainings.statements import lost_of
 from smore.domain.errors import InvalidInput, NotFound
 from smore.domain.loss import estimate_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from smore.postgres.history.series import Window
     from smore.postgres.history.values import Closed
 
-router = APIRouter(prefix="/v1", tags=["history"], route_class=BoundedRoute)
+router = APIRouter(prefix="/v1", tags=["history"], route_class=ZippedRoute)
 
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600
