@@ -97,7 +97,7 @@ class Job:
         self.size = self.spec.size
         self.needs = self._needs()
         #: What is left of it as it waits; kept by whoever orders the queue.
-        self.length = Length(0.0, 0.0, Source.ASSUMED)
+        self.length = Length(0.0, 0.0, 0.0, Source.ASSUMED)
 
     def _needs(self) -> Needs:
         spec = self.spec
@@ -185,7 +185,7 @@ class Job:
             left_s = (self.spec.request.iterations - self.iterations) * self.iteration_s
             return lengths.measured(left_s - (ran_s - self.progressed_s))
         told_s, source = lengths.told_s(self.spec, device or self.device)
-        return lengths.left(told_s, source, ran_s)
+        return lengths.left(told_s, source, ran_s, self.spec.project)
 
     def note_told(self, lengths: Lengths, at: float) -> None:
         """Remember what is told of it now by a source that was not asked before."""

@@ -3,7 +3,8 @@ How long jobs take: the best source that there is for each, and quantiles that a
 
 A source tells a number of seconds. What a job that succeeded really took, divided by that number, is a *ratio*; the
 quantiles of the last ratios of a source times what it tells are the quantiles of a length. Until there are enough, they
-stand beside a few of a log-normal distribution around 1, as wide as such a source is taken to be wrong.
+stand beside a few of a log-normal distribution around 1, as wide as such a source is taken to be wrong. Owners of a project
+err alike, so what owners tell is judged by the project's own ratios once there are enough of them.
 """
 
 from bisect import bisect_right, insort
@@ -22,6 +23,7 @@ class Source(StrEnum):
     """Where a length is from, best first: see :data:`WORDS`."""
 
     MEASURED = "measured"
+    FORMER = "former"
     PROFILE = "profile"
     DECLARED = "declared"
     NAME = "name"
@@ -32,6 +34,7 @@ class Source(StrEnum):
 
 WORDS: Final[Mapping[Source, str]] = {
     Source.MEASURED: "iterations left times their measured time",
+    Source.FORMER: "iterations times their time in the last runs of that workload on that device and as many GPU instances",
     Source.PROFILE: "iterations times the profile's time on that device",
     Source.DECLARED: "the duration that its owner said",
     Source.NAME: "the median of the last runs of this name in the project",
@@ -42,6 +45,7 @@ WORDS: Final[Mapping[Source, str]] = {
 #: Standard deviation of the logarithm of a source's ratio before anything was learnt of it.
 SPREAD: Final[Mapping[Source, float]] = {
     Source.MEASURED: 0.05,
+    Source.FORMER: 0.2,
     Source.PROFILE: 0.2,
     Source.DECLARED: 0.5,
     Source.NAME: 0.5,
@@ -52,6 +56,14 @@ SPREAD: Final[Mapping[Source, float]] = {
 ASSUMED_S: Final = 3600.0
 #: Ratios of a source that are remembered, and how many stand for what was not learnt yet. Odd: the middle one is 1.
 RATIOS, PRIOR = 100, 9
+#: Sources that are owners' words, and so many ratios are enough to know what a source is worth: of a project, and for a
+#: length that is to be sure. With fewer the sure length is at least ``UNSURE`` times what was told.
+OWNERS: Final = (Source.DECLARED, Source.NAME)
+ENOUGH, UNSURE = 20, 2.0
+#: Sources of which no sure length is known, however many ratios there are: they are not of this job.
+UNKNOWN: Final = frozenset({Source.PROJECT, Source.PLATFORM, Source.ASSUMED})
+#: Of the lengths expected, most and surely: the part of cases that take no longer.
+SHARES: Final = (0.5, 0.9, 0.97)
 #: Runs of which a median is taken: of a name, of a project, of the platform.
 RUNS: Final[Mapping[Source, int]] = {Source.NAME: 20, Source.PROJECT: 100, Source.PLATFORM: 500}
 #: No job is through sooner than this, whatever its source tells, seconds.
@@ -63,11 +75,12 @@ OUTLIVED, OUTLIVED_MOST = 0.5, 2.0
 class Length(NamedTuple):
     """
     What is left of a job, seconds: as likely longer as shorter than ``expected_s``; longer than ``most_s`` in one case
-    of ten.
+    of ten, than ``surely_s`` in three of a hundred.
     """
 
     expected_s: float
     most_s: float
+    surely_s: float
     source: Source
 
 
@@ -78,6 +91,10 @@ class Recent:
         self._queue: deque[float] = deque()
         self._size = size
         self.ordered = sorted(prior)
+
+    def __len__(self) -> int:
+        """Without those that stay."""
+        return len(self._queue)
 
     def add(self, value: float) -> None:
         self._queue.append(value)
@@ -99,20 +116,27 @@ class Lengths:
     def __init__(self) -> None:
         normal = NormalDist()
         shape = [normal.inv_cdf((place + 0.5) / PRIOR) for place in range(PRIOR)]
-        self._ratios = {source: Recent(RATIOS, [exp(SPREAD[source] * z) for z in shape]) for source in Source}
+        self._priors = {source: [exp(SPREAD[source] * z) for z in shape] for source in Source}
+        self._ratios = {source: Recent(RATIOS, prior) for source, prior in self._priors.items()}
+        self._of_projects: dict[tuple[Source, str], Recent] = {}
         self._runs: dict[tuple[Source, str, str], Recent] = {}
         self.changed: set[Source] = set()
         self.changed_late: set[Source] = set()
 
     def learn(self, run: Run) -> None:
         """A job succeeded."""
-        for source, ratio in run.ratios.items():
-            ratios = self._ratios[Source(source)]
-            before = ratios.quantile(0.5), ratios.quantile(0.9)
-            ratios.add(ratio)
-            self.changed_late.add(Source(source))
-            if before != (ratios.quantile(0.5), ratios.quantile(0.9)):
-                self.changed.add(Source(source))
+        for name, ratio in run.ratios.items():
+            source = Source(name)
+            ratios = [self._ratios[source]]
+            if source in OWNERS:
+                key = source, run.project
+                ratios.append(self._of_projects.setdefault(key, Recent(RATIOS, self._priors[source])))
+            before = [_quantiles(each) for each in ratios]
+            for each in ratios:
+                each.add(ratio)
+            self.changed_late.add(source)
+            if before != [_quantiles(each) for each in ratios]:
+                self.changed.add(source)
         for key in _keys(run.project, run.name):
             self._runs.setdefault(key, Recent(RUNS[key[0]])).add(max(LEAST_S, run.seconds))
         # A job that nothing was known of has a source now.
@@ -125,10 +149,11 @@ class Lengths:
         """
         asked = spec.request
         if asked.iterations:
-            devices = [asked.device or device] if asked.device or device else list(spec.iteration_s)
-            times = [spec.iteration_s[name] for name in devices if name in spec.iteration_s]
-            if times:
-                return max(LEAST_S, asked.iterations * min(times)), Source.PROFILE
+            for times, source in ((spec.former_s, Source.FORMER), (spec.iteration_s, Source.PROFILE)):
+                devices = [asked.device or device] if asked.device or device else list(times)
+                known = [times[name] for name in devices if name in times]
+                if known:
+                    return max(LEAST_S, asked.iterations * min(known)), source
         if asked.duration_s:
             return max(LEAST_S, asked.duration_s), Source.DECLARED
         for key in _keys(spec.project, spec.name):
@@ -136,19 +161,33 @@ class Lengths:
                 return self._runs[key].quantile(0.5), key[0]
         return ASSUMED_S, Source.ASSUMED
 
-    def left(self, told_s: float, source: Source, ran_s: float) -> Length:
+    def left(self, told_s: float, source: Source, ran_s: float, project: str) -> Length:
         """What is left of a job of which ``source`` told ``told_s`` and that has run for ``ran_s``."""
-        ratios = self._ratios[source]
+        ratios = self._ratios_of(source, project)
         outlived = bisect_right(ratios.ordered, ran_s / told_s) if ran_s > 0 else 0
         if outlived == len(ratios.ordered):
-            return Length(max(LEAST_S, OUTLIVED * ran_s), max(LEAST_S, OUTLIVED_MOST * ran_s), source)
-        expected, most = (told_s * ratios.quantile(share, outlived) - ran_s for share in (0.5, 0.9))
-        return Length(max(LEAST_S, expected), max(LEAST_S, most), source)
+            most_s = max(LEAST_S, OUTLIVED_MOST * ran_s)
+            return Length(max(LEAST_S, OUTLIVED * ran_s), most_s, most_s, source)
+        expected, most, surely = (told_s * ratios.quantile(share, outlived) - ran_s for share in SHARES)
+        if len(ratios) < ENOUGH:
+            surely = max(surely, UNSURE * told_s - ran_s)
+        return Length(max(LEAST_S, expected), max(LEAST_S, most), max(LEAST_S, surely), source)
 
     def measured(self, left_s: float) -> Length:
         """What is left of a job whose iterations are measured to take ``left_s`` more."""
         ratios, left_s = self._ratios[Source.MEASURED], max(LEAST_S, left_s)
-        return Length(left_s * ratios.quantile(0.5), left_s * ratios.quantile(0.9), Source.MEASURED)
+        expected, most, surely = (left_s * ratios.quantile(share) for share in SHARES)
+        if len(ratios) < ENOUGH:
+            surely = max(surely, UNSURE * left_s)
+        return Length(expected, most, surely, Source.MEASURED)
+
+    def _ratios_of(self, source: Source, project: str) -> Recent:
+        own = self._of_projects.get((source, project))
+        return own if own is not None and len(own) >= ENOUGH else self._ratios[source]
+
+
+def _quantiles(ratios: Recent) -> tuple[bool, list[float]]:
+    return len(ratios) < ENOUGH, [ratios.quantile(share) for share in SHARES]
 
 
 def _keys(project: str, name: str) -> list[tuple[Source, str, str]]:

@@ -24,7 +24,7 @@ class JobSpec:
     A training. ``request``: what its owner asks for.
 
     ``memory_mib``: what is kept for it on each GPU instance; 0 = not known, so all of it. ``iteration_s``: the profile's
-    time of an iteration by device. ``micro_batches``: other ways to run it where the memory is short, by ``count``, which
+    time of an iteration by device, and ``former_s`` that in former runs on as many GPU instances. ``micro_batches``: other ways to run it where the memory is short, by ``count``, which
     is above 1; ``not_allowed``: more of them, which its owner did not allow and of which an explanation may tell.
 
     ``speeds``: how fast it runs on other numbers of GPU instances, as a multiple of its speed on ``count``; a setting that
@@ -37,6 +37,7 @@ class JobSpec:
     request: JobRequest
     memory_mib: float = 0.0
     iteration_s: Mapping[str, float] = field(default_factory=dict)
+    former_s: Mapping[str, float] = field(default_factory=dict)
     micro_batches: tuple[MicroBatches, ...] = ()
     not_allowed: tuple[MicroBatches, ...] = ()
     speeds: Mapping[int, float] = field(default_factory=dict)

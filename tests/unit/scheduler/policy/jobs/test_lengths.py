@@ -25,6 +25,10 @@ def run(seconds: float, *, project: str = "p", name: str = "n", **ratios: float)
             (200.0, Source.PROFILE),
         ),
         ({"iterations": 100, "iteration_s": {"A": 2.0}, "device": "C", "duration_s": 9.0}, (9.0, Source.DECLARED)),
+        (
+            {"iterations": 100, "iteration_s": {"A": 2.0}, "former_s": {"A": 3.0}, "device": "A"},
+            (300.0, Source.FORMER),
+        ),
         ({"iterations": 100, "name": "n"}, (30.0, Source.NAME)),
         ({"name": "other"}, (40.0, Source.PROJECT)),
         ({"project": "q"}, (50.0, Source.PLATFORM)),
@@ -45,7 +49,7 @@ def test_the_best_source_is_taken(fields: dict[str, object], expected: tuple[flo
 
 def test_where_nothing_is_known_an_hour_is_assumed() -> None:
     lengths = Lengths()
-    length = lengths.left(*lengths.told_s(spec_of("j")), 0.0)
+    length = lengths.left(*lengths.told_s(spec_of("j")), 0.0, "p")
 
     assert (length.expected_s, length.source) == (ASSUMED_S, Source.ASSUMED)
     assert length.most_s > 5 * ASSUMED_S
@@ -56,15 +60,15 @@ def test_quantiles_become_those_of_what_a_source_was_wrong_by() -> None:
     lengths, draw = Lengths(), random.Random(1)
     for _ in range(200):
         lengths.learn(run(100.0, declared=2.0 * draw.lognormvariate(0.0, 0.3)))
-    length = lengths.left(1000.0, Source.DECLARED, 0.0)
+    length = lengths.left(1000.0, Source.DECLARED, 0.0, "p")
 
     assert length.expected_s == pytest.approx(2000.0, rel=0.1)
     assert length.most_s == pytest.approx(2000.0 * 1.47, rel=0.15)
     # Of what has run for longer than most others the rest is counted from there.
-    late = lengths.left(1000.0, Source.DECLARED, 2500.0)
+    late = lengths.left(1000.0, Source.DECLARED, 2500.0, "p")
     assert 100.0 < late.expected_s < 1500.0
-    outlived = lengths.left(1000.0, Source.DECLARED, 1e6)
-    assert (outlived.expected_s, outlived.most_s) == (5e5, 2e6)
+    outlived = lengths.left(1000.0, Source.DECLARED, 1e6, "p")
+    assert outlived[:3] == (5e5, 2e6, 2e6)
 
 
 def test_the_last_values_count_and_a_prior_stays() -> None:
@@ -94,7 +98,8 @@ def test_what_is_measured_is_believed_and_taught() -> None:
     jobs = DrivenJobs(fleet=gpus(1))
     jobs.submit("job", hours=100, iterations=1000)
     jobs.tell(JobProgressed(id="job", attempt=1, iterations=100, iteration_s=2.0), later=100)
-    assert jobs.entry("job").length[::2] == (1800.0, Source.MEASURED)
+    length = jobs.entry("job").length
+    assert (length.expected_s, length.source) == (1800.0, Source.MEASURED)
     jobs.tell(later=800)
     assert jobs.entry("job").length.expected_s == 1000.0
     [finish] = jobs.end("job", later=1000)
@@ -126,3 +131,37 @@ def test_what_is_left_of_a_job_that_has_run_follows_what_was_learnt_of_longer_on
     # The queue is compared with a fresh count after each call.
     driven.tell(learn(2000.0))
     assert driven.entry("again").length.expected_s == pytest.approx(5 * HOUR)
+
+
+def test_a_length_is_sure_once_its_source_was_right_often_enough() -> None:
+    """A few good ratios are no reason to promise: until there are 20, twice what was told is what is sure."""
+    lengths = Lengths()
+    for _ in range(19):
+        lengths.learn(run(100.0, declared=1.0))
+    assert lengths.left(1000.0, Source.DECLARED, 100.0, "p").surely_s >= 1900.0
+    for _ in range(100):
+        lengths.learn(run(100.0, declared=1.0))
+    length = lengths.left(1000.0, Source.DECLARED, 0.0, "p")
+
+    assert length.most_s == 1000.0
+    assert 1000.0 < length.surely_s < 1200.0
+    # One in twenty takes five times as long: that is within nine cases of ten, and not within 97 of a hundred.
+    for number in range(100):
+        lengths.learn(run(100.0, declared=5.0 if number % 20 == 0 else 1.0))
+    length = lengths.left(1000.0, Source.DECLARED, 0.0, "p")
+    assert (length.most_s, length.surely_s) == (1000.0, 5000.0)
+
+
+def test_owners_of_a_project_that_err_alike_are_judged_by_themselves() -> None:
+    """Those of q say a quarter of what it takes, those of p what it takes; of r nobody has seen enough."""
+    lengths = Lengths()
+    for number in range(100):
+        lengths.learn(run(100.0, project="pq"[number % 2], declared=1.0 if number % 2 == 0 else 4.0))
+    lengths.learn(run(100.0, project="r", declared=1.0))
+    expected = {project: lengths.left(1000.0, Source.DECLARED, 0.0, project).expected_s for project in "pq"}
+
+    assert expected == {"p": 1000.0, "q": 4000.0}
+    assert lengths.left(1000.0, Source.DECLARED, 0.0, "r").most_s == 4000.0
+    # A profile is nobody's word.
+    lengths.learn(run(100.0, project="q", profile=4.0))
+    assert lengths.left(1000.0, Source.PROFILE, 0.0, "q") == lengths.left(1000.0, Source.PROFILE, 0.0, "p")
