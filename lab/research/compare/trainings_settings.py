@@ -13,6 +13,8 @@ REMARKS: Final = {
     "sjf": "Shortest job first.",
     "sjf-ffs": "The baseline of SJF-BSBF's authors: first fit sharing.",
     "sjf-bsbf": "SJF-BSBF: best sharing benefit first.",
+    "edf": "Earliest deadline first.",
+    "swaf": "Smallest waiting allowance first, in the style of GENIE.",
     "srsf": "Shortest remaining service first.",
     "tiresias": "In the style of Tiresias, with two queues.",
     "pollux-style": (
@@ -23,6 +25,8 @@ REMARKS: Final = {
 _ORDER: Final = {
     JobOrder.ARRIVAL: "by arrival",
     JobOrder.REMAINING: "least expected time left first",
+    JobOrder.DEADLINE: "earliest deadline first",
+    JobOrder.ALLOWANCE: "who can wait the shortest and still meet its deadline first, who can meet it no more last",
     JobOrder.REMAINING_GPUS: "least expected time left times GPU instances first",
 }
 _PASSING: Final = {

@@ -176,6 +176,7 @@ class JobPolicy:
             return
         job = self.jobs[event.spec.id] = Job(event)
         job.not_before += self._set_back
+        job.by += self._set_back
         self._moves = max(self._moves, event.moved)
         job.note_told(self.lengths, at)
         self._wait(job, at)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from math import inf
 
 from scheduler.policy.jobs.events import Ended, JobSubmitted
 from scheduler.policy.jobs.fleet import Needs
@@ -36,6 +37,7 @@ class Job:
     __slots__ = (
         "attempt",
         "beside",
+        "by",
         "device",
         "ended_as",
         "gpus",
@@ -72,6 +74,8 @@ class Job:
         self.submitted_at = event.submitted_at
         self.attempt, self.restarts, self.short_ends = event.attempt, event.restarts, event.short_ends
         self.waited_s, self.ran_s = event.waited_s, event.ran_s
+        #: When it is to have ended, inf = whenever.
+        self.by = event.spec.by if event.spec.by is not None else inf
         self.not_before, self.home, self.moved = event.not_before, event.home, event.moved
         self.phase = Phase.HELD if event.held else Phase.WAITING
         self.gpus: tuple[str, ...] = ()

@@ -21,13 +21,16 @@ HOUR_S: Final = 3600.0
 class JobOrder(StrEnum):
     """
     Who is tried first: who came first; who has the least expected time left, over the project's weight; the same times
-    its GPU instances; who has had little GPU time (two queues, each by arrival).
+    its GPU instances; who has had little GPU time (two queues, each by arrival); whose deadline is first; who can wait
+    the shortest and still meet it, and last whoever can meet it no more.
     """
 
     ARRIVAL = "arrival"
     REMAINING = "remaining"
     REMAINING_GPUS = "remaining-gpus"
     ATTAINED = "attained"
+    DEADLINE = "deadline"
+    ALLOWANCE = "allowance"
 
 
 class Passing(StrEnum):
@@ -135,7 +138,8 @@ _PLAIN: Final = replace(_SMORE, patience_s=inf, patience_most_s=inf, sharing=Sha
 
 #: Named settings. Without patience a baseline is what its publication says. ``tiresias`` with two queues looks as often
 #: as its authors' scheduler; ``srsf`` looks whenever a job comes or ends. ``sjf-ffs`` and ``sjf-bsbf`` are those of one
-#: publication: first fit sharing, and best sharing benefit first. ``pollux-style`` is in the style of Pollux, not Pollux
+#: publication: first fit sharing, and best sharing benefit first. ``edf``: earliest deadline first; ``swaf``: smallest waiting
+#: allowance first, in the style of GENIE. ``pollux-style`` is in the style of Pollux, not Pollux
 #: itself: it changes numbers of GPU instances alone, not batch sizes, at the authors' interval and with their cost.
 SETTINGS: Final[Mapping[str, JobKnobs]] = {
     knobs.name: knobs
@@ -146,6 +150,8 @@ SETTINGS: Final[Mapping[str, JobKnobs]] = {
         replace(_PLAIN, name="sjf"),
         replace(_PLAIN, name="sjf-ffs", sharing=Sharing.FIRST),
         replace(_PLAIN, name="sjf-bsbf", sharing=Sharing.PAIR),
+        replace(_PLAIN, name="edf", order=JobOrder.DEADLINE),
+        replace(_PLAIN, name="swaf", order=JobOrder.ALLOWANCE),
         replace(_PLAIN, name="srsf", order=JobOrder.REMAINING_GPUS, preemptive=True),
         replace(_PLAIN, name="tiresias", order=JobOrder.ATTAINED, preemptive=True, look_s=120.0),
         replace(_PLAIN, name="pollux-style", order=JobOrder.ARRIVAL, preemptive=True, look_s=60.0, elastic=True),

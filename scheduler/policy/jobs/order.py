@@ -36,6 +36,10 @@ def rank(knobs: JobKnobs, job: Job, weight: float, at: float) -> float:
             return job.length.expected_s * job.needs.size / weight
         case JobOrder.ATTAINED:
             return float(job.running_s(at) * job.needs.size >= knobs.attained_gpu_s)
+        case JobOrder.DEADLINE:
+            return job.by
+        case JobOrder.ALLOWANCE:
+            return job.by - job.length.expected_s
 
 
 def waiting_job(job: Job, weight: float, at: float) -> WaitingJob:
@@ -61,6 +65,7 @@ class Queue:
     def __init__(self, knobs: JobKnobs, lengths: Lengths) -> None:
         self._knobs, self._lengths = knobs, lengths
         self._limits: Mapping[str, ProjectLimit] = {}
+        self._at = -inf
         self._jobs: dict[str, Job] = {}
         self._keys: dict[str, OrderKey] = {}
         #: By the setting, and before it those that were moved or have waited too long.
@@ -77,7 +82,9 @@ class Queue:
 
     def __iter__(self) -> Iterator[Job]:
         """In the order in which they are tried. The queue may change meanwhile."""
-        for _, _, id_ in (*self._first, *self._ordered):
+        # Of the order ``allowance``, those that can meet their deadlines no more.
+        late = bisect_left(self._ordered, (self._at, -inf, "")) if self._knobs.order is JobOrder.ALLOWANCE else 0
+        for _, _, id_ in (*self._first, *self._ordered[late:], *self._ordered[:late]):
             if id_ in self._jobs:
                 yield self._jobs[id_]
 
@@ -127,6 +134,7 @@ class Queue:
 
     def advance(self, at: float) -> None:
         """Time has passed, and lengths may have changed."""
+        self._at = at
         if self._lengths.changed or self._lengths.changed_late:
             changed, self._lengths.changed = self._lengths.changed, set()
             late, self._lengths.changed_late = self._lengths.changed_late, set()

@@ -27,7 +27,7 @@ class JobSpec:
     time of an iteration by device, and ``former_s`` that in former runs on as many GPU instances. ``micro_batches``: other ways to run it where the memory is short, by ``count``, which
     is above 1; ``not_allowed``: more of them, which its owner did not allow and of which an explanation may tell.
 
-    ``speeds``: how fast it runs on other numbers of GPU instances, as a multiple of its speed on ``count``; a setting that
+    ``by``: the moment by which it is to have ended, epoch seconds; None = whenever. ``speeds``: how fast it runs on other numbers of GPU instances, as a multiple of its speed on ``count``; a setting that
     changes numbers (``elastic``) chooses among these. Empty = it runs on ``count`` alone.
     """
 
@@ -40,6 +40,7 @@ class JobSpec:
     former_s: Mapping[str, float] = field(default_factory=dict)
     micro_batches: tuple[MicroBatches, ...] = ()
     not_allowed: tuple[MicroBatches, ...] = ()
+    by: float | None = None
     speeds: Mapping[int, float] = field(default_factory=dict)
 
     def way(self, count: int) -> MicroBatches:

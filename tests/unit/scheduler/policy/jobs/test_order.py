@@ -47,6 +47,21 @@ def test_each_setting_has_its_order(setting: str, order: list[str]) -> None:
     assert in_turn(jobs) == order
 
 
+def test_orders_by_deadline_put_whoever_must_start_first_first() -> None:
+    """``swaf`` counts the time that each needs, and gives up whoever is too late."""
+    wanted = {
+        "edf": ["late", "tight", "short", "free"],
+        "swaf": ["tight", "short", "free", "late"],
+    }
+    for setting, order in wanted.items():
+        jobs = DrivenJobs(setting, gpus(1))
+        jobs.submit("first", hours=0.5)
+        for name, hours, by in (("free", 1, None), ("short", 1, 20), ("tight", 9, 19), ("late", 5, 4)):
+            jobs.submit(name, hours=hours, by=None if by is None else NOW + by * HOUR)
+
+        assert in_turn(jobs) == order
+
+
 def test_of_equals_who_came_first_goes_first() -> None:
     jobs = DrivenJobs("sjf", gpus(1))
     for name in ("first", "b", "a"):
