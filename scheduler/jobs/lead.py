@@ -30,7 +30,9 @@ from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import (
     Decision,
     Finish,
+    NotPromised,
     PlacesAnswered,
+    Promised,
     PublishQueue,
     Requeue,
     Start,
@@ -306,7 +308,7 @@ class Lead:
                 if decision.id not in self._apart.ids:
                     with self._apart.of(decision.id):
                         self._change(at, decision)
-            case PublishQueue() | TrialAnswered() | PlacesAnswered():
+            case Promised() | NotPromised() | PublishQueue() | TrialAnswered() | PlacesAnswered():
                 raise AssertionError("nobody asked")
             case _:
                 assert_never(decision)

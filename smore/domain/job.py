@@ -25,6 +25,8 @@ GRACE_S: Final = 10.0
 #: Bounds of ``JobRequest.share`` and of a number of micro-batches.
 MOST_SHARE: Final = 10.0
 MOST_MICRO_BATCHES: Final = 64
+#: ``JobRequest.by`` of whoever asks for the earliest end that can be promised.
+EARLIEST: Final = 0.0
 
 
 class JobState(StrEnum):
@@ -178,6 +180,9 @@ class JobRequest:
 
     ``share``: an iteration may take up to 1 + ``share`` times as long because of another training; 0 = nobody trains
     beside it. ``micro_batches``: in how many parts its loop can run a batch, rising from 1; none = in one.
+
+    ``by``: the moment by which its end is to be promised, epoch seconds, :data:`EARLIEST` = the earliest that can be; None =
+    no promise is asked for. ``unless``: where it cannot be, the job is refused, or waits without one.
     """
 
     argv: Sequence[str] = ()
@@ -196,6 +201,8 @@ class JobRequest:
     cwd: str = ""
     share: float = 0.0
     micro_batches: Sequence[int] = ()
+    by: float | None = None
+    unless: Literal["refuse", "queue"] = "refuse"
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:

@@ -35,6 +35,8 @@ from scheduler.policy.setting import parse
 REDUCED: Final = ("jct", "p95", "wait")
 #: Columns of the table.
 SHOWN: Final = ("jct", "jct_median", "p95", "jct_p99", "wait", "makespan", "slowdown_max", "gpu_share", "preemptions")
+#: Those of them that there are only where jobs have deadlines, or ask for promises.
+PROMISED: Final = ("qos", "told_end_90", "promised", "kept", "told_over_length", "others_jct")
 #: How verdicts are reached, and why hours and per cent may seem to disagree, for whoever reads them.
 RULE: Final = (
     f"“{ClaimVerdict.HELD}”: the whole 95 % interval of the paired difference is above 0; “{ClaimVerdict.FAILED}”: all of it"
@@ -252,9 +254,10 @@ def show(plan: JobPlan, by: Values, found: Mapping[str, Interval]) -> None:
     print(
         f"{plan.preset} ({', '.join(plan.truths)}): {plan.seeds} seeds; mean [95 % interval over seeds, cut off at 0]"
     )
-    for name in SHOWN:
-        print(f"  {name:13} {MEANINGS[name]}")
-    show_table(SHOWN, plan.policies, lambda name, policy: _cell(found[f"{name}.{policy}"]))
+    shown = [*SHOWN, *(name for name in PROMISED if f"{name}.{plan.policies[0]}" in found)]
+    for name in shown:
+        print(f"  {name:16} {MEANINGS[name]}")
+    show_table(shown, plan.policies, lambda name, policy: _cell(found[f"{name}.{policy}"]))
     for words in filter(None, (same_in_words(plan, by), few_seeds(plan.seeds))):
         print(f"  {words}")
     if len(plan.policies) > 1:

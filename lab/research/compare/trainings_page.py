@@ -71,7 +71,7 @@ def write(
         f"<p>{escape(words)}</p>" if (words := trainings.same_in_words(plan, by)) else "",
         _settings(plan, world),
         _figures("Times, hours", TIMES, plan, compared),
-        _figures("Other figures", [name for name in MEANINGS if name not in TIMES], plan, compared),
+        _figures("Other figures", [name for name in _there(plan, compared) if name not in TIMES], plan, compared),
         f"<p class='soft'>{ESTIMATES} {TO_MEASURES}</p>",
         *map(figure, pictures),
         _reductions(plan, compared),
@@ -121,6 +121,11 @@ def _figures(heading: str, names: Sequence[str], plan: JobPlan, compared: Mappin
     columns += [Column(heading=HEADINGS[name], meaning=MEANINGS[name]) for name in names]
     rows = [[escape(policy), *(_cell(compared[f"{name}.{policy}"]) for name in names)] for policy in plan.policies]
     return page.table(heading, columns, rows)
+
+
+def _there(plan: JobPlan, compared: Mapping[str, Interval]) -> list[str]:
+    """The measures that these runs have."""
+    return [name for name in MEANINGS if f"{name}.{plan.policies[0]}" in compared]
 
 
 def _reductions(plan: JobPlan, compared: Mapping[str, Interval]) -> str:
@@ -175,7 +180,7 @@ def _between(value: Interval, factor: float = 1.0) -> str:
 
 def _write_table(path: Path, plan: JobPlan, compared: Mapping[str, Interval]) -> None:
     """A line for each setting and measure: mean and 95 % interval over seeds."""
-    names: Iterable[tuple[str, str]] = ((policy, name) for policy in plan.policies for name in MEANINGS)
+    names: Iterable[tuple[str, str]] = ((policy, name) for policy in plan.policies for name in _there(plan, compared))
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["policy", "metric", "mean", "low", "high"])

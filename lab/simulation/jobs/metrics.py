@@ -1,6 +1,7 @@
 """What is reported of a run of trainings; times in hours."""
 
 from collections.abc import Mapping
+from math import nan
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "preemptions": "jobs stopped for others or for another number of GPU instances, for each job",
     "guests": "attempts that started beside another job, for each job",
     "in_parts": "of these attempts those in micro-batches, for each job",
+    "qos": "jobs that ended by their deadlines",
+    "told_end_90": "of jobs that had to wait, those that ended by the later end that they were told when they came",
+    "promised": "of jobs that asked for a promise, those that were given one",
+    "kept": "of these, those that ended by it; 1 where there are none",
+    "told_over_length": "median promised completion over the length alone",
+    "others_jct": "mean completion of jobs that asked for no promise, h",
 }
 
 
@@ -44,22 +51,28 @@ HEADINGS: Final[Mapping[str, str]] = {
     "preemptions": "preemptions",
     "guests": "guests",
     "in_parts": "in micro-batches",
+    "qos": "by deadline",
+    "told_end_90": "by told end",
+    "promised": "promised",
+    "kept": "kept",
+    "told_over_length": "promised over length",
+    "others_jct": "others' completion",
 }
 #: Of these more is better, of all others less.
-MORE: Final = ("gpu_share",)
+MORE: Final = ("gpu_share", "qos", "told_end_90", "promised", "kept")
 #: These are at most 1.
-SHARES: Final = ("gpu_share", "failed")
+SHARES: Final = ("gpu_share", "failed", "qos", "told_end_90", "promised", "kept")
 
 
 def figures(result: JobResult) -> dict[str, float]:
-    """Of one run; jobs that did not succeed count until they ended."""
+    """Of one run; jobs that did not succeed count until they ended. Without deadlines and promises there are no figures of them."""
     submitted, ended, on = (np.array(values) for values in (result.submit_s, result.end_s, result.on_s))
     completion, alone = (ended - submitted) / 3600.0, np.array(result.alone_s) / 3600.0
     wait = np.maximum(0.0, completion - on / 3600.0)
     makespan = float(ended.max() - submitted.min()) / 3600.0
     held = float(np.array(result.gpu_s).sum() - result.shared_s) / 3600.0
     n = len(completion)
-    return {
+    found = {
         "jct": float(completion.mean()),
         "jct_median": float(np.median(completion)),
         "p95": float(np.percentile(completion, 95)),
@@ -76,3 +89,22 @@ def figures(result: JobResult) -> dict[str, float]:
         "guests": result.guests / n,
         "in_parts": result.in_parts / n,
     }
+    if result.by:
+        told = [end <= late for end, late in zip(result.end_s, result.told, strict=True) if late is not None]
+        found["qos"] = float((ended <= np.array(result.by)).mean())
+        found["told_end_90"] = sum(told) / len(told) if told else 1.0
+    if any(result.asked):
+        promised = [by is not None for by in result.promised]
+        kept = [end <= by for end, by in zip(result.end_s, result.promised, strict=True) if by is not None]
+        over = [
+            (by - came) / alone_s
+            for by, came, alone_s in zip(result.promised, result.submit_s, result.alone_s, strict=True)
+            if by is not None
+        ]
+        found |= {
+            "promised": sum(promised) / sum(result.asked),
+            "kept": sum(kept) / len(kept) if kept else 1.0,
+            "told_over_length": float(np.median(over)) if over else nan,
+            "others_jct": float(completion[~np.array(result.asked)].mean()) if not all(result.asked) else nan,
+        }
+    return found

@@ -14,7 +14,7 @@ Simulated: gangs, pairs, nodes that fail and come back, attempts that fail, rest
 functions cost trainings, how long a start takes, networks, checkpoints that are on one node alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -31,7 +31,9 @@ from lab.simulation.result import Inconsistent
 from scheduler.policy.jobs.decisions import (
     Decision,
     Finish,
+    NotPromised,
     PlacesAnswered,
+    Promised,
     PublishQueue,
     Requeue,
     Start,
@@ -49,6 +51,7 @@ from scheduler.policy.jobs.events import (
     PairKnown,
     PairMeasured,
     PairsKnown,
+    QueueAsked,
 )
 from scheduler.policy.jobs.fleet import TENANTS
 from scheduler.policy.jobs.knobs import JobKnobs
@@ -90,7 +93,8 @@ class _State:
     from ``resumed`` and is over at ``over_at`` as ``ended``, after ``to_do_s`` of its seconds. Of these it had done ``did_s``
     at ``paced_at``; since then it takes ``rate`` times as long as alone on the number that it asks for, of which ``parts``
     because its batch is run in micro-batches. The next attempt goes
-    on ``resume_s`` after its start.
+    on ``resume_s`` after its start. ``promised``: the moment by which it is to have ended; ``told``: as its end by 90 % lengths
+    when it came and had to wait.
     """
 
     job: SimulatedJob
@@ -110,6 +114,8 @@ class _State:
     parts: float = 1.0
     rate: float = 1.0
     ended: Ended = Ended.SUCCEEDED
+    promised: float | None = None
+    told: float | None = None
     first_start: float = inf
     end: float = inf
     outcome: Ended | None = None
@@ -122,7 +128,8 @@ class JobResult:
     it held GPU instances, the GPU time of these, its length alone, whether it succeeded, and its attempts. ``size``: GPU instances of
     the cluster; ``preempted`` stops in all; ``guests``: attempts that started beside another job, ``in_parts`` of them in
     micro-batches; ``shared_s``: GPU time
-    that two jobs held; ``policy_s`` of the processor in the rule.
+    that two jobs held; ``policy_s`` of the processor in the rule. ``by``: deadlines, none where the trace has none; ``asked`` for
+    a promise; ``promised`` moments and ``told`` ends by 90 % lengths, None = none was.
     """
 
     submit_s: list[float] = field(default_factory=list)
@@ -133,6 +140,10 @@ class JobResult:
     gpu_s: list[float] = field(default_factory=list)
     succeeded: list[bool] = field(default_factory=list)
     attempts: list[int] = field(default_factory=list)
+    by: list[float] = field(default_factory=list)
+    asked: list[bool] = field(default_factory=list)
+    promised: list[float | None] = field(default_factory=list)
+    told: list[float | None] = field(default_factory=list)
     size: int = 0
     preempted: int = 0
     guests: int = 0
@@ -190,6 +201,10 @@ class _Run:
             duration_s=job.seconds * exp(world.lengths * error) if world.lengths else 0.0,
             restarts=world.restarts,
             share=world.share,
+            # There are no functions here.
+            budget=0.0,
+            by=job.asks,
+            unless="queue",
         )
         return JobSpec(
             id=job.id,
@@ -199,6 +214,7 @@ class _Run:
             memory_mib=job.memory_mib,
             iteration_s={} if world.lengths else {world.device: job.seconds / iterations},
             micro_batches=world.ways(job.memory_mib),
+            by=job.by,
             speeds=speeds(job.model, job.gpus) if self._knobs.elastic else {},
         )
 
@@ -220,7 +236,16 @@ class _Run:
                 _, _, what, payload = heappop(self._heap)
                 self._happen(now, what, payload, events)
             self._tell(now, events)
+            if any(isinstance(event, JobSubmitted) and event.spec.by is not None for event in events):
+                self._ask(now, {event.spec.id for event in events if isinstance(event, JobSubmitted)})
         return self._result()
+
+    def _ask(self, now: float, came: Set[str]) -> None:
+        """What those that have come and wait are told of their ends."""
+        for answer in self._policy.decide(now, [QueueAsked()]).decisions:
+            for job in answer.jobs if isinstance(answer, PublishQueue) else ():
+                if job.id in came and not job.gpus and job.end_at is not None:
+                    self._by_id[job.id].told = job.end_at[1]
 
     def _pairs(self) -> list[PairKnown]:
         """What the rule is told of all pairs that fit: the truth, or what a predictor of this noise would say."""
@@ -381,7 +406,9 @@ class _Run:
                 state = self._by_id[decision.id]
                 state.end, state.outcome = now, decision.ended
                 self._left -= 1
-            case Requeue() | PublishQueue() | TrialAnswered() | PlacesAnswered():
+            case Promised():
+                self._by_id[decision.id].promised = decision.by
+            case Requeue() | NotPromised() | PublishQueue() | TrialAnswered() | PlacesAnswered():
                 pass
             case _:
                 assert_never(decision)
@@ -436,6 +463,10 @@ class _Run:
             gpu_s=[state.job.gpus * state.on_s + state.more_gpu_s for state in states],
             succeeded=[state.outcome is Ended.SUCCEEDED for state in states],
             attempts=[state.attempt for state in states],
+            by=[state.job.by for state in states if state.job.by is not None],
+            asked=[state.job.asks is not None for state in states],
+            promised=[state.promised for state in states],
+            told=[state.told for state in states],
             size=self._world.size,
             preempted=self._preempted,
             guests=self._guests,

@@ -6,7 +6,9 @@ assigned), **Pollux** (workloads of 160 jobs by application) and **Philly** itse
 ``path``: the columns :data:`OWN`, and maybe ``model``, ``batch``, ``project`` and ``memory_mib``; with ``jobs`` each seed has
 its own window of so many jobs, else all of them. ``most_gpus``, ``most_h``: jobs that ask for more are cut to it.
 ``memory_mib``: of jobs of which the trace says nothing of it. ``load``: arrivals are stretched so that the GPU time asked
-for is this part of what the cluster has between the first arrival and the last. What cannot be used raises BadTrace or
+for is this part of what the cluster has between the first arrival and the last. ``deadline: [1.2, 4]``: each job has one, so many
+of its lengths after its arrival, uniform between the two; the part ``ask`` of the jobs asks for a promise, ``by`` its deadline
+(by default in that range) or the ``earliest`` end that can be promised. What cannot be used raises BadTrace or
 BadWorld with file, line and field; a missing file NotFound.
 """
 
@@ -20,11 +22,14 @@ from random import Random
 from typing import Final
 
 from lab.simulation.world import Reader, bad
+from smore.domain.job import EARLIEST
 from smore.traces.public import locate
 from smore.traces.recorded import read_number, read_rows, refuse
 
 HOUR_S: Final = 3600.0
 KINDS: Final = ("muri", "pollux", "philly", "drawn", "made", "csv")
+#: Deadlines of those that ask for a promise, in their lengths, where a trace says nothing of them.
+DEADLINE: Final = (1.2, 4.0)
 #: Columns of a file of one's own: seconds from the beginning, seconds alone on its GPUs, and how many these are.
 OWN: Final = ("submit_s", "duration_s", "gpus")
 
@@ -33,7 +38,8 @@ OWN: Final = ("submit_s", "duration_s", "gpus")
 class SimulatedJob:
     """
     A job as it is. ``seconds`` alone on its ``gpus``; ``iteration_s`` of one iteration there; ``busy_s``: of these the
-    time on CPU, GPU and network, () = the trace says nothing of it; ``memory_mib`` on each GPU, 0 = not known.
+    time on CPU, GPU and network, () = the trace says nothing of it; ``memory_mib`` on each GPU, 0 = not known. ``by``: its
+    deadline, None = none; ``asks``: for which promise, as JobRequest.by, None = for none.
     """
 
     id: str
@@ -46,6 +52,8 @@ class SimulatedJob:
     iteration_s: float = 1.0
     busy_s: tuple[float, ...] = ()
     memory_mib: float = 0.0
+    by: float | None = None
+    asks: float | None = None
 
 
 #: Applications of Pollux's workloads: class, and what its own is called by Gavel (model and batch).
@@ -100,6 +108,12 @@ def jobs(document: Mapping[str, object], gpus: int, seed: int, among: Sequence[P
     else:
         path = Path() if kind == "made" else locate(reader.word("file", "").removesuffix(".gz"), among)
     numbers = [int(number) for _, number in reader.items("traces")]
+    deadline = [number for _, number in reader.items("deadline")]
+    ask, by = reader.number("ask", 0.0, 0.0, 1.0), reader.word("by", "deadline", ("deadline", "earliest"))
+    if deadline and not (len(deadline) == 2 and 1 <= deadline[0] <= deadline[1]):
+        raise bad(
+            "trace.deadline", f"two numbers from 1 on are expected, the second not below the first, not {deadline}"
+        )
     reader.end()
     draw = Random(f"jobs {kind} {seed}")
     if kind == "muri":
@@ -131,7 +145,18 @@ def jobs(document: Mapping[str, object], gpus: int, seed: int, among: Sequence[P
         )
         for job in chosen
     ]
-    return _stretched(cut, gpus, load)
+    stretched = _stretched(cut, gpus, load)
+    if not deadline and not ask:
+        return stretched
+    return [_asking(job, deadline or DEADLINE, ask, by, seed) for job in stretched]
+
+
+def _asking(job: SimulatedJob, deadline: Sequence[float], ask: float, by: str, seed: int) -> SimulatedJob:
+    """With a deadline, and maybe asking for a promise; the draws are the same whatever is asked for."""
+    draw = Random(f"deadline {seed} {job.id}")
+    until = job.submit_s + draw.uniform(*deadline) * job.seconds
+    asks = (until if by == "deadline" else EARLIEST) if draw.random() < ask else None
+    return replace(job, by=until, asks=asks)
 
 
 def _window(every: Sequence[SimulatedJob], count: int, place: int, seed: int) -> Sequence[SimulatedJob]:

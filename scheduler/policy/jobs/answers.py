@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import inf
 
 from scheduler.policy.jobs.decisions import Expected, Misfit, PublishQueue, Wait
-from scheduler.policy.jobs.explain import Refused, beside_nobody, runs, unable_to_share, why
+from scheduler.policy.jobs.explain import Refused, beside_nobody, promised_to, runs, unable_to_share, why
 from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
 from scheduler.policy.jobs.job import Ends, Job, Phase, end_at
 from scheduler.policy.jobs.knobs import JobKnobs, Passing, Sharing
@@ -62,6 +62,8 @@ class Outlook:
             cause, message = why(
                 self._fleet, self._projects, self._kept, job, self._jobs, at, counted, in_order=in_order
             )
+            if cause is Wait.ORDER and job.phase is Phase.WAITING and (others := self._places.promised_to(job)):
+                cause, message = Wait.PROMISED, promised_to(job, [self._jobs[id_] for id_ in others])
             doubt = self._places.doubt(job, at, self._wait_s) if job.phase is Phase.WAITING else None
             if doubt is not None:
                 message += " " + beside_nobody(self._knobs, self._fleet, job, doubt)

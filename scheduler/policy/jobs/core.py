@@ -19,7 +19,9 @@ from scheduler.policy.jobs.decisions import (
     Decision,
     Finish,
     JobRound,
+    NotPromised,
     PlacesAnswered,
+    Promised,
     Reasons,
     Requeue,
     Start,
@@ -60,6 +62,7 @@ from scheduler.policy.jobs.pairs import UNPROFILED, Pairs, Slowdown
 from scheduler.policy.jobs.places import Places
 from scheduler.policy.jobs.plan import Forecast
 from scheduler.policy.jobs.projects import Projects
+from scheduler.policy.jobs.promises import Promises
 from scheduler.policy.jobs.restarts import after
 from scheduler.policy.jobs.sharing import Partners, Shared
 from scheduler.policy.jobs.spec import MicroBatches
@@ -96,8 +99,13 @@ class JobPolicy:
         self.jobs: dict[str, Job] = {}
         self.pairs = Pairs()
         self._ends = Ends(self.jobs, self.lengths)
-        self.partners = Partners(knobs, self.fleet, self.jobs, self._ends, self.pairs, self.queue.weight)
-        self.places = Places(knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.partners)
+        self.promises = Promises(knobs, self.fleet, self.projects, self.jobs, self.lengths, self.queue.latest)
+        self.partners = Partners(knobs, self.fleet, self.jobs, self._ends, self.pairs, self.queue.weight, self.promises)
+        self.places = Places(
+            knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.partners, self.promises
+        )
+        #: Jobs whose owners ask for a promise that was not decided yet.
+        self._asking: list[Job] = []
         #: When jobs that wait would start on GPU instances of their own, made once in a round where somebody asks.
         self._forecast: Forecast | None = None
         #: Jobs in their back-off, by its end.
@@ -180,6 +188,10 @@ class JobPolicy:
         self._moves = max(self._moves, event.moved)
         job.note_told(self.lengths, at)
         self._wait(job, at)
+        if event.promised:
+            self.promises.give(job, event.promised + self._set_back)
+        elif event.promised is None and event.spec.request.by is not None:
+            self._asking.append(job)
 
     def _wait(self, job: Job, at: float) -> None:
         """A job comes to the queue, or rests, or is held."""
@@ -372,8 +384,10 @@ class JobPolicy:
             job.phase, job.ended_as = Phase.STOPPING, Ended.PREEMPTED
             message = "Other jobs need its GPU instances, or it goes on with another number of them."
             decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
+        self.promises.begin(at)
         self.places.check()
         self._begin(at)
+        self._decide_promises(at, decisions)
         shares = self._knobs.sharing is not Sharing.NONE
         for place, job in enumerate(self.queue, 1):
             if not self.fleet.free and not (shares and any(pool.half for pool in self.fleet.pools.values())):
@@ -386,16 +400,40 @@ class JobPolicy:
                 self._start(job, shared, at, place, decisions)
                 self._ends.changed(job)
                 self.partners.begin()
+                self.promises.started(job)
                 self._forecast = None
             elif gpus is not None:
                 self._start(job, Shared(gpus, (), job.parts), at, place, decisions)
                 self.partners.begin()
+                self.promises.started(job)
             else:
                 kept = self.places.kept
                 if not self.places.passable(job, at):
                     break
                 if self.places.kept is not kept:
                     self.partners.begin()
+                    self.promises.changed()
+
+    def _decide_promises(self, at: float, decisions: list[Decision]) -> None:
+        """A job that is refused its promise is no job of the rule any more, unless its owner lets it wait without."""
+        asking, self._asking = self._asking, []
+        for job in asking:
+            if self.jobs.get(job.spec.id) is not job:
+                continue
+            verdict = self.promises.ask(job, self.places.kept)
+            if isinstance(verdict, Promised):
+                self.promises.give(job, verdict.by)
+                self.promises.begin(at)
+            elif job.spec.request.unless == "refuse":
+                self._leave_queue(job, at)
+                del self.jobs[job.spec.id]
+            decisions.append(self._by_the_clock(verdict))
+
+    def _by_the_clock(self, verdict: Promised | NotPromised) -> Promised | NotPromised:
+        back_s = self._set_back
+        if isinstance(verdict, Promised):
+            return verdict._replace(by=verdict.by - back_s, latest_start_at=verdict.latest_start_at - back_s)
+        return verdict._replace(earliest=verdict.earliest - back_s if verdict.earliest is not None else None)
 
     def _begin(self, at: float) -> None:
         """Nothing that was counted for those that might share is true any more."""
@@ -452,7 +490,8 @@ class JobPolicy:
     def _wake_at(self, at: float) -> float:
         resting = self._resting[0][0] if self._resting else inf
         stopping = self._preemption.wake_at(self, at) if self._preemption is not None else inf
-        return min(resting, self.queue.next_due(), stopping)
+        latest = min((latest for latest in self.queue.latest.values() if latest > at), default=inf)
+        return min(resting, self.queue.next_due(), stopping, latest)
 
     def _outlook(self) -> Outlook:
         return Outlook(

@@ -42,11 +42,13 @@ class PairRefusal(StrEnum):
     MEMORY = "memory"
     LITTLE = "little"
     WAITING = "waiting"
+    PROMISED = "promised"
 
 
 class Turn(StrEnum):
-    """Why a job was tried when it was: in its order, by patience, by an operator's order."""
+    """Why a job was tried when it was: in its order, by patience, by an operator's order, for a promise that has no time left."""
 
+    PROMISED = "promised"
     ORDER = "order"
     PATIENCE = "patience"
     MOVED = "moved"
@@ -136,6 +138,35 @@ class Finish:
     ratios: Mapping[str, float]
 
 
+class Promised(NamedTuple):
+    """The job has ended ``by`` then: it starts ``latest_start_at`` at the latest."""
+
+    id: str
+    by: float
+    latest_start_at: float
+
+
+class Unpromised(StrEnum):
+    """
+    Why an end is not promised: nobody knows how long the job takes, or it takes longer; the project's limit; whoever runs or
+    was promised one; this setting promises nothing.
+    """
+
+    LENGTH = "length"
+    LIMIT = "limit"
+    OTHERS = "others"
+    SETTING = "setting"
+
+
+class NotPromised(NamedTuple):
+    """``earliest``: the first moment that would be promised, None = none. The job waits without, if its owner wants that."""
+
+    id: str
+    why: Unpromised
+    message: str
+    earliest: float | None
+
+
 class Wait(StrEnum):
     """Why a job has not started."""
 
@@ -147,6 +178,7 @@ class Wait(StrEnum):
     TOO_FEW = "too_few"
     BUSY = "busy"
     KEPT = "kept"
+    PROMISED = "promised"
     ORDER = "order"
     STOPPING = "stopping"
     NONE = "none"
@@ -216,7 +248,7 @@ class PlacesAnswered:
 
 
 #: What changes jobs, and what only answers.
-Action = Start | Stop | Requeue | Finish
+Action = Start | Stop | Requeue | Finish | Promised | NotPromised
 Answer = PublishQueue | TrialAnswered | PlacesAnswered
 Decision = Action | Answer
 

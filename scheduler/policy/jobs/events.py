@@ -28,7 +28,8 @@ class JobSubmitted:
     A job waits. A rule that takes over is told what it cannot know by the fields with defaults: ``attempt`` = attempts
     so far, ``waited_s`` and ``ran_s`` = time in the queue and on GPU instances before now, ``lost_s`` = what of the
     latter other trainings beside it cost it, ``moved`` = the place of the operator's order among such orders (0 =
-    none), ``not_before`` = the end of its back-off; the others as in :class:`AttemptOver`.
+    none), ``not_before`` = the end of its back-off, ``promised`` = the moment by which it was promised to have ended (0 =
+    it was promised nothing, None = that is not decided); the others as in :class:`AttemptOver`.
     """
 
     spec: JobSpec
@@ -44,6 +45,7 @@ class JobSubmitted:
     held: bool = False
     moved: int = 0
     lost_s: float = 0.0
+    promised: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +157,13 @@ class GpuLost:
 class ProjectLimit:
     """
     ``gpus`` that a project's jobs may hold at a time, None = as many as there are; of two jobs the remaining time is
-    divided by the project's ``weight``.
+    divided by the project's ``weight``. ``promised``: GPU instances for which its jobs may have promises, waiting or
+    running, None = ``gpus``.
     """
 
     gpus: int | None = None
     weight: float = 1.0
+    promised: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -184,6 +184,7 @@ DOUBTS: Final[Mapping[PairRefusal, tuple[str, str]]] = {
         "could be slowed by more than their owners allow",
     ),
     PairRefusal.MEMORY_UNKNOWN: ("does not say how much memory it needs", "do not say how much memory they need"),
+    PairRefusal.PROMISED: ("would no longer surely end by its promise", "would no longer surely end by their promises"),
     PairRefusal.MEMORY: ("leaves too little memory", "leave too little memory"),
     PairRefusal.LITTLE: ("would do too little together with it", "would do too little together with it"),
     PairRefusal.WAITING: (
@@ -212,6 +213,12 @@ def runs(job: Job, others: Sequence[Job]) -> str:
     source = "measured" if job.measured else "expected"
     held = f", held back to {100 * job.part:.0f} % of the time" if job.part < 1 else ""
     return f"It runs beside {names}, at {1 / job.slowdown:.2f} of its speed ({source}{held})."
+
+
+def promised_to(job: Job, others: Sequence[Job]) -> str:
+    """For whom free GPU instances stay free."""
+    names = ", ".join(sorted("its own" if other is job else f"that of {called(job, other)}" for other in others))
+    return f"It needs {_size(job)}, which are free; if it started now, an end that was promised would not be kept: {names}."
 
 
 def unable_to_share(job: Job) -> str:
@@ -280,6 +287,8 @@ def _because(knobs: JobKnobs, fleet: Fleet, job: Job, doubt: Doubt, best: Candid
             return "such a pair was measured to be worse than its owner allows"
         case PairRefusal.KEPT:
             return f"the GPU instances of {host} are kept for whoever is first"
+        case PairRefusal.PROMISED:
+            return f"{host} would no longer surely end by its promise"
         case PairRefusal.FEW:
             return f"there are too few GPU instances beside {host} and others"
         case PairRefusal.MEMORY_UNKNOWN:

@@ -78,6 +78,8 @@ class JobKnobs:
                           but at least the work of one                                                  >= short_part
     short_part            the same where they do less than one alone                                    >= 0
     spare_part            of the memory that stays free where two share                                 0..1
+    promises              whether ends are promised to those that ask for it                            bool
+    guard                 whether what would break a promise is refused                                 bool
     back_off_s            pause before the first restart; each further one is twice as long             >= 0
     back_off_most_s       the longest such pause                                                        >= 0
     short_s               an attempt that fails before is a short end                                   >= 0
@@ -103,6 +105,8 @@ class JobKnobs:
     even_part: float = 0.2
     short_part: float = 0.1
     spare_part: float = 0.05
+    promises: bool = True
+    guard: bool = True
     back_off_s: float = 10.0
     back_off_most_s: float = 600.0
     short_s: float = 60.0
@@ -134,7 +138,7 @@ class JobKnobs:
 
 
 _SMORE: Final = JobKnobs()
-_PLAIN: Final = replace(_SMORE, patience_s=inf, patience_most_s=inf, sharing=Sharing.NONE)
+_PLAIN: Final = replace(_SMORE, patience_s=inf, patience_most_s=inf, sharing=Sharing.NONE, promises=False)
 
 #: Named settings. Without patience a baseline is what its publication says. ``tiresias`` with two queues looks as often
 #: as its authors' scheduler; ``srsf`` looks whenever a job comes or ends. ``sjf-ffs`` and ``sjf-bsbf`` are those of one

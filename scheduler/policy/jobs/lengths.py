@@ -129,8 +129,8 @@ class Lengths:
             source = Source(name)
             ratios = [self._ratios[source]]
             if source in OWNERS:
-                key = source, run.project
-                ratios.append(self._of_projects.setdefault(key, Recent(RATIOS, self._priors[source])))
+                own = Recent(RATIOS, self._priors[source])
+                ratios.append(self._of_projects.setdefault((source, run.project), own))
             before = [_quantiles(each) for each in ratios]
             for each in ratios:
                 each.add(ratio)

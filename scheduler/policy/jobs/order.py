@@ -1,6 +1,6 @@
 """
-In which order jobs that wait are tried: those that an operator moved, the last order first; those whose patience is
-over, the earliest first; then by the setting.
+In which order jobs that wait are tried: those that an operator moved, the last order first; those that must start now to
+keep a promise; those whose patience is over, the earliest first; then by the setting.
 
 Patience runs by the clock, so no estimate can starve a job: it is over after ``patience_s`` and ``patience_lengths``
 times the length that was expected of the job when it came, at most ``patience_most_s``, in the queue. Time in which a
@@ -66,6 +66,8 @@ class Queue:
         self._knobs, self._lengths = knobs, lengths
         self._limits: Mapping[str, ProjectLimit] = {}
         self._at = -inf
+        #: Jobs with promises → their latest starts (promises.py).
+        self.latest: dict[str, float] = {}
         self._jobs: dict[str, Job] = {}
         self._keys: dict[str, OrderKey] = {}
         #: By the setting, and before it those that were moved or have waited too long.
@@ -84,14 +86,28 @@ class Queue:
         """In the order in which they are tried. The queue may change meanwhile."""
         # Of the order ``allowance``, those that can meet their deadlines no more.
         late = bisect_left(self._ordered, (self._at, -inf, "")) if self._knobs.order is JobOrder.ALLOWANCE else 0
-        for _, _, id_ in (*self._first, *self._ordered[late:], *self._ordered[:late]):
+        keys = [*self._first, *self._ordered[late:], *self._ordered[:late]]
+        due = {id_: None for _, id_ in sorted((at, id_) for id_, at in self.latest.items() if self._due_now(id_))}
+        moved = sum(key[0] < 0 for key in self._first)
+        ids = (*(key[2] for key in keys[:moved]), *due, *(key[2] for key in keys[moved:] if key[2] not in due))
+        for id_ in ids:
             if id_ in self._jobs:
                 yield self._jobs[id_]
 
     def turn(self, job: Job) -> Turn:
         if job.moved:
             return Turn.MOVED
+        if self._due_now(job.spec.id):
+            return Turn.PROMISED
         return Turn.PATIENCE if self._key_first(job) in self._first else Turn.ORDER
+
+    def _due_now(self, id_: str) -> bool:
+        return (
+            self._knobs.guard
+            and id_ in self._jobs
+            and not self._jobs[id_].moved
+            and self.latest.get(id_, inf) <= self._at
+        )
 
     def patience_at(self, job: Job) -> float:
         """When its patience is over, if it waits until then."""

@@ -1,6 +1,6 @@
 """Where each job that is tried would start, and which GPU instances are kept for whoever is first."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 
 from scheduler.policy.jobs.decisions import Turn
@@ -11,6 +11,7 @@ from scheduler.policy.jobs.lengths import Lengths
 from scheduler.policy.jobs.order import Queue
 from scheduler.policy.jobs.plan import Reservation, reserve
 from scheduler.policy.jobs.projects import Projects
+from scheduler.policy.jobs.promises import Promises
 from scheduler.policy.jobs.sharing import Doubt, Partners, Shared, Waits
 
 
@@ -26,9 +27,11 @@ class Places:
         jobs: Mapping[str, Job],
         lengths: Lengths,
         partners: Partners,
+        promises: Promises,
     ) -> None:
         self._knobs, self._fleet, self._projects, self._queue = knobs, fleet, projects, queue
         self._jobs, self._lengths, self._partners = jobs, lengths, partners
+        self._promises = promises
         self.kept: Reservation | None = None
 
     def gpus_for(self, job: Job, at: float) -> tuple[str, ...] | None:
@@ -39,24 +42,40 @@ class Places:
             return None
         keys = self.keys(job)
         if kept is None or kept.id == job.spec.id:
-            return self._fleet.choose(job.needs, keys)
+            return self._choose(job, keys)
         first = self._jobs[kept.id]
         in_time = at + job.length.most_s <= kept.at
         if first.spec.project == project and room < job.needs.size + first.needs.size and not in_time:
             return None
-        gpus = self._fleet.choose(job.needs, keys, kept.gpus)
+        gpus = self._choose(job, keys, kept.gpus)
         if gpus is None and in_time:
-            gpus = self._fleet.choose(job.needs, keys)
+            gpus = self._choose(job, keys)
             # Its length was that on the fastest device that it may have.
             if gpus is not None and at + self._left_on(job, gpus, at) > kept.at:
                 gpus = None
         return gpus
 
+    def _choose(self, job: Job, keys: list[PoolKey], without: Collection[str] = ()) -> tuple[str, ...] | None:
+        """Of the first pool that has enough and where its start breaks no promise."""
+        for key in keys if not job.needs.pins else keys[:1]:
+            gpus = self._fleet.choose(job.needs, [key], without)
+            if gpus is not None and not self._promises.breaks(job, gpus, self.kept):
+                return gpus
+        return None
+
+    def promised_to(self, job: Job) -> frozenset[str]:
+        """The jobs whose promises keep a job that waits from starting on GPU instances that are free."""
+        gpus = self._fleet.choose(job.needs, self.keys(job), self._kept_from(job))
+        return self._promises.breaks(job, gpus, self.kept) if gpus is not None else frozenset()
+
     def hosts_for(self, job: Job, at: float, wait_s: Waits) -> Shared | None:
         """Where a job for which too few GPU instances are free would start beside others, None = nowhere."""
         if not self._partners.may_share(job) or not self._allowed(job):
             return None
-        return self._partners.hosts_for(job, self.keys(job), at, self._kept_from(job), wait_s)
+        shared = self._partners.hosts_for(job, self.keys(job), at, self._kept_from(job), wait_s)
+        if shared is not None and self._promises.breaks(job, shared.gpus, self.kept, shared.beside):
+            return None
+        return shared
 
     def doubt(self, job: Job, at: float, wait_s: Waits) -> Doubt | None:
         """Why it starts beside nobody, None = that is not asked."""
@@ -95,12 +114,12 @@ class Places:
         knobs = self._knobs
         if self.kept is not None:
             return self.kept.id != job.spec.id or knobs.passing is not Passing.NONE
-        if knobs.passing is Passing.ANY and self._queue.turn(job) is Turn.ORDER:
+        if knobs.passing is Passing.ANY and self._queue.turn(job) in (Turn.ORDER, Turn.PROMISED):
             return True
         reservation = reserve(
             self._fleet, self.keys(job), job, _ReadyAt(self._jobs, self._lengths, at), self._allowed_at(job, at)
         )
-        if reservation is None:
+        if reservation is None or not self._promises.bears_reservation(reservation):
             return True
         self.kept = reservation
         return knobs.passing is not Passing.NONE
@@ -116,6 +135,8 @@ class Places:
         for job in self._queue:
             if job.spec.id == kept.id:
                 return
+            if self._queue.turn(job) is Turn.PROMISED:
+                continue
             # Somebody came before it; whether that one can be reserved for is found out in the round.
             if self._reservable(job):
                 self.kept = None

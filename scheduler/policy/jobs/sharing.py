@@ -11,12 +11,13 @@ SMore's rule shares only if
    would do more with either, 1.1 times is enough, because nobody better is kept out. Where they do less, the newcomer
    is through within a part of its wait: a fifth if the two do at least the work of one, so that no capacity is
    lost, else a tenth;
-5. none of the host's GPU instances is kept for whoever is first.
+5. none of the host's GPU instances is kept for whoever is first;
+6. whoever of the two was promised an end has surely ended by then, if it is slowed by the 90 % bound until its end.
 
 Free GPU instances come before shared ones. Of several hosts it takes the one with the greatest 1/x_a + 1/x_b, then the
 one with the most of the GPU instances that it needs, then the one that ends first. A gang may have several hosts and is as
 slow as its slowest rank. Two jobs of which nobody knows what they cost each other, or how much memory they need, never
-share. The settings of the publication, and rules of one's own, have points 1, 2 and 5, because they hold what owners were
+share. The settings of the publication, and rules of one's own, have points 1, 2, 5 and 6, because they hold what owners were
 promised; of 3 and 4 ``sjf-bsbf`` has its own test, and ``sjf-ffs`` none.
 """
 
@@ -32,6 +33,7 @@ from scheduler.policy.jobs.job import Ends, Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs, Sharing
 from scheduler.policy.jobs.order import waiting_job
 from scheduler.policy.jobs.pairs import Host, Pairs, Slowdown, ends, share_now, wait_for
+from scheduler.policy.jobs.promises import Promises
 from scheduler.policy.jobs.spec import MicroBatches
 from smore.domain.job_rule import HostOffer
 
@@ -100,7 +102,9 @@ class Partners:
         ends: Ends,
         pairs: Pairs,
         weight: Callable[[str], float],
+        promises: Promises,
     ) -> None:
+        self._promises = promises
         self._weight = weight
         self._own = knobs.rule if knobs.rule is not None and knobs.rule.pairs else None
         self._knobs, self._fleet, self._jobs, self._ends, self._pairs = knobs, fleet, jobs, ends, pairs
@@ -225,6 +229,8 @@ class Partners:
             return PairRefusal.SHARE, candidate
         if its.most * host.parts.factor - 1 > theirs.share:
             return PairRefusal.ITS_SHARE, candidate
+        if not self._promises.bears_slowdown(host, its.most):
+            return PairRefusal.PROMISED, candidate
         if not host.parts.memory_mib:
             return PairRefusal.MEMORY_UNKNOWN, candidate
         fitting = [

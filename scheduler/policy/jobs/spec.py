@@ -24,11 +24,13 @@ class JobSpec:
     A training. ``request``: what its owner asks for.
 
     ``memory_mib``: what is kept for it on each GPU instance; 0 = not known, so all of it. ``iteration_s``: the profile's
-    time of an iteration by device, and ``former_s`` that in former runs on as many GPU instances. ``micro_batches``: other ways to run it where the memory is short, by ``count``, which
-    is above 1; ``not_allowed``: more of them, which its owner did not allow and of which an explanation may tell.
+    time of an iteration by device, and ``former_s`` that in former runs on as many GPU instances. ``micro_batches``: other
+    ways to run it where the memory is short, by ``count``, which is above 1; ``not_allowed``: more of them, which its owner did
+    not allow and of which an explanation may tell.
 
-    ``by``: the moment by which it is to have ended, epoch seconds; None = whenever. ``speeds``: how fast it runs on other numbers of GPU instances, as a multiple of its speed on ``count``; a setting that
-    changes numbers (``elastic``) chooses among these. Empty = it runs on ``count`` alone.
+    ``by``: the moment by which it is to have ended, epoch seconds; None = whenever. ``speeds``: how fast it runs on other
+    numbers of GPU instances, as a multiple of its speed on ``count``; a setting that changes numbers (``elastic``) chooses
+    among these. Empty = it runs on ``count`` alone.
     """
 
     id: str

@@ -1,0 +1,374 @@
+"""
+Ends that are promised, and who may start so that they are kept.
+
+A promise is a moment by which a job is to have ended; its **latest start** is that moment less :data:`MARGIN` times its sure
+length, and moves when that length changes. A **plan** lays all promised jobs that wait out in the order of their latest
+starts, on the times at which GPU instances are free by the sure lengths of whoever runs, and on what is kept for whoever is
+first by patience; once so that nobody passes, once so that whoever fits does. A promise **holds** where the better of the two
+keeps it: the one that keeps more of them.
+
+A promise is given only where one plan keeps it and all that hold. Every start is refused after which no plan would keep all
+that hold now. One that does not hold refuses nobody: its job comes first once its latest start has come.
+
+In the plan in which nobody passes no start is later where jobs end earlier than was sure. That does not hold of the other one
+(list scheduling), of projects with limits, or where jobs may have several pools, so there a promise can be lost though all
+lengths were sure.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from math import inf
+from typing import Final, NamedTuple
+
+from scheduler.policy.jobs.decisions import Beside, NotPromised, Promised, Unpromised
+from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
+from scheduler.policy.jobs.job import Job, Phase
+from scheduler.policy.jobs.knobs import JobKnobs
+from scheduler.policy.jobs.lengths import UNKNOWN, WORDS, Lengths
+from scheduler.policy.jobs.pairs import end_beside
+from scheduler.policy.jobs.plan import Ending, Forecast, Reservation, Waiting
+from scheduler.policy.jobs.projects import Projects
+from smore.domain.job import EARLIEST
+
+#: Times a sure length that are kept for a job before the moment of its promise.
+MARGIN: Final = 1.03
+#: Moments that differ by less are the same, seconds.
+TICK_S: Final = 1e-3
+
+
+class Starting(NamedTuple):
+    """A start that is considered: when the job has surely ended then, and when each of its hosts has."""
+
+    job: Job
+    gpus: Sequence[str]
+    until: float
+    hosts: Mapping[str, float]
+
+
+class _Ground(NamedTuple):
+    """What a :class:`~scheduler.policy.jobs.plan.Forecast` of promised jobs begins with."""
+
+    free: Mapping[PoolKey, int]
+    ends: Sequence[Ending]
+    pins: Mapping[str, float]
+    fixed: Mapping[str, tuple[float, PoolKey | None]]
+    projects: Projects
+
+
+class _Place(NamedTuple):
+    """Where a job is laid out, and its sure length there."""
+
+    keys: tuple[PoolKey, ...]
+    sure_s: float
+
+
+#: Starts that are alike to a plan: what they take, and what they leave to their hosts.
+_Kind = tuple[PoolKey | None, int, str, tuple[str, ...], tuple[tuple[str, float], ...]]
+
+
+class Promises:
+    """
+    The promises of a rule that are not over. ``latest``: job → latest start of each that waits, which the queue reads.
+    """
+
+    def __init__(
+        self,
+        knobs: JobKnobs,
+        fleet: Fleet,
+        projects: Projects,
+        jobs: Mapping[str, Job],
+        lengths: Lengths,
+        latest: MutableMapping[str, float],
+    ) -> None:
+        self._knobs, self._fleet, self._projects, self._jobs, self._lengths = knobs, fleet, projects, jobs, lengths
+        self._given: dict[str, Job] = {}
+        self._latest = latest
+        self._at = -inf
+        #: Good until time passes or lengths change: where promised jobs are laid out.
+        self._places: dict[str, _Place] = {}
+        self._whole: dict[Needs, tuple[PoolKey, ...]] = {}
+        #: Good until somebody starts or ends: ends of running jobs, when each GPU instance is free and how many are when,
+        #: which promises hold, and the earliest sure ends of starts that were refused with what they would break, by kind.
+        self._ends: dict[str, float] = {}
+        self._ready: dict[str, float] = {}
+        self._counts: Counter[tuple[float, PoolKey | None]] = Counter()
+        self._held: frozenset[str] | None = None
+        self._refused: dict[_Kind, tuple[float, frozenset[str]]] = {}
+
+    def begin(self, at: float) -> None:
+        """Time has passed, and anything may have changed."""
+        self._at = at
+        self._places.clear()
+        self._whole.clear()
+        self.changed()
+        self._latest.clear()
+        for id_, job in list(self._given.items()):
+            if self._jobs.get(id_) is not job:
+                del self._given[id_]
+            elif job.phase in (Phase.WAITING, Phase.RESTING):
+                self._latest[id_] = job.by - MARGIN * self._place(job).sure_s
+
+    def changed(self) -> None:
+        """Somebody has started, or something else is kept."""
+        self._ready = {}
+        self._held = None
+        self._refused.clear()
+
+    def started(self, job: Job) -> None:
+        self._latest.pop(job.spec.id, None)
+        self.changed()
+
+    def give(self, job: Job, by: float) -> None:
+        """A job is promised to have ended ``by``, by the time that never goes back; it counts from :meth:`begin` on."""
+        job.by = by
+        self._given[job.spec.id] = job
+
+    def of(self, id_: str) -> float | None:
+        """The moment that a job was promised, None = none was."""
+        job = self._given.get(id_)
+        return job.by if job is not None else None
+
+    # ---- what a start would break ----------------------------------------------------------------------------------------
+
+    def breaks(
+        self, job: Job, gpus: Sequence[str], kept: Reservation | None, beside: Sequence[Beside] = ()
+    ) -> frozenset[str]:
+        """
+        The jobs whose promises hold now and would not when a job has started, which may be its own; ``kept``: what is
+        reserved; ``beside``: its hosts.
+        """
+        if not self._knobs.guard or not self._latest:
+            return frozenset()
+        id_ = job.spec.id
+        slowest = max((host.own_most for host in beside), default=1.0)
+        until = self._at + self._on(job, gpus) * slowest
+        if id_ in self.holding(kept) and self._at + MARGIN * (until - self._at) > job.by + TICK_S:
+            return frozenset({id_})
+        start = Starting(job, gpus, until, {host.id: self._end(self._jobs[host.id], host.its_most) for host in beside})
+        kind, plain = self._kind(start), id_ not in self._latest
+        refused_until, broken = self._refused.get(kind, (inf, frozenset[str]()))
+        if plain and until >= refused_until:
+            return broken
+        wanted = self.holding(kept) - {id_}
+        broken = min((wanted - held for held in self._plans(kept, start)), key=len)
+        if plain and broken:
+            self._refused[kind] = until, broken
+        return broken
+
+    def bears_reservation(self, reservation: Reservation) -> bool:
+        """Whether every promise that holds while nothing is reserved still holds then."""
+        if not self._knobs.guard or not self._latest:
+            return True
+        return any(self.holding(None) <= held for held in self._plans(reservation))
+
+    def bears_slowdown(self, job: Job, slowdown: float) -> bool:
+        """Whether a running job has surely ended by its promise, if an iteration takes so many times longer from now on."""
+        if not self._knobs.guard or job.spec.id not in self._given:
+            return True
+        return self._at + self._sure_s(job) * job.factor * slowdown <= job.by
+
+    def holding(self, kept: Reservation | None) -> frozenset[str]:
+        """The jobs that wait whose promises hold now."""
+        if self._held is None:
+            # Of two that keep as many, the plan in which nobody passes: nothing that ends early can break it.
+            self._held = max(self._plans(kept), key=len) if self._latest else frozenset()
+        return self._held
+
+    def _plans(
+        self, kept: Reservation | None, start: Starting | None = None, asked: tuple[Job, float] | None = None
+    ) -> Iterator[frozenset[str]]:
+        """
+        The promises that each plan keeps, the plan in which nobody passes first; ``asked``: a job that was promised nothing,
+        and the latest start with which it is laid out.
+        """
+        latest = dict(self._latest)
+        if start is not None:
+            latest.pop(start.job.spec.id, None)
+        if asked is not None:
+            latest[asked[0].spec.id] = asked[1]
+        ground = self._ground(latest, kept, start)
+        order = sorted(latest, key=lambda id_: (latest[id_], id_))
+        for in_order in (True, False):
+            plan = self._plan(order, ground, in_order=in_order)
+            yield frozenset(id_ for id_, at in latest.items() if plan.start_of(id_) <= at + TICK_S)
+
+    def _plan(self, ids: Sequence[str], ground: _Ground, *, in_order: bool) -> Forecast:
+        """Promised jobs in this order."""
+        waiting = [self._waiting(self._jobs[id_]) for id_ in ids]
+        waiting += [self._waiting(self._jobs[id_]) for id_ in ground.fixed if id_ not in ids]
+        return Forecast(
+            self._at,
+            ground.free,
+            ground.projects,
+            ground.ends,
+            waiting,
+            ground.pins,
+            ground.fixed,
+            in_order=in_order,
+        )
+
+    def _ground(self, ids: Iterable[str], kept: Reservation | None, start: Starting | None) -> _Ground:
+        """On what promised jobs are laid out, after a start."""
+        if kept is not None and (kept.id not in self._jobs or (start is not None and kept.id == start.job.spec.id)):
+            kept = None
+        fleet, projects, free_at = self._fleet, self._projects, self._free_at()
+        moved: dict[str, float] = {}
+        if start is not None:
+            for until, names in (
+                (start.until, start.gpus),
+                *((until, self._jobs[id_].gpus) for id_, until in start.hosts.items()),
+            ):
+                moved |= {name: max(until, moved.get(name, free_at[name])) for name in names if name in free_at}
+            projects = Projects(projects.limits, projects.held + Counter({start.job.spec.project: len(start.gpus)}))
+        at = free_at | moved if moved else free_at
+        pinned = {name for id_ in ids for name in self._jobs[id_].needs.pins}
+        kept_gpus = kept.gpus if kept is not None else frozenset[str]()
+        counts = self._counts.copy()
+        for name in moved:
+            counts[free_at[name], fleet.gpus[name].key] -= 1
+            counts[moved[name], fleet.gpus[name].key] += 1
+        for name in pinned | kept_gpus:
+            if name in at:
+                counts[at[name], fleet.gpus[name].key] -= 1
+        ends = [Ending(ready, key, count, "") for (ready, key), count in counts.items() if count and ready > -inf]
+        if any(limit.gpus is not None for limit in projects.limits.values()):
+            over = self._ends | dict(start.hosts if start is not None else {})
+            ends += [Ending(over[id_], None, len(job.gpus), job.spec.project) for id_, job in self._running()]
+            if start is not None:
+                ends.append(Ending(start.until, None, len(start.gpus), start.job.spec.project))
+        fixed: dict[str, tuple[float, PoolKey | None]] = {}
+        if kept is not None:
+            kept_at = max(kept.at, *(at.get(name, inf) for name in kept.gpus))
+            fixed[kept.id] = kept_at, fleet.gpus[next(iter(kept.gpus))].key
+        return _Ground(
+            free={key: count for (ready, key), count in counts.items() if key is not None and ready == -inf},
+            ends=ends,
+            pins={name: max(self._at, at[name]) for name in pinned if name in at},
+            fixed=fixed,
+            projects=projects,
+        )
+
+    def _running(self) -> Iterator[tuple[str, Job]]:
+        return ((id_, job) for id_, job in self._jobs.items() if job.gpus)
+
+    def _free_at(self) -> dict[str, float]:
+        """When GPU instances that take jobs are surely free, -inf = now; how many are when is counted beside it."""
+        if not self._ready:
+            self._ends = {id_: self._end(job) for id_, job in self._running()}
+            self._ready = {
+                name: max((self._ends[id_] for id_ in gpu.jobs), default=-inf)
+                for name, gpu in self._fleet.gpus.items()
+                if gpu.key is not None
+            }
+            self._counts = Counter((at, self._fleet.gpus[name].key) for name, at in self._ready.items())
+        return self._ready
+
+    def _waiting(self, job: Job) -> Waiting:
+        place = self._place(job)
+        from_at = job.not_before if job.phase is Phase.RESTING else -inf
+        return Waiting(job.spec.id, job.needs, job.spec.project, place.sure_s, place.keys, from_at)
+
+    def _kind(self, start: Starting) -> _Kind:
+        job, fleet = start.job, self._fleet
+        limited = job.spec.project if self._projects.most(job.spec.project) < inf else ""
+        exact = tuple(start.gpus) if start.hosts or job.needs.pins else ()
+        return fleet.gpus[start.gpus[0]].key, len(start.gpus), limited, exact, tuple(sorted(start.hosts.items()))
+
+    # ---- sure lengths ----------------------------------------------------------------------------------------------------
+
+    def _sure_s(self, job: Job, device: str = "") -> float:
+        """What is surely left of a job, with all that functions may cost it."""
+        return job.left(self._lengths, self._at, device).surely_s * (1 + job.spec.request.budget)
+
+    def _on(self, job: Job, gpus: Sequence[str]) -> float:
+        seen = self._fleet.gpus[gpus[0]].seen if gpus[0] in self._fleet.gpus else None
+        return self._sure_s(job, seen.device if seen is not None else "")
+
+    def _place(self, job: Job) -> _Place:
+        """The pools in which a job is as fast as it can be and any of whose GPU instances will do."""
+        id_, needs = job.spec.id, job.needs
+        if id_ not in self._places:
+            if needs not in self._whole:
+                self._whole[needs] = tuple(
+                    key
+                    for key, pool in self._fleet.pools_for(needs)
+                    if pool.open >= needs.size and len(self._fleet.eligible(needs, key)) == pool.open
+                )
+            sure_s = {key: self._sure_s(job, key[0]) for key in self._whole[needs]}
+            if needs.pins:
+                self._places[id_] = _Place((), max(self._on(job, [name]) for name in needs.pins))
+            else:
+                least_s = min(sure_s.values(), default=self._sure_s(job))
+                self._places[id_] = _Place(tuple(key for key in sure_s if sure_s[key] <= least_s), least_s)
+        return self._places[id_]
+
+    def _end(self, job: Job, slowdown: float = 1.0) -> float:
+        """
+        When a running job has surely ended, beside those that are there or where another one slows it that much until its
+        end.
+        """
+        if job.phase is Phase.STOPPING:
+            return self._at
+        left_s = self._sure_s(job) * job.factor
+        beside = []
+        for name, cost in job.beside.items():
+            other = self._jobs[name]
+            until_s = self._sure_s(other) * other.slowdown if other.phase is not Phase.STOPPING else 0.0
+            beside.append((until_s, max(cost.most, job.beside_at(name) / job.factor) / job.part))
+        return self._at + max(end_beside(left_s, beside), left_s * slowdown)
+
+    # ---- whether a promise is given --------------------------------------------------------------------------------------
+
+    def ask(self, job: Job, kept: Reservation | None) -> Promised | NotPromised:
+        """
+        Whether a job that waits is promised what its owner asks for, and else the earliest moment that would be. Nothing is
+        given yet. Times are those of the rule.
+        """
+        id_, by, project = job.spec.id, job.spec.request.by, job.spec.project
+        length = job.length
+        if not self._knobs.promises:
+            return NotPromised(id_, Unpromised.SETTING, f"The setting {self._knobs.name} promises nothing.", None)
+        if length.source in UNKNOWN:
+            message = f"Nobody knows how long it takes but for {WORDS[length.source]}: say its duration."
+            return NotPromised(id_, Unpromised.LENGTH, message, None)
+        most = self._projects.most_promised(project)
+        promised = sum(other.needs.size for other in self._given.values() if other.spec.project == project)
+        if promised + job.needs.size > most:
+            message = f"Promises of its project may be for {most:g} GPU instances at a time, and are for {promised}."
+            return NotPromised(id_, Unpromised.LIMIT, message, None)
+        sure_s = MARGIN * self._place(job).sure_s
+        wanted = self._at if by == EARLIEST else job.by - sure_s
+        if by != EARLIEST and wanted >= self._at - TICK_S and self._fits(job, wanted, kept):
+            return Promised(id_, job.by, wanted)
+        latest = self._earliest(job, kept)
+        if by == EARLIEST and latest is not None:
+            return Promised(id_, latest + sure_s, latest)
+        earliest = latest + sure_s if latest is not None else None
+        if by != EARLIEST and wanted < self._at - TICK_S:
+            message = f"It surely takes {sure_s:.0f} s, and there are {max(0.0, job.by - self._at):.0f} s until then."
+            return NotPromised(id_, Unpromised.LENGTH, message, earliest)
+        return NotPromised(
+            id_, Unpromised.OTHERS, "Running and promised trainings leave it no room until then.", earliest
+        )
+
+    def _fits(self, job: Job, latest: float, kept: Reservation | None) -> bool:
+        """Whether a plan keeps all promises that hold and this one."""
+        wanted = self.holding(kept) | {job.spec.id}
+        return any(wanted <= held for held in self._plans(kept, asked=(job, latest)))
+
+    def _earliest(self, job: Job, kept: Reservation | None) -> float | None:
+        """The earliest latest start that could be promised, as far as one is found; None = none."""
+        order = sorted(self._latest, key=lambda id_: (self._latest[id_], id_))
+        ground = self._ground([*order, job.spec.id], kept, None)
+
+        def start(place: int) -> float | None:
+            """When it has to start with so many before it, and not before the last of them; None = that cannot be kept."""
+            ids = [*order[:place], job.spec.id, *order[place:]]
+            after = self._latest[order[place - 1]] if place else -inf
+            starts = (self._plan(ids, ground, in_order=each).start_of(job.spec.id) for each in (True, False))
+            latest = sorted(max(start, after) for start in starts if start < inf)
+            return next((each for each in latest if self._fits(job, each, kept)), None)
+
+        place = bisect_left(range(len(order) + 1), True, key=lambda place: start(place) is not None)
+        return start(place) if place <= len(order) else None
