@@ -139,15 +139,18 @@ class Expected(Schema):
     end_at: datetime | None = None
     """When it ends if nobody shorter comes, whom the plan does not know"""
     end_late_at: datetime | None = None
-    """As ``end_at``, if it and each training before it take their ``length_90_s``"""
+    """
+    As ``end_at``, if it and each training before it take their ``length_90_s``; of one that waits stretched by what became of
+    the last 100 that were told so
+    """
     length_s: float
     """Seconds of training that are left of it"""
     length_90_s: float
     """In one case of ten more than so many seconds are left of it"""
     source: str
     """
-    What told the length: ``measured`` (iterations left and their time now), ``profile`` (iterations and the profile's
-    time), ``declared`` (the duration that its owner said), ``name``, ``project`` or ``platform`` (the median of their
+    What told the length: ``measured`` (iterations left and their time now), ``former`` (iterations and their time in former
+    runs), ``profile`` (iterations and the profile's time), ``declared`` (the duration that its owner said), ``name``, ``project`` or ``platform`` (the median of their
     last runs), ``assumed`` (nothing is known)
     """
     waited_s: float

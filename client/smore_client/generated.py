@@ -991,16 +991,19 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     end_at: datetime | None = None
     """When it ends if nobody shorter comes, whom the plan does not know"""
     end_late_at: datetime | None = None
-    """As ``end_at``, if it and each training before it take their ``length_90_s``"""
+    """
+    As ``end_at``, if it and each training before it take their ``length_90_s``; of one that waits stretched by what
+    became of the last 100 that were told so
+    """
     length_s: float = 0.0
     """Seconds of training that are left of it"""
     length_90_s: float = 0.0
     """In one case of ten more than so many seconds are left of it"""
     source: str = ""
     """
-    What told the length: ``measured`` (iterations left and their time now), ``profile`` (iterations and the profile's
-    time), ``declared`` (the duration that its owner said), ``name``, ``project`` or ``platform`` (the median of their
-    last runs), ``assumed`` (nothing is known)
+    What told the length: ``measured`` (iterations left and their time now), ``former`` (iterations and their time in
+    former runs), ``profile`` (iterations and the profile's time), ``declared`` (the duration that its owner said),
+    ``name``, ``project`` or ``platform`` (the median of their last runs), ``assumed`` (nothing is known)
     """
     waited_s: float = 0.0
     """Seconds that it has waited so far, over all its attempts"""
@@ -1256,16 +1259,19 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     end_at: datetime | None = None
     """When it ends if nobody shorter comes, whom the plan does not know"""
     end_late_at: datetime | None = None
-    """As ``end_at``, if it and each training before it take their ``length_90_s``"""
+    """
+    As ``end_at``, if it and each training before it take their ``length_90_s``; of one that waits stretched by what
+    became of the last 100 that were told so
+    """
     length_s: float = 0.0
     """Seconds of training that are left of it"""
     length_90_s: float = 0.0
     """In one case of ten more than so many seconds are left of it"""
     source: str = ""
     """
-    What told the length: ``measured`` (iterations left and their time now), ``profile`` (iterations and the profile's
-    time), ``declared`` (the duration that its owner said), ``name``, ``project`` or ``platform`` (the median of their
-    last runs), ``assumed`` (nothing is known)
+    What told the length: ``measured`` (iterations left and their time now), ``former`` (iterations and their time in
+    former runs), ``profile`` (iterations and the profile's time), ``declared`` (the duration that its owner said),
+    ``name``, ``project`` or ``platform`` (the median of their last runs), ``assumed`` (nothing is known)
     """
     waited_s: float = 0.0
     """Seconds that it has waited so far, over all its attempts"""

@@ -7,6 +7,7 @@ from scheduler.jobs.apart import Apart
 from scheduler.jobs.specs import Specs
 from scheduler.policy.jobs.decisions import Expected, JobRound, PlacesAnswered, PublishQueue, Start, TrialAnswered
 from scheduler.policy.jobs.events import Event, PlacesAsked, QueueAsked, TrialAsked
+from scheduler.policy.jobs.told import Told
 from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer, TrialQuestion
 from smore.postgres.jobs import Job
 from smore.process import observability as metrics
@@ -40,6 +41,7 @@ class Board:
     def __init__(self, queue: JobQueue, decide: Decide, specs: Specs, holder: str, setting: str, apart: Apart) -> None:
         self._queue, self._decide, self._specs, self._apart = queue, decide, specs, apart
         self._holder, self._setting = holder, setting
+        self._told = Told()
 
     def answer(self, now: float) -> None:
         """Answer dry runs, and what stands against jobs that wait; ``now`` in epoch seconds."""
@@ -56,7 +58,9 @@ class Board:
         spec = self._specs.of(question.id, question.project, question.name, question.request)
         for answer in self._decide(now, [TrialAsked(spec=spec)]).decisions:
             if isinstance(answer, TrialAnswered):
-                self._queue.answer(question.id, _answered(answer, question.project, question.name))
+                late_at = self._told.late(answer.expected, now) if answer.expected is not None else None
+                self._told.over(question.id, None)
+                self._queue.answer(question.id, _answered(answer, question.project, question.name, late_at))
 
     def show(self, now: float, jobs: Mapping[str, Job]) -> dict[str, float]:
         """
@@ -78,15 +82,24 @@ class Board:
             setting=self._setting,
             kept_for=answer.kept_for,
             kept=answer.kept,
-            jobs=[_entry(each, jobs[each.id].project, jobs[each.id].name) for each in answer.jobs if each.id in jobs],
+            jobs=[self._entry(each, jobs[each.id]) for each in answer.jobs if each.id in jobs],
         )
 
+    def _entry(self, job: Expected, row: Job) -> PublishedJob:
+        return _entry(job, row.project, row.name, self._told.late(job, row.created_at))
 
-def _answered(answer: TrialAnswered, project: str, name: str) -> TrialAnswer:
+    def over(self, id_: str, completion_s: float | None) -> None:
+        """A job is over; ``completion_s`` after it was submitted if it succeeded."""
+        ratio = self._told.over(id_, completion_s)
+        if ratio is not None:
+            metrics.JOB_TOLD_RATIO.observe(ratio)
+
+
+def _answered(answer: TrialAnswered, project: str, name: str, late_at: float | None) -> TrialAnswer:
     misfit, expected = answer.misfit, answer.expected
     return TrialAnswer(
         gpus=answer.gpus,
-        expected=_entry(expected, project, name) if expected is not None else None,
+        expected=_entry(expected, project, name, late_at) if expected is not None else None,
         field=misfit.field if misfit is not None else "",
         largest=misfit.largest if misfit is not None else 0.0,
         message=misfit.message if misfit is not None else "",
@@ -101,7 +114,7 @@ def _count(jobs: Mapping[str, Job], kept: int) -> None:
     metrics.GPUS_KEPT.set(kept)
 
 
-def _entry(job: Expected, project: str, name: str) -> PublishedJob:
+def _entry(job: Expected, project: str, name: str, late_at: float | None) -> PublishedJob:
     return PublishedJob(
         id=job.id,
         project=project,
@@ -109,7 +122,7 @@ def _entry(job: Expected, project: str, name: str) -> PublishedJob:
         place=job.place,
         gpus=job.gpus,
         start_at=job.start_at,
-        end_at=job.end_at,
+        end_at=(job.end_at[0], late_at) if job.end_at is not None and late_at is not None else None,
         length_s=job.length.expected_s,
         length_90_s=job.length.most_s,
         source=job.length.source.value,

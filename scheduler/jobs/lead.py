@@ -257,7 +257,10 @@ class Lead:
                 events.append(JobWithdrawn(id=id_))
             if before is not None:
                 events += ordered(row, before)
-        return [*events, *(JobWithdrawn(id=id_) for id_ in self._jobs if id_ not in mine)]
+        gone = [id_ for id_ in self._jobs if id_ not in mine]
+        for id_ in gone:
+            self._board.over(id_, None)
+        return [*events, *(JobWithdrawn(id=id_) for id_ in gone)]
 
     def _followed(self, at: float, reports: Mapping[str, Report]) -> list[Event]:
         """What has become of the attempts under way."""
@@ -387,8 +390,10 @@ class Lead:
         state = JobState.LOST if finish.ended is Ended.LOST else JobState.ENDED
         asked = finish.ended is Ended.STOPPED
         ends.tell(row, state, attempt.exit_code, asked=asked, reason=details.reason, why=details.message)
-        if finish.ended is Ended.SUCCEEDED:
-            metrics.JOB_COMPLETION_SECONDS.observe(max(0.0, time.time() - row.created_at))
+        succeeded, completion_s = finish.ended is Ended.SUCCEEDED, max(0.0, time.time() - row.created_at)
+        self._board.over(finish.id, completion_s if succeeded else None)
+        if succeeded:
+            metrics.JOB_COMPLETION_SECONDS.observe(completion_s)
             for source, ratio in finish.ratios.items():
                 metrics.JOB_ESTIMATE_RATIO.labels(source).observe(ratio)
 

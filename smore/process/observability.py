@@ -236,6 +236,11 @@ JOBS_ENDED = Counter(
     registry=CONTROL,
 )
 JOB_RESTARTS = Counter("smore_job_restarts", "Trainings started again, by why", ["why"], registry=CONTROL)
+JOB_TOLD_RATIO = Histogram(
+    "smore_job_told_ratio",
+    "What a training that had to wait took in all over the later end that the plan told when it came",
+    buckets=(0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.33, 2, 4, 10),
+)
 JOB_ESTIMATE_RATIO = Histogram(
     "smore_job_estimate_ratio",
     "What a training that succeeded took over what was told of it, by the source of its length",

@@ -56,6 +56,7 @@ from scheduler.policy.jobs.events import (
 from scheduler.policy.jobs.fleet import TENANTS
 from scheduler.policy.jobs.knobs import JobKnobs
 from scheduler.policy.jobs.spec import JobSpec
+from scheduler.policy.jobs.told import Told
 from smore.domain.job import JobRequest
 
 #: A run that goes on so many times longer than all work on one GPU would take never ends.
@@ -160,6 +161,7 @@ def simulate_jobs(world: JobWorld, jobs: Sequence[SimulatedJob], knobs: JobKnobs
 class _Run:
     def __init__(self, world: JobWorld, jobs: Sequence[SimulatedJob], knobs: JobKnobs, seed: int) -> None:
         self._world, self._knobs, self._policy = world, knobs, policy_of(knobs)
+        self._told = Told()
         # Draws of their own for each purpose and job, so that all rules meet the same ones.
         self._seed = seed
         errors = Random(f"lengths {seed}")
@@ -244,8 +246,8 @@ class _Run:
         """What those that have come and wait are told of their ends."""
         for answer in self._policy.decide(now, [QueueAsked()]).decisions:
             for job in answer.jobs if isinstance(answer, PublishQueue) else ():
-                if job.id in came and not job.gpus and job.end_at is not None:
-                    self._by_id[job.id].told = job.end_at[1]
+                if job.id in came and not job.gpus:
+                    self._by_id[job.id].told = self._told.late(job, now)
 
     def _pairs(self) -> list[PairKnown]:
         """What the rule is told of all pairs that fit: the truth, or what a predictor of this noise would say."""
@@ -405,6 +407,8 @@ class _Run:
             case Finish():
                 state = self._by_id[decision.id]
                 state.end, state.outcome = now, decision.ended
+                succeeded = decision.ended is Ended.SUCCEEDED
+                self._told.over(decision.id, now - state.job.submit_s if succeeded else None)
                 self._left -= 1
             case Promised():
                 self._by_id[decision.id].promised = decision.by
