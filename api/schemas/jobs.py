@@ -150,8 +150,8 @@ class Expected(Schema):
     source: str
     """
     What told the length: ``measured`` (iterations left and their time now), ``former`` (iterations and their time in former
-    runs), ``profile`` (iterations and the profile's time), ``declared`` (the duration that its owner said), ``name``, ``project`` or ``platform`` (the median of their
-    last runs), ``assumed`` (nothing is known)
+    runs), ``profile`` (iterations and the profile's time), ``declared`` (the duration that its owner said), ``name``,
+    ``project`` or ``platform`` (the median of their last runs), ``assumed`` (nothing is known)
     """
     waited_s: float
     """Seconds that it has waited so far, over all its attempts"""

@@ -358,6 +358,7 @@ PLACES = 16
 #: Sources of lengths in words.
 SOURCES = {
     "measured": "iterations left times their time now",
+    "former": "iterations times their time in former runs",
     "profile": "iterations times the profile's time",
     "declared": "the duration that its owner said",
     "name": "the last runs of its name",

@@ -240,6 +240,7 @@ JOB_TOLD_RATIO = Histogram(
     "smore_job_told_ratio",
     "What a training that had to wait took in all over the later end that the plan told when it came",
     buckets=(0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.33, 2, 4, 10),
+    registry=CONTROL,
 )
 JOB_ESTIMATE_RATIO = Histogram(
     "smore_job_estimate_ratio",
