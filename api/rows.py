@@ -217,6 +217,8 @@ class Trainings:
         self._entries = {entry.id: entry for entry in (queue.jobs if queue is not None else ()) if entry.id in ids}
         self._say = saying(gateway, caller, [entry.message for entry in self._entries.values()])
         self._past = views.past(gateway, jobs)
+        self._promises = gateway.store().jobs.promises(ids)
 
     def row(self, job: "Job", reports: Sequence[JobReport]) -> job_schemas.Job:
-        return views.shown(job, reports, self._entries.get(job.id), self._say, self._past.get(job.id))
+        entry, promise = self._entries.get(job.id), self._promises.get(job.id)
+        return views.shown(job, reports, entry, self._say, self._past.get(job.id), promise=promise)

@@ -13,11 +13,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
 import redis
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.auth import is_operator, listed_projects, project_of
+from api.dates import moment
 from api.deps import (
     CURSOR,
     AdminKey,
@@ -44,6 +45,7 @@ from api.trainings import views
 from api.trainings.budgets import check_budget, too_long
 from api.trainings.limits import admission, check_limits, going_on
 from api.trainings.names import Say, saying
+from api.trainings.promises import body_digest, check_promised
 from api.trainings.request import check_ever, check_fits, request_of
 from api.trainings.statements import Span, stated
 from smore.domain.errors import Conflict, Unavailable
@@ -53,25 +55,43 @@ from smore.messages.commands import AllowJob, SetBudget, StopJob
 from smore.messages.job_queue import PublishedJob, PublishedQueue
 from smore.process.vault import seal_env
 from smore.redis.catalog import KeyEntry
-from smore.redis.job_queue import JobQueue
+from smore.redis.job_queue import JobQueue, no_leader
 from smore.redis.logs import job_log
 
 if TYPE_CHECKING:
     from smore.postgres.audit import Change
     from smore.postgres.job_pairs import JobPair
+    from smore.postgres.job_promises import JobPromise
     from smore.postgres.jobs import Job
 
 #: Most steps of the budget's control loop in a statement.
 STEPS: Final = 100
 #: Seconds that the answer to a start waits for the job scheduler's first decision, and between two looks.
 DECIDED_S: Final = 1.0
+#: The same for one of which an end is to be promised.
+PROMISED_S: Final = 5.0
 _LOOK_S: Final = 0.02
 
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=BoundedRoute)
 
 
 @router.post("/jobs", status_code=201)
-def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schemas.JobBody) -> schemas.Job:
+def start_job(
+    gateway: TheGateway,
+    caller: JobsKey,
+    trail: TheTrail,
+    body: schemas.JobBody,
+    response: Response,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            pattern=r"^[\x21-\x7e]{1,255}$",
+            description="A later request with the same key and the same body (but for the values of variables) gets the"
+            " first one's job, with `Idempotency-Replayed: true`, and starts nothing; one with another body is refused"
+            " (422 `idempotency_mismatch`)",
+        ),
+    ] = None,
+) -> schemas.Job:
     """
     Start a training as soon as there is room for it. The answer comes after its first decision or 1 s, whichever is
     first: the job is on its `gpus`, or it waits, and `expected` says in which place, for what, and until when. While
@@ -79,8 +99,15 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     once.
 
     422 where it could never start on the GPU instances that there are (`field`, `largest`), 429 where the project has as
-    many jobs as it may.
+    many jobs as it may. With `by` the answer comes when its end is promised, or 429 `slo_infeasible` says the `earliest` that
+    would be; without a job scheduler that answers 503, and the training is not started.
     """
+    digest = body_digest(body) if idempotency_key is not None else None
+    if idempotency_key is not None and digest is not None:
+        known = gateway.store().jobs.repeated(caller.project, idempotency_key, digest)
+        if known is not None:
+            response.headers["Idempotency-Replayed"] = "true"
+            return _begun(gateway, caller, known, keep=True)
     reports = gateway.fleet().reports()
     request = request_of(gateway, caller, body, reports)
     check_ever(gateway, caller.project, body.name, request)
@@ -88,12 +115,15 @@ def start_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: schem
     plain = {name: value for name, value in body.env.items() if not isinstance(value, SecretOf)}
     env = seal_env(gateway.vault(), caller.project, body.name, plain) if plain else None
     admit = admission(gateway, caller.project, reports, request.memory_mib * request.count)
+    if request.by is not None and not _doors(gateway).leader():
+        raise Unavailable(no_leader(_doors(gateway).refused()), part="job_leader")
     with trail.change(caller, f"job/{body.name}") as change:
-        job = store.jobs.submit(caller.project, body.name, request, env, admit=admit)
+        job = store.jobs.submit(
+            caller.project, body.name, request, env, admit=admit, key=idempotency_key, digest=digest
+        )
         # A variable may be a password: the audit log has none of them.
         change.target, change.after = f"job/{job.id}", {"name": body.name, **asdict(request)}
-    entry = _first_decision(gateway, job.id)
-    return views.shown(store.jobs.get(caller.project, job.id), [], entry, _say(gateway, caller, entry))
+    return _begun(gateway, caller, job, keep=idempotency_key is not None)
 
 
 @router.post("/jobs:dryRun")
@@ -115,6 +145,8 @@ def dry_run(gateway: TheGateway, caller: JobsOrReadKey, body: schemas.JobBody) -
         gpus=list(answer.gpus),
         beside=[names.get(id_, id_) for id_ in answer.beside],
         expected=views.expected(answer.expected, _say(gateway, caller, answer.expected)),
+        earliest_promise_at=moment(answer.earliest) if answer.earliest is not None else None,
+        no_promise=saying(gateway, caller, [answer.unpromised])(answer.unpromised) or None,
     )
 
 
@@ -156,7 +188,8 @@ def get_job(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject =
     entry = _entry(_doors(gateway).queue(), record.id)
     told, past = views.live(gateway).get(record.id, []), views.past(gateway, [record])
     beside = views.beside_now(gateway, caller, record)
-    return views.shown(record, told, entry, _say(gateway, caller, entry), past.get(record.id), beside)
+    promise = gateway.store().jobs.promises([record.id]).get(record.id)
+    return views.shown(record, told, entry, _say(gateway, caller, entry), past.get(record.id), beside, promise)
 
 
 @router.get("/jobs/{job}/explain")
@@ -391,6 +424,32 @@ def _wake(gateway: Gateway) -> None:
     """Let the job scheduler see a change at once; where Redis does not take that, it sees it as soon as it can."""
     with contextlib.suppress(redis.RedisError, OSError):
         _doors(gateway).wake()
+
+
+def _begun(gateway: Gateway, caller: KeyEntry, job: "Job", *, keep: bool) -> schemas.Job:
+    """
+    The answer to a request that has made a job. ``keep``: whoever repeats it finds the job again; else one of which it is
+    not decided whether its end is promised is stopped. Raises what tells that it is not.
+    """
+    jobs = gateway.store().jobs
+    promise = _promise(gateway, job.id) if job.request.by is not None else None
+    if job.request.by is not None and promise is None:
+        if not keep:
+            jobs.stop(job.project, job.id)
+        raise Unavailable("The job scheduler does not answer.", part="job_leader")
+    if promise is not None and job.request.unless == "refuse":
+        check_promised(promise)
+    entry = _first_decision(gateway, job.id)
+    return views.shown(jobs.get(job.project, job.id), [], entry, _say(gateway, caller, entry), promise=promise)
+
+
+def _promise(gateway: Gateway, job: str) -> "JobPromise | None":
+    """What is decided of a job that asks for a promise, at most :data:`PROMISED_S` later; None = nothing is."""
+    _wake(gateway)
+    until = time.monotonic() + PROMISED_S
+    while (promise := gateway.store().jobs.promises([job]).get(job)) is None and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    return promise
 
 
 def _first_decision(gateway: Gateway, job: str) -> PublishedJob | None:

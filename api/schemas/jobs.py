@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat
 
 from api.schemas.fields import STORABLE, Body, Flag, Name, Number, Schema, Text, Variable, Whole, Word
-from smore.domain.job import GRACE_S, MOST_MICRO_BATCHES, MOST_SHARE, JobPlace, Outcome
+from smore.domain.job import GRACE_S, MOST_MICRO_BATCHES, MOST_SHARE, JobPlace, Outcome, PromiseState
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, MOST_BUDGET, Verdict
 
 #: api/trainings/budgets.py refuses others, and says why.
@@ -71,6 +71,13 @@ class JobBody(Body):
     """
     micro_batches: list[Annotated[Whole, Field(ge=1, le=MOST_MICRO_BATCHES)]] = Field(default=[], max_length=16)
     """In how many parts its loop can run a batch where memory is short, rising from 1 (``[1, 2, 4]``)"""
+    by: Number | str | None = None
+    """
+    By when its end is to be promised: a date and time with its zone, a duration from now (``18h``, or seconds), or
+    ``earliest``; null = nothing is to be promised
+    """
+    unless: Literal["refuse", "queue"] = "refuse"
+    """Where no end can be promised ``by`` then: ``refuse`` the training, or ``queue`` it without a promise"""
 
 
 class MoveBody(Body):
@@ -158,7 +165,7 @@ class Expected(Schema):
     why: str
     """
     The code of why it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``, ``busy``, ``kept``,
-    ``order``, ``stopping``, ``none``)
+    ``promised``, ``order``, ``stopping``, ``none``)
     """
     message: str
     """Why it waits, or where it is, in words"""
@@ -166,6 +173,34 @@ class Expected(Schema):
     """The ids of the jobs with which it shares GPU instances"""
     guest: bool = False
     """Whether those ``beside`` it were there first; else it is their host"""
+    promised_by: datetime | None = None
+    """The moment by which its end is promised; null = none is"""
+    at_risk: str | None = None
+    """
+    Why it is expected to end after ``promised_by`` (``held``, ``beside``, ``longer``, ``closed``, ``others``); null = it is
+    not
+    """
+
+
+class Promise(Schema):
+    """What was promised of the end of a training whose owner asked for it, and what has become of it."""
+
+    by: datetime | None = None
+    """The moment by which it is to have ended; null = nothing was promised"""
+    latest_start_at: datetime | None = None
+    """When it was to start at the latest, as of the promise"""
+    earliest: datetime | None = None
+    """Where nothing was promised: the first moment that would have been; null = none"""
+    outcome: PromiseState
+    """
+    ``none`` was given, ``kept_so_far``, ``at_risk`` (it is expected to end later), ``broken``, ``kept``, ``withdrawn`` (its
+    owner stopped it)
+    """
+    why: str | None = None
+    """
+    What has set it back, puts it at risk or broke it (as ``at_risk`` of ``Expected``; ``host_lost``, ``failed``), or why none was given
+    (``unknown`` length, ``length``, ``limit``, ``others``, ``setting``)
+    """
 
 
 class Job(Schema):
@@ -282,6 +317,8 @@ class Job(Schema):
     Other trainings that train on its GPU instances now, and that nobody placed there; those of other projects without
     their names. A list of jobs leaves it empty
     """
+    promise: Promise | None = None
+    """What was promised of its end; null = nothing was asked for, or it is not decided"""
 
 
 class Attached(Schema):
@@ -493,6 +530,10 @@ class JobTrial(Schema):
     """The trainings whose guest it would be there: names of the project's jobs, else ids; none = alone"""
     expected: Expected
     """When it would start and end on GPU instances of its own"""
+    earliest_promise_at: datetime | None = None
+    """The earliest end that would be promised now; null = none would, and ``no_promise`` says why"""
+    no_promise: str | None = None
+    """Why no end would be promised; null = one would"""
 
 
 class JobAttempt(Schema):

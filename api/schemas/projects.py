@@ -34,6 +34,8 @@ class LimitsBody(Body):
     """Memory kept for trainings on all GPU instances together, MiB; null = no limit"""
     gpus: Count | None = None
     """GPU instances that the project's trainings may hold at a time; null = no limit"""
+    promised: Count | None = None
+    """GPU instances for which the project's trainings may have promised ends, waiting or running; null = ``gpus``"""
     weight: Annotated[Number, Field(ge=0.01, le=_MOST, allow_inf_nan=False)] | None = None
     """By what the expected time left of its waiting trainings is divided; null = 1"""
     share: Annotated[Number, Field(ge=0, le=MOST_SHARE, allow_inf_nan=False)] | None = None

@@ -224,6 +224,10 @@ def _input_outcome(output: Mapping[str, Any]) -> dict[str, Any]:
             " long as nothing more comes before it; absent where it is no longer than the deadline that was just missed",
         ),
         "earliest_deadline_at": _described(_MOMENT, "`earliest_deadline_ms` as an instant"),
+        "earliest": _described(
+            _MOMENT,
+            "Of a training whose end is not promised: the first moment that would be; absent where there is none",
+        ),
         **{
             name: RESULT[name]
             for name in ("attempt", "gpu", "cold", "arrival_at", "deadline_at", "finished_at", "late_ms")

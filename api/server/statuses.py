@@ -71,8 +71,8 @@ ALSO: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "POST /v1/jobs": {
         "422": "`invalid_input`: it could never start on the GPU instances that there are (`field`, `largest`), or `field` names"
-        " the place of another mistake",
-        "429": _LIMIT,
+        " the place of another mistake. `idempotency_mismatch`",
+        "429": f"{_LIMIT}. `slo_infeasible`: no end can be promised by then (`earliest`)",
     },
     "POST /v1/jobs:dryRun": {"429": _LIMIT},
     "POST /v1/jobs/attach": {"409": _STATE, "429": _LIMIT},

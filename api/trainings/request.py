@@ -11,6 +11,7 @@ from api.errors import SessionForbidden
 from api.schemas.jobs import JobBody, SecretOf
 from api.session import SessionCaller
 from api.trainings.budgets import check_budget
+from api.trainings.promises import asked_by
 from smore.domain.errors import Draining, InvalidInput, Unavailable
 from smore.domain.function import duration_s, parse_name, size_bytes
 from smore.domain.job import GRACE_S, JobRequest
@@ -77,6 +78,8 @@ def request_of(gateway: Gateway, caller: KeyEntry, body: JobBody, reports: Seque
         cwd=body.cwd or "",
         share=_share(gateway, caller, body),
         micro_batches=_micro_batches(body, workload),
+        by=asked_by(body, LONGEST_S),
+        unless=body.unless,
     )
 
 

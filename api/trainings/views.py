@@ -30,6 +30,7 @@ from smore.redis.catalog import KeyEntry
 
 if TYPE_CHECKING:
     from smore.domain.loss import Loss
+    from smore.postgres.job_promises import JobPromise
     from smore.postgres.jobs import Attempt, Job, JobDecision
 
 
@@ -114,6 +115,7 @@ def shown(
     say: Say = str,
     past: Past | None = None,
     beside: Sequence[str] = (),
+    promise: "JobPromise | None" = None,
 ) -> schemas.Job:
     """
     ``reports``: of its ranks now; ``of_queue``: what the job scheduler published of it last, said by ``say``; ``beside``: as
@@ -186,6 +188,17 @@ def shown(
         source=job.source,
         measured=job.source != "attached",
         beside_now=list(beside),
+        promise=_promise(promise) if promise is not None else None,
+    )
+
+
+def _promise(promise: "JobPromise") -> schemas.Promise:
+    return schemas.Promise(
+        by=_moment(promise.by),
+        latest_start_at=_moment(promise.latest_start_at),
+        earliest=_moment(promise.earliest),
+        outcome=promise.outcome,
+        why=promise.why or None,
     )
 
 
@@ -212,6 +225,8 @@ def _expected(job: PublishedJob, say: Say) -> dict[str, Any]:
         "message": say(job.message),
         "beside": list(job.beside),
         "guest": job.guest,
+        "promised_by": _moment(job.promised),
+        "at_risk": job.at_risk or None,
     }
 
 

@@ -82,6 +82,8 @@ __all__ = [
     "PrewarmHold",
     "Project",
     "Projects",
+    "Promise",
+    "PromiseState",
     "Purged",
     "Quarantine",
     "Quarantined",
@@ -1010,7 +1012,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """
     The code of why it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``, ``busy``, ``kept``,
-    ``order``, ``stopping``, ``none``)
+    ``promised``, ``order``, ``stopping``, ``none``)
     """
     message: str = ""
     """Why it waits, or where it is, in words"""
@@ -1018,6 +1020,13 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of the jobs with which it shares GPU instances"""
     guest: bool = False
     """Whether those ``beside`` it were there first; else it is their host"""
+    promised_by: datetime | None = None
+    """The moment by which its end is promised; None = none is"""
+    at_risk: str | None = None
+    """
+    Why it is expected to end after ``promised_by`` (``held``, ``beside``, ``longer``, ``closed``, ``others``); None =
+    it is not
+    """
 
 
 class Outcome(OpenEnum):
@@ -1034,6 +1043,41 @@ class Outcome(OpenEnum):
     REFUSED = "refused"
     DETACHED = "detached"
     UNKNOWN = "unknown"
+
+
+class PromiseState(OpenEnum):
+    """
+    What has become of a job's promised end: ``none`` was promised; ``kept_so_far``; ``at_risk``: it is expected to end
+    later; ``broken``: it has not ended by then, or not succeeded; ``kept``; ``withdrawn``: its owner stopped it.
+    """
+
+    NONE = "none"
+    KEPT_SO_FAR = "kept_so_far"
+    AT_RISK = "at_risk"
+    BROKEN = "broken"
+    KEPT = "kept"
+    WITHDRAWN = "withdrawn"
+
+
+class Promise(msgspec.Struct, frozen=True, kw_only=True):
+    """What was promised of the end of a training whose owner asked for it, and what has become of it."""
+
+    by: datetime | None = None
+    """The moment by which it is to have ended; None = nothing was promised"""
+    latest_start_at: datetime | None = None
+    """When it was to start at the latest, as of the promise"""
+    earliest: datetime | None = None
+    """Where nothing was promised: the first moment that would have been; None = none"""
+    outcome: PromiseState
+    """
+    ``none`` was given, ``kept_so_far``, ``at_risk`` (it is expected to end later), ``broken``, ``kept``, ``withdrawn``
+    (its owner stopped it)
+    """
+    why: str | None = None
+    """
+    What has set it back, puts it at risk or broke it (as ``at_risk`` of ``Expected``; ``host_lost``, ``failed``), or
+    why none was given (``unknown`` length, ``length``, ``limit``, ``others``, ``setting``)
+    """
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -1150,6 +1194,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     Other trainings that train on its GPU instances now, and that nobody placed there; those of other projects without
     their names. A list of jobs leaves it empty
     """
+    promise: Promise | None = None
+    """What was promised of its end; None = nothing was asked for, or it is not decided"""
 
 
 class JobAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -1278,7 +1324,7 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """
     The code of why it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``, ``busy``, ``kept``,
-    ``order``, ``stopping``, ``none``)
+    ``promised``, ``order``, ``stopping``, ``none``)
     """
     message: str = ""
     """Why it waits, or where it is, in words"""
@@ -1286,6 +1332,13 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of the jobs with which it shares GPU instances"""
     guest: bool = False
     """Whether those ``beside`` it were there first; else it is their host"""
+    promised_by: datetime | None = None
+    """The moment by which its end is promised; None = none is"""
+    at_risk: str | None = None
+    """
+    Why it is expected to end after ``promised_by`` (``held``, ``beside``, ``longer``, ``closed``, ``others``); None =
+    it is not
+    """
     id: str = ""
     """The id of the job"""
     name: str = ""
@@ -1370,6 +1423,10 @@ class JobTrial(msgspec.Struct, frozen=True, kw_only=True):
     """The trainings whose guest it would be there: names of the project's jobs, else ids; none = alone"""
     expected: Expected = msgspec.field(default_factory=Expected)
     """When it would start and end on GPU instances of its own"""
+    earliest_promise_at: datetime | None = None
+    """The earliest end that would be promised now; None = none would, and ``no_promise`` says why"""
+    no_promise: str | None = None
+    """Why no end would be promised; None = one would"""
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -1818,6 +1875,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Memory kept for trainings on all GPU instances together, MiB"""
     gpus: int | None = None
     """GPU instances that its trainings may hold at a time"""
+    promised: int | None = None
+    """GPU instances for which its trainings may have promised ends, waiting or running; None = ``gpus``"""
     weight: float | None = None
     """Of two trainings that wait, the expected time left is divided by their projects' weights; None = 1"""
     share: float | None = None

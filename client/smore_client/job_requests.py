@@ -5,6 +5,7 @@ Wherever a job is named, its id and its name will do; of several jobs of one nam
 reach jobs of another ``project`` than their key's; :mod:`smore_client.admin` has the changes of those.
 """
 
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
@@ -46,6 +47,10 @@ class NamedJobOptions(TypedDict, total=False):
     share: float | None
     #: In how many parts its loop can run a batch where memory is short, rising from 1: ``[1, 2, 4]``.
     micro_batches: Sequence[int] | None
+    #: By when its end is to be promised: a date and time with its zone, a duration from now, or ``earliest``; and whether it is
+    #: refused (``refuse``, the default) or waits without a promise (``queue``) where that cannot be.
+    by: str | float | None
+    unless: str | None
 
 
 class JobOptions(NamedJobOptions, total=False):
@@ -92,7 +97,9 @@ class JobRequests:
         body = _body(
             name, argv, {"gpus": gpus, "env": env, "workload": workload, "budget": budget, "memory": memory, **options}
         )
-        return (yield from fetch(Job, request("POST", "jobs", body=body)))
+        # A request that is sent again starts nothing.
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return (yield from fetch(Job, request("POST", "jobs", body=body, headers=headers)))
 
     @operation
     def try_job(self, name: str, argv: Sequence[str], **options: Unpack[JobOptions]) -> Flow[JobTrial]:

@@ -5,7 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scheduler.jobs.apart import Apart
 from scheduler.jobs.specs import Specs
-from scheduler.policy.jobs.decisions import Expected, JobRound, PlacesAnswered, PublishQueue, Start, TrialAnswered
+from scheduler.policy.jobs.decisions import (
+    Expected,
+    JobRound,
+    NotPromised,
+    PlacesAnswered,
+    Promised,
+    PublishQueue,
+    Start,
+    TrialAnswered,
+)
 from scheduler.policy.jobs.events import Event, PlacesAsked, QueueAsked, TrialAsked
 from scheduler.policy.jobs.told import Told
 from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer, TrialQuestion
@@ -62,18 +71,17 @@ class Board:
                 self._told.over(question.id, None)
                 self._queue.answer(question.id, _answered(answer, question.project, question.name, late_at))
 
-    def show(self, now: float, jobs: Mapping[str, Job]) -> dict[str, float]:
+    def show(self, now: float, jobs: Mapping[str, Job]) -> Sequence[Expected]:
         """
-        Publish the queue, and set the gauges; ``jobs``: the rows of all that the rule knows, by id. Returns what others
-        beside each job have cost it, seconds.
+        Publish the queue, and set the gauges; ``jobs``: the rows of all that the rule knows, by id. Returns what is published.
         """
-        lost_s: dict[str, float] = {}
+        entries: list[Expected] = []
         for answer in self._decide(now, [QueueAsked()]).decisions:
             if isinstance(answer, PublishQueue):
                 self._queue.publish(self._published(answer, jobs, now))
-                _count(jobs, answer.kept)
-                lost_s |= {job.id: job.lost_s for job in answer.jobs}
-        return lost_s
+                _count(jobs, answer)
+                entries += answer.jobs
+        return entries
 
     def _published(self, answer: PublishQueue, jobs: Mapping[str, Job], now: float) -> PublishedQueue:
         return PublishedQueue(
@@ -104,14 +112,17 @@ def _answered(answer: TrialAnswered, project: str, name: str, late_at: float | N
         largest=misfit.largest if misfit is not None else 0.0,
         message=misfit.message if misfit is not None else "",
         beside=answer.beside,
+        earliest=answer.promise.by if isinstance(answer.promise, Promised) else None,
+        unpromised=answer.promise.message if isinstance(answer.promise, NotPromised) else "",
     )
 
 
-def _count(jobs: Mapping[str, Job], kept: int) -> None:
+def _count(jobs: Mapping[str, Job], answer: PublishQueue) -> None:
     metrics.JOBS.clear()
     for (state, project), number in Counter((job.state.value, job.project) for job in jobs.values()).items():
         metrics.JOBS.labels(state, project).set(number)
-    metrics.GPUS_KEPT.set(kept)
+    metrics.GPUS_KEPT.set(answer.kept)
+    metrics.GPUS_PROMISED.set(answer.promised)
 
 
 def _entry(job: Expected, project: str, name: str, late_at: float | None) -> PublishedJob:
@@ -131,4 +142,6 @@ def _entry(job: Expected, project: str, name: str, late_at: float | None) -> Pub
         message=job.message,
         beside=job.beside,
         guest=job.guest,
+        promised=job.promise.by if job.promise is not None else None,
+        at_risk=job.promise.at_risk if job.promise is not None else "",
     )

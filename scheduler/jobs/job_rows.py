@@ -11,8 +11,13 @@ from smore.postgres.jobs import Attempt as PastAttempt
 from smore.postgres.jobs import Job
 
 
-def submitted(row: Job, spec: JobSpec, under_way: Attempt | None, now: float) -> list[Event]:
-    """A job that the rule does not know yet, with its attempt ``under_way`` if it is placed; ``now`` in epoch seconds."""
+def submitted(
+    row: Job, spec: JobSpec, under_way: Attempt | None, now: float, promised: float | None = None
+) -> list[Event]:
+    """
+    A job that the rule does not know yet, with its attempt ``under_way`` if it is placed; ``now`` in epoch seconds;
+    ``promised`` as of :class:`~scheduler.policy.jobs.events.JobSubmitted`.
+    """
     queued_s = max(0.0, now - row.queued_at) if row.state is JobState.QUEUED and row.queued_at else 0.0
     events: list[Event] = [
         JobSubmitted(
@@ -29,6 +34,7 @@ def submitted(row: Job, spec: JobSpec, under_way: Attempt | None, now: float) ->
             held=row.state is JobState.HELD,
             moved=row.moved,
             lost_s=row.lost_s,
+            promised=promised,
         )
     ]
     if under_way is not None:

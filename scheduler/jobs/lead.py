@@ -20,6 +20,7 @@ from scheduler.jobs.board import Board, beside
 from scheduler.jobs.checkpoints import OldCheckpoints
 from scheduler.jobs.job_rows import begun, ordered, submitted, taken_over
 from scheduler.jobs.orders import Orders
+from scheduler.jobs.pledges import OUTCOMES, Pledges
 from scheduler.jobs.progress import ProgressLog
 from scheduler.jobs.recording import Recording
 from scheduler.jobs.sharing import KnownPairs, Sharing
@@ -27,6 +28,9 @@ from scheduler.jobs.specs import Specs
 from scheduler.jobs.variables import Variables
 from scheduler.jobs.watch import Watch, node_of
 from scheduler.policy.jobs.core import JobPolicy
+from scheduler.policy.jobs.decisions import (
+    Action as Acted,
+)
 from scheduler.policy.jobs.decisions import (
     Decision,
     Finish,
@@ -117,6 +121,7 @@ class Lead:
         self._attached = Attached(store, self._settings.silent_s, apart)
         self._watch = Watch(self._settings.silent_s, {}, 0.0)
         self._sharing = Sharing(self._specs.alone_s)
+        self._pledges = Pledges(ledger, fleet, apart)
         #: Jobs that the rule knows: the row as it was read last.
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, Attempt] = {}
@@ -128,7 +133,7 @@ class Lead:
         self._next: list[Event] = []
         #: By how much the time of day was before the steady clock, seconds.
         self._ahead_s = -inf
-        self._noted_at = self._shown_at = self._round_at = 0.0
+        self._noted_at = self._shown_at = self._round_at = self._now = 0.0
 
     def begin(self, at: float) -> None:
         """Take the lead in Postgres; the first round tells the rule everything else."""
@@ -144,6 +149,8 @@ class Lead:
             metrics.JOB_PLACEMENTS.labels(kind)
         for ended in (Ended.FAILED, Ended.LOST, Ended.OUTGROWN):
             metrics.JOB_RESTARTS.labels(ended.value)
+        for outcome in OUTCOMES:
+            metrics.JOB_PROMISES.labels(outcome)
         self._begin_counters(self._ledger.projects())
         log.info("leading the queue of trainings", token=token, setting=self._setting)
 
@@ -152,7 +159,7 @@ class Lead:
         Decide once; returns when there is something to decide even if nothing happens, epoch seconds. Raises WentWrong
         where something did with a training, once the others have had their round.
         """
-        began, self._apart.wrong = time.perf_counter(), ""
+        began, self._apart.wrong, self._now = time.perf_counter(), "", now
         self._follow_clock(now - at)
         reports = self._fleet.reports()
         rows = [row for row in self._store.unfinished() if row.id not in self._apart.ids]
@@ -164,6 +171,7 @@ class Lead:
         self._take_over(at, [row for row in new if row.state in PLACED])
         events, self._next = self._next, []
         events += [*self._changed_limits(), *self._seen(at, reports), *self._known_pairs.changed(self._specs.kinds)]
+        self._pledges.take_over(new)
         # Hosts before their guests.
         for row in sorted(new, key=self._placed_at):
             with self._apart.of(row.id):
@@ -171,7 +179,7 @@ class Lead:
                 attempt = self._attempts.get(row.id)
                 if attempt is not None:
                     attempt.parts = spec.way(attempt.parts.count)
-                events += submitted(row, spec, attempt, now)
+                events += submitted(row, spec, attempt, now, self._pledges.promised(row))
         events += self._changed_rows(mine)
         self._jobs = mine
         events += self._followed(at, {report.gpu: report for report in reports})
@@ -189,7 +197,9 @@ class Lead:
         metrics.JOB_ROUND_SECONDS.observe(time.perf_counter() - began)
         self._board.answer(now)
         if events or decisions or at - self._shown_at > SHOWN_S:
-            self._note_losses(self._board.show(now, self._jobs))
+            shown = self._board.show(now, self._jobs)
+            self._note_losses({job.id: job.lost_s for job in shown})
+            self._pledges.follow(now, shown, self._jobs, self._attempts)
             losses.show(rows, reports)
             self._shown_at = at
         if self._apart.wrong:
@@ -229,9 +239,13 @@ class Lead:
             return []
         self._limits = limits
         told = {
-            project: ProjectLimit(gpus=limit.gpus, weight=limit.weight if limit.weight is not None else 1.0)
+            project: ProjectLimit(
+                gpus=limit.gpus,
+                weight=limit.weight if limit.weight is not None else 1.0,
+                promised=limit.promised,
+            )
             for project, limit in limits.items()
-            if limit.gpus is not None or limit.weight is not None
+            if (limit.gpus, limit.weight, limit.promised) != (None, None, None)
         }
         return [LimitsChanged(limits=told)]
 
@@ -260,6 +274,7 @@ class Lead:
         gone = [id_ for id_ in self._jobs if id_ not in mine]
         for id_ in gone:
             self._board.over(id_, None)
+        self._pledges.gone([self._jobs[id_] for id_ in gone], self._now)
         return [*events, *(JobWithdrawn(id=id_) for id_ in gone)]
 
     def _followed(self, at: float, reports: Mapping[str, Report]) -> list[Event]:
@@ -307,16 +322,16 @@ class Lead:
 
     def _perform(self, at: float, decision: Decision) -> None:
         match decision:
-            case Start() | Stop() | Requeue() | Finish():
+            case Start() | Stop() | Requeue() | Finish() | Promised() | NotPromised():
                 if decision.id not in self._apart.ids:
                     with self._apart.of(decision.id):
                         self._change(at, decision)
-            case Promised() | NotPromised() | PublishQueue() | TrialAnswered() | PlacesAnswered():
+            case PublishQueue() | TrialAnswered() | PlacesAnswered():
                 raise AssertionError("nobody asked")
             case _:
                 assert_never(decision)
 
-    def _change(self, at: float, decision: Start | Stop | Requeue | Finish) -> None:
+    def _change(self, at: float, decision: Acted) -> None:
         match decision:
             case Start():
                 self._start(at, decision)
@@ -328,6 +343,8 @@ class Lead:
                 self._requeue(decision)
             case Finish():
                 self._finish(decision)
+            case Promised() | NotPromised():
+                self._pledges.decided(self._jobs[decision.id], decision)
 
     def _start(self, at: float, start: Start) -> None:
         length, row = start.reasons.length, self._jobs[start.id]
@@ -368,12 +385,14 @@ class Lead:
         decided = Decided(kind="requeue", message=details.message)
         if self._ledger.over(requeue.id, requeue.attempt, Action.REQUEUE, details, decided):
             metrics.JOB_RESTARTS.labels(attempt.ended.value).inc()
+            self._pledges.ended(requeue.id, attempt.ended, self._jobs)
             log.info("training waits again", job=requeue.id, why=details.message)
         else:
             # Its owner has stopped it in this moment; the rule hears of it at the next round.
             row = self._jobs[requeue.id]
             if self._ledger.over(requeue.id, requeue.attempt, Action.END, details, Decided(kind="finish")):
                 ends.tell(row, JobState.ENDED, attempt.exit_code, asked=True, why=attempt.stop)
+                self._pledges.gone([row], self._now)
 
     def _finish(self, finish: Finish) -> None:
         attempt, row = self._over(finish.id), self._jobs[finish.id]
@@ -392,6 +411,7 @@ class Lead:
         ends.tell(row, state, attempt.exit_code, asked=asked, reason=details.reason, why=details.message)
         succeeded, completion_s = finish.ended is Ended.SUCCEEDED, max(0.0, time.time() - row.created_at)
         self._board.over(finish.id, completion_s if succeeded else None)
+        self._pledges.over(row, self._now, finish.ended)
         if succeeded:
             metrics.JOB_COMPLETION_SECONDS.observe(completion_s)
             for source, ratio in finish.ratios.items():

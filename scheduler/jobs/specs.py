@@ -49,6 +49,7 @@ class Specs:
             request=request,
             memory_mib=memory_mib,
             iteration_s=self._iteration_s(request),
+            by=request.by or None,
             micro_batches=ways(request.micro_batches, memory_mib, batch, batches),
             not_allowed=ways(set(_TOLD).difference(request.micro_batches), memory_mib, batch, batches),
         )

@@ -1,7 +1,8 @@
 """Trainings in words: lengths, moments to come, states, where one runs."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, time, timedelta
 from typing import Any, Final
 
 from smore.domain.job import REFUSED, JobState, Outcome, ended_in_words
@@ -153,8 +154,42 @@ def outlook(expected: Any) -> str:
     return f"It is expected to start {starts}{f' and to end {ends}' if ends else ''}, if nobody shorter comes."
 
 
+def next_time(text: str) -> str:
+    """
+    A moment as the platform reads it: of a time of day (``18:00``) the next one, and of a date and time without its zone that
+    one, in local time; else the text itself.
+    """
+    if ":" not in text:
+        return text
+    with suppress(ValueError):
+        return datetime.fromisoformat(text).astimezone().isoformat()
+    try:
+        at = time.fromisoformat(text)
+    except ValueError:
+        return text
+    now = datetime.now().astimezone()
+    moment = now.replace(hour=at.hour, minute=at.minute, second=at.second, microsecond=0)
+    return (moment if moment > now else moment + timedelta(days=1)).isoformat()
+
+
+def promised(job: Any) -> str | None:
+    """By when a job is to have ended, and whether it will not."""
+    if job.promised_by is None:
+        return None
+    return clock(job.promised_by) + (f", at risk: {job.at_risk}" if job.at_risk else "")
+
+
 def placed(job: Any) -> str:
-    """Where a job that was just started runs, or its place in the queue."""
+    """What is promised of a job that was just started, and where it runs, or its place in the queue."""
+    promise = job.promise
+    if promise is None:
+        return _placed(job)
+    if promise.by is None:
+        return f"{_placed(job)}\nNo end of {job.name} is promised: smore jobs explain {job.name}"
+    return f"{job.name} is promised to end by {clock(promise.by)}, and starts by {clock(promise.latest_start_at)}\n{_placed(job)}"
+
+
+def _placed(job: Any) -> str:
     if job.gpus and job.state in ("starting", "running"):
         ends = until(job.expected.end_at, job.expected.end_late_at) if job.expected is not None else None
         return f"{job.name} runs on {', '.join(job.gpus)}" + (f", expected to end {ends}" if ends else "")
@@ -176,6 +211,12 @@ def leaderless(job: Any, refused: str) -> str:
 
 def tried(name: str, trial: Any) -> str:
     """What would become of a job that came now."""
+    earliest = trial.earliest_promise_at
+    promise = f"the earliest end that would be promised is {clock(earliest)}" if earliest else trial.no_promise
+    return f"{_tried(name, trial)}\n{promise}" if promise else _tried(name, trial)
+
+
+def _tried(name: str, trial: Any) -> str:
     expected = trial.expected
     if not trial.gpus:
         return f"{name} would wait in place {expected.place}: {expected.message} {outlook(expected)}"

@@ -1,6 +1,7 @@
 """``smore jobs``: serverful jobs, and the queue in which they wait."""
 
 from contextlib import suppress
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Serverful jobs; alone: list them. A job's name will do wherever its id does.", invoke_without_command=True
 )
+
+
+class Unless(StrEnum):
+    """What becomes of a training whose end cannot be promised."""
+
+    REFUSE = "refuse"
+    QUEUE = "queue"
 
 
 #: States of jobs that are not over.
@@ -136,6 +144,7 @@ def queue(output: OutputOption = Output.TABLE) -> None:
         ("where", job_words.where),
         ("starts", lambda j: job_words.until(j.start_at, j.start_late_at) if j.place else None),
         ("ends", lambda j: job_words.until(j.end_at, j.end_late_at)),
+        ("promised", job_words.promised),
         ("why", lambda j: j.why if j.place else None),
     ]
     if answer.jobs:
@@ -144,7 +153,7 @@ def queue(output: OutputOption = Output.TABLE) -> None:
             answer.jobs,
             columns if several else [column for column in columns if column[0] != "project"],
             output,
-            optional=("why", "length", "gpus", "project"),
+            optional=("why", "length", "gpus", "project", "promised"),
         )
         if "length" in shown:
             for line in job_words.length_legend([job_words.length(job) or "" for job in answer.jobs]):
@@ -216,6 +225,13 @@ def start(
         str | None,
         typer.Option(metavar="1,2,4", help="In how many parts its loop can run a batch (tracker.micro_batches)."),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Promise its end by then: 18:00, 6h from now, a date and time, or earliest."),
+    ] = None,
+    unless: Annotated[
+        Unless, typer.Option(help="Where no end can be promised by then: refuse it, or queue it without a promise.")
+    ] = Unless.REFUSE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say when it would start and end.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -249,6 +265,8 @@ def start(
             "cwd": folder,
             "share": share,
             "micro_batches": _counts(micro_batches),
+            "by": job_words.next_time(by) if by is not None else None,
+            "unless": unless.value if by is not None else None,
         }
         if dry_run:
             trial = client.try_job(name, command, **asked)

@@ -22,7 +22,7 @@ from smore.cli.terminal import (
 app = typer.Typer(help="Projects, what they may use and what they use; alone: list them.", invoke_without_command=True)
 
 #: Columns that a narrow screen does without, the first of them first.
-OPTIONAL: Final = ("created", "burst", "job_memory_mib", "rate_per_s", "warm_memory_mib", "share", "weight")
+OPTIONAL: Final = ("created", "promised", "burst", "job_memory_mib", "rate_per_s", "warm_memory_mib", "share", "weight")
 
 
 @list_alone(app, "List projects.")
@@ -53,6 +53,7 @@ def list_projects(output: Output) -> None:
                 "jobs",
                 "job_memory_mib",
                 "gpus",
+                "promised",
                 "weight",
                 "share",
             )
@@ -92,6 +93,10 @@ def limit(
     gpus: Annotated[
         str | None, typer.Option(metavar="N|none", help="GPU instances that its trainings hold at a time.")
     ] = None,
+    promised: Annotated[
+        str | None,
+        typer.Option(metavar="N|none", help="GPU instances for which its trainings have promised ends; else --gpus."),
+    ] = None,
     weight: Annotated[
         str | None,
         typer.Option(metavar="N|none", help="Of its trainings in the queue: 2 counts their expected time half."),
@@ -117,6 +122,7 @@ def limit(
         "jobs": jobs,
         "job_memory_mib": job_memory,
         "gpus": gpus,
+        "promised": promised,
         "weight": weight,
         "share": share,
     }

@@ -80,6 +80,20 @@ TRANSITIONS: Mapping[Action, Mapping[JobState, JobState]] = MappingProxyType(
 )
 
 
+class PromiseState(StrEnum):
+    """
+    What has become of a job's promised end: ``none`` was promised; ``kept_so_far``; ``at_risk``: it is expected to end later;
+    ``broken``: it has not ended by then, or not succeeded; ``kept``; ``withdrawn``: its owner stopped it.
+    """
+
+    NONE = "none"
+    KEPT_SO_FAR = "kept_so_far"
+    AT_RISK = "at_risk"
+    BROKEN = "broken"
+    KEPT = "kept"
+    WITHDRAWN = "withdrawn"
+
+
 class Outcome(StrEnum):
     """
     How a job ended: ``succeeded`` with exit code 0, ``failed`` with another one, ``killed`` by a signal, ``stopped`` by its

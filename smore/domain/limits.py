@@ -24,6 +24,8 @@ class Limits:
     """Memory kept for trainings on all GPU instances together, MiB"""
     gpus: int | None = None
     """GPU instances that its trainings may hold at a time"""
+    promised: int | None = None
+    """GPU instances for which its trainings may have promised ends, waiting or running; null = ``gpus``"""
     weight: float | None = None
     """Of two trainings that wait, the expected time left is divided by their projects' weights; null = 1"""
     share: float | None = None

@@ -15,7 +15,8 @@ class PublishedJob(msgspec.Struct, frozen=True, kw_only=True):
     and by 90 % lengths, if nobody shorter comes; None = nobody can say. What is left of it: ``length_s``, longer than
     ``length_90_s`` in one case of ten, and which ``source`` told that (scheduler/policy/jobs/lengths.py).
     ``why`` it waits, and in words. ``beside``: the jobs
-    with which it shares GPU instances, of which it is a ``guest`` where they were there first.
+    with which it shares GPU instances, of which it is a ``guest`` where they were there first. ``promised``: the moment by which
+    it is to have ended, None = nothing was; what puts it ``at_risk``, '' = nothing.
     """
 
     id: str
@@ -33,6 +34,8 @@ class PublishedJob(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     beside: Sequence[str] = ()
     guest: bool = False
+    promised: float | None = None
+    at_risk: str = ""
 
 
 class PublishedQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +66,8 @@ class TrialQuestion(msgspec.Struct, frozen=True, kw_only=True):
 class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
     Either ``expected`` (``gpus``: it would start there at once, as the guest of the jobs ``beside``), or why it never could:
-    the ``field`` of its request, the ``largest`` value that could, and words. ``places``: for a job that waits.
+    the ``field`` of its request, the ``largest`` value that could, and words. ``places``: for a job that waits. ``earliest``: the
+    end that would be promised, None = none would, and ``unpromised`` says why.
     """
 
     gpus: Sequence[str] = ()
@@ -73,6 +77,8 @@ class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     beside: Sequence[str] = ()
     places: Sequence[JobPlace] = ()
+    earliest: float | None = None
+    unpromised: str = ""
 
 
 encode = msgspec.json.Encoder().encode

@@ -14,8 +14,9 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from smore.domain.job import OVER, PLACED, STARTED, WAITING, Action, Outcome
+from smore.domain.job import OVER, PLACED, REFUSED, STARTED, WAITING, Action, Outcome, PromiseState
 from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, worse_since, write_pairs
+from smore.postgres.job_promises import JobPromise, add_promise, promises_of, write_promise
 from smore.postgres.jobs import Attempt, Change, attempt_of, change
 from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow, ProjectRow
 
@@ -61,7 +62,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """What is remembered of a decision: ``kind`` start, stop, requeue or finish, why in words, reasons of a start."""
+    """What is remembered of a decision: ``kind`` start, stop, requeue, finish, promise or budget, why in words, reasons of a start."""
 
     kind: str
     message: str = ""
@@ -104,6 +105,11 @@ class JobLedger:
         """See :func:`smore.postgres.job_pairs.worse_since`."""
         with Session(self._engine) as session:
             return worse_since(session, since)
+
+    def promises(self, jobs: Collection[str]) -> dict[str, JobPromise]:
+        """Those of the jobs of whose promises it is decided."""
+        with Session(self._engine) as session:
+            return promises_of(session, jobs)
 
     def env(self, job: str) -> bytes | None:
         """The job's variables, sealed."""
@@ -194,6 +200,29 @@ class JobLedger:
             self._note(session, job, attempt, decided)
             session.commit()
             return True
+
+    def promise(self, job: str, attempt: int, promise: JobPromise, decided: Decided, *, refuse: bool) -> bool:
+        """
+        What is promised to a job that waits after so many attempts; ``refuse``: it is nothing, and the job is over. False
+        where it does not wait any more, or that was decided before.
+        """
+        with self._fenced() as session:
+            row = session.get(JobRow, job, with_for_update=True)
+            if row is None or row.state not in WAITING or row.attempt != attempt or promises_of(session, [job]):
+                return False
+            add_promise(session, job, promise)
+            if refuse:
+                change(session, row, Action.END, Change(exit_code=REFUSED, reason=promise.message))
+            self._note(session, job, attempt, decided)
+            session.commit()
+            return True
+
+    def note_promise(self, job: str, attempt: int, outcome: PromiseState, why: str, decided: Decided) -> None:
+        """What has become of a promise."""
+        with self._fenced() as session:
+            write_promise(session, job, outcome, why)
+            self._note(session, job, attempt, decided)
+            session.commit()
 
     def run(self, job: str, attempt: int) -> None:
         """All ranks are there."""

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Engine, delete, func, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from smore.domain.errors import Conflict, NotFound
+from smore.domain.errors import Conflict, IdempotencyMismatch, NotFound
 from smore.domain.function import parse_name
 from smore.domain.ids import new_id
 from smore.domain.job import (
@@ -32,6 +33,7 @@ from smore.domain.job import (
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.domain.spelling import did_you_mean
 from smore.postgres.job_pairs import JobPair, end_pairs, pairs_of
+from smore.postgres.job_promises import JobPromise, promises_of
 from smore.postgres.locks import Lock
 from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobRow, ProjectRow, epoch_s, require_project
 from smore.process.observability import logger
@@ -151,11 +153,20 @@ class JobStore:
     # ---- begin -------------------------------------------------------------------------------------------------------
 
     def submit(
-        self, project: str, name: str, request: JobRequest, env: bytes | None = None, *, admit: Admit | None = None
+        self,
+        project: str,
+        name: str,
+        request: JobRequest,
+        env: bytes | None = None,
+        *,
+        admit: Admit | None = None,
+        key: str | None = None,
+        digest: str | None = None,
     ) -> Job:
         """
-        A job that waits (``queued``). ``env``: its variables, sealed (smore/process/vault.py: seal_env). Raises NotFound
-        without the project, InvalidSpec for a bad name, and what ``admit`` raises.
+        A job that waits (``queued``). ``env``: its variables, sealed (smore/process/vault.py: seal_env). ``key``: of a request
+        that may be repeated, and ``digest`` of its body. Raises NotFound without the project, InvalidSpec for a bad name, and
+        what ``admit`` raises.
         """
         parse_name(name)
         with Session(self._engine) as session:
@@ -174,9 +185,19 @@ class JobStore:
                 budget=request.budget,
                 memory_mib=request.memory_mib,
                 queued_at=datetime.now(UTC),
+                request_key=key,
+                request_digest=digest,
             )
             session.add(row)
-            session.commit()
+            try:
+                session.commit()
+            except IntegrityError:
+                # The same request came twice at once.
+                session.rollback()
+                first = self.repeated(project, key, digest) if key is not None and digest is not None else None
+                if first is None:
+                    raise
+                return first
             return job_of(row)
 
     def attach(
@@ -312,6 +333,27 @@ class JobStore:
         """Raises NotFound."""
         with Session(self._engine) as session:
             return job_of(_job_row(session, project, id_, lock=False))
+
+    def repeated(self, project: str, key: str, digest: str) -> Job | None:
+        """
+        The job that an earlier request with this key made; None = there was none. Raises IdempotencyMismatch where that one
+        had another body.
+        """
+        query = select(JobRow).where(JobRow.project == project, JobRow.request_key == key)
+        with Session(self._engine) as session:
+            row = session.scalars(query).first()
+            if row is None:
+                return None
+            if row.request_digest != digest:
+                raise IdempotencyMismatch(
+                    "This Idempotency-Key was used with another body.", id=row.id, differs=["body"]
+                )
+            return job_of(row)
+
+    def promises(self, jobs: Collection[str]) -> dict[str, JobPromise]:
+        """What was promised to those of the jobs that have asked for it, and what became of it."""
+        with Session(self._engine) as session:
+            return promises_of(session, jobs) if jobs else {}
 
     def find(self, project: str, reference: str) -> Job:
         """

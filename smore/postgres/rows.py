@@ -34,7 +34,7 @@ from sqlalchemy.orm import Mapped, Session, column_property, mapped_column
 from smore.domain.errors import NotFound
 from smore.domain.function import RevisionState
 from smore.domain.invocation import State
-from smore.domain.job import JobState, Outcome
+from smore.domain.job import JobState, Outcome, PromiseState
 from smore.domain.predictor import PredictorState
 from smore.domain.spelling import nothing_named
 from smore.postgres import sums as sums  # its tables belong to the same metadata
@@ -124,12 +124,20 @@ class JobRow(Base):
     come to; ``began_with``: what the last attempt began with. ``estimate_*``: what was expected of its length when it
     started last. ``past_budgets``: pairs of the moment (epoch seconds) until which a
     budget held, and that budget, the first one first. ``ratios``: of one that succeeded, source of a length → what it really
-    took over what that source told.
+    took over what that source told. ``request_key``: the Idempotency-Key of the request that made it, and
+    ``request_digest``: of its body.
     """
 
     __tablename__ = "jobs"
     __table_args__ = (
         Index(None, "project", "id"),
+        Index(
+            "ix_jobs_request_key",
+            "project",
+            "request_key",
+            unique=True,
+            postgresql_where=text("request_key IS NOT NULL"),
+        ),
         Index("ix_jobs_unfinished", "id", postgresql_where=text("state <> 'ended' AND state <> 'lost'")),
     )
 
@@ -172,6 +180,8 @@ class JobRow(Base):
     estimate_90_s: Mapped[float | None]
     estimate_source: Mapped[str] = mapped_column(server_default="")
     ratios: Mapped[dict[str, Any] | None]
+    request_key: Mapped[str | None]
+    request_digest: Mapped[str | None]
 
 
 class JobAttemptRow(Base):
@@ -257,6 +267,25 @@ class JobDecisionRow(Base):
     gpus: Mapped[list[str]]
     message: Mapped[str] = mapped_column(server_default="")
     reasons: Mapped[dict[str, Any] | None]
+
+
+class JobPromiseRow(Base):
+    """
+    What was decided of a job that asked for a promise: its moment ``by``, None = nothing was promised, and ``why`` and
+    ``message`` say why; the latest start that went with it, and the ``earliest`` moment that would have been promised. ``why`` of
+    an ``outcome`` that is bad: in a word, what was the cause.
+    """
+
+    __tablename__ = "job_promises"
+
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    by: Mapped[datetime | None]
+    told_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    latest_start_at: Mapped[datetime | None]
+    earliest: Mapped[datetime | None]
+    outcome: Mapped[PromiseState]
+    why: Mapped[str] = mapped_column(server_default="")
+    message: Mapped[str] = mapped_column(server_default="")
 
 
 class JobLeaderRow(Base):

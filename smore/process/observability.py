@@ -236,6 +236,16 @@ JOBS_ENDED = Counter(
     registry=CONTROL,
 )
 JOB_RESTARTS = Counter("smore_job_restarts", "Trainings started again, by why", ["why"], registry=CONTROL)
+JOB_PROMISES = Counter(
+    "smore_job_promises",
+    "Promised ends of trainings: `given`, `refused`, `kept`, `broken`, `broken_host_lost`, `broken_failed` (its own attempt),"
+    " `withdrawn` (its owner stopped it)",
+    ["outcome"],
+    registry=CONTROL,
+)
+GPUS_PROMISED = Gauge(
+    "smore_gpus_promised", "GPU instances of trainings with promised ends, waiting or running", registry=CONTROL
+)
 JOB_TOLD_RATIO = Histogram(
     "smore_job_told_ratio",
     "What a training that had to wait took in all over the later end that the plan told when it came",

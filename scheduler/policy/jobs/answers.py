@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import inf
 
-from scheduler.policy.jobs.decisions import Expected, Misfit, PublishQueue, Wait
+from scheduler.policy.jobs.decisions import Expected, Misfit, Pledge, PublishQueue, Wait
 from scheduler.policy.jobs.explain import Refused, beside_nobody, promised_to, runs, unable_to_share, why
 from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
 from scheduler.policy.jobs.job import Ends, Job, Phase, end_at
@@ -46,9 +46,19 @@ class Outlook:
             for of, most in zip(ends, (False, True), strict=True)
         ]
         counted: Refused = {}
+        idle = False
         in_order = self._knobs.passing is Passing.NONE
+        pledges = {
+            id_: pledge._replace(
+                by=pledge.by - set_back,
+                latest_start_at=pledge.latest_start_at - set_back if pledge.latest_start_at is not None else None,
+            )
+            for id_, pledge in self._places.promises.pledges(self._kept).items()
+        }
         entries = [
-            self._of_running(job, at, set_back, lefts[job.spec.id], (ends[0][job.spec.id], ends[1][job.spec.id]))
+            self._of_running(
+                job, at, set_back, lefts[job.spec.id], (ends[0][job.spec.id], ends[1][job.spec.id]), pledges
+            )
             for job in running
         ]
         for place, job in enumerate((*waiting, *held), 1):
@@ -63,6 +73,7 @@ class Outlook:
                 self._fleet, self._projects, self._kept, job, self._jobs, at, counted, in_order=in_order
             )
             if cause is Wait.ORDER and job.phase is Phase.WAITING and (others := self._places.promised_to(job)):
+                idle = True
                 cause, message = Wait.PROMISED, promised_to(job, [self._jobs[id_] for id_ in others])
             doubt = self._places.doubt(job, at, self._wait_s) if job.phase is Phase.WAITING else None
             if doubt is not None:
@@ -84,11 +95,16 @@ class Outlook:
                     waited_s=job.waiting_s(at),
                     why=cause,
                     message=message,
+                    promise=pledges.get(job.spec.id),
                 )
             )
         kept = self._kept
         free = sum(not self._fleet.gpus[name].jobs for name in kept.gpus) if kept is not None else 0
-        return PublishQueue(jobs=entries, kept_for=kept.id if kept is not None else "", kept=free)
+        if idle:
+            # What whoever waits may not have for the sake of promises.
+            free = self._fleet.free
+        kept_for = kept.id if kept is not None else ""
+        return PublishQueue(jobs=entries, kept_for=kept_for, kept=free, promised=self._places.promises.gpus)
 
     def forecast(self, at: float, ends: Ends) -> Forecast:
         """When each job that waits is expected to start on GPU instances of its own."""
@@ -155,7 +171,13 @@ class Outlook:
         )
 
     def _of_running(
-        self, job: Job, at: float, set_back: float, length: Length, end_at: tuple[float, float]
+        self,
+        job: Job,
+        at: float,
+        set_back: float,
+        length: Length,
+        end_at: tuple[float, float],
+        pledges: Mapping[str, Pledge],
     ) -> Expected:
         start_at = job.since_at - set_back
         stopping = job.phase is Phase.STOPPING
@@ -172,6 +194,7 @@ class Outlook:
             beside=tuple(sorted(job.beside)),
             guest=bool(job.beside) and any(self._fleet.gpus[name].jobs[0] != job.spec.id for name in job.gpus),
             lost_s=job.running_s(at) - job.alone_s(at),
+            promise=pledges.get(job.spec.id),
         )
 
     def _forecast(

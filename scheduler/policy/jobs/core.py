@@ -66,6 +66,7 @@ from scheduler.policy.jobs.promises import Promises
 from scheduler.policy.jobs.restarts import after
 from scheduler.policy.jobs.sharing import Partners, Shared
 from scheduler.policy.jobs.spec import MicroBatches
+from smore.domain.job import EARLIEST
 
 
 class Preemption(Protocol):
@@ -420,7 +421,8 @@ class JobPolicy:
         for job in asking:
             if self.jobs.get(job.spec.id) is not job:
                 continue
-            verdict = self.promises.ask(job, self.places.kept)
+            assert job.spec.request.by is not None
+            verdict = self.promises.ask(job, self.places.kept, job.spec.request.by)
             if isinstance(verdict, Promised):
                 self.promises.give(job, verdict.by)
                 self.promises.begin(at)
@@ -504,6 +506,7 @@ class JobPolicy:
             where = places(self.fleet, self.places.kept, waits, self.jobs) if waits is not None else ()
             return PlacesAnswered(id=question.id, places=where)
         self._begin(at)
+        self.promises.begin(at)
         outlook = self._outlook()
         if isinstance(question, QueueAsked):
             return outlook.publish(at, self._set_back)
@@ -517,6 +520,7 @@ class JobPolicy:
         at_once = expected.start_at is not None and expected.start_at[0] <= at - self._set_back
         gpus = (self.places.gpus_for(job, at) or ()) if at_once else ()
         shared = None if gpus else self.places.hosts_for(job, at, self._wait_s)
+        promise = self.promises.ask(job, self.places.kept, EARLIEST)
         self.queue.remove(job)
         del self.jobs[question.spec.id]
         return TrialAnswered(
@@ -525,6 +529,7 @@ class JobPolicy:
             expected=expected,
             misfit=None,
             beside=tuple(host.id for host in shared.beside) if shared is not None else (),
+            promise=self._by_the_clock(promise),
         )
 
     def differing(self) -> int:

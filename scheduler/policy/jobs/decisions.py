@@ -152,6 +152,7 @@ class Unpromised(StrEnum):
     was promised one; this setting promises nothing.
     """
 
+    UNKNOWN = "unknown"
     LENGTH = "length"
     LIMIT = "limit"
     OTHERS = "others"
@@ -184,6 +185,18 @@ class Wait(StrEnum):
     NONE = "none"
 
 
+class Pledge(NamedTuple):
+    """
+    The promise of a job that is not over: the moment ``by``, its latest start (None = it runs), what puts it ``at_risk`` by
+    expected lengths ('' = nothing), and what functions may cost it so that it is kept, at most what its owner says.
+    """
+
+    by: float
+    latest_start_at: float | None
+    at_risk: str
+    budget: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """
@@ -191,7 +204,7 @@ class Expected:
     ``gpus``: where it runs, () = it waits, and ``why`` and ``message`` say for what.
     ``place`` in the queue from 1, 0 = it runs. ``beside``: the jobs
     with which it shares GPU instances, of which it is a ``guest`` where they were there first. ``lost_s``: what others
-    beside it have cost it over all attempts, seconds.
+    beside it have cost it over all attempts, seconds. ``promise``: None = it has none.
     """
 
     id: str
@@ -206,15 +219,18 @@ class Expected:
     beside: tuple[str, ...] = ()
     guest: bool = False
     lost_s: float = 0.0
+    promise: Pledge | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishQueue:
-    """Every job, those that run first, then those that wait in their order. ``kept``: GPU instances free and kept."""
+    """Every job, those that run first, then those that wait in their order. ``kept``: GPU instances free and kept; ``promised``: for
+    how many there are promises."""
 
     jobs: Sequence[Expected]
     kept_for: str
     kept: int
+    promised: int
 
 
 class Misfit(NamedTuple):
@@ -229,7 +245,8 @@ class Misfit(NamedTuple):
 class TrialAnswered:
     """
     Either what would become of the job (``gpus``: it would start there at once, as the guest of the jobs ``beside``, () =
-    alone; ``expected`` knows of no guests), or why it never could.
+    alone; ``expected`` knows of no guests), or why it never could. ``promise``: the earliest end that would be promised, or why
+    none would.
     """
 
     id: str
@@ -237,6 +254,7 @@ class TrialAnswered:
     expected: Expected | None
     misfit: Misfit | None
     beside: tuple[str, ...] = ()
+    promise: Promised | NotPromised | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

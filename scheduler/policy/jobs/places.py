@@ -31,7 +31,7 @@ class Places:
     ) -> None:
         self._knobs, self._fleet, self._projects, self._queue = knobs, fleet, projects, queue
         self._jobs, self._lengths, self._partners = jobs, lengths, partners
-        self._promises = promises
+        self.promises = promises
         self.kept: Reservation | None = None
 
     def gpus_for(self, job: Job, at: float) -> tuple[str, ...] | None:
@@ -59,21 +59,21 @@ class Places:
         """Of the first pool that has enough and where its start breaks no promise."""
         for key in keys if not job.needs.pins else keys[:1]:
             gpus = self._fleet.choose(job.needs, [key], without)
-            if gpus is not None and not self._promises.breaks(job, gpus, self.kept):
+            if gpus is not None and not self.promises.breaks(job, gpus, self.kept):
                 return gpus
         return None
 
     def promised_to(self, job: Job) -> frozenset[str]:
         """The jobs whose promises keep a job that waits from starting on GPU instances that are free."""
         gpus = self._fleet.choose(job.needs, self.keys(job), self._kept_from(job))
-        return self._promises.breaks(job, gpus, self.kept) if gpus is not None else frozenset()
+        return self.promises.breaks(job, gpus, self.kept) if gpus is not None else frozenset()
 
     def hosts_for(self, job: Job, at: float, wait_s: Waits) -> Shared | None:
         """Where a job for which too few GPU instances are free would start beside others, None = nowhere."""
         if not self._partners.may_share(job) or not self._allowed(job):
             return None
         shared = self._partners.hosts_for(job, self.keys(job), at, self._kept_from(job), wait_s)
-        if shared is not None and self._promises.breaks(job, shared.gpus, self.kept, shared.beside):
+        if shared is not None and self.promises.breaks(job, shared.gpus, self.kept, shared.beside):
             return None
         return shared
 
@@ -119,7 +119,7 @@ class Places:
         reservation = reserve(
             self._fleet, self.keys(job), job, _ReadyAt(self._jobs, self._lengths, at), self._allowed_at(job, at)
         )
-        if reservation is None or not self._promises.bears_reservation(reservation):
+        if reservation is None or not self.promises.bears_reservation(reservation):
             return True
         self.kept = reservation
         return knobs.passing is not Passing.NONE

@@ -17,24 +17,28 @@ lengths were sure.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from math import inf
+from operator import attrgetter
 from typing import Final, NamedTuple
 
-from scheduler.policy.jobs.decisions import Beside, NotPromised, Promised, Unpromised
+from scheduler.policy.jobs.decisions import Beside, JobRefusal, NotPromised, Pledge, Promised, Unpromised
 from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
 from scheduler.policy.jobs.job import Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs
-from scheduler.policy.jobs.lengths import UNKNOWN, WORDS, Lengths
+from scheduler.policy.jobs.lengths import UNKNOWN, WORDS, Length, Lengths
 from scheduler.policy.jobs.pairs import end_beside
 from scheduler.policy.jobs.plan import Ending, Forecast, Reservation, Waiting
 from scheduler.policy.jobs.projects import Projects
 from smore.domain.job import EARLIEST
+from smore.domain.loss import LEAST_BUDGET
 
 #: Times a sure length that are kept for a job before the moment of its promise.
 MARGIN: Final = 1.03
 #: Moments that differ by less are the same, seconds.
 TICK_S: Final = 1e-3
+#: Trainings that are named where they leave another one no room.
+_NAMED: Final = 3
 
 
 class Starting(NamedTuple):
@@ -80,7 +84,9 @@ class Promises:
         jobs: Mapping[str, Job],
         lengths: Lengths,
         latest: MutableMapping[str, float],
+        length_s: Callable[[Length], float] = attrgetter("surely_s"),
     ) -> None:
+        self._length_s = length_s
         self._knobs, self._fleet, self._projects, self._jobs, self._lengths = knobs, fleet, projects, jobs, lengths
         self._given: dict[str, Job] = {}
         self._latest = latest
@@ -128,6 +134,43 @@ class Promises:
         """The moment that a job was promised, None = none was."""
         job = self._given.get(id_)
         return job.by if job is not None else None
+
+    def pledges(self, kept: Reservation | None) -> dict[str, Pledge]:
+        """What is to be told of each promise that is not over; times are those of the rule."""
+        if not self._given:
+            return {}
+        expected = Promises(
+            self._knobs, self._fleet, self._projects, self._jobs, self._lengths, {}, attrgetter("expected_s")
+        )
+        expected._given = self._given
+        expected.begin(self._at)
+        in_time, found = expected.holding(kept), {}
+        for id_, job in self._given.items():
+            late = id_ not in in_time if not job.gpus else expected._end(job) > job.by
+            found[id_] = Pledge(job.by, self._latest.get(id_), self._danger(job) if late else "", self._budget(job))
+        return found
+
+    def _danger(self, job: Job) -> str:
+        """What makes a job late by expected lengths, in a word."""
+        if job.phase is Phase.HELD:
+            return "held"
+        if job.gpus:
+            return "beside" if job.beside else "longer"
+        closed = self._fleet.refusals[JobRefusal.CLOSED] + self._fleet.refusals[JobRefusal.LOST]
+        return "closed" if closed else "others"
+
+    def _budget(self, job: Job) -> float:
+        """What functions may cost a running job, so that it surely ends in time; never more than its owner says."""
+        said = job.spec.request.budget
+        if not job.gpus:
+            return said
+        left_s = self._sure_s(job) * job.slowdown / (1 + said)
+        return min(said, max(LEAST_BUDGET, (job.by - self._at) / left_s - 1))
+
+    @property
+    def gpus(self) -> int:
+        """For how many GPU instances there are promises."""
+        return sum(job.needs.size for job in self._given.values())
 
     # ---- what a start would break ----------------------------------------------------------------------------------------
 
@@ -279,7 +322,7 @@ class Promises:
 
     def _sure_s(self, job: Job, device: str = "") -> float:
         """What is surely left of a job, with all that functions may cost it."""
-        return job.left(self._lengths, self._at, device).surely_s * (1 + job.spec.request.budget)
+        return self._length_s(job.left(self._lengths, self._at, device)) * (1 + job.spec.request.budget)
 
     def _on(self, job: Job, gpus: Sequence[str]) -> float:
         seen = self._fleet.gpus[gpus[0]].seen if gpus[0] in self._fleet.gpus else None
@@ -320,18 +363,17 @@ class Promises:
 
     # ---- whether a promise is given --------------------------------------------------------------------------------------
 
-    def ask(self, job: Job, kept: Reservation | None) -> Promised | NotPromised:
+    def ask(self, job: Job, kept: Reservation | None, by: float) -> Promised | NotPromised:
         """
-        Whether a job that waits is promised what its owner asks for, and else the earliest moment that would be. Nothing is
-        given yet. Times are those of the rule.
+        Whether a job that waits is promised its deadline or, with :data:`EARLIEST`, any end, and else the earliest moment
+        that would be. Nothing is given yet. Times are those of the rule.
         """
-        id_, by, project = job.spec.id, job.spec.request.by, job.spec.project
-        length = job.length
+        id_, project, length = job.spec.id, job.spec.project, job.length
         if not self._knobs.promises:
             return NotPromised(id_, Unpromised.SETTING, f"The setting {self._knobs.name} promises nothing.", None)
         if length.source in UNKNOWN:
             message = f"Nobody knows how long it takes but for {WORDS[length.source]}: say its duration."
-            return NotPromised(id_, Unpromised.LENGTH, message, None)
+            return NotPromised(id_, Unpromised.UNKNOWN, message, None)
         most = self._projects.most_promised(project)
         promised = sum(other.needs.size for other in self._given.values() if other.spec.project == project)
         if promised + job.needs.size > most:
@@ -348,9 +390,10 @@ class Promises:
         if by != EARLIEST and wanted < self._at - TICK_S:
             message = f"It surely takes {sure_s:.0f} s, and there are {max(0.0, job.by - self._at):.0f} s until then."
             return NotPromised(id_, Unpromised.LENGTH, message, earliest)
-        return NotPromised(
-            id_, Unpromised.OTHERS, "Running and promised trainings leave it no room until then.", earliest
-        )
+        late = sorted((end, other) for other, end in self._ends.items() if end > wanted)[-_NAMED:]
+        names = ", ".join([*(name for _, name in reversed(late)), *self._latest][:_NAMED])
+        message = f"Trainings that run or were promised an end leave it no room until then: {names}."
+        return NotPromised(id_, Unpromised.OTHERS, message, earliest)
 
     def _fits(self, job: Job, latest: float, kept: Reservation | None) -> bool:
         """Whether a plan keeps all promises that hold and this one."""

@@ -3,7 +3,6 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -12,107 +11,21 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from api.trainings import views
-from scheduler.jobs.apart import Apart
-from scheduler.jobs.lead import Lead, WentWrong
+from scheduler.jobs.lead import WentWrong
 from scheduler.jobs.recording import replay
-from scheduler.policy.jobs.knobs import SETTINGS
 from smore.cli import job_words
 from smore.domain.job import Action, JobRequest, JobState, Outcome
 from smore.messages.commands import DropCheckpoints, ForgetJob, StartJob, StopJob
-from smore.messages.job_queue import PublishedJob, TrialAnswer
 from smore.postgres.catalog import Store
-from smore.postgres.history.reader import Reader
 from smore.postgres.job_ledger import Fenced, JobLedger
-from smore.postgres.jobs import Job, JobStore
+from smore.postgres.jobs import Job
 from smore.postgres.rows import JobPairRow
 from smore.process.observability import CONTROL
 from smore.process.settings import JobsSettings, Settings
 from smore.process.vault import Vault, make_key, seal_env
-from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
-from smore.redis.job_queue import JobQueue
-from smore.redis.tables import Tables
-from tests.support import fake_platform
 from tests.support.eventually import PATIENCE
-from tests.support.fake_ranks import FakeRanks
-from tests.support.tables import of_trainings
-
-
-class Stage:
-    """A job scheduler with a clock that the test moves, over four GPU instances on two nodes."""
-
-    def __init__(self, config: Settings, client: "redis.Redis", engine: Engine) -> None:
-        self.config, self._client, self.engine = config, client, engine
-        self.jobs = JobStore(engine)
-        self.queue = JobQueue(client, config.redis.prefix)
-        self.ranks = FakeRanks(client, config.redis.prefix, {"a0": "a", "a1": "a", "b0": "b", "b1": "b"})
-        self.apart = Apart()
-        #: The time of day, and the steady clock.
-        self.now = self.at = time.time()
-        self.lead = self.new_lead()
-
-    def new_lead(self) -> Lead:
-        """Another process takes the lead, with nothing but Postgres and the reports."""
-        prefix = self.config.redis.prefix
-        fleet, catalog = Fleet(self._client, prefix), Catalog(self._client, prefix)
-        self.lead = Lead(
-            self.config,
-            SETTINGS["smore-jobs"],
-            self.queue,
-            fleet,
-            catalog,
-            JobLedger(self.engine),
-            self.jobs,
-            Reader(self.engine),
-            Tables(self._client, prefix),
-            "t",
-            self.apart,
-        )
-        self.lead.begin(self.at)
-        return self.lead
-
-    def submit(self, name: str, **asked: Any) -> Job:
-        return self.jobs.submit("default", name, JobRequest(argv=["zoo.train"], **asked))
-
-    def pass_by(self, seconds: float = 1.0) -> None:
-        """Workers report, the job scheduler decides, workers read and report."""
-        self.now += seconds
-        self.at += seconds
-        self.ranks.beat()
-        self.lead.round(self.now, self.at)
-        self.ranks.beat()
-
-    def job(self, job: Job) -> Job:
-        return self.jobs.get("default", job.id)
-
-    def publish(self, costs: dict[tuple[str, str], float], alone_s: dict[str, float] | None = None) -> None:
-        """A degradation table of these pairs: (training, beside) → degradation; seconds of iterations alone."""
-        table = of_trainings(fake_platform.report(), costs, alone_s=alone_s)
-        Tables(self._client, self.config.redis.prefix).publish(table)
-
-    def measure(self, job: Job, beside: Job, seconds: float) -> None:
-        """Its worker reports iterations of so many seconds beside another job."""
-        self.ranks.tell(
-            job.id, beside=[beside.id], beside_since=self.now, beside_s=seconds, beside_n=60, beside_se=0.01
-        )
-
-    def entry(self, job: Job) -> PublishedJob:
-        queue = self.queue.queue()
-        assert queue is not None
-        return next(entry for entry in queue.jobs if entry.id == job.id)
-
-    def ask(self, **asked: Any) -> TrialAnswer:
-        """A dry run: the job scheduler answers while the asker waits."""
-        assert self.queue.lead("t", 60.0)
-        with ThreadPoolExecutor(1) as pool:
-            request = JobRequest(argv=["zoo.train"], **asked)
-            asking = pool.submit(self.queue.trial, "default", "trial", request, PATIENCE)
-            while not asking.done():
-                self.pass_by(0)
-            return asking.result()
-
-    def states(self, *jobs: Job) -> list[JobState]:
-        return [self.job(job).state for job in jobs]
+from tests.support.job_stage import Stage
 
 
 @pytest.fixture

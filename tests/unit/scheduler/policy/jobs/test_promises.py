@@ -110,7 +110,7 @@ def test_what_cannot_be_kept_is_not_promised_and_the_earliest_is_told() -> None:
 @pytest.mark.parametrize(
     ("said", "setting", "why"),
     [
-        ({"hours": 0.0}, "smore-jobs", Unpromised.LENGTH),
+        ({"hours": 0.0}, "smore-jobs", Unpromised.UNKNOWN),
         ({"hours": 2.0}, "smore-jobs", Unpromised.LENGTH),
         ({"count": 3}, "smore-jobs", Unpromised.LIMIT),
         ({}, "edf", Unpromised.SETTING),

@@ -1,0 +1,78 @@
+"""Promised ends of trainings: what is asked for, and what is answered where it is refused."""
+
+import hashlib
+import json
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from api.dates import moment
+from api.errors import WHERE_LIMITS
+from api.schemas.jobs import JobBody, SecretOf
+from smore.domain.errors import InvalidInput, InvalidSpec, LimitReached, SloInfeasible
+from smore.domain.function import duration_s
+from smore.domain.job import EARLIEST
+from smore.domain.quote import quoted
+
+if TYPE_CHECKING:
+    from smore.postgres.job_promises import JobPromise
+
+#: What of a body is told to be the field that is wrong, by why nothing is promised (the rule's ``Unpromised``).
+_FIELDS: Final = {"unknown": "duration"}
+#: Trainings run for hours: whoever has as many promises as it may need not ask every second.
+_RETRY_S: Final = 60
+
+
+def asked_by(body: JobBody, longest_s: float) -> float | None:
+    """``JobRequest.by`` of a body. Raises InvalidInput."""
+    by, now = body.by, time.time()
+    if by is None or by == "earliest":
+        return None if by is None else EARLIEST
+    try:
+        at = now + duration_s(by, "by")
+    except InvalidSpec:
+        at = _moment(str(by))
+    if not now < at <= now + longest_s:
+        raise InvalidInput(f"by: {quoted(by)} is not ahead, or too far", field="by")
+    return at
+
+
+def _moment(text: str) -> float:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise InvalidInput(
+            f"by: {quoted(text)} is none of a date and time with its zone (2026-11-24T18:00:00+01:00), a duration from now"
+            " (18h), or earliest",
+            field="by",
+        )
+    return at.timestamp()
+
+
+def check_promised(promise: "JobPromise") -> None:
+    """
+    Of a job that was to be refused without a promise: raises SloInfeasible, LimitReached or InvalidInput, with the
+    ``earliest`` end that would be promised where there is one.
+    """
+    if promise.by is not None:
+        return
+    earliest = moment(promise.earliest).isoformat() if promise.earliest is not None else None
+    ahead = f" The earliest end that would be promised is {earliest}." if earliest is not None else ""
+    message, field = f"{promise.message}{ahead}", _FIELDS.get(promise.why, "by")
+    details = {"field": field} | ({"earliest": earliest} if earliest is not None else {})
+    match promise.why:
+        case "others":
+            raise SloInfeasible(message, **details)
+        case "limit":
+            raise LimitReached(f"{message} {WHERE_LIMITS}", field=field, retry_after_s=_RETRY_S)
+        case _:
+            raise InvalidInput(f"{field}: {message}", **details)
+
+
+def body_digest(body: JobBody) -> str:
+    """Of what two requests with one Idempotency-Key must have in common: all but the values of plain variables."""
+    said = body.model_dump(mode="json")
+    said["env"] = {name: said["env"][name] if isinstance(of, SecretOf) else None for name, of in body.env.items()}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
