@@ -110,7 +110,7 @@ class Lead:
         self._queue, self._fleet, self._catalog = queue, fleet, catalog
         self._ledger, self._store = ledger, store
         self._known_pairs = KnownPairs(tables, ledger.worse_since)
-        self._specs = Specs(reader, self._known_pairs.alone_s)
+        self._specs = Specs(reader, self._known_pairs.alone_s, ledger.former)
         self._decide = JobPolicy(knobs).decide
         self._record = Recording(self._settings.record, knobs.name, self._settings.knobs)
         self._board = Board(queue, self._decide, self._specs, holder, knobs.name, apart)

@@ -22,6 +22,8 @@ from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, Job
 
 #: Runs that lengths are learnt from when a leader begins.
 RUNS: Final = 500
+#: Attempts of a workload that the time of its iterations is the median of.
+FORMER: Final = 20
 #: The one row of job_leader.
 _ROW: Final = 1
 
@@ -110,6 +112,19 @@ class JobLedger:
         """Those of the jobs of whose promises it is decided."""
         with Session(self._engine) as session:
             return promises_of(session, jobs)
+
+    def former(self, workload: str, world: int) -> list[tuple[str, float]]:
+        """
+        Of the last attempts that succeeded of this workload on so many GPU instances, the newest first: one of these, and
+        seconds of an iteration, less what others beside it cost it.
+        """
+        row, made = JobAttemptRow, JobAttemptRow.iterations - JobAttemptRow.iterations_from
+        took_s = func.extract("epoch", row.ended_at - row.up_at) - row.lost_s
+        query = select(row.gpus[1], took_s / made).join(JobRow, JobRow.id == row.job)
+        query = query.where(JobRow.workload == workload, row.why == Outcome.SUCCEEDED, made > 0, took_s > 0)
+        query = query.where(func.cardinality(row.gpus) == world).order_by(row.ended_at.desc()).limit(FORMER)
+        with Session(self._engine) as session:
+            return [(gpu, float(seconds)) for gpu, seconds in session.execute(query)]
 
     def env(self, job: str) -> bytes | None:
         """The job's variables, sealed."""

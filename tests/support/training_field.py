@@ -102,7 +102,7 @@ def main() -> None:
     platform = Platform()
     assert platform.shown() == NOTE
     assert platform.job is not None
-    spec = Specs(create_autospec(Reader, instance=True), lambda workload, place: None).of(
+    spec = Specs(create_autospec(Reader, instance=True), lambda workload, place: None, lambda workload, world: []).of(
         "j", "p", "a", platform.job.request
     )
     policy = JobPolicy()

@@ -360,6 +360,33 @@ def test_where_no_profile_was_imported_the_table_tells_what_iterations_take_alon
     assert pair.loss_low is None, "it was never alone itself"
 
 
+def test_what_iterations_took_in_former_runs_is_known_by_the_number_of_gpu_instances(
+    stage: Stage, engine: Engine
+) -> None:
+    """A profile is of one GPU instance: of a gang the runs of gangs tell."""
+    heavy = "resnet50/cpu/training/8"
+    stage.publish({(heavy, heavy): 0.1}, {heavy: 4.0})
+    stage.pass_by()
+    assert stage.submit("gang", workload=heavy, iterations=100, count=2)
+    gang = stage.submit("night", workload=heavy, iterations=100, count=2)
+    stage.pass_by()
+    assert stage.entry(gang).source == "assumed"
+    stage.pass_by()
+    stage.ranks.tell(gang.id, iterations=100, solo_s=7.0, solo_count=20)
+    stage.pass_by(6)
+    stage.ranks.tell(gang.id, state="ended", exit_code=0)
+    stage.pass_by()
+    with engine.begin() as connection:
+        # The test moves the clock of the job scheduler, not that of Postgres.
+        connection.execute(
+            text("UPDATE job_attempts SET up_at = ended_at - interval '700 s' WHERE job = :job"), {"job": gang.id}
+        )
+    again, one = (stage.submit(f"again-{n}", workload=heavy, iterations=50, count=n) for n in (2, 1))
+    stage.pass_by()
+    assert (stage.entry(again).source, stage.entry(again).length_s) == ("former", pytest.approx(350.0, rel=0.01))
+    assert (stage.entry(one).source, stage.entry(one).length_s) == ("profile", pytest.approx(200.0, rel=0.01))
+
+
 def test_a_guest_that_outgrows_what_it_said_ends_and_comes_back_alone(stage: Stage) -> None:
     heavy, light = "resnet50/cpu/training/8", "deepfm/cpu/training/8"
     stage.publish({(heavy, light): 0.1, (light, heavy): 0.2})

@@ -21,7 +21,7 @@ def specs() -> Specs:
     reader = create_autospec(Reader, instance=True)
     reader.training_batches.return_value = PROFILE
     reader.solo_timings.return_value = []
-    made = Specs(reader, lambda workload, place: None)
+    made = Specs(reader, lambda workload, place: None, lambda workload, world: [])
     made.places = {"n0g0": ("A", "time-slice")}
     return made
 
