@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -384,3 +386,50 @@ def test_a_statement_is_said_in_words_or_whole(serve: Serve, capsys: pytest.Capt
     assert smore("jobs", "statement", "j1", "--output", "json") == 0
     whole = json.loads(capsys.readouterr().out)
     assert (whole["loss"], whole["kept"], whole["windows"], whole["missing_s"]) == (0.035, True, 40, None)
+
+
+def test_the_end_of_a_job_is_promised(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    by, start = "2100-01-01T18:00:00+00:00", "2100-01-01T14:10:00+00:00"
+    promise = {"by": by, "latest_start_at": start, "outcome": "kept_so_far"}
+    platform.answers["POST /v1/jobs"] = (201, {"id": "j1", "state": "queued", "expected": WAITS, "promise": promise})
+    assert smore("jobs", "start", "night", "--by", "6h", "--", "zoo.train") == 0
+    assert platform.asked[-1][1] == {"name": "night", "argv": ["zoo.train"], "env": {}, "by": "6h", "unless": "refuse"}
+    said = capsys.readouterr().err
+    assert " is promised to end by 01 Jan" in said and "and starts by 01 Jan" in said and "waits in place 2" in said
+    none = {"id": "j1", "state": "queued", "expected": WAITS, "promise": {"outcome": "none"}}
+    platform.answers["POST /v1/jobs"] = (201, none)
+    assert smore("jobs", "start", "night", "--by", "earliest", "--unless", "queue", "--", "zoo.train") == 0
+    assert platform.asked[-1][1]["unless"] == "queue"
+    assert "No end of " in capsys.readouterr().err
+
+    for trial, words in (
+        ({"earliest_promise_at": by}, "the earliest end that would be promised is 01 Jan"),
+        ({"no_promise": "Nobody knows how long it takes."}, "Nobody knows how long it takes."),
+    ):
+        platform.answers["POST /v1/jobs:dryRun"] = (200, {"gpus": ["cpu0"], "expected": WAITS, **trial})
+        assert smore("jobs", "start", "night", "--dry-run", "--", "zoo.train") == 0
+        assert words in capsys.readouterr().out
+
+
+def test_moments_are_read_in_local_time() -> None:
+    now = datetime.now().astimezone()
+    for ahead in (timedelta(hours=-1), timedelta(hours=1)):
+        text = (now + ahead).strftime("%H:%M")
+        at = datetime.fromisoformat(job_words.next_time(text))
+        assert timedelta(0) < at - now <= timedelta(days=1) and at.strftime("%H:%M") == text
+    assert datetime.fromisoformat(job_words.next_time("2100-01-01 18:00")).tzinfo is not None
+    assert job_words.next_time("2100-01-01T18:00:00+01:00").endswith(("+01:00", now.strftime("%z")[:3] + ":00"))
+    assert [job_words.next_time(text) for text in ("6h", "earliest", "1:x")] == ["6h", "earliest", "1:x"]
+
+
+def test_the_queue_says_what_is_promised() -> None:
+    def job(by: datetime | None, at_risk: str | None) -> SimpleNamespace:
+        return SimpleNamespace(promised_by=by, at_risk=at_risk)
+
+    at = datetime(2100, 1, 1, 18, 0).astimezone()
+    assert job_words.promised(job(None, None)) is None
+    assert [job_words.promised(job(at, risk)) for risk in (None, "closed")] == [
+        "01 Jan 18:00",
+        "01 Jan 18:00, at risk: closed",
+    ]
