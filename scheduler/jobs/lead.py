@@ -20,7 +20,7 @@ from scheduler.jobs.board import Board, beside
 from scheduler.jobs.checkpoints import OldCheckpoints
 from scheduler.jobs.job_rows import begun, ordered, submitted, taken_over
 from scheduler.jobs.orders import Orders
-from scheduler.jobs.pledges import OUTCOMES, Pledges
+from scheduler.jobs.pledges import Pledges
 from scheduler.jobs.progress import ProgressLog
 from scheduler.jobs.recording import Recording
 from scheduler.jobs.sharing import KnownPairs, Sharing
@@ -149,8 +149,6 @@ class Lead:
             metrics.JOB_PLACEMENTS.labels(kind)
         for ended in (Ended.FAILED, Ended.LOST, Ended.OUTGROWN):
             metrics.JOB_RESTARTS.labels(ended.value)
-        for outcome in OUTCOMES:
-            metrics.JOB_PROMISES.labels(outcome)
         self._begin_counters(self._ledger.projects())
         log.info("leading the queue of trainings", token=token, setting=self._setting)
 
@@ -238,16 +236,7 @@ class Lead:
         if limits == self._limits:
             return []
         self._limits = limits
-        told = {
-            project: ProjectLimit(
-                gpus=limit.gpus,
-                weight=limit.weight if limit.weight is not None else 1.0,
-                promised=limit.promised,
-            )
-            for project, limit in limits.items()
-            if (limit.gpus, limit.weight, limit.promised) != (None, None, None)
-        }
-        return [LimitsChanged(limits=told)]
+        return [limits_changed(limits)]
 
     def _seen(self, at: float, reports: Sequence[Report]) -> list[Event]:
         placed = {(attempt.job, attempt.attempt) for attempt in self._attempts.values()}
@@ -447,3 +436,18 @@ class Lead:
         self._progress.write([attempt for _, attempt in self._under_way()])
         self._ledger.note_pairs(self._sharing.changed())
         self._queue.note_heard(self._watch.heard)
+
+
+def limits_changed(limits: Mapping[str, Limits]) -> LimitsChanged:
+    """What the rule is told of the limits of all projects: of one that has none of these, nothing."""
+    return LimitsChanged(
+        limits={
+            project: ProjectLimit(
+                gpus=limit.gpus,
+                weight=limit.weight if limit.weight is not None else 1.0,
+                promised=limit.promised,
+            )
+            for project, limit in limits.items()
+            if (limit.gpus, limit.weight, limit.promised) != (None, None, None)
+        }
+    )

@@ -48,6 +48,9 @@ class Pledges:
         self._known: dict[str, JobPromise] = {}
         #: What functions may cost, as it was told last where it is not what the owner says.
         self._budgets: dict[str, float] = {}
+        # From 0 on: what first appears as 1 is no increase, and no alert sees it.
+        for outcome in OUTCOMES:
+            metrics.JOB_PROMISES.labels(outcome)
 
     def take_over(self, rows: Iterable[Job]) -> None:
         """Jobs of which the rule is told now."""

@@ -174,7 +174,7 @@ def test_a_promised_job_shares_only_while_it_surely_ends_in_time() -> None:
     for by_h, beside in ((1.5, []), (4.0, ["guest"])):
         jobs = driven(1)
         jobs.tell(PairsKnown(pairs=[PairKnown("A", "a", "a", 1.2, 2.0)]))
-        alike = {"workload": "a", "memory_mib": 20_000.0, "share": 2.0, "budget": 0.0}
+        alike: dict[str, Any] = {"workload": "a", "memory_mib": 20_000.0, "share": 2.0, "budget": 0.0}
         assert isinstance(verdict(ask(jobs, "promised", by_h, **alike)), Promised)
         assert started(jobs.submit("guest", hours=1, **alike)) == beside
         if not beside:
