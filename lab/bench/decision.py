@@ -19,6 +19,8 @@ round100_us, single100_us      one round that places 100 waiting invocations; 10
 job_round_ms_64                milliseconds: a job ends, one starts, one comes, and the queue with expected times and reasons is
                                asked for; 64 GPU instances, 100 jobs wait, one of them first by patience
 job_round_ms_1024              the same with 1,024 GPU instances, where 500 jobs wait
+promised_round_ms_64           ``job_round_ms_64`` where 15 of the jobs that wait have promised ends
+promised_round_ms_1024         ``job_round_ms_1024`` where 100 of them have
 sim_jobs_per_s                 jobs a second in the simulator (preset jobs-muri, smore-jobs, mean over three windows)
 ============================== ==================================================================================================
 """
@@ -240,10 +242,11 @@ def through(made: Engine, count: int) -> Callable[[], object]:
     return once
 
 
-def job_round(n: int, count: int) -> Callable[[], object]:
+def job_round(n: int, count: int, promised: int = 0) -> Callable[[], object]:
     """
     ``n`` GPU instances in nodes of 8 under as many jobs, ``count`` jobs wait: gangs of 1 to 8, of four projects of which
-    one is at its limit. Each call ends a job, which another one follows, and asks for the queue.
+    one is at its limit; ``promised`` of them are promised an end in 4 to 10 days. Each call ends a job, which another one
+    follows, and asks for the queue.
     """
     policy = JobPolicy(job_setting("smore-jobs"))
     draw = np.random.default_rng(0)
@@ -269,7 +272,12 @@ def job_round(n: int, count: int) -> Callable[[], object]:
     # One has waited for longer than its patience.
     policy.decide(NOW + 1, [replace(submitted(8, 600.0, NOW + 1), waited_s=1e6)])
     sizes = draw.choice([1, 1, 1, 2, 4, 8], count)
-    policy.decide(NOW + 2, [submitted(int(size), float(draw.uniform(600, 90_000)), NOW + 2) for size in sizes[1:]])
+    waiting = [submitted(int(size), float(draw.uniform(600, 90_000)), NOW + 2) for size in sizes[1:]]
+    for place in range(promised):
+        by = NOW + float(draw.uniform(4, 10)) * 86_400.0
+        waiting[place] = replace(waiting[place], promised=by)
+    policy.decide(NOW + 2, waiting)
+    assert len(policy.queue.latest) == promised
     clock = itertools.count(NOW + 3)
 
     def once() -> None:
@@ -342,12 +350,14 @@ def main(arguments: Sequence[str]) -> int:
     progress("trainings")
     figures["job_round_ms_64"] = milliseconds(lambda: job_round(64, 100), 20)
     figures["job_round_ms_1024"] = milliseconds(lambda: job_round(1024, 500), 20)
+    figures["promised_round_ms_64"] = milliseconds(lambda: job_round(64, 100, 15), 20)
+    figures["promised_round_ms_1024"] = milliseconds(lambda: job_round(1024, 500, 100), 20)
     figures["sim_jobs_per_s"] = simulated_jobs_per_s()
     if options.json:
         emit("python -m lab.bench.decision --json", figures)
     else:
         for name, value in figures.items():
-            print(f"{name:18} {value:10.1f}")
+            print(f"{name:22} {value:10.1f}")
     return 0
 
 

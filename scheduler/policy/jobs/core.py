@@ -506,7 +506,7 @@ class JobPolicy:
             where = places(self.fleet, self.places.kept, waits, self.jobs) if waits is not None else ()
             return PlacesAnswered(id=question.id, places=where)
         self._begin(at)
-        self.promises.begin(at)
+        self.promises.renew(at)
         outlook = self._outlook()
         if isinstance(question, QueueAsked):
             return outlook.publish(at, self._set_back)

@@ -17,7 +17,7 @@ lengths were sure.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
 from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -115,6 +115,11 @@ class Promises:
             elif job.phase in (Phase.WAITING, Phase.RESTING):
                 self._latest[id_] = job.by - MARGIN * self._place(job).sure_s
 
+    def renew(self, at: float) -> None:
+        """A question is asked: nothing has happened since the last round but that time may have passed."""
+        if at != self._at:
+            self.begin(at)
+
     def changed(self) -> None:
         """Somebody has started, or something else is kept."""
         self._ready = {}
@@ -137,18 +142,31 @@ class Promises:
 
     def pledges(self, kept: Reservation | None) -> dict[str, Pledge]:
         """What is to be told of each promise that is not over; times are those of the rule."""
-        if not self._given:
-            return {}
+        late = self._late(kept)
+        return {
+            id_: Pledge(job.by, self._latest.get(id_), self._danger(job) if id_ in late else "", self._budget(job))
+            for id_, job in self._given.items()
+        }
+
+    def _late(self, kept: Reservation | None) -> set[str]:
+        """The jobs that end after their promises by expected lengths; what is sure to be in time is not asked again."""
+        holding = self.holding(kept)
+        doubted = {
+            id_ for id_, job in self._given.items() if (self._end(job) > job.by if job.gpus else id_ not in holding)
+        }
+        if not doubted:
+            return doubted
         expected = Promises(
             self._knobs, self._fleet, self._projects, self._jobs, self._lengths, {}, attrgetter("expected_s")
         )
         expected._given = self._given
         expected.begin(self._at)
-        in_time, found = expected.holding(kept), {}
-        for id_, job in self._given.items():
-            late = id_ not in in_time if not job.gpus else expected._end(job) > job.by
-            found[id_] = Pledge(job.by, self._latest.get(id_), self._danger(job) if late else "", self._budget(job))
-        return found
+        in_time = expected.holding(kept)
+        return {
+            id_
+            for id_ in doubted
+            if (expected._end(self._given[id_]) > self._given[id_].by if self._given[id_].gpus else id_ not in in_time)
+        }
 
     def _danger(self, job: Job) -> str:
         """What makes a job late by expected lengths, in a word."""
@@ -194,7 +212,7 @@ class Promises:
         if plain and until >= refused_until:
             return broken
         wanted = self.holding(kept) - {id_}
-        broken = min((wanted - held for held in self._plans(kept, start)), key=len)
+        broken = wanted - _best(wanted, self._plans(kept, start))
         if plain and broken:
             self._refused[kind] = until, broken
         return broken
@@ -214,8 +232,7 @@ class Promises:
     def holding(self, kept: Reservation | None) -> frozenset[str]:
         """The jobs that wait whose promises hold now."""
         if self._held is None:
-            # Of two that keep as many, the plan in which nobody passes: nothing that ends early can break it.
-            self._held = max(self._plans(kept), key=len) if self._latest else frozenset()
+            self._held = _best(self._latest.keys(), self._plans(kept)) if self._latest else frozenset()
         return self._held
 
     def _plans(
@@ -415,3 +432,17 @@ class Promises:
 
         place = bisect_left(range(len(order) + 1), True, key=lambda place: start(place) is not None)
         return start(place) if place <= len(order) else None
+
+
+def _best(wanted: Set[str], plans: Iterable[frozenset[str]]) -> frozenset[str]:
+    """
+    Of what plans keep, that with the most of what is wanted; of two with as many the first, in which nobody passes: nothing
+    that ends early can break it. A plan after one that keeps everything is not made.
+    """
+    best: frozenset[str] = frozenset()
+    for held in plans:
+        if len(held & wanted) > len(best & wanted):
+            best = held
+        if wanted <= best:
+            break
+    return best
