@@ -65,6 +65,8 @@ class Places:
 
     def promised_to(self, job: Job) -> frozenset[str]:
         """The jobs whose promises keep a job that waits from starting on GPU instances that are free."""
+        if not self._queue.latest:
+            return frozenset()
         gpus = self._fleet.choose(job.needs, self.keys(job), self._kept_from(job))
         return self.promises.breaks(job, gpus, self.kept) if gpus is not None else frozenset()
 
