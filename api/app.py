@@ -145,6 +145,11 @@ class Application(FastAPI):
 
     async def _ordinary(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         header = (b"x-request-id", request_id.encode())
+        # FastAPI reads the cookies of every request, and Python unquotes one in time that grows with the square of its
+        # length (CVE-2024-7592). The session's has no quotes.
+        scope["headers"] = [
+            (name, value.replace(b'"', b"") if name == b"cookie" else value) for name, value in scope["headers"]
+        ]
         # An upload is taken piece by piece and bounded by the size that it announces.
         if not (scope["method"] == "PATCH" and scope["path"].startswith(_BLOBS)):
             receive = _bounded(scope, receive, self.state.gateway.settings.api.max_body_bytes)

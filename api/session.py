@@ -72,7 +72,7 @@ class SessionAccess:
         Raises Unauthorised, Forbidden, SessionForbidden.
         """
         request = Request(scope)
-        cookie, half = request.cookies.get(self.cookie, ""), request.headers.get(HEADER, "")
+        cookie, half = _cookie(request, self.cookie), request.headers.get(HEADER, "")
         found = await self._sessions.find(cookie.encode(), half.encode()) if cookie and half else None
         key = self._catalog.keys.get(found[1].key) if found is not None else None
         if found is None or key is None:
@@ -108,3 +108,9 @@ class SessionAccess:
                 " proxy changes Host.",
                 field="Origin",
             )
+
+
+def _cookie(request: Request, name: str) -> str:
+    """The last cookie of this name, as it came: an invocation's are not without quotes (api/app.py). "" = there is none."""
+    sent = ";".join(request.headers.getlist("cookie")).split(";")
+    return dict(one.strip().partition("=")[::2] for one in sent).get(name, "")

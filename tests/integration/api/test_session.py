@@ -20,6 +20,7 @@ from tests.support.gateway import Served, add_key, problem
 
 HEADER = "X-SMore-Session"
 TICKS = ["invoke", "jobs", "admin"]
+BACKSLASHES = "\\" * 64
 
 
 @pytest.fixture
@@ -216,6 +217,19 @@ def test_the_oldest_session_makes_room(http: httpx.Client, token: str, redis_cli
     assert http.get("/v1/me").status_code == 200
     http.cookies.clear()
     problem(http.get("/v1/me", headers=first), 401, "unauthorised")
+
+
+def test_no_cookie_is_unquoted(http: httpx.Client, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes time for that which grows with the square of its length: 30 kB stopped the gateway for 10 s."""
+    monkeypatch.setattr("http.cookies._unquote", lambda value: value if '"' not in value else pytest.fail(value))
+    log_in(http, key=token, scopes=["invoke"])
+    ((name, cookie),) = http.cookies.items()
+    http.cookies.clear()
+    others = {"Cookie": f'x="{BACKSLASHES}"; {name}={cookie}; y="{BACKSLASHES}"'}
+
+    assert http.get("/v1/me", headers=others).json()["session"] is not None
+    problem(http.post("/v1/functions/no-such/invocations", json={}, headers=others), 404, "function_not_found")
+    assert http.get("/healthz", headers={"Cookie": f'{name}="{BACKSLASHES}"'}).status_code == 200
 
 
 def test_a_session_that_never_was_is_no_error_of_the_key(http: httpx.Client, token: str) -> None:
