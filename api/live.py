@@ -23,7 +23,7 @@ from api.problems import problems
 from api.rows import Trainings
 from api.schemas.fields import Schema
 from api.schemas.live import Topic
-from api.server.sse import Event, SharedEvent
+from api.server.sse import Event, SharedEvent, has_room
 from api.server.zipped import deflated
 from api.trainings.views import by_job
 from smore.domain.errors import Unavailable
@@ -238,8 +238,8 @@ class Live:
         self.viewers: dict[asyncio.Event, str] = {}
 
     def viewer(self, caller: KeyEntry, project: str | None, topics: Collection[Topic]) -> Viewer:
-        """Raises Unavailable where as many look as may."""
-        if len(self.viewers) >= self._gateway.settings.logs.followers:
+        """Raises Unavailable where as many look as may, of the caller's project or of all."""
+        if not has_room(self.viewers, caller, self._gateway.settings.logs.followers):
             raise Unavailable("As many look as may.", part="gateway")
         view = _View(caller.project, is_operator(caller), project)
         if view not in self._makers:

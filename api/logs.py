@@ -2,7 +2,6 @@
 The answers to who reads a log (smore/redis/logs.py): its newest lines, or those that come, as server-sent events.
 """
 
-import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -11,12 +10,11 @@ import orjson
 from fastapi import Request
 from starlette.responses import Response
 
-from api.auth import is_operator
 from api.dates import moment
 from api.deps import Gateway
 from api.invoke.response import JSON_TYPE, BytesResponse
 from api.server.invocation_description import header
-from api.server.sse import MEDIA_TYPE, Event, event_stream
+from api.server.sse import MEDIA_TYPE, Event, event_stream, has_room
 from smore.domain.errors import InvalidInput, LimitReached
 from smore.messages.logs import LogPiece
 from smore.redis.catalog import KeyEntry
@@ -103,7 +101,8 @@ class LogRequest:
         """
         gateway = self._gateway
         position = _goes_on_behind(request)
-        self._check_room()
+        if not has_room(gateway.followers, self._caller, gateway.settings.logs.followers):
+            raise LimitReached("As many follow logs here as may.", limit="followers", retry_after_s=10)
         looked_at, was_over = time.monotonic(), False
 
         async def read() -> list[Event] | None:
@@ -122,19 +121,6 @@ class LogRequest:
             return [Event(id=line.position, data=_shown(line)) for line in lines]
 
         return event_stream(request, read, self._may_go_on, gateway.followers, self._caller.project)
-
-    def _check_room(self) -> None:
-        """A project's keys get a quarter of the places and leave the last eighth free, which operators may take."""
-        followers, most = self._gateway.followers, self._gateway.settings.logs.followers
-        if not is_operator(self._caller):
-            of_project = sum(project == self._caller.project for project in followers.values())
-            if of_project >= math.ceil(most / 4):
-                raise LimitReached(
-                    "As many follow logs of this project here as may.", limit="followers", retry_after_s=10
-                )
-            most -= most // 8
-        if len(followers) >= most:
-            raise LimitReached("As many follow logs here as may.", limit="followers", retry_after_s=10)
 
     def _may_go_on(self) -> bool:
         return self._caller.id in self._gateway.catalog.keys and self._goes_on()

@@ -4,8 +4,9 @@ event that it has read.
 """
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +15,9 @@ import redis
 from fastapi import Request
 from starlette.responses import StreamingResponse
 
+from api.auth import is_operator
 from api.server.zipped import BEGIN, deflated, takes_gzip
+from smore.redis.catalog import KeyEntry
 
 MEDIA_TYPE: Final = "text/event-stream"
 #: Seconds between two looks for events.
@@ -50,6 +53,18 @@ class SharedEvent(Event):
     """An event of many readers. ``zipped``: as a compressed stream has it."""
 
     zipped: bytes
+
+
+def has_room(followers: Mapping[asyncio.Event, str], caller: KeyEntry, most: int) -> bool:
+    """
+    Whether the caller may follow, beside these. A project's keys get a quarter of the places and leave the last eighth
+    free, which operators may take.
+    """
+    if not is_operator(caller):
+        if sum(project == caller.project for project in followers.values()) >= math.ceil(most / 4):
+            return False
+        most -= most // 8
+    return len(followers) < most
 
 
 def event_stream(

@@ -188,7 +188,7 @@ class LogSettings(BaseModel):
     #: many may come at once. What is more is dropped, and a line says how much.
     bytes_per_s: int = Field(default=64 << 10, ge=1024)
     #: Readers that a gateway lets follow logs at a time; each keeps a connection. The keys of one project get a quarter of
-    #: them, and an eighth is kept for operators. As many more may watch the dashboard.
+    #: them, and an eighth is kept for operators. As many more may watch the dashboard, in the same shares.
     followers: int = Field(default=64, ge=0)
 
 

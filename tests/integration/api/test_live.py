@@ -126,8 +126,9 @@ def name(topic: str, row: dict[str, Any]) -> str:
 
 
 @contextmanager
-def watching(http: httpx.Client, topics: str = ALL, **query: Any) -> Iterator[Stream]:
-    with http.stream("GET", "/v1/live", params={"topics": topics, **query}) as answer:
+def watching(http: httpx.Client, topics: str = ALL, key: str = "", **query: Any) -> Iterator[Stream]:
+    headers = {"X-API-Key": key} if key else {}
+    with http.stream("GET", "/v1/live", params={"topics": topics, **query}, headers=headers) as answer:
         yield Stream(answer)
 
 
@@ -238,6 +239,21 @@ def test_a_maker_works_while_somebody_looks(
         assert problem(refused, 503, "unavailable") and refused.headers["retry-after"] == "1"
     eventually(lambda: not looks.viewers and maker._task.done(), what="nobody looks")
     assert maker._rows == {}
+
+
+def test_one_project_leaves_room_for_others(
+    http: httpx.Client, application: Application, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application.state.gateway.settings.logs, "followers", 4)
+    readers = [add_key(catalog, Scope.READ, project=name) for name in ("other", "third")]
+    known = application.state.gateway.catalog.keys
+    eventually(lambda: all(key.split("_")[1] in known for key in readers), what="the keys")
+    with watching(http, "gpus", key=readers[0]) as first:
+        first.read()
+        with http.stream("GET", "/v1/live?topics=gpus", headers={"X-API-Key": readers[0]}) as refused:
+            assert refused.status_code == 503
+        with watching(http, "gpus", key=readers[1]) as second:
+            second.read()
 
 
 def test_who_does_not_read_is_cut_off() -> None:
