@@ -43,7 +43,7 @@ TURN_S: Final = 1.0
 RECORDS_S: Final = 5.0
 #: Trainings of any state that are read, the newest first, beside those that are not over.
 NEWEST: Final = 100
-#: Bytes of changes that wait for one viewer. Beyond them it is cut off, and comes back.
+#: Bytes of changes that may wait for one viewer at the end of a turn. With more it is cut off, and comes back.
 MOST_BYTES: Final = 256 << 10
 
 #: Identity → row as JSON.
@@ -72,14 +72,17 @@ class Viewer:
         self._maker.leave(self)
 
     def put(self, event: Event) -> None:
-        if event.kind == "change":
-            self._bytes += len(event.data)
-            if self._bytes > MOST_BYTES:
-                self.cut = True
-                self._waiting.clear()
-        if not self.cut:
-            self._waiting.append(event)
+        self._bytes += len(event.data) if event.kind == "change" else 0
+        self._waiting.append(event)
         self._told.set()
+
+    def turned(self) -> None:
+        """A turn begins. What waits now could have been taken."""
+        if self._bytes > MOST_BYTES:
+            self.cut = True
+            self._maker.leave(self)
+            self._waiting.clear()
+            self._told.set()
 
     async def take(self) -> list[Event]:
         """What has come since; it waits for that, but no longer than a turn takes."""
@@ -104,11 +107,15 @@ class Maker:
     def join(self, viewer: Viewer) -> None:
         self._viewers.add(viewer)
         self._joined.set()
-        if self._task is None or self._task.done():
+        if not self.at_work:
             self._task = asyncio.create_task(self._run())
 
     def leave(self, viewer: Viewer) -> None:
         self._viewers.discard(viewer)
+
+    @property
+    def at_work(self) -> bool:
+        return self._task is not None and not self._task.done()
 
     def stop(self) -> None:
         if self._task is not None:
@@ -124,6 +131,8 @@ class Maker:
                 if not away(error):
                     log.exception("nothing could be made for those who look")
             else:
+                for viewer in tuple(self._viewers):
+                    viewer.turned()
                 for topic, now in made.items():
                     self._tell(topic, now)
             with suppress(TimeoutError):
@@ -242,6 +251,7 @@ class Live:
         if not has_room(self.viewers, caller, self._gateway.settings.logs.followers):
             raise Unavailable("As many look as may.", part="gateway")
         view = _View(caller.project, is_operator(caller), project)
+        self._makers = {of: maker for of, maker in self._makers.items() if of == view or maker.at_work}
         if view not in self._makers:
             self._makers[view] = Maker(self._gateway, caller, project)
         return Viewer(self._makers[view], topics)

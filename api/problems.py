@@ -143,11 +143,14 @@ def _failed(jobs: Sequence["Job"], now: float) -> Iterator[LiveProblem]:
         lost = job.state == JobState.LOST
         if job.ended_at is None or now - job.ended_at > FAILED_S or not (lost or job.outcome in _BAD):
             continue
+        if not job.attempt:
+            # Its owner was refused at once.
+            continue
         end = ended_in_words("lost" if lost else str(job.outcome), job.exit_code, job.reason)
         yield LiveProblem(
             id=f"failed:{job.id}",
             kind="training_failed",
-            text=f"{job.name} is over: {end}.",
+            text=f"{job.name} is over: {end.rstrip('.')}.",
             since=moment(job.ended_at),
             page=f"/ui/trainings/{job.id}",
             command=f"smore jobs explain {job.name}",

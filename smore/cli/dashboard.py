@@ -27,6 +27,10 @@ def open_dashboard(
         str | None, typer.Argument(metavar="[PAGE]", autocompletion=lambda: PAGES, help=f"{', '.join(PAGES)}.")
     ] = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a function, a training, and so on.")] = None,
+    administer: Annotated[
+        bool,
+        typer.Option("--admin", help="With the right to pause, drain, purge and change deadlines, if the key has it."),
+    ] = False,
     print_: Annotated[bool, typer.Option("--print", help="Print the address, and open nothing.")] = False,
 ) -> None:
     """
@@ -41,8 +45,8 @@ def open_dashboard(
     with connected() as client:
         code = client.carry(admin.login_code()).code
         path = "".join(f"/{quote(part, safe='')}" for part in (page, name) if part)
-        target = f"?{urlencode({'to': f'/ui{path}'})}" if path else ""
-        address = f"{client.url}/ui/login{target}#{code}"
+        query = urlencode(({"to": f"/ui{path}"} if path else {}) | ({"may": "admin"} if administer else {}))
+        address = f"{client.url}/ui/login{query and '?'}{query}#{code}"
     if print_ or not webbrowser.open(address):
         write(address)
 

@@ -11,10 +11,10 @@ const TICKS = [
   ["admin", "administer", "pause, drain, purge, deadlines; as an operator also GPU instances and the platform"],
 ];
 
-const TICKED = ["read", "invoke", "jobs"];
-
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
+  // `smore open --admin` ticks it too.
+  const ticked = ["read", "invoke", "jobs", page.query("may")];
   /** @type {any} */
   let error = null;
   let busy = false;
@@ -35,13 +35,16 @@ export function open(page) {
   const submit = (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
     const data = new FormData(/** @type {HTMLFormElement} */ (event.target));
-    enter({ key: String(data.get("key")).trim(), scopes: ["read", ...data.getAll("scope")], hours: Number(data.get("hours")) });
+    const who = asks ? { code } : { key: String(data.get("key")).trim() };
+    enter({ ...who, scopes: ["read", ...data.getAll("scope")], hours: Number(data.get("hours")) });
   };
   const code = location.hash.slice(1);
+  // A stranger's link may have the code of the stranger's key.
+  const asks = code !== "" && session.half !== null;
   if (code) {
     // Nobody who looks into the history shall have it.
     history.replaceState(null, "", location.pathname + location.search);
-    enter({ code, scopes: TICKED });
+    if (!asks) enter({ code, scopes: ticked.filter(Boolean) });
   }
   return {
     title: "Log in",
@@ -49,10 +52,12 @@ export function open(page) {
       <div class="login">
         <h1>SMore</h1>
         <form @submit=${submit}>
-          <label>API key <input name="key" type="password" required autocomplete="current-password" autofocus></label>
+          ${asks
+            ? html`<p>A link asks to log in anew. The session that this browser has will be replaced: go on only if you ran <code>smore open</code>.</p>`
+            : html`<label>API key <input name="key" type="password" required autocomplete="current-password" autofocus></label>`}
           <fieldset><legend>This session may</legend>
             ${TICKS.map(([scope, word, what]) => html`<label class="tick">
-              <input type="checkbox" name="scope" value=${scope} ?checked=${TICKED.includes(scope)} ?disabled=${scope === "read"}>
+              <input type="checkbox" name="scope" value=${scope} ?checked=${ticked.includes(scope)} ?disabled=${scope === "read"}>
               <span><b>${word}</b> <span class="quiet">${what}</span></span></label>`)}
           </fieldset>
           <label>It ends after <select name="hours"><option value="1">1 hour</option><option value="12" selected>12 hours</option></select></label>
