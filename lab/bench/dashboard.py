@@ -33,7 +33,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +43,7 @@ from typing import Any, Final
 import httpx
 import psutil
 import psycopg
+from sqlalchemy import Engine
 
 from lab.bench import browser as driver
 from lab.bench.dashboard_actions import ACTIONS, SILENT, STRANGE, Asked
@@ -54,7 +55,7 @@ from smore.domain.job import Action, JobRequest
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, WarmInstance, WarmState, encode_report
 from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
-from smore.postgres.jobs import Change
+from smore.postgres.jobs import Change, JobStore
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
@@ -84,9 +85,9 @@ FROM unnest(%s::text[]) AS gpu, generate_series(date_trunc('minute', now()) - in
 
 
 class Fleet:
-    """GPU instances that report and do nothing else. ``jobs``: the training on each of the first ones."""
+    """GPU instances that report and do nothing else. ``jobs``: the trainings on each of them."""
 
-    def __init__(self, queue: Queue, names: Sequence[str], jobs: Sequence[str] = ()) -> None:
+    def __init__(self, queue: Queue, names: Sequence[str], jobs: Mapping[str, Sequence[str]]) -> None:
         self._queue, self._names, self._jobs = queue, names, jobs
         self._random = random.Random(1)
         #: Utilisations that stay, by the number of the GPU instance.
@@ -112,20 +113,23 @@ class Fleet:
     def report(self, number: int) -> None:
         drawn, name = self._random, self._names[number]
         low = drawn.uniform(0, 0.03)
-        job = JobReport(
-            id=self._jobs[number] if number < len(self._jobs) else "",
-            project="default",
-            state="running",
-            pid=1000 + number,
-            memory_mib=30_000,
-            iterations=int(time.time()),
-            budget=0.05,
-            loss=low + 0.005,
-            loss_low=low,
-            loss_high=low + 0.012,
-            loss_windows=20,
-            attempt=1,
-        )
+        jobs = [
+            JobReport(
+                id=job,
+                project="default",
+                state="running",
+                pid=1000 + number,
+                memory_mib=30_000,
+                iterations=int(time.time()),
+                budget=0.05,
+                loss=low + 0.005,
+                loss_low=low,
+                loss_high=low + 0.012,
+                loss_windows=20,
+                attempt=1,
+            )
+            for job in self._jobs.get(name, ())
+        ]
         warm = [
             WarmInstance(
                 function=f"default/function-{(7 * number + k) % FUNCTIONS:03d}",
@@ -152,7 +156,7 @@ class Fleet:
             function_utilisation=0.0 if number in self.fixed else drawn.uniform(0, 0.2),
             running=0,
             warm=warm,
-            jobs=[job] if job.id else [],
+            jobs=jobs,
             strangers=strangers,
             node=f"host{number // 8}",
         )
@@ -172,9 +176,28 @@ class Scene:
     fleet: Fleet
 
 
+#: Makes trainings on GPU instances of these names; returns which run on each.
+Trainings = Callable[[Engine, "psycopg.Connection[Any]", Sequence[str]], Mapping[str, Sequence[str]]]
+
+
+def no_training(_engine: Engine, _connection: object, _names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    return {}
+
+
+def one_each(engine: Engine, _connection: object, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """A training on each of the first GPU instances."""
+    store, jobs = JobStore(engine), {}
+    for number, gpu in enumerate(names[:TRAININGS]):
+        job = store.submit("default", f"training-{number}", JobRequest(argv=["zoo.train"], gpus=[gpu]))
+        store.move(job.id, Action.START, Change(gpus=[gpu]))
+        store.move(job.id, Action.RUN)
+        jobs[gpu] = [job.id]
+    return jobs
+
+
 @contextmanager
-def scene(home: Path, gpus: int, functions: int, trainings: int) -> Iterator[Scene]:
-    """``gpus``: how many report beside the one CPU partition."""
+def scene(home: Path, gpus: int, functions: int, trainings: Trainings) -> Iterator[Scene]:
+    """``gpus``: how many report beside the one CPU partition; ``trainings`` makes those that run on them."""
     os.environ["SMORE_API__PORT"] = str(free_port())
     end = local.up(home, config=Settings(), partitions=1)
     try:
@@ -187,16 +210,9 @@ def scene(home: Path, gpus: int, functions: int, trainings: int) -> Iterator[Sce
             name = f"function-{number:03d}"
             revision, _ = store.register("default", name, FunctionSpec(entrypoint="zoo.echo:Function"))
             store.activate("default", name, revision, {})
-        jobs = []
-        for number in range(trainings):
-            job = store.jobs.submit(
-                "default", f"training-{number}", JobRequest(argv=["zoo.train"], gpus=[names[number]])
-            )
-            store.jobs.move(job.id, Action.START, Change(gpus=[names[number]]))
-            store.jobs.move(job.id, Action.RUN)
-            jobs.append(job.id)
-        with psycopg.connect(end.postgres_url.replace("+psycopg", "")) as connection:
+        with psycopg.connect(end.postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(_DAY, (names,))
+            jobs = trainings(engine, connection, names)
         engine.dispose()
         key, queue = (home / "key").read_text().strip(), Queue(client, PREFIX, config.queue)
         with Client(end.gateway_url, key) as caller, Fleet(queue, names, jobs) as fleet:
@@ -425,7 +441,7 @@ def run(pages: str, shots: Path | None) -> dict[str, float]:
     with (
         tempfile.TemporaryDirectory(prefix="smore-") as folder,
         driver.chromium() as chromium,
-        scene(Path(folder), 3 if why else GPUS, 0 if why else FUNCTIONS, 0 if why else TRAININGS) as on,
+        scene(Path(folder), 3 if why else GPUS, 0 if why else FUNCTIONS, no_training if why else one_each) as on,
     ):
         state = driver.log_in(chromium, on.url, on.key)
         stages: Sequence[Callable[[], dict[str, float]]] = (

@@ -183,11 +183,13 @@ const find = () => jump(me, page?.project ?? null);
 addEventListener("click", (event) => {
   const target = /** @type {Element} */ (event.target);
   for (const each of document.querySelectorAll("details.menu[open]")) if (!each.contains(target)) each.removeAttribute("open");
-  const anchor = /** @type {HTMLAnchorElement|null} */ (target.closest("a"));
+  // A link inside a drawing has no parts of an address.
+  const href = target.closest("a[href]")?.getAttribute("href");
   const plain = !(event.ctrlKey || event.metaKey || event.shiftKey || event.button);
-  if (!anchor || event.defaultPrevented || !plain || anchor.origin !== location.origin || !anchor.pathname.startsWith("/ui/")) return;
+  const to = new URL(href ?? "", location.href);
+  if (href == null || event.defaultPrevented || !plain || to.origin !== location.origin || !to.pathname.startsWith("/ui/")) return;
   event.preventDefault();
-  go(anchor.pathname + anchor.search);
+  go(to.pathname + to.search);
 });
 addEventListener("popstate", () => show());
 addEventListener("keydown", (event) => {

@@ -80,6 +80,13 @@ export function sparkPath(values, most, kind) {
 export const spark = (label, paths) =>
   html`<svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label=${label}>${paths}</svg>`;
 
+/** Buttons that choose one of some values for a parameter of the address.
+ * @param {import("./page.js").Page} page @param {string} parameter @param {string[]} values @param {string} now @param {string} label @param {boolean} [said] whether the label is seen */
+export function choice(page, parameter, values, now, label, said = false) {
+  return html`<span class="choice" role="group" aria-label=${label}>${said ? html`<span class="quiet">${label}&nbsp;</span>` : nothing}${values.map((value) => html`<button
+    aria-pressed=${value === now ? "true" : "false"} @click=${() => page.refine({ [parameter]: value })}>${value}</button>`)}</span>`;
+}
+
 /** What is there while nothing has come yet. */
 export const skeleton = html`<p class="skeleton">Loading…</p>`;
 

@@ -6,7 +6,7 @@ import { call } from "../core/api.js";
 import { Chart } from "../core/chart.js";
 import { NONE, count, percent, seconds, when, whole } from "../core/format.js";
 import { awaited, live } from "../core/live.js";
-import { empty, figure, gpuLink, interval, memoryBar, name, shown, table } from "../core/parts.js";
+import { choice, empty, figure, gpuLink, interval, memoryBar, name, shown, table } from "../core/parts.js";
 import { chips, facts, harm, lineOf, used, warmCounts } from "./gpu_facts.js";
 
 /** Spans of the chart: seconds, and seconds of a step. @type {Record<string, [number, number]>} */
@@ -65,7 +65,7 @@ export function open(page) {
         ${shown(chosen, (data) => (data.at.length ? plot(data) : empty("Nothing has been recorded in this time. The history is written by", "smore logs control")))}
       </section>
       <section>
-        <h2>GPU instances ${choice(page, "sort", Object.keys(SORTS), sort, "Sort by")} ${choice(page, "form", ["tiles", "list"], form, "Form")}</h2>
+        <h2>GPU instances ${choice(page, "sort", Object.keys(SORTS), sort, "Sort by", true)} ${choice(page, "form", ["tiles", "list"], form, "Form")}</h2>
         ${form === "list" ? list(sorted, hour.data) : nodes(sorted, hour.data)}
       </section>`;
   };
@@ -76,12 +76,6 @@ export function open(page) {
 function mean(values) {
   const known = values.filter((value) => value !== null);
   return known.length ? known.reduce((sum, value) => /** @type {number} */ (sum) + /** @type {number} */ (value), 0) / known.length : null;
-}
-
-/** Links that choose one of some values for a parameter of the address. */
-function choice(page, parameter, values, now, label) {
-  return html`<span class="choice" role="group" aria-label=${label}>${label === "Sort by" ? html`<span class="quiet">${label}&nbsp;</span>` : nothing}${values.map((value) => html`<button
-    aria-pressed=${value === now ? "true" : "false"} @click=${() => page.refine({ [parameter]: value })}>${value}</button>`)}</span>`;
 }
 
 /** @param {any[]} rows @param {any} harvest */

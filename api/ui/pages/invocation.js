@@ -5,6 +5,7 @@ import { call, path } from "../core/api.js";
 import { NONE, count, percent, seconds, when, words } from "../core/format.js";
 import { empty, failed, gpuLink, name, shown, state, table } from "../core/parts.js";
 import { timeline } from "../core/phases.js";
+import { printed } from "../core/printed.js";
 
 const ENDED = new Set(["succeeded", "failed", "rejected", "expired", "cancelled"]);
 /** Seconds between two questions: of one that waits the leader is asked, who answers few. */
@@ -134,10 +135,6 @@ function beside({ co_runners: functions, jobs, job_names: names }) {
   if (!functions.length && !jobs.length) return empty("Nothing: it had the GPU instance for itself.");
   return html`<dl class="pairs">
     <dt>functions</dt><dd>${functions.length ? functions.map((each, i) => html`${i ? ", " : nothing}<a href=${path`/ui/invocations` + path`?function=${each}`}>${name(each)}</a>`) : "none"}</dd>
-    <dt>trainings</dt><dd>${jobs.length ? jobs.map((each, i) => html`${i ? ", " : nothing}${names[each] ? name(names[each]) : "another project's"}`) : "none"}</dd>
+    <dt>trainings</dt><dd>${jobs.length ? jobs.map((each, i) => html`${i ? ", " : nothing}${names[each] ? html`<a href=${path`/ui/trainings/${each}`}>${name(names[each])}</a>` : "another project's"}`) : "none"}</dd>
   </dl>`;
 }
-
-/** @param {any[]} lines */
-const printed = (lines) => html`<div class="log scroll" tabindex="0" role="region" aria-label="What it printed">
-  ${lines.map((line) => html`<div class=${line.stream}>${when(line.at, true)} <bdi>${line.text.replace(/\x1b\[[0-9;?]*[ -/]*[@-~]/g, "")}</bdi></div>`)}</div>`;

@@ -1,67 +1,88 @@
-/** Trainings that wait, train or have ended lately; one of them with the sentences that explain it. */
+/** Trainings: those that wait, run and are over; and the form that starts one. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { call, path } from "../core/api.js";
-import { NONE, count, when, whole, words } from "../core/format.js";
+import { call } from "../core/api.js";
+import { NONE, count, percent, when, whole } from "../core/format.js";
 import { EVERY } from "../core/hub.js";
 import { awaited, live } from "../core/live.js";
-import { empty, gpuLink, interval, link, lossWords, name, shown, state, table } from "../core/parts.js";
+import { bar, empty, errorRow, gpuLink, interval, link, lossWords, name, state, table } from "../core/parts.js";
+import { trainingHref } from "./plan_rows.js";
+import { startForm } from "./start_form.js";
+import { trainingButtons } from "./training_verbs.js";
 
 const STATES = ["queued", "held", "starting", "running", "stopping", "ended", "lost"];
-const OVER = new Set(["ended", "lost"]);
-const REFRESH_S = 10;
+const FILTERS = ["name", "state"];
+/** Trainings that the live stream has beside those that are not over. */
+const NEWEST = 100;
 
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
-  const [one] = page.params;
-  const query = { project: page.project === EVERY ? null : page.project };
-  const why = one ? page.load(() => call("GET", path`/v1/jobs/${one}/explain`, { query, signal: page.signal }), REFRESH_S) : null;
-  const view = () => {
-    const rows = live.rows("trainings");
-    const heading = one ? html`<p class="crumbs"><a href="/ui/trainings">Trainings</a></p><h1>${name(why?.data?.name ?? one)}</h1>` : html`<h1>Trainings</h1>`;
-    if (!rows) return html`${heading}${awaited()}`;
-    const wanted = page.query("state");
-    const found = one ? rows.filter((row) => row.id === why?.data?.id) : rows.filter((row) => !wanted || row.state === wanted);
-    return html`${heading}
-      ${why ? shown(why, (of) => html`<p class="summary"><bdi>${of.summary}</bdi></p>`) : filter(page, rows)}
-      ${found.length ? list(page, found.sort(before)) : one ? nothing : empty(wanted ? `No training is ${wanted}.` : "No training has been started. This starts one:", wanted ? "" : "smore jobs start")}`;
+  /** @type {any[]} */
+  let older = [];
+  /** @type {any} */
+  let cursor;
+  const form = page.may("jobs") ? startForm(page) : null;
+  const more = async (/** @type {any[]} */ rows) => {
+    const project = page.project;
+    const answer = await call("GET", "/v1/jobs", { query: { limit: NEWEST, cursor: cursor ?? rows[NEWEST - 1].id, project: project === EVERY ? null : project, all_projects: project === EVERY || null }, signal: page.signal })
+      .catch((error) => (page.errors.set("older", error), null));
+    if (answer) {
+      page.errors.delete("older");
+      older = [...older, ...answer.jobs];
+      cursor = answer.next_cursor;
+    }
+    page.draw();
   };
-  return { title: one ?? "Trainings", topics: ["trainings"], view, ready: () => live.settled("trainings") };
+  const view = () => {
+    const now = live.rows("trainings");
+    if (!now) return html`<h1>Trainings</h1>${awaited()}`;
+    const held = new Map([...older, ...now].map((job) => [job.id, job]));
+    const newest = now.toSorted((a, b) => (a.id < b.id ? 1 : -1));
+    const wanted = page.query("name").toLowerCase();
+    const rows = [...held.values()].filter((job) => job.name.includes(wanted) && (!page.query("state") || job.state === page.query("state"))).sort(before);
+    return html`
+      <h1>Trainings</h1>
+      ${form ? form.view() : html`<p class="quiet">This session may not start trainings. In a terminal: <code>smore jobs start -- zoo.train</code></p>`}
+      <form class="filters" role="search" @submit=${(/** @type {Event} */ event) => event.preventDefault()}>
+        <label>Name <input type="search" .value=${page.query("name")} @change=${(/** @type {any} */ e) => page.refine({ name: e.target.value.trim() })}></label>
+        <label>State <select @change=${(/** @type {any} */ e) => page.refine({ state: e.target.value })}><option value="">any</option>${STATES.map((each) => html`<option ?selected=${each === page.query("state")}>${each}</option>`)}</select></label>
+      </form>
+      ${rows.length ? table({ caption: "Trainings", rows, key: (job) => job.id, after: (job) => errorRow(page.errors.get(job.id), 8), columns: columns(page) })
+        : FILTERS.some((each) => page.query(each)) ? empty("No training fits these filters.") : empty("No training has been started yet. This starts one:", "smore jobs start --name NAME -- zoo.train")}
+      ${page.errors.has("older") ? html`<p class="bad"><bdi>${page.errors.get("older").message}</bdi></p>` : nothing}
+      ${cursor !== null && newest.length >= NEWEST ? html`<p><button @click=${() => more(newest)}>Older</button></p>` : nothing}`;
+  };
+  return { title: "Trainings", topics: ["trainings"], view, ready: () => live.settled("trainings"), closed: () => form?.close() };
 }
 
-/** Those that are not over first, by their place; then the newest. @param {any} a @param {any} b */
-const before = (a, b) => Number(OVER.has(a.state)) - Number(OVER.has(b.state)) || (a.expected?.place ?? 0) - (b.expected?.place ?? 0) || (a.created_at < b.created_at ? 1 : -1);
-
-/** @param {import("../core/page.js").Page} page @param {any[]} rows */
-const filter = (page, rows) => html`
-  <p class="quiet">${count(rows.filter((row) => !OVER.has(row.state)).length, "training")} not over.</p>
-  <form class="filters" @submit=${(/** @type {Event} */ event) => event.preventDefault()}>
-    <label>State <select @change=${(/** @type {any} */ event) => page.refine({ state: event.target.value })}><option value="">any</option>
-      ${STATES.map((each) => html`<option ?selected=${each === page.query("state")}>${each}</option>`)}</select></label>
-  </form>`;
-
-/** @param {import("../core/page.js").Page} page @param {any[]} rows */
-const list = (page, rows) => table({
-  caption: "Trainings",
-  rows,
-  key: (row) => row.id,
-  columns: [
-    { head: "training", cell: (row) => link(path`/ui/trainings/${row.id}` + (row.project === page.me.project ? "" : path`?project=${row.project}`), name(row.name)) },
-    { head: "state", cell: (row) => html`${state(row.outcome ?? row.state)}${row.suspended ? " (suspended)" : nothing}` },
-    { head: "project", cell: (row) => name(row.project) },
-    { head: "GPU instances", cell: (row) => (row.gpus.length ? row.gpus.map((gpu, i) => html`${i ? ", " : nothing}${gpuLink(gpu)}`) : `waits for ${row.count}`) },
-    { head: "iterations", num: true, cell: (row) => html`${whole(row.iterations)}${row.iterations_wanted ? html` of ${whole(row.iterations_wanted)}` : nothing}` },
-    { head: "starts or ends", cell: (row) => times(row) },
-    { head: "lost to functions, of budget", cell: (row) => (row.measured ? html`<div class="rows slim">${interval(row)}<span class="value">${lossWords(row)}</span></div>` : "not measured: it tells no iterations") },
-    { head: "why", cell: (row) => html`<bdi>${row.expected?.message ?? row.reason ?? NONE}</bdi>` },
-  ],
-});
-
-/** @param {any} row */
-function times(row) {
-  if (row.ended_at) return html`ended ${when(row.ended_at)}`;
-  const { expected } = row;
-  if (!expected) return NONE;
-  if (expected.place) return expected.start_at ? html`starts ${when(expected.start_at)}..${when(expected.start_late_at)}` : words(expected.why);
-  return expected.end_at ? html`ends ${when(expected.end_at)}..${when(expected.end_late_at)}` : "end not known";
+const ORDER = ["running", "stopping", "starting", "queued", "held"];
+/** Those that go on first, in the order of the queue; then the newest. @param {any} a @param {any} b */
+function before(a, b) {
+  const rank = (/** @type {any} */ job) => (ORDER.includes(job.state) ? ORDER.indexOf(job.state) : ORDER.length);
+  return rank(a) - rank(b) || (a.expected?.place ?? 0) - (b.expected?.place ?? 0) || (a.id < b.id ? 1 : -1);
 }
+
+/** @param {any} job */
+export const progress = (job) => (job.iterations_wanted
+  ? html`<div class="rows slim">${bar(job.iterations / job.iterations_wanted, `${percent(job.iterations / job.iterations_wanted)} of its iterations`)}<span class="value">${whole(job.iterations)} of ${whole(job.iterations_wanted)}</span></div>`
+  : job.iterations ? html`${whole(job.iterations)} iterations` : NONE);
+
+/** When it ends, or ended. @param {any} job */
+export function ends(job) {
+  if (job.ended_at) return when(job.ended_at);
+  const { end_at: end, end_late_at: late } = job.expected ?? {};
+  if (!end) return NONE;
+  return html`${when(end)}${late && Date.parse(late) > Date.parse(end) + 60_000 ? html`<span class="quiet">..</span>${when(late)}` : nothing}`;
+}
+
+/** @param {import("../core/page.js").Page} page */
+const columns = (page) => [
+  { head: "training", cell: (/** @type {any} */ job) => html`${link(trainingHref(job, page.me), name(page.project === EVERY ? `${job.project}/${job.name}` : job.name))}${job.expected?.guest ? html` <span class="guest">guest</span>` : nothing}` },
+  { head: "state", cell: (/** @type {any} */ job) => html`${state(job.outcome ?? job.state)}${job.suspended ? " suspended" : nothing}` },
+  { head: "GPU instances", cell: (/** @type {any} */ job) => (job.gpus.length > 2 ? html`<span title=${job.gpus.join(", ")}>${count(job.gpus.length, "GPU instance")}</span>` : job.gpus.length ? job.gpus.map((/** @type {string} */ gpu, /** @type {number} */ i) => html`${i ? ", " : nothing}${gpuLink(gpu)}`) : NONE) },
+  { head: "progress", cell: progress },
+  { head: "ends", cell: ends },
+  { head: "lost to functions, of budget", label: "lost, of budget", cell: (/** @type {any} */ job) => (job.started_at ? html`<div class="rows slim">${interval(job)}<span class="value">${lossWords(job)}</span></div>` : NONE) },
+  { head: "why it is there", cell: (/** @type {any} */ job) => html`<bdi>${job.expected?.message || job.reason || NONE}</bdi>` },
+  { head: html`<span class="hidden">action</span>`, label: "action", cell: (/** @type {any} */ job) => trainingButtons(page, job) },
+];

@@ -1,0 +1,59 @@
+/** A question that is asked as somebody types: half a second after the last change, the one before is given up. */
+
+import { Problem } from "../core/api.js";
+
+const WAIT_MS = 500;
+/** Seconds after which it is asked again where too many were asked, or nobody could answer. */
+const AGAIN_S = 5;
+
+export class DryRun {
+  /** @param {(body: any, signal: AbortSignal) => Promise<any>} send @param {() => void} draw */
+  constructor(send, draw) {
+    this.send = send;
+    this.draw = draw;
+    /** @type {any} */
+    this.answer = null;
+    /** @type {any} */
+    this.error = null;
+    this.asks = false;
+    /** In how many seconds it is asked again; 0 = it is not. */
+    this.next_s = 0;
+    this.timer = 0;
+    this.over = new AbortController();
+  }
+
+  stop() {
+    clearTimeout(this.timer);
+    this.over.abort();
+    this.answer = this.error = null;
+    this.asks = false;
+  }
+
+  /** @param {any} body @param {number} [wait_ms] */
+  ask(body, wait_ms = WAIT_MS) {
+    clearTimeout(this.timer);
+    this.over.abort();
+    this.over = new AbortController();
+    this.asks = true;
+    this.timer = setTimeout(() => this.now(body, this.over.signal), wait_ms);
+  }
+
+  /** @param {any} body @param {AbortSignal} signal */
+  async now(body, signal) {
+    this.next_s = 0;
+    try {
+      this.answer = await this.send(body, signal);
+      this.error = null;
+    } catch (error) {
+      if (signal.aborted) return;
+      this.answer = null;
+      this.error = error instanceof Problem ? error : new Problem({ code: "fault of the page", detail: String(error) });
+      if (this.error.status === 429 || this.error.status === 503) {
+        this.next_s = AGAIN_S;
+        this.ask(body, AGAIN_S * 1000);
+      }
+    }
+    this.asks = false;
+    this.draw();
+  }
+}

@@ -1,0 +1,97 @@
+/** The plan: what ran on the GPU instances, what runs until when, what waits until when, and whether that may be believed. */
+
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { call } from "../core/api.js";
+import { NONE, clock, count, seconds, when } from "../core/format.js";
+import { Gantt } from "../core/gantt.js";
+import { EVERY } from "../core/hub.js";
+import { live } from "../core/live.js";
+import { choice, empty, gpuLink, link, name, shown, state, table } from "../core/parts.js";
+import { barsOf, byGpu, byTraining } from "./plan_rows.js";
+import { told } from "./told.js";
+
+const HOUR_S = 3600;
+/** @type {Record<string, number>} */
+const SPANS = { "1h": HOUR_S, "6h": 6 * HOUR_S, "12h": 12 * HOUR_S, "24h": 24 * HOUR_S, "7d": 168 * HOUR_S };
+const AHEAD_S = SPANS["7d"];
+const QUEUE_S = 5;
+const ATTEMPTS_S = 30;
+const MOST = 1000;
+/** Days over which told and real ends are compared, and how many of them. */
+const COMPARED_DAYS = 90;
+const COMPARED = 200;
+/** Below this width in pixels it is a list. */
+const NARROW = 600;
+
+/** @param {import("../core/page.js").Page} page */
+export function open(page) {
+  const project = page.project === page.me.project ? null : page.project;
+  const of = { project: project === EVERY ? null : project, all_projects: project === EVERY || null };
+  const since = () => moment(page.query("since") || "12h", -1);
+  const attempts = page.load(() => call("GET", "/v1/jobs/attempts", { query: { ...of, since: iso(since()), limit: MOST }, signal: page.signal }), ATTEMPTS_S);
+  const plan = page.load(() => call("GET", "/v1/jobs/queue", { signal: page.signal }), QUEUE_S);
+  const past = page.load(() => call("GET", "/v1/jobs/attempts", { query: { ...of, since: iso(Date.now() / 1000 - COMPARED_DAYS * 24 * HOUR_S), limit: MOST }, signal: page.signal }));
+  const chart = new Gantt("Plan of the GPU instances");
+  const sized = () => page.draw();
+  addEventListener("resize", sized);
+  const view = () => html`
+    <h1>Plan</h1>
+    <p class="choices">${choice(page, "by", ["GPU instances", "trainings"], page.query("by") || "GPU instances", "Rows", true)}
+      ${choice(page, "since", Object.keys(SPANS), page.query("since") || "12h", "Back", true)}
+      ${choice(page, "until", ["all", ...Object.keys(SPANS)], page.query("until") || "all", "Ahead", true)}</p>
+    ${shown(plan, (queue) => shown(attempts, (ran) => drawn(page, chart, queue, ran, since())))}
+    <section><h2>Told and real ends</h2>${shown(past, (data) => told(data.attempts.filter((/** @type {any} */ each) => each.why === "succeeded" && each.told_s).slice(0, COMPARED)))}</section>`;
+  return { title: "Plan", topics: ["gpus"], view, ready: () => live.settled("gpus"), closed: () => removeEventListener("resize", sized) };
+}
+
+/** A moment of the address, or a span before (`way` -1) or after now; seconds since 1970. @param {string} text @param {number} way */
+const moment = (text, way) => (SPANS[text] ? Date.now() / 1000 + way * SPANS[text] : Date.parse(text) / 1000 || Date.now() / 1000 + way * SPANS["12h"]);
+/** @param {number} s */
+const iso = (s) => new Date(s * 1000).toISOString();
+
+/** @param {import("../core/page.js").Page} page @param {Gantt} chart @param {any} queue @param {any} ran @param {number} since */
+function drawn(page, chart, queue, ran, since) {
+  const now = Date.now() / 1000;
+  const project = page.project ?? page.me.project;
+  const jobs = queue.jobs.filter((/** @type {any} */ job) => project === EVERY || job.project === project);
+  const bars = barsOf(ran.attempts, jobs, since, page.me);
+  const ends = bars.map((bar) => Math.max(bar.to ?? 0, bar.late ?? 0)).filter((s) => s < now + AHEAD_S);
+  const ahead = page.query("until");
+  const until = ahead && ahead !== "all" ? moment(ahead, 1) : Math.max(now + HOUR_S, ...ends) + (now - since) / 50;
+  const wide = Math.min(1600, document.documentElement.clientWidth) - 32;
+  const first = queue.jobs.find((/** @type {any} */ job) => job.id === queue.kept_for);
+  const unknown = jobs.filter((/** @type {any} */ job) => job.place > 0 && !job.start_at);
+  const listed = bars.filter((bar) => (bar.to ?? until) >= since && bar.from <= until);
+  return html`
+    ${queue.leading ? nothing : html`<p class="problem" role="status"><b>No job scheduler leads</b>${queue.refused ? html`: <bdi>${queue.refused}</bdi>` : nothing}. ${queue.at ? html`This is its last plan, of ${when(queue.at)}, ${seconds(now - Date.parse(queue.at) / 1000)} ago.` : "It has published no plan."}</p>`}
+    <div class=${queue.leading ? "" : "out-of-date"}>
+    ${!bars.length ? empty("No training ran in this time, and none waits. This starts one:", "smore jobs start")
+      : html`<p class="quiet">${count(jobs.filter((/** @type {any} */ job) => job.place === 0).length, "training")} on GPU instances, ${count(jobs.filter((/** @type {any} */ job) => job.place > 0).length, "training")} waiting${queue.kept ? html`, ${count(queue.kept, "GPU instance")} kept for ${first ? name(first.name) : "the first of another project"}` : nothing}. ${ran.more ? `Only the newest ${MOST} attempts are shown.` : nothing}</p>
+        ${wide < NARROW ? list(listed, page) : html`
+          ${chart.view({ rows: page.query("by") === "trainings" ? byTraining(listed) : byGpu(listed, live.rows("gpus") ?? [], now), since, until, now, width: wide })}
+          ${legend}
+          <details><summary>Table</summary>${list(listed, page)}</details>`}
+        ${unknown.length ? html`<p class="quiet">Nobody can say when these start: ${unknown.map((/** @type {any} */ job, /** @type {number} */ i) => html`${i ? ", " : nothing}${name(job.name)}`)}.</p>` : nothing}`}
+    </div>`;
+}
+
+const legend = html`<ul class="legend">
+  ${[["past", "was there (✕ failed)"], ["now", "is there, to its expected end"], ["waits", "waits: from its expected start to its end"], ["guest-bar now", "guest of the training above"]].map(([kind, words]) => html`<li><svg class="wide" viewBox="0 0 26 12" aria-hidden="true"><g class=${kind}><rect class="body" x="1" y="1" width="24" height="10" rx="2" /></g></svg> ${words}</li>`)}
+  <li><svg class="wide" viewBox="0 0 26 12" aria-hidden="true"><line class="late" x1="0" x2="26" y1="6" y2="6" /></svg> to the end of one case in ten</li>
+  <li><svg class="wide" viewBox="0 0 26 12" aria-hidden="true"><line class="now" x1="13" x2="13" y1="0" y2="12" /></svg> now</li>
+</ul>`;
+
+/** @param {import("./plan_rows.js").PlanBar[]} bars @param {import("../core/page.js").Page} page */
+const list = (bars, page) => table({
+  caption: "Plan by start",
+  rows: bars,
+  key: (bar) => bar.id,
+  columns: [
+    { head: "start", cell: (bar) => html`${bar.startsAt ? when(bar.startsAt) : NONE}${bar.startLate && bar.startLate > bar.from + 60 ? html`<span class="quiet">..${clock(new Date(bar.startLate * 1000))}</span>` : nothing}` },
+    { head: "end", cell: (bar) => html`${bar.to === null ? NONE : clock(new Date(bar.to * 1000))}${bar.late && bar.late > (bar.to ?? 0) + 60 ? html`<span class="quiet">..${clock(new Date(bar.late * 1000))}</span>` : nothing}` },
+    { head: "training", cell: (bar) => html`${link(bar.href, name(page.project === EVERY ? `${bar.project}/${bar.name}` : bar.name))}${bar.guest ? html` <span class="guest">guest</span>` : nothing}` },
+    { head: "GPU instances", cell: (bar) => (!bar.gpus.length ? NONE : bar.gpus.length > 2 ? html`<span title=${bar.gpus.join(", ")}>${bar.gpus.length}, from ${gpuLink(bar.gpus[0])}</span>` : bar.gpus.map((gpu, i) => html`${i ? ", " : nothing}${gpuLink(gpu)}`)) },
+    { head: "state", cell: (bar) => state(bar.state) },
+    { head: "why", cell: (bar) => html`<bdi>${bar.why}</bdi>` },
+  ],
+});
