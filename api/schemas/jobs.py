@@ -265,6 +265,12 @@ class Job(Schema):
     """Its starts so far, of which ``restarted`` after failures"""
     expected: Expected | None = None
     """What the job scheduler said of it last; null = nothing, or it is over"""
+    told_end_at: datetime | None = None
+    """When it was expected to end as it started; null = it has not started, or more than once"""
+    told_late_at: datetime | None = None
+    """As ``told_end_at``, if it took longer than in nine cases of ten"""
+    told_source: str = ""
+    """What told that length, as ``source`` of ``Expected``; '' = nothing was told"""
     solo_s: float | None = None
     """Mean seconds of an iteration while no function ran beside it; null = not measured"""
     shared_s: float | None = None

@@ -170,6 +170,7 @@ def shown(
         micro_batches=list(request.micro_batches),
         attempt=job.attempt,
         expected=expected(of_queue, say) if of_queue is not None and state not in OVER else None,
+        **_told(job),
         solo_s=solo_s,
         shared_s=shared_s,
         degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
@@ -200,6 +201,18 @@ def _promise(promise: "JobPromise") -> schemas.Promise:
         outcome=promise.outcome,
         why=promise.why or None,
     )
+
+
+def _told(job: "Job") -> dict[str, Any]:
+    """What was told as it started. Each start forgets what the one before was told, and when it was is kept of the first."""
+    began = job.started_at
+    if began is None or job.attempt != 1 or job.estimate_s is None or job.estimate_90_s is None:
+        return {}
+    return {
+        "told_end_at": moment(began + job.estimate_s),
+        "told_late_at": moment(began + job.estimate_90_s),
+        "told_source": job.estimate_source,
+    }
 
 
 def expected(job: PublishedJob, say: Say) -> schemas.Expected:

@@ -158,6 +158,23 @@ def test_a_failed_training_is_started_again_from_its_checkpoint(stage: Stage) ->
     assert (stage.job(job).state, stage.job(job).attempt) == (JobState.STARTING, 3)
 
 
+def test_what_was_told_of_its_end_is_shown_as_long_as_its_first_attempt_is_its_last(stage: Stage) -> None:
+    job = stage.submit("told", duration_s=600.0, restarts=1)
+    stage.pass_by()
+    stage.pass_by()
+    told = views.shown(stage.job(job), [])
+    assert told.started_at is not None and told.told_end_at is not None and told.told_late_at is not None
+    assert (told.told_end_at - told.started_at).total_seconds() == 600
+    assert told.told_late_at >= told.told_end_at and told.told_source == "declared"
+
+    stage.ranks.tell(job.id, state="ended", exit_code=1)
+    stage.pass_by()
+    stage.pass_by()
+    stage.pass_by(15)
+    again = stage.job(job)
+    assert again.attempt == 2 and views.shown(again, []).told_end_at is None
+
+
 def shown(stage: Stage, job: Job) -> tuple[int, int]:
     """A job's iterations as the API shows them, and those that its last attempt began with."""
     ranks = [rank for (_, id_, _), rank in stage.ranks.ranks.items() if id_ == job.id]
