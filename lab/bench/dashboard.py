@@ -1,5 +1,5 @@
 """
-The dashboard in Chromium: ``python -m lab.bench.dashboard --json [--pages why] [--shots DIR]``.
+The dashboard in Chromium: ``python -m lab.bench.dashboard --json [--pages why|trainings] [--shots DIR]``.
 
 A throw-away platform with one CPU partition, 99 GPU instances that only report (a thread of this process sends what a
 worker sends; nothing is placed there), 200 functions, 50 trainings and a day of minutes. Chromium, the platform and this
@@ -21,6 +21,10 @@ console_errors               errors and warnings of the console there (0); ``ove
 actions_done                 of the 14 actions of people, those that were done by the page, hold, and are in the audit (14)
 why_ms                       from the click on an invocation to the table of candidates (400)
 queues_ms                    until the queues stand there while 1,000 invocations wait (500)
+``--pages trainings``        of 50 trainings with two gangs, three pairs and 200 attempts (lab/bench/dashboard_trainings.py)
+plan_ms                      until the plan of the last day stands there (500)
+gantt_nodes                  elements of its drawing (2000)
+plan_agrees                  1 where its bars are what the queue and the attempts say, to the second (1)
 ============================ ===================================================================================================
 
 ``--shots``: pictures of each page at both widths and in both colours.
@@ -46,6 +50,7 @@ import psycopg
 from sqlalchemy import Engine
 
 from lab.bench import browser as driver
+from lab.bench import dashboard_trainings
 from lab.bench.dashboard_actions import ACTIONS, SILENT, STRANGE, Asked
 from lab.bench.ports import free_port
 from lab.bench.report import emit, progress
@@ -355,12 +360,14 @@ def addresses(on: Scene) -> dict[str, str]:
     }
 
 
-def looked_at(chromium: Any, state: Any, on: Scene, shots: Path | None) -> dict[str, float]:
+def looked_at(
+    chromium: Any, state: Any, on: Scene, shots: Path | None, of: Callable[[Scene], dict[str, str]] = addresses
+) -> dict[str, float]:
     violations, errors, overflow = [], [], 0
     for width in driver.WIDTHS:
         for scheme in driver.SCHEMES:
             with driver.viewed(chromium, state, width, scheme) as seen:
-                for name, address in addresses(on).items():
+                for name, address in of(on).items():
                     seen.go(on.url + address)
                     overflow = max(overflow, seen.overflow_px())
                     violations += [f"{name} {width} {scheme}: {each}" for each in seen.violations()]
@@ -435,26 +442,58 @@ def _once(name: str) -> Report:
     )
 
 
+# ---- trainings and the plan ------------------------------------------------------------------------------------------
+
+
+def of_trainings(_on: Scene) -> dict[str, str]:
+    return {
+        "trainings": "/ui/trainings",
+        "training": "/ui/trainings/host-0",
+        "waiting": "/ui/trainings/big-0",
+        "plan": "/ui/plan?since=24h",
+        "plan-by-training": "/ui/plan?by=trainings",
+    }
+
+
+def planned(chromium: Any, state: Any, on: Scene) -> dict[str, float]:
+    waits, nodes, agree = [], 0, True
+    with httpx.Client(base_url=on.url, headers={"X-API-Key": on.key}, timeout=30) as http:
+        for _ in range(TIMES):
+            with driver.viewed(chromium, state) as seen:
+                seen.go(f"{on.url}/ui/plan?since=24h")
+                waits.append(seen.figures()["complete"])
+                nodes = max(nodes, seen.page.evaluate("document.querySelectorAll('.gantt svg, .gantt svg *').length"))
+                agree &= dashboard_trainings.agrees(seen.page, http)
+    return {"plan_ms": statistics.median(waits), "gantt_nodes": nodes, "plan_agrees": float(agree)}
+
+
 def run(pages: str, shots: Path | None) -> dict[str, float]:
-    why = pages == "why"
+    gpus, functions, trainings = {
+        "cluster": (GPUS, FUNCTIONS, one_each),
+        "why": (3, 0, no_training),
+        "trainings": (dashboard_trainings.GPUS, 0, dashboard_trainings.fill),
+    }[pages]
     figures: dict[str, float] = {}
     with (
         tempfile.TemporaryDirectory(prefix="smore-") as folder,
         driver.chromium() as chromium,
-        scene(Path(folder), 3 if why else GPUS, 0 if why else FUNCTIONS, no_training if why else one_each) as on,
+        scene(Path(folder), gpus, functions, trainings) as on,
     ):
         state = driver.log_in(chromium, on.url, on.key)
-        stages: Sequence[Callable[[], dict[str, float]]] = (
-            (partial(acted, chromium, state, on), partial(whys, chromium, state, on))
-            if why
-            else (
+        stages: dict[str, Sequence[Callable[[], dict[str, float]]]] = {
+            "cluster": (
                 partial(first_visits, chromium, state, on),
                 lambda: {"live_delay_ms": live_delay_ms(chromium, state, on)},
                 partial(looked_at, chromium, state, on, shots),
                 partial(of_viewers, on),
-            )
-        )
-        for stage in stages:
+            ),
+            "why": (partial(acted, chromium, state, on), partial(whys, chromium, state, on)),
+            "trainings": (
+                partial(planned, chromium, state, on),
+                partial(looked_at, chromium, state, on, shots, of_trainings),
+            ),
+        }
+        for stage in stages[pages]:
             figures |= stage()
             progress(str(figures))
     return figures
@@ -463,7 +502,7 @@ def run(pages: str, shots: Path | None) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The dashboard in Chromium.")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument("--pages", choices=("cluster", "why"), default="cluster")
+    parser.add_argument("--pages", choices=("cluster", "why", "trainings"), default="cluster")
     parser.add_argument("--shots", type=Path, help="a folder for pictures of each page")
     given = parser.parse_args()
     if reason := driver.missing():

@@ -3,14 +3,19 @@
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
+import httpx
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from smore.domain.job import Action, JobRequest
 from smore.postgres.job_pairs import JobPair, add_pairs
 from smore.postgres.jobs import Change, JobStore
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 TRAININGS: Final = 50
 ATTEMPTS: Final = 200
@@ -78,8 +83,32 @@ def fill(engine: Engine, connection: Any, names: Sequence[str]) -> Mapping[str, 
         store.move(job.id, Action.END, Change(exit_code=0 if good else 1, why="succeeded" if good else "failed"))
         ago = 20 + 2.5 * (number // len(names))
         past = {"job": job.id, "ago": _interval(ago), "took": _interval(told * drawn.uniform(0.8, 1.3))}
-        connection.execute(_PAST, past | {"told": told * HOUR_S, "source": drawn.choice(("measured", "profile", "name"))})
+        connection.execute(
+            _PAST, past | {"told": told * HOUR_S, "source": drawn.choice(("measured", "profile", "name"))}
+        )
     return on
+
+
+def agrees(page: "Page", http: httpx.Client) -> bool:
+    """Whether the bars of the plan begin and end as the queue and the attempts say, to a minute: the queue moves on."""
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('a[data-bar]')].map((bar) => [bar.dataset.job, +bar.dataset.from, +bar.dataset.to])"
+    )
+    since = datetime.fromtimestamp(time.time() - 24 * HOUR_S, UTC).isoformat()
+    attempts = (
+        http.get("/v1/jobs/attempts", params={"since": since, "limit": 1000}).raise_for_status().json()["attempts"]
+    )
+    queue = http.get("/v1/jobs/queue").raise_for_status().json()["jobs"]
+    ends = {job["id"]: job["end_at"] for job in queue}
+    told = {(one["job"], one["started_at"], one["ended_at"] or ends[one["job"]]) for one in attempts}
+    told |= {(job["id"], job["start_at"], job["end_at"]) for job in queue if job["place"] > 0}
+    wanted = {job: (_seconds(start), _seconds(end)) for job, start, end in told}
+    near = all(abs(start - wanted[job][0]) < 60 and abs(end - wanted[job][1]) < 60 for job, start, end in drawn)
+    return near and {job for job, _, _ in drawn} == set(wanted)
+
+
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()
 
 
 def _interval(hours: float) -> str:

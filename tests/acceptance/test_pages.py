@@ -66,6 +66,8 @@ def pages(platform: Platform, invocation: str) -> list[str]:
         "/ui/queues",
         "/ui/trainings",
         "/ui/trainings/bystander",
+        "/ui/plan",
+        "/ui/plan?by=trainings&since=24h",
         "/ui/functions",
         "/ui/invocations",
         f"/ui/invocations/{invocation}",
@@ -177,6 +179,39 @@ def test_the_page_of_an_invocation_says_what_explain_says(browser: "Browser", st
             seen.page.get_by_text("may be another project's").wait_for()
     finally:
         client.resume("echo")
+
+
+def test_a_training_is_tried_started_and_stopped_by_its_page(
+    browser: "Browser", state: Any, platform: Platform
+) -> None:
+    """And its page says what the command says of what it lost."""
+    with driver.viewed(browser, state) as seen:
+        page = seen.page
+        seen.go(f"{platform.url}/ui/trainings")
+        page.get_by_text("Start a training").click()
+        page.locator("input[name=name]").fill("from-the-page")
+        page.locator("input[name=argv]").fill("zoo.train --iterations 100000")
+        page.locator("input[name=duration]").fill("2h")
+        page.locator(".outcome").get_by_text("It would").wait_for()
+        page.get_by_role("button", name="Start", exact=True).click()
+        page.get_by_role("link", name="from-the-page").click()
+        page.locator("main[aria-busy=false] .summary").wait_for()
+        job = platform.client.job("from-the-page")
+
+        seen.go(f"{platform.url}/ui/plan")
+        assert page.locator(f"a[data-job='{job.id}']").count() >= 1
+        first, second = page.locator("a[data-bar]").nth(0), page.locator("a[data-bar]").nth(1)
+        first.focus()
+        page.keyboard.press("ArrowRight")
+        assert second.evaluate("bar => bar === document.activeElement")
+        assert page.locator(".gantt-words").inner_text() == second.get_attribute("aria-label")
+
+        seen.go(f"{platform.url}/ui/trainings/{job.id}")
+        page.get_by_role("button", name="Stop…").click()
+        page.get_by_role("dialog").get_by_role("button", name="Stop", exact=True).click()
+        eventually(lambda: platform.client.job(job.id).ended_at, what="its end")
+        page.get_by_role("heading", name="stopped").wait_for(timeout=driver.PATIENCE_MS)
+        page.get_by_text(platform.client.statement(job.id).summary).wait_for(timeout=driver.PATIENCE_MS)
 
 
 def test_what_is_refused_is_said_at_the_row(browser: "Browser", state: Any, platform: Platform) -> None:
