@@ -22,7 +22,7 @@ actions_done                 of the 14 actions of people, those that were done b
 why_ms                       from the click on an invocation to the table of candidates (400)
 queues_ms                    until the queues stand there while 1,000 invocations wait (500)
 ``--pages trainings``        of 50 trainings with two gangs, three pairs and 200 attempts (lab/bench/dashboard_trainings.py)
-plan_ms                      until the plan of the last day stands there (500)
+plan_ms                      until the plan with them stands there (500)
 gantt_nodes                  elements of its drawing (2000)
 plan_agrees                  1 where its bars are what the queue and the attempts say, to the second (1)
 ============================ ===================================================================================================
@@ -460,7 +460,7 @@ def planned(chromium: Any, state: Any, on: Scene) -> dict[str, float]:
     with httpx.Client(base_url=on.url, headers={"X-API-Key": on.key}, timeout=30) as http:
         for _ in range(TIMES):
             with driver.viewed(chromium, state) as seen:
-                seen.go(f"{on.url}/ui/plan?since=24h")
+                seen.go(f"{on.url}/ui/plan?since=7d")
                 waits.append(seen.figures()["complete"])
                 nodes = max(nodes, seen.page.evaluate("document.querySelectorAll('.gantt svg, .gantt svg *').length"))
                 agree &= dashboard_trainings.agrees(seen.page, http)

@@ -36,9 +36,10 @@ WITH moved AS (
 """
 _PAST: Final = """
 WITH moved AS (
-    UPDATE jobs SET created_at = now() - %(ago)s::interval, started_at = now() - %(ago)s::interval, ended_at = now() - %(ago)s::interval + %(took)s::interval,
-        estimate_s = %(told)s, estimate_90_s = 1.3 * %(told)s, estimate_source = %(source)s WHERE id = %(job)s
-) UPDATE job_attempts SET started_at = now() - %(ago)s::interval, up_at = now() - %(ago)s::interval, ended_at = now() - %(ago)s::interval + %(took)s::interval
+    UPDATE jobs SET created_at = now() - %(ago)s::interval, started_at = now() - %(ago)s::interval,
+        ended_at = now() - %(ago)s::interval + %(took)s::interval, estimate_s = %(told)s, estimate_90_s = 1.3 * %(told)s, estimate_source = %(source)s WHERE id = %(job)s
+) UPDATE job_attempts SET started_at = now() - %(ago)s::interval, up_at = now() - %(ago)s::interval,
+    ended_at = now() - %(ago)s::interval + %(took)s::interval
     WHERE job = %(job)s
 """
 
@@ -94,7 +95,7 @@ def agrees(page: "Page", http: httpx.Client) -> bool:
     drawn = page.evaluate(
         "[...document.querySelectorAll('a[data-bar]')].map((bar) => [bar.dataset.job, +bar.dataset.from, +bar.dataset.to])"
     )
-    since = datetime.fromtimestamp(time.time() - 24 * HOUR_S, UTC).isoformat()
+    since = datetime.fromtimestamp(time.time() - 7 * 24 * HOUR_S, UTC).isoformat()
     attempts = (
         http.get("/v1/jobs/attempts", params={"since": since, "limit": 1000}).raise_for_status().json()["attempts"]
     )

@@ -13,6 +13,9 @@ const OPEN = 2;
  * `token`: the colour's name in app.css; `drawn`: where it is drawn, if that is not its value (stacked)
  */
 
+/** Whether a value has none beside it, so that no line would show it. @param {(number|null)[]} values @param {number} i */
+const alone = (values, i) => values[i] !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null;
+
 export class Chart {
   /** @param {{title: string, show: (value: number|null|undefined) => string, most?: number, draw: () => void}} of */
   constructor({ title, show, most, draw }) {
@@ -90,7 +93,7 @@ export class Chart {
           dash: line.dash,
           width: 1.5,
           fill: line.area ? colour(line.token).replace("rgb(", "rgba(").replace(")", ", 0.18)") : undefined,
-          points: { size: 6, fill: colour("ground"), filter: () => at.map((_, i) => i).slice(-OPEN) },
+          points: { size: 6, fill: colour("ground"), filter: () => at.map((_, i) => i).filter((i) => i >= at.length - OPEN || alone(line.drawn ?? line.values, i)) },
         })),
       ],
     };
@@ -107,7 +110,7 @@ export class Chart {
         <figcaption>
           ${this.last().map((line) => html`<span class="key"><svg viewBox="0 0 24 8" aria-hidden="true"><line x1="0" y1="4" x2="24" y2="4"
             stroke=${`var(--${line.token})`} stroke-width="2.5" stroke-dasharray=${line.dash?.join(" ") ?? nothing} /></svg>${line.label} <b>${line.text}</b></span>`)}
-          <span class="quiet">hollow points may still change</span>
+          <span class="quiet">hollow points at the end may still change</span>
         </figcaption>
         <details @toggle=${(/** @type {Event} */ event) => {
           this.open = /** @type {HTMLDetailsElement} */ (event.target).open;

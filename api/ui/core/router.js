@@ -10,6 +10,8 @@ const ROUTES = [
   [/^\/ui\/trainings\/([^/]+)$/, "training"],
   [/^\/ui\/plan$/, "plan"],
   [/^\/ui\/functions$/, "functions"],
+  [/^\/ui\/functions\/([^/]+)$/, "function"],
+  [/^\/ui\/harvest$/, "harvest"],
   [/^\/ui\/invocations$/, "invocations"],
   [/^\/ui\/invocations\/([^/]+)$/, "invocation"],
   [/^\/ui\/audit$/, "audit"],
@@ -23,6 +25,7 @@ export const PAGES = [
   ["/ui/plan", "Plan", "read"],
   ["/ui/functions", "Functions", "read"],
   ["/ui/invocations", "Invocations", "read"],
+  ["/ui/harvest", "Harvest", "read"],
   ["/ui/audit", "Audit", "admin"],
 ];
 

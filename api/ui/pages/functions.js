@@ -1,40 +1,71 @@
-/** The functions of the session's project. */
+/** The functions of the session's project, those first that keep the fewest deadlines. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
-import { NONE, ms, seconds } from "../core/format.js";
-import { empty, link, name, shown, table } from "../core/parts.js";
+import { NONE, ms, num, percent, seconds, whole } from "../core/format.js";
+import { empty, link, name, shown, spark, sparkPath, table } from "../core/parts.js";
 
-const REFRESH_S = 10;
+const REFRESH_S = 30;
+const HOURS = 24;
+/** Rows that are drawn at first, and more at a time. */
+const WINDOW = 100;
 
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
+  let rowsShown = WINDOW;
   const functions = page.load(() => call("GET", "/v1/functions", { signal: page.signal }).then((answer) => answer.functions), REFRESH_S);
+  const day = page.load(() => call("GET", "/v1/harvest", { query: { by: "function", step: "hour", since: new Date(Date.now() - HOURS * 3600_000).toISOString() }, signal: page.signal }), REFRESH_S);
+  const warm = page.load(() => call("GET", "/v1/prewarm", { signal: page.signal }), REFRESH_S);
   const view = () => html`
     <h1>Functions</h1>
-    <p class="quiet">Of the project ${name(page.me.project)}.</p>
-    ${shown(functions, (rows) => (rows.length ? list(rows) : empty("There is no function. This makes one:", "smore deploy ./twice")))}`;
+    <p class="quiet">Of the project ${name(page.me.project)}. Calls are those that ended in the last day; those first that keep the fewest deadlines.</p>
+    <form class="filters" role="search" @submit=${(/** @type {Event} */ e) => e.preventDefault()}>
+      <label>Function <input type="search" .value=${page.query("function")} @change=${(/** @type {any} */ e) => page.refine({ function: e.target.value.trim() })}></label>
+    </form>
+    ${shown(functions, (all) => {
+      const wanted = page.query("function").toLowerCase();
+      const past = sums(day.data);
+      const loaded = new Map((warm.data?.functions ?? []).map((/** @type {any} */ each) => [each.function, each]));
+      const rows = all.filter((/** @type {any} */ row) => row.name.includes(wanted)).map((/** @type {any} */ row) => ({ ...row, past: past.get(`${row.project}/${row.name}`), warm: loaded.get(row.name) })).sort(before);
+      if (!rows.length) return all.length ? empty(`No function has “${wanted}” in its name.`) : empty("There is no function. This makes one:", "smore deploy ./twice");
+      return html`${day.error ? html`<p class="bad" role="status"><bdi>${day.error.message}</bdi> The last day's calls are not known.</p>` : nothing}
+        ${table({ caption: "Functions", rows: rows.slice(0, rowsShown), key: (row) => row.name, columns })}
+        ${rows.length > rowsShown ? html`<p><button @click=${() => { rowsShown += WINDOW; page.draw(); }}>${Math.min(WINDOW, rows.length - rowsShown)} more of ${rows.length}</button></p>` : nothing}`;
+    })}`;
   return { title: "Functions", topics: [], view };
 }
 
-/** @param {any[]|null} tensors */
-const shape = (tensors) => (tensors ? tensors.map((each, i) => html`${i ? ", " : nothing}${name(each.name)}`) : "JSON");
+/** What the last day had, by function. @param {any} harvest */
+function sums(harvest) {
+  /** @type {Map<string, {invocations: number, met: number, cold: number, run_s: number, hours: number[]}>} */
+  const found = new Map();
+  if (!harvest) return found;
+  const last = Math.floor(Date.parse(harvest.until) / 3600_000) * 3600;
+  for (const part of harvest.parts) {
+    const of = found.get(part.key) ?? { invocations: 0, met: 0, cold: 0, run_s: 0, hours: Array(HOURS + 1).fill(0) };
+    for (const each of /** @type {const} */ (["invocations", "met", "cold", "run_s"])) of[each] += part[each];
+    const ago = (last - part.at) / 3600;
+    if (ago >= 0 && ago <= HOURS) of.hours[HOURS - ago] += part.invocations;
+    found.set(part.key, of);
+  }
+  return found;
+}
 
-/** @param {any[]} rows */
-const list = (rows) => table({
-  caption: "Functions",
-  rows,
-  key: (row) => row.name,
-  columns: [
-    { head: "function", cell: (row) => link(path`/ui/invocations` + path`?function=${row.name}`, name(row.name)) },
-    { head: "revision", num: true, cell: (row) => row.revision || "none serves" },
-    { head: "handler", cell: (row) => name(row.entrypoint) },
-    { head: "deadline", num: true, cell: (row) => ms(row.deadline_ms) },
-    { head: "takes", cell: (row) => shape(row.inputs) },
-    { head: "returns", cell: (row) => shape(row.outputs) },
-    { head: "stay loaded", num: true, cell: (row) => row.scaling?.min_warm ?? NONE },
-    { head: "unloaded after", num: true, cell: (row) => (row.scaling ? (row.scaling.keep_alive_s < 0 ? "never" : seconds(row.scaling.keep_alive_s)) : NONE) },
-    { head: "loaded ahead by", cell: (row) => row.scaling?.prewarm ?? NONE },
-    { head: html`<span class="hidden">queue</span>`, label: "queue", cell: (row) => link(path`/ui/queues` + path`?function=${row.name}`, "queue") },
-  ],
-});
+/** @param {any} row */
+const missed = (row) => (row.past ? row.past.invocations - row.past.met : 0);
+/** @param {any} a @param {any} b */
+const before = (a, b) => missed(b) - missed(a) || (b.past?.invocations ?? 0) - (a.past?.invocations ?? 0) || a.name.localeCompare(b.name);
+
+/** @type {any[]} */
+const columns = [
+  { head: "function", cell: (/** @type {any} */ row) => link(path`/ui/functions/${row.name}`, name(row.name)) },
+  { head: "revision", num: true, cell: (/** @type {any} */ row) => row.revision || html`<b class="bad">none serves</b>` },
+  { head: "calls", num: true, cell: (/** @type {any} */ row) => (row.past ? whole(row.past.invocations) : NONE) },
+  { head: "last day, by hour", label: "last day", cell: (/** @type {any} */ row) => (row.past ? html`<div class="small-spark">${spark(`${whole(row.past.invocations)} calls in the last day`, [sparkPath(row.past.hours, Math.max(...row.past.hours), "functions")])}</div>` : NONE) },
+  { head: "in time", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? html`<span class=${row.past.met / row.past.invocations < 0.99 ? "bad" : ""}>${percent(row.past.met / row.past.invocations)}</span>` : NONE) },
+  { head: "deadline", num: true, cell: (/** @type {any} */ row) => ms(row.deadline_ms) },
+  { head: "cold starts", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? percent(row.past.cold / row.past.invocations) : NONE) },
+  { head: "a call runs", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? seconds(row.past.run_s / row.past.invocations) : NONE) },
+  { head: "loaded, of wanted", label: "loaded", num: true, cell: (/** @type {any} */ row) => (row.warm ? html`${num(row.warm.loaded)} of ${num(row.warm.wanted)}${row.warm.unmet ? html` <b class="bad">no room</b>` : nothing}` : NONE) },
+  { head: html`<span class="hidden">more</span>`, label: "more", cell: (/** @type {any} */ row) => html`${link(path`/ui/functions/${row.name}` + "?tab=try", "try")} · ${link(path`/ui/queues` + path`?function=${row.name}`, "queue")}` },
+];

@@ -1,0 +1,139 @@
+/** One function: how it was served, its revisions, a call, what is loaded, what it printed, its settings. */
+
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { Problem, call, path } from "../core/api.js";
+import { NONE, memory, ms, num, seconds, when, whole } from "../core/format.js";
+import { choice, empty, errorRow, failed, figure, name, shown, state, table } from "../core/parts.js";
+import { printed } from "../core/printed.js";
+import { overviewTab } from "./function_overview.js";
+import { tryTab } from "./function_try.js";
+
+const REFRESH_S = 10;
+const LINES = 300;
+
+/** A tab makes what is loaded for it and returns its view. @type {Record<string, (page: import("../core/page.js").Page, of: string, now: import("../core/page.js").Loaded) => {view: () => any, closed?: () => void}>} */
+const TABS = { overview: overviewTab, revisions: revisionsTab, try: tryTab, warm: warmTab, logs: logsTab, settings: settingsTab };
+
+/** @param {import("../core/page.js").Page} page */
+export function open(page) {
+  const [of] = page.params;
+  const now = page.load(() => call("GET", path`/v1/functions/${of}`, { signal: page.signal }), REFRESH_S);
+  const chosen = page.query("tab") in TABS ? page.query("tab") : "overview";
+  const tab = TABS[chosen](page, of, now);
+  const view = () => html`
+    <p class="crumbs"><a href="/ui/functions">Functions</a></p>
+    <h1>${name(of)}</h1>
+    ${shown(now, (fn) => html`
+      ${fn.revision ? html`<p class="quiet">Revision ${fn.revision} serves: ${name(fn.entrypoint)}, deadline ${ms(fn.deadline_ms)}.</p>` : html`<p class="failed"><b>No revision serves.</b> Its first run has failed, or goes on. <a href="?tab=revisions">Revisions</a> have its log; this deploys another: <code>smore deploy</code></p>`}
+      <p>${choice(page, "tab", Object.keys(TABS), chosen, "Part of the page")}</p>`)}
+    ${now.error?.status === 404 ? nothing : tab.view()}`;
+  return { title: of, topics: [], view, closed: tab.closed };
+}
+
+/** @type {(typeof TABS)[string]} */
+function revisionsTab(page, of, now) {
+  const all = page.load(() => call("GET", path`/v1/functions/${of}/revisions`, { signal: page.signal }).then((answer) => answer.revisions));
+  const back = (/** @type {number} */ revision) => async () => {
+    const sure = await page.ask({ title: `Roll ${of} back`, action: "Roll back", danger: true, text: `Revision ${revision} takes all calls from now on, in place of ${now.data?.revision}. Its first run has passed.` });
+    if (sure) page.act(String(revision), () => call("POST", path`/v1/functions/${of}/rollback`, { body: { revision } }), { done: () => `Revision ${revision} of ${of} serves.` });
+  };
+  return { view: () => shown(all, (rows) => (rows.length ? table({
+    caption: "Revisions, the newest first",
+    rows,
+    key: (row) => row.revision,
+    mark: (row) => (row.revision === now.data?.revision ? "chosen" : ""),
+    after: (row) => html`${errorRow(page.errors.get(String(row.revision)), 9)}${row.error ? html`<tr role="row" class="trouble"><td role="cell" colspan="9"><pre class="scroll" tabindex="0"><bdi>${row.error}</bdi></pre></td></tr>` : nothing}`,
+    columns: [
+      { head: "revision", num: true, cell: (row) => html`${row.revision}${row.revision === now.data?.revision ? html` <b>serves</b>` : nothing}` },
+      { head: "state", cell: (row) => state(row.state) },
+      { head: "deployed", cell: (row) => when(row.created_at) },
+      { head: "handler", cell: (row) => name(row.entrypoint) },
+      { head: "load", num: true, cell: (row) => ms(row.measured?.load_ms) },
+      { head: "run of its example", num: true, cell: (row) => ms(row.measured?.run_ms) },
+      { head: "memory", num: true, cell: (row) => memory(row.measured?.memory_mib) },
+      { head: "packages", cell: (row) => (row.requirements.length ? row.requirements.map((/** @type {string} */ each, /** @type {number} */ i) => html`${i ? ", " : nothing}<bdi class="mono">${each}</bdi>`) : "none of its own") },
+      { head: html`<span class="hidden">action</span>`, label: "action", cell: (row) => (row.state === "active" && row.revision !== now.data?.revision && page.may("admin") ? html`<button ?disabled=${page.off(String(row.revision))} @click=${back(row.revision)}>Roll back…</button>` : nothing) },
+    ],
+  }) : empty("It has no revision. This deploys one:", "smore deploy"))) };
+}
+
+/** @type {(typeof TABS)[string]} */
+function warmTab(page, of) {
+  const all = page.load(() => call("GET", "/v1/prewarm", { signal: page.signal }), REFRESH_S);
+  const act = (/** @type {string} */ verb, /** @type {string} */ done) => () => page.act("warm", () => call("POST", path`/v1/functions/${of}/` + verb, { body: {} }), { done: (answer) => `${done} ${answer.gpus.length} GPU instances.` });
+  return { view: () => shown(all, (data) => {
+    const mine = data.functions.find((/** @type {any} */ each) => each.function === of);
+    if (!mine) return empty("The leader has not told yet how it is kept loaded.");
+    const { counts } = mine;
+    return html`
+      ${page.may("admin") ? html`<div class="buttons start"><button ?disabled=${page.off("warm")} @click=${act("warm", `${of} is loaded on`)}>Load now</button>
+        <button ?disabled=${page.off("warm")} @click=${act("offload", `${of} is unloaded from`)}>Unload</button></div>${page.errors.has("warm") ? failed(page.errors.get("warm")) : nothing}` : nothing}
+      <p>${mine.silence ? html`The keep-alive decides: ${mine.silence.replaceAll("_", " ")}.` : html`The rule ${name(mine.source)} decides (${mine.mode}).`}${mine.unmet ? html` <b class="bad">There is no room for those that are wanted.</b>` : nothing}</p>
+      <div class="figures">
+        ${figure(`${mine.loaded} of ${mine.wanted}`, "loaded, of wanted")}
+        ${figure(seconds(mine.load_s), "a load takes")}
+        ${figure(mine.parked, "parked in host memory")}
+        ${figure(counts.hits, "loads ahead in time")}
+        ${figure(counts.late, "late")}
+        ${figure(counts.wasted, "wasted")}
+        ${figure(counts.failed, "failed")}
+        ${figure(counts.saved, "cold starts avoided")}
+        ${figure(`${num(counts.idle_gb_s / 3600)} GB-h`, "memory without work")}
+      </div>
+      <p class="quiet">Counted since ${when(data.since)}.</p>
+      <section><h2>Held</h2>${mine.holds.length ? table({
+        caption: "Held",
+        rows: mine.holds,
+        key: (hold) => hold.since,
+        columns: [
+          { head: "from", cell: (hold) => when(hold.since) },
+          { head: "until", cell: (hold) => (hold.until ? when(hold.until) : "for ever") },
+          { head: "instances", num: true, cell: (hold) => hold.instances },
+        ],
+      }) : empty("Nothing is held: an instance is unloaded when its keep-alive is over.")}</section>
+      <section><h2>Cold starts by reason</h2>${Object.keys(counts.unforeseen).length ? html`<dl class="pairs">${Object.entries(counts.unforeseen).map(([code, n]) => html`<dt>${code.replaceAll("_", " ")}</dt><dd>${whole(/** @type {number} */ (n))}</dd>`)}</dl>` : empty("There was none.")}</section>`;
+  }) };
+}
+
+/** @type {(typeof TABS)[string]} */
+function logsTab(page, of) {
+  const lines = page.load(() => call("GET", path`/v1/functions/${of}/logs`, { query: { lines: LINES }, signal: page.signal }), 3);
+  return { view: () => html`
+    <form class="filters" role="search" @submit=${(/** @type {Event} */ e) => e.preventDefault()}>
+      <label>With <input type="search" .value=${page.query("with")} @change=${(/** @type {any} */ e) => page.refine({ with: e.target.value })}></label>
+      <label>Stream <select @change=${(/** @type {any} */ e) => page.refine({ stream: e.target.value })}><option value="">both</option>${["stdout", "stderr"].map((each) => html`<option ?selected=${each === page.query("stream")}>${each}</option>`)}</select></label>
+    </form>
+    ${shown(lines, (data) => {
+      const found = data.lines.filter((/** @type {any} */ line) => line.text.includes(page.query("with")) && (!page.query("stream") || line.stream === page.query("stream")));
+      return found.length ? printed(found) : empty(data.lines.length ? "No line has that." : "Its handler has printed nothing.");
+    })}` };
+}
+
+/** @type {(typeof TABS)[string]} */
+function settingsTab(page, of, now) {
+  const submit = (/** @type {any} */ event) => {
+    event.preventDefault();
+    const data = new FormData(event.currentTarget);
+    const number = (/** @type {string} */ field) => (data.get(field) === "" ? null : Number(data.get(field)));
+    page.act("settings", async () => {
+      await call("PUT", path`/v1/functions/${of}/slo`, { body: { deadline_ms: number("deadline_ms") } });
+      return call("PATCH", path`/v1/functions/${of}`, { body: { scaling: { min_warm: number("min_warm"), max_warm: number("max_warm"), keep_alive_s: number("keep_alive_s"), prewarm: data.get("prewarm") } } });
+    }, { done: () => `The settings of ${of} hold.` });
+  };
+  return { view: () => shown(now, (fn) => {
+    if (!fn.scaling) return empty("No revision serves, so that there is nothing to set.");
+    const may = page.may("admin");
+    const field = (/** @type {string} */ key, /** @type {string} */ label, /** @type {any} */ value, /** @type {number} */ min, /** @type {string} */ hint) => html`<label>${label}
+      <input name=${key} type="number" step="any" min=${min} .value=${String(value ?? "")} ?disabled=${!may}><span class="quiet">${hint}</span></label>`;
+    return html`<form class="login" @submit=${submit}>
+      ${field("deadline_ms", "Deadline, milliseconds from arrival", fn.deadline_ms, 1, "Empty: the revision's own.")}
+      ${field("min_warm", "Instances that stay loaded", fn.scaling.min_warm, 0, "Over all GPU instances.")}
+      ${field("max_warm", "The most on each GPU instance", fn.scaling.max_warm, 1, "")}
+      ${field("keep_alive_s", "An idle one stays loaded, seconds", fn.scaling.keep_alive_s, -1, "−1: for ever.")}
+      <label>Loaded ahead of arrivals by <select name="prewarm" ?disabled=${!may}>${["auto", "off", "paper"].map((each) => html`<option ?selected=${each === fn.scaling.prewarm}>${each}</option>`)}</select></label>
+      ${may ? html`<button class="primary" ?disabled=${page.off("settings")}>Set</button>` : html`<p class="quiet">This session may not change them.</p>`}
+      ${page.errors.has("settings") ? failed(page.errors.get("settings")) : nothing}
+      <p class="quiet">Everything else stands in function.yaml, and changes with <code>smore deploy</code>.</p>
+    </form>`;
+  }) };
+}

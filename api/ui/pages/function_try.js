@@ -1,0 +1,136 @@
+/** A call of a function: what would become of it as one types, and the call itself. */
+
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { Problem, call, path } from "../core/api.js";
+import { toast } from "../core/dialog.js";
+import { ms, percent, seconds, when } from "../core/format.js";
+import { empty, failed, gpuLink, invocationLink, name, state } from "../core/parts.js";
+import { DryRun } from "./dry_run.js";
+
+/** Characters of an input that a page can hold well; larger ones go by curl. */
+const MOST = 1 << 20;
+/** Values of a tensor up to which a template has all of them. */
+const TEMPLATE = 64;
+/** What JSON has no numbers for. */
+const BINARY = new Set(["BF16"]);
+/** The slider's ends, as powers of ten of milliseconds. */
+const SLIDER = { min: 0, max: 6, step: 0.02 };
+
+/** Zeros of a shape; -1 is one. @param {number[]} shape @param {any} zero @returns {any} */
+const zeros = (shape, zero) => (shape.length ? Array.from({ length: Math.max(1, shape[0]) }, () => zeros(shape.slice(1), zero)) : zero);
+
+/** An input that has the right form; null = it is too large to be written out. @param {any} fn */
+function template(fn) {
+  if (!fn.inputs) return "{}";
+  const size = (/** @type {any} */ tensor) => tensor.shape.reduce((/** @type {number} */ all, /** @type {number} */ n) => all * Math.max(1, n), 1);
+  if (fn.inputs.some((/** @type {any} */ tensor) => BINARY.has(tensor.datatype) || size(tensor) > TEMPLATE)) return null;
+  return JSON.stringify(Object.fromEntries(fn.inputs.map((/** @type {any} */ t) => [t.name, zeros(t.shape, t.datatype === "BYTES" ? "" : t.datatype === "BOOL" ? false : 0)])));
+}
+
+/** @param {import("../core/page.js").Page} page @param {string} of @param {import("../core/page.js").Loaded} now */
+export function tryTab(page, of, now) {
+  /** @type {string|null} */
+  let text = null;
+  /** @type {number|null} */
+  let deadline = null;
+  /** @type {any} */
+  let done = null;
+  /** @type {any} */
+  let error = null;
+  let busy = false;
+  const trial = new DryRun((body, signal) => call("POST", path`/v1/functions/${of}/invocations` + ":dryRun", { body, signal }), page.draw);
+  /** What the form says; null = its text is no JSON. */
+  const body = () => {
+    try {
+      return { input: JSON.parse(text ?? ""), ...(deadline === null ? {} : { deadline_ms: deadline }) };
+    } catch {
+      return null;
+    }
+  };
+  const changed = () => {
+    const asked = body();
+    if (asked && (text ?? "").length <= MOST) trial.ask(asked);
+    else trial.stop();
+    page.draw();
+  };
+  const send = async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    busy = true;
+    error = done = null;
+    page.draw();
+    try {
+      done = await call("POST", path`/v1/functions/${of}/invocations`, { body: body(), signal: page.signal });
+    } catch (caught) {
+      error = caught instanceof Problem ? caught : new Problem({ code: "fault of the page", detail: String(caught) });
+    }
+    busy = false;
+    page.draw();
+  };
+  const view = () => {
+    if (!now.data?.revision) return empty("No revision serves, so that it cannot be called.");
+    if (!page.may("invoke")) return empty("This session may not call functions. In a terminal:", `smore run ${of} '${template(now.data) ?? "…"}'`);
+    if (text === null) {
+      text = template(now.data) ?? "";
+      deadline = now.data.deadline_ms;
+      if (body()) trial.ask(body());
+    }
+    const asked = body();
+    const large = text.length > MOST;
+    return html`<form class="try" @submit=${send}>
+      <p class="quiet">It takes ${now.data.inputs ? now.data.inputs.map((/** @type {any} */ t, /** @type {number} */ i) => html`${i ? ", " : nothing}${name(t.name)} (${t.datatype}, ${t.shape.map((/** @type {number} */ n) => (n < 0 ? "any" : n)).join(" × ") || "one value"})`) : "a JSON value"}.</p>
+      ${template(now.data) === null ? html`<p>Its tensors are too large, or of a type that JSON has no numbers for, to be written here. Their bytes go by curl:</p>${code(raw(of, now.data))}` : nothing}
+      <label>Input, as JSON <textarea name="input" rows="6" spellcheck="false" .value=${text} aria-invalid=${asked ? "false" : "true"} @input=${(/** @type {any} */ e) => { text = e.target.value; changed(); }}></textarea>
+        ${large ? html`<span class="bad">That is more than this page sends: use curl.</span>` : asked ? nothing : html`<span class="bad">This is no JSON yet.</span>`}</label>
+      <label>Deadline: <b>${ms(deadline)}</b> from arrival
+        <input type="range" name="deadline" min=${SLIDER.min} max=${SLIDER.max} step=${SLIDER.step} .value=${String(Math.log10(deadline ?? 1000))} aria-valuetext=${ms(deadline)}
+          @input=${(/** @type {any} */ e) => { deadline = Number((10 ** Number(e.target.value)).toPrecision(2)); changed(); }}></label>
+      <div class="outcome" aria-live="polite">${outcome(trial)}</div>
+      <div class="buttons start">
+        <button class="primary" ?disabled=${!asked || large || busy}>${busy ? "Waiting…" : "Call"}</button>
+        ${["curl", "Python", "smore"].map((way) => html`<button type="button" ?disabled=${!asked} @click=${() => copy(page, way, of, asked)}>Copy as ${way}</button>`)}
+      </div>
+      ${error ? failed(error) : nothing}
+      ${done ? result(done) : nothing}
+    </form>`;
+  };
+  return { view, closed: () => trial.stop() };
+}
+
+/** @param {string} text */
+const code = (text) => html`<pre class="scroll" tabindex="0">${text}</pre>`;
+
+/** @param {any} done */
+const result = (done) => html`<section><h2>${done.id ? html`Result ${invocationLink(done.id)} ${done.state ? state(done.state) : nothing}` : "Result"}</h2>
+  ${code(JSON.stringify("output" in done ? done.output : done, null, 2))}</section>`;
+
+/** @param {DryRun} trial */
+function outcome({ answer, error, asks, next_s: next }) {
+  if (error) return html`${failed(error)}${next ? html`<p class="quiet">It is asked again in ${next} s.</p>` : nothing}`;
+  if (!answer) return html`<p class="quiet">${asks ? "Asking what would become of it…" : "What would become of it is said here."}</p>`;
+  const { predicted } = answer;
+  const say = { placed: "It would run at once", waits: "It would wait", late: "It would be late", refused: "It would be refused" }[/** @type {string} */ (answer.outcome)];
+  return html`<p><b class=${answer.outcome === "placed" ? "good" : answer.feasible ? "" : "bad"}>${say}</b>${answer.gpu ? html` on ${gpuLink(answer.gpu)}, ${answer.cold ? "after a cold start" : "warm"}` : nothing}${answer.finish_at ? html`, and end ${when(answer.finish_at, true)}, ${seconds((Date.parse(answer.deadline_at) - Date.parse(answer.finish_at)) / 1000)} before its deadline` : nothing}. <bdi>${answer.detail}</bdi></p>
+    <p class="quiet">${predicted?.training_degradation == null ? nothing : html`${predicted.known ? "Predicted" : "Assumed"}: the training there would be ${percent(predicted.training_degradation)} slower while it runs. `}${answer.earliest_deadline_ms == null ? nothing : html`Earliest deadline that would be accepted: <b>${ms(answer.earliest_deadline_ms)}</b>.`}</p>`;
+}
+
+const HEADERS = (/** @type {string} */ type) => `-H "X-API-Key: $SMORE_KEY" -H "Content-Type: ${type}"`;
+/** For a shell, in single quotes. @param {string} text */
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+/** @param {string} of @param {any} fn */
+const raw = (of, fn) => `curl ${location.origin}/v1/functions/${of}/invocations ${HEADERS("application/octet-stream")} -H "Smore-Shape: ${(fn.inputs ?? []).map((/** @type {any} */ t) => t.shape.map((/** @type {number} */ n) => Math.max(1, n)).join(",")).join(";")}" --data-binary @input.bin`;
+
+/** The same call elsewhere, into the clipboard, which only secure pages have. @param {import("../core/page.js").Page} page @param {string} way @param {string} of @param {any} body */
+async function copy(page, way, of, body) {
+  const text = {
+    curl: `curl ${location.origin}/v1/functions/${of}/invocations ${HEADERS("application/json")} -d ${quoted(JSON.stringify(body))}`,
+    Python: `import json\nfrom smore_client import Client\n\nwith Client("${location.origin}") as client:\n    print(client.invoke("${of}", json.loads(${JSON.stringify(JSON.stringify(body.input))})${body.deadline_ms ? `, deadline_ms=${body.deadline_ms}` : ""}))`,
+    smore: `smore run ${of} ${quoted(JSON.stringify(body.input))}`,
+  }[way] ?? "";
+  try {
+    await navigator.clipboard.writeText(text);
+    toast(`Copied as ${way}.`);
+  } catch {
+    await page.ask({ title: `As ${way}`, action: "Close", text: html`<code>${text}</code>` });
+  }
+}
