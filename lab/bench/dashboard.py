@@ -1,5 +1,5 @@
 """
-The dashboard in Chromium: ``python -m lab.bench.dashboard --json [--pages why|trainings] [--shots DIR]``.
+The dashboard in Chromium: ``python -m lab.bench.dashboard --json [--pages why|trainings|functions] [--shots DIR]``.
 
 A throw-away platform with one CPU partition, 99 GPU instances that only report (a thread of this process sends what a
 worker sends; nothing is placed there), 200 functions, 50 trainings and a day of minutes. Chromium, the platform and this
@@ -24,7 +24,11 @@ queues_ms                    until the queues stand there while 1,000 invocation
 ``--pages trainings``        of 50 trainings with two gangs, three pairs and 200 attempts (lab/bench/dashboard_trainings.py)
 plan_ms                      until the plan with them stands there (500)
 gantt_nodes                  elements of its drawing (2000)
-plan_agrees                  1 where its bars are what the queue and the attempts say, to the second (1)
+plan_agrees                  1 where its bars are what the queue and the attempts say, to a minute (1)
+``--pages functions``        of 200 functions with a day of minutes (lab/bench/dashboard_functions.py)
+functions_ms                 until the list stands there (500); ``function_ms`` one function over 24 h (700)
+try_calls                    calls of a JSON value, of floats and of integers by the page that had a result (3)
+dry_runs_per_s               the most dry runs that the page asks for in a second while somebody types (2)
 ============================ ===================================================================================================
 
 ``--shots``: pictures of each page at both widths and in both colours.
@@ -50,7 +54,7 @@ import psycopg
 from sqlalchemy import Engine
 
 from lab.bench import browser as driver
-from lab.bench import dashboard_trainings
+from lab.bench import dashboard_functions, dashboard_trainings
 from lab.bench.dashboard_actions import ACTIONS, SILENT, STRANGE, Asked
 from lab.bench.ports import free_port
 from lab.bench.report import emit, progress
@@ -467,11 +471,34 @@ def planned(chromium: Any, state: Any, on: Scene) -> dict[str, float]:
     return {"plan_ms": statistics.median(waits), "gantt_nodes": nodes, "plan_agrees": float(agree)}
 
 
+# ---- functions and the harvest ---------------------------------------------------------------------------------------
+
+
+def of_functions(_on: Scene) -> dict[str, str]:
+    tabs = ("revisions", "try", "warm", "logs", "settings")
+    return {
+        "functions": "/ui/functions",
+        "function": "/ui/functions/function-000",
+        "harvest": "/ui/harvest?by=function",
+    } | {f"function-{tab}": f"/ui/functions/echo?tab={tab}" for tab in tabs}
+
+
+def served(chromium: Any, state: Any, on: Scene) -> dict[str, float]:
+    dashboard_functions.deploy(on.client)
+    return dashboard_functions.measured(chromium, state, on.url)
+
+
+def called_all_day(_engine: Engine, connection: Any, _names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    dashboard_functions.fill(connection, [f"function-{number:03d}" for number in range(FUNCTIONS)])
+    return {}
+
+
 def run(pages: str, shots: Path | None) -> dict[str, float]:
     gpus, functions, trainings = {
         "cluster": (GPUS, FUNCTIONS, one_each),
         "why": (3, 0, no_training),
         "trainings": (dashboard_trainings.GPUS, 0, dashboard_trainings.fill),
+        "functions": (3, FUNCTIONS, called_all_day),
     }[pages]
     figures: dict[str, float] = {}
     with (
@@ -492,6 +519,10 @@ def run(pages: str, shots: Path | None) -> dict[str, float]:
                 partial(planned, chromium, state, on),
                 partial(looked_at, chromium, state, on, shots, of_trainings),
             ),
+            "functions": (
+                partial(served, chromium, state, on),
+                partial(looked_at, chromium, state, on, shots, of_functions),
+            ),
         }
         for stage in stages[pages]:
             figures |= stage()
@@ -502,7 +533,7 @@ def run(pages: str, shots: Path | None) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The dashboard in Chromium.")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument("--pages", choices=("cluster", "why", "trainings"), default="cluster")
+    parser.add_argument("--pages", choices=("cluster", "why", "trainings", "functions"), default="cluster")
     parser.add_argument("--shots", type=Path, help="a folder for pictures of each page")
     given = parser.parse_args()
     if reason := driver.missing():

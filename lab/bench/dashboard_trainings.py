@@ -37,7 +37,8 @@ WITH moved AS (
 _PAST: Final = """
 WITH moved AS (
     UPDATE jobs SET created_at = now() - %(ago)s::interval, started_at = now() - %(ago)s::interval,
-        ended_at = now() - %(ago)s::interval + %(took)s::interval, estimate_s = %(told)s, estimate_90_s = 1.3 * %(told)s, estimate_source = %(source)s WHERE id = %(job)s
+        ended_at = now() - %(ago)s::interval + %(took)s::interval, estimate_s = %(told)s,
+        estimate_90_s = 1.3 * %(told)s, estimate_source = %(source)s WHERE id = %(job)s
 ) UPDATE job_attempts SET started_at = now() - %(ago)s::interval, up_at = now() - %(ago)s::interval,
     ended_at = now() - %(ago)s::interval + %(took)s::interval
     WHERE job = %(job)s

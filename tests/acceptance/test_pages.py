@@ -69,6 +69,13 @@ def pages(platform: Platform, invocation: str) -> list[str]:
         "/ui/plan",
         "/ui/plan?by=trainings&since=24h",
         "/ui/functions",
+        "/ui/functions/echo",
+        "/ui/functions/echo?tab=revisions",
+        "/ui/functions/echo?tab=try",
+        "/ui/functions/echo?tab=warm",
+        "/ui/functions/loud?tab=logs",
+        "/ui/functions/echo?tab=settings",
+        "/ui/harvest?step=hour",
         "/ui/invocations",
         f"/ui/invocations/{invocation}",
         "/ui/audit",
@@ -190,7 +197,7 @@ def test_a_training_is_tried_started_and_stopped_by_its_page(
         seen.go(f"{platform.url}/ui/trainings")
         page.get_by_text("Start a training").click()
         page.locator("input[name=name]").fill("from-the-page")
-        page.locator("input[name=argv]").fill("zoo.train --iterations 100000")
+        page.locator("input[name=argv]").fill("zoo.train --model resnet50 --iterations 100000")
         page.locator("input[name=duration]").fill("2h")
         page.locator(".outcome .failed, .outcome b").first.wait_for()
         assert "It would" in page.locator(".outcome").inner_text()
@@ -213,6 +220,16 @@ def test_a_training_is_tried_started_and_stopped_by_its_page(
         eventually(lambda: platform.client.job(job.id).ended_at, what="its end")
         page.get_by_role("heading", name="stopped").wait_for(timeout=driver.PATIENCE_MS)
         page.get_by_text(platform.client.statement(job.id).summary).wait_for(timeout=driver.PATIENCE_MS)
+
+
+def test_a_function_is_called_by_its_page(browser: "Browser", state: Any, platform: Platform) -> None:
+    with driver.viewed(browser, state) as seen:
+        seen.go(f"{platform.url}/ui/functions/echo?tab=try")
+        seen.page.get_by_label("Input, as JSON").fill('{"asked": "here"}')
+        seen.page.locator(".outcome").get_by_text("It would run at once").wait_for()
+        seen.page.get_by_role("button", name="Call").click()
+        seen.page.get_by_role("heading", name="Result").wait_for()
+        assert '"asked": "here"' in seen.page.locator("pre").inner_text()
 
 
 def test_what_is_refused_is_said_at_the_row(browser: "Browser", state: Any, platform: Platform) -> None:

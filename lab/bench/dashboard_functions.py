@@ -1,0 +1,106 @@
+"""The pages of functions: a day of calls of many functions, and what people do there."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from lab.bench import browser as driver
+from smore_client import Client
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Request
+
+TIMES: Final = 5
+#: Letters that are typed, and milliseconds between two: a dry run follows the last one only.
+TYPED: Final = 40
+TYPING_MS: Final = 60
+#: Changes of the deadline, and milliseconds between two: longer than the page waits for a further one.
+MOVES: Final = 8
+MOVING_MS: Final = 250
+#: Tensors by their type, for a handler that returns its inputs.
+_TENSORS: Final = {"FP32": "[[1.5, 2.5]]", "INT64": "[[1, 2]]"}
+_DAY: Final = """
+INSERT INTO function_minutes (minute, project, function, revision, gpu, succeeded, failed, met, ran, cold, rows, total_s, failed_s,
+    wait_s, run_s, load_s, worst_s)
+SELECT minute, 'default', name, 1, 'cpu0', 10, 1, 9, 10, 1, 10, 0.5, 0.05, 0.1, 0.3, 0.5, 0.2
+FROM unnest(%(names)s::text[]) AS name,
+    generate_series(date_trunc('minute', now()) - interval '1 day', now(), interval '1 minute') AS minute
+"""
+_HOURS: Final = """
+INSERT INTO function_hours (hour, project, function, gpu, succeeded, failed, met, cold, run_s)
+SELECT date_trunc('hour', minute), project, function, gpu, sum(succeeded), sum(failed), sum(met), sum(cold), sum(run_s)
+FROM function_minutes GROUP BY 1, 2, 3, 4 ON CONFLICT DO NOTHING
+"""
+
+
+def fill(connection: Any, names: Sequence[str]) -> None:
+    """A day of minutes and hours of each of the functions."""
+    connection.execute(_DAY, {"names": list(names)})
+    connection.execute(_HOURS)
+
+
+def deploy(client: Client) -> None:
+    """Functions of tensors."""
+    for datatype in _TENSORS:
+        tensor = {"name": "x", "datatype": datatype, "shape": [-1, 2]}
+        spec = {"entrypoint": "zoo.echo:Function", "inputs": [tensor], "outputs": "json"}
+        client.deploy(
+            {
+                "apiVersion": "smore/v1",
+                "kind": "Function",
+                "metadata": {"name": f"echo-{datatype.lower()}"},
+                "spec": spec,
+            }
+        )
+
+
+def measured(chromium: Any, state: Any, url: str) -> dict[str, float]:
+    lists, ones = [], []
+    for _ in range(TIMES):
+        for address, found in (("/ui/functions", lists), ("/ui/functions/function-000?since=24h", ones)):
+            with driver.viewed(chromium, state) as seen:
+                seen.go(url + address)
+                found.append(seen.figures()["complete"])
+    with driver.viewed(chromium, state) as seen:
+        calls = sum(_called(seen.page, url, function, text) for function, text in _inputs().items())
+        rate = _dry_runs_per_s(seen.page, url)
+    return {
+        "functions_ms": statistics.median(lists),
+        "function_ms": statistics.median(ones),
+        "try_calls": calls,
+        "dry_runs_per_s": rate,
+    }
+
+
+def _inputs() -> dict[str, str]:
+    return {"echo": '{"x": 1}'} | {f"echo-{kind.lower()}": f'{{"x": {text}}}' for kind, text in _TENSORS.items()}
+
+
+def _called(page: "Page", url: str, function: str, text: str) -> bool:
+    page.goto(f"{url}/ui/functions/{function}?tab=try")
+    page.get_by_label("Input, as JSON").fill(text)
+    page.locator(".outcome b").first.wait_for()
+    page.get_by_role("button", name="Call").click()
+    page.get_by_role("heading", name="Result").or_(page.locator("form .failed")).first.wait_for()
+    return page.get_by_role("heading", name="Result").count() == 1
+
+
+def _dry_runs_per_s(page: "Page", url: str) -> float:
+    """While somebody types and moves the deadline: the most in any second."""
+    asked: list[float] = []
+
+    def note(request: "Request") -> None:
+        if request.url.endswith(":dryRun"):
+            asked.append(time.monotonic())
+
+    page.goto(f"{url}/ui/functions/echo?tab=try")
+    field = page.get_by_label("Input, as JSON")
+    field.fill("")
+    page.on("request", note)
+    field.press_sequentially('{"x": "' + "y" * TYPED + '"}', delay=TYPING_MS)
+    for _ in range(MOVES):
+        page.get_by_label("Deadline").press("ArrowLeft")
+        page.wait_for_timeout(MOVING_MS)
+    page.locator(".outcome b").first.wait_for()
+    return float(max(sum(0 <= other - one < 1 for other in asked) for one in asked))
