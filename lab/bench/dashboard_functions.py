@@ -56,7 +56,8 @@ def deploy(client: Client) -> None:
 
 
 def measured(chromium: Any, state: Any, url: str) -> dict[str, float]:
-    lists, ones = [], []
+    lists: list[float] = []
+    ones: list[float] = []
     for _ in range(TIMES):
         for address, found in (("/ui/functions", lists), ("/ui/functions/function-000?since=24h", ones)):
             with driver.viewed(chromium, state) as seen:

@@ -1,8 +1,8 @@
 /** One function: how it was served, its revisions, a call, what is loaded, what it printed, its settings. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { Problem, call, path } from "../core/api.js";
-import { NONE, memory, ms, num, seconds, when, whole } from "../core/format.js";
+import { call, path } from "../core/api.js";
+import { memory, ms, num, seconds, when, whole } from "../core/format.js";
 import { choice, empty, errorRow, failed, figure, name, shown, state, table } from "../core/parts.js";
 import { printed } from "../core/printed.js";
 import { overviewTab } from "./function_overview.js";
@@ -70,7 +70,8 @@ function warmTab(page, of) {
         <button ?disabled=${page.off("warm")} @click=${act("offload", `${of} is unloaded from`)}>Unload</button></div>${page.errors.has("warm") ? failed(page.errors.get("warm")) : nothing}` : nothing}
       <p>${mine.silence ? html`The keep-alive decides: ${mine.silence.replaceAll("_", " ")}.` : html`The rule ${name(mine.source)} decides (${mine.mode}).`}${mine.unmet ? html` <b class="bad">There is no room for those that are wanted.</b>` : nothing}</p>
       <div class="figures">
-        ${figure(`${mine.loaded} of ${mine.wanted}`, "loaded, of wanted")}
+        ${figure(mine.loaded, "loaded now")}
+        ${figure(mine.wanted, "wanted now, ahead of arrivals")}
         ${figure(seconds(mine.load_s), "a load takes")}
         ${figure(mine.parked, "parked in host memory")}
         ${figure(counts.hits, "loads ahead in time")}
@@ -78,7 +79,7 @@ function warmTab(page, of) {
         ${figure(counts.wasted, "wasted")}
         ${figure(counts.failed, "failed")}
         ${figure(counts.saved, "cold starts avoided")}
-        ${figure(`${num(counts.idle_gb_s / 3600)} GB-h`, "memory without work")}
+        ${figure(counts.idle_gb_s < 3.6 ? "< 0.001 GB-h" : `${num(counts.idle_gb_s / 3600)} GB-h`, "memory without work")}
       </div>
       <p class="quiet">Counted since ${when(data.since)}.</p>
       <section><h2>Held</h2>${mine.holds.length ? table({

@@ -1,6 +1,6 @@
 /** How a function was called and served, over time. */
 
-import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { html } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
 import { Chart } from "../core/chart.js";
 import { num, percent, seconds, whole, words } from "../core/format.js";
@@ -72,4 +72,4 @@ export function overviewTab(page, of) {
 
 /** Three ways to call it. @param {string} of */
 const never = (of) => html`<p class="empty">It was not called in this time. Three ways to call it:</p>
-  <ul><li>here: <a href="?tab=try">Try</a></li><li>in a terminal: <code>smore run ${of} '{"x": 1}'</code></li><li>in Python: <code>Client().invoke("${of}", {"x": 1})</code></li></ul>${nothing}`;
+  <ul><li>here: <a href="?tab=try">Try</a></li><li>in a terminal: <code>smore run ${of} '{"x": 1}'</code></li><li>in Python: <code>Client().invoke("${of}", {"x": 1})</code></li></ul>`;

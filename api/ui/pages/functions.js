@@ -66,6 +66,6 @@ const columns = [
   { head: "deadline", num: true, cell: (/** @type {any} */ row) => ms(row.deadline_ms) },
   { head: "cold starts", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? percent(row.past.cold / row.past.invocations) : NONE) },
   { head: "a call runs", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? seconds(row.past.run_s / row.past.invocations) : NONE) },
-  { head: "loaded, of wanted", label: "loaded", num: true, cell: (/** @type {any} */ row) => (row.warm ? html`${num(row.warm.loaded)} of ${num(row.warm.wanted)}${row.warm.unmet ? html` <b class="bad">no room</b>` : nothing}` : NONE) },
+  { head: "loaded", num: true, cell: (/** @type {any} */ row) => (row.warm ? html`${num(row.warm.loaded)}${row.warm.unmet ? html` <b class="bad">no room</b>` : nothing}` : NONE) },
   { head: html`<span class="hidden">more</span>`, label: "more", cell: (/** @type {any} */ row) => html`${link(path`/ui/functions/${row.name}` + "?tab=try", "try")} · ${link(path`/ui/queues` + path`?function=${row.name}`, "queue")}` },
 ];

@@ -1,7 +1,7 @@
 /** One training: where it stands and why, what it lost against its budget, and what ran beside it. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { Problem, call, path } from "../core/api.js";
+import { call, path } from "../core/api.js";
 import { Chart } from "../core/chart.js";
 import { NONE, count, num, percent, seconds, when, whole, words } from "../core/format.js";
 import { EVERY } from "../core/hub.js";
