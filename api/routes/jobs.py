@@ -39,6 +39,7 @@ from api.rows import Trainings, published
 from api.schemas import jobs as schemas
 from api.schemas.jobs import SecretOf
 from api.schemas.logs import LogLines
+from api.schemas.statements import Statement
 from api.server.bodies import BoundedRoute
 from api.trainings import pairs as job_pairs
 from api.trainings import views
@@ -223,7 +224,7 @@ def list_attempts(gateway: TheGateway, caller: ReadKey, job: str, project: OfPro
 
 
 @router.get("/jobs/{job}/statement")
-def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> schemas.Statement:
+def get_statement(gateway: TheGateway, caller: ReadKey, job: str, project: OfProject = None) -> Statement:
     """Read what functions got beside a job, and what the job lost to them, over its whole life."""
     record = _job(gateway, caller, job, project)
     now = views.shown(record, views.live(gateway).get(record.id, []))

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from api.dates import moment
-from api.schemas import jobs as schemas
+from api.schemas import jobs as of_jobs
+from api.schemas import statements as schemas
 from api.trainings import pairs as job_pairs
 from smore.domain import loss
 from smore.domain.job import OVER
@@ -112,7 +113,7 @@ def stated(
         to_go_s=to_go_s,
         past_budgets=past,
         steps=[
-            schemas.BudgetStep(at=moment(step.at), gpu=step.gpu, step=step.step, duty=step.duty, factor=step.factor)
+            of_jobs.BudgetStep(at=moment(step.at), gpu=step.gpu, step=step.step, duty=step.duty, factor=step.factor)
             for step in steps
         ],
         beside=beside,
