@@ -1,6 +1,5 @@
 """The dashboard in a browser, on a whole platform: every page, and what people do there."""
 
-import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -91,7 +90,7 @@ def test_every_page_fits_and_can_be_used_by_everybody(
         for address in pages(platform, loud):
             seen.page.goto(platform.url + address)
             seen.page.locator("main[aria-busy=false], .login").first.wait_for(timeout=driver.PATIENCE_MS)
-            for width, scheme in itertools.product(driver.WIDTHS, driver.SCHEMES):
+            for width, scheme in zip(driver.WIDTHS, driver.SCHEMES, strict=True):
                 seen.page.set_viewport_size({"width": width, "height": 900})
                 seen.page.emulate_media(color_scheme=scheme)
                 if seen.overflow_px():
@@ -260,7 +259,7 @@ def test_eight_tabs_live_on_and_come_back_after_the_gateway(browser: "Browser", 
     tabs = [context.new_page() for _ in range(8)]
     for tab in tabs:
         tab.goto(f"{platform.url}/ui/")
-        tab.locator(".tile").wait_for(timeout=driver.PATIENCE_MS)
+        tab.locator(".tile").first.wait_for(timeout=driver.PATIENCE_MS)
     os.kill(platform.pid("gateway"), signal.SIGKILL)
     tabs[-1].get_by_text("Out of date.").wait_for(timeout=5_000)
     tabs[-1].get_by_text("Out of date.").wait_for(state="detached", timeout=driver.PATIENCE_MS)

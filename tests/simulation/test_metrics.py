@@ -90,7 +90,7 @@ def test_nothing_to_divide_by_is_no_number() -> None:
 def test_an_interval_is_student_s() -> None:
     found = metrics.interval([1.0, 2.0, 3.0, 4.0])
 
-    half = 3.182 * math.sqrt(5 / 3) / 2
+    half = 3.182446305 * math.sqrt(5 / 3) / 2
     assert (found.mean, found.low, found.high) == (2.5, pytest.approx(2.5 - half), pytest.approx(2.5 + half))
     assert math.isnan(metrics.interval([1.0]).low)
     assert metrics.interval([0.0, 1.0] * 50).high - 0.5 == pytest.approx(1.984 * math.sqrt(25 / 99) / 10, rel=1e-3)
