@@ -60,7 +60,11 @@ def _leaders(gateway: Gateway) -> Iterator[LiveProblem]:
     if not gateway.client().exists(f"{gateway.settings.redis.prefix}leader"):
         text = "No scheduler leads: nothing is dispatched."
         yield LiveProblem(id="leader", kind="no_leader", text=text, page="/ui/queues", command="smore health")
-    text = doors.failing() if doors.leader() else no_leader(doors.refused())
+    if not doors.leader():
+        text = no_leader(doors.refused())
+    else:
+        fails = doors.failing()
+        text = f"The leader of trainings fails: {fails}." if fails else ""
     if text:
         yield LiveProblem(
             id="job_leader", kind="no_job_leader", text=text, page="/ui/plan", command="smore logs control"
