@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from smore.local import embedded
+from smore.messages.stream import VERSION
 
 #: What a copy has from its own servers, and what belongs to running processes alone.
 _LEFT_OUT: Final = ("postgres", "redis", "run", "logs")
@@ -38,6 +39,8 @@ def backup(home: Path, to: Path, redis_url: str, postgres_url: str) -> None:
     """
     import psycopg
 
+    from smore.postgres.history.recorder import CURSOR, FIRST
+
     home = home.resolve()
     if not (home / "postgres").is_dir() or not (home / "redis" / "appendonlydir").is_dir():
         raise BackupFailed(f"{home} does not hold the data of its servers: copy them with their own tools")
@@ -48,6 +51,9 @@ def backup(home: Path, to: Path, redis_url: str, postgres_url: str) -> None:
     try:
         plain = postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)
         with psycopg.connect(plain) as connection:
+            # A row that a recorder is about to make could not be locked.
+            connection.execute(FIRST, (CURSOR, VERSION))
+            connection.commit()
             connection.execute("SELECT FROM stream_cursor FOR UPDATE")
             _copy_postgres(home, new / "postgres")
             _copy_redis(redis_url, home / "redis", new / "redis")

@@ -33,6 +33,8 @@ log = logger(__name__)
 
 #: Name of the event stream's row in ``stream_cursor``.
 CURSOR: Final = "ev"
+#: Makes the row of a cursor, given its name and the version of the stream, where there is none.
+FIRST: Final = "INSERT INTO stream_cursor (name, last_id, version) VALUES (%s, '0-0', %s) ON CONFLICT DO NOTHING"
 #: Entries of one read. A longer answer has so many nested lists that the garbage collector runs: six times the time for
 #: each entry (measured).
 _PAGE: Final = 1000
@@ -92,10 +94,7 @@ class Recorder:
     def _drain(self, connection: Connection, limit: int, tally: Tally) -> int:
         """As :meth:`drain`, in a transaction; ``tally`` is filled."""
         with connection.transaction():
-            connection.execute(
-                "INSERT INTO stream_cursor (name, last_id, version) VALUES (%s, '0-0', %s) ON CONFLICT DO NOTHING",
-                (CURSOR, stream.VERSION),
-            )
+            connection.execute(FIRST, (CURSOR, stream.VERSION))
             row = connection.execute(
                 "SELECT last_id FROM stream_cursor WHERE name = %s FOR UPDATE SKIP LOCKED", (CURSOR,)
             ).fetchone()

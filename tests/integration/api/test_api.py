@@ -1032,7 +1032,12 @@ def test_sigterm_waits_for_callers(config: Settings, functions: None, platform: 
 
 
 def test_health_ready_metrics_and_documents(
-    http: httpx.Client, foreign: httpx.Client, gateway: Served, platform: FakePlatform, catalog: Catalog
+    http: httpx.Client,
+    foreign: httpx.Client,
+    gateway: Served,
+    platform: FakePlatform,
+    catalog: Catalog,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     http.post("/v1/functions/echo/invocations", json={"input": 1})
     with httpx.Client(base_url=gateway.url, timeout=30) as anyone:
@@ -1046,7 +1051,7 @@ def test_health_ready_metrics_and_documents(
             lambda: (found := anyone.get("/metrics", headers=scraper)).status_code == 200 and found, what="the key"
         )
         assert 'smore_awaited_invocations_total{function="default/echo",outcome="succeeded"}' in scraped.text
-        gateway.app.state.gateway.settings.api.metrics = "open"
+        monkeypatch.setattr(gateway.app.state.gateway.settings.api, "metrics", "open")
         assert anyone.get("/metrics").status_code == 200
         loaded = re.findall(r'(?:src|href)="([^"]+)"', anyone.get("/docs").text)
         assert len(loaded) == 3
