@@ -4,6 +4,7 @@ import errno
 import math
 from dataclasses import replace
 from datetime import datetime
+from http import HTTPStatus
 
 import orjson
 import psycopg
@@ -59,7 +60,7 @@ def test_a_callers_error_is_shown_whole() -> None:
     assert (status, headers["content-type"], headers["x-request-id"]) == (422, "application/problem+json", "r1")
     assert body == {
         "type": "urn:smore:problem:invalid_input",
-        "title": "Unprocessable Entity",
+        "title": HTTPStatus(422).phrase,
         "status": 422,
         "detail": "input.x[0]: no",
         "code": "invalid_input",

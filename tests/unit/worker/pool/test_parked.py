@@ -6,6 +6,7 @@ that are.
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -215,12 +216,17 @@ def test_a_runner_says_that_it_cannot() -> None:
         "import socket, sys; from worker.runner.runner import *; serve(Channel(socket.socket(fileno=int(sys.argv[1]))))"
     )
     argv = [sys.executable, "-c", code, str(theirs.fileno())]
-    with ours, subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as process:
+    with (
+        ours,
+        subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as process,
+        ExitStack() as ends,
+    ):
+        ends.callback(process.kill)
         theirs.close()
         runner = Runner(process.pid, ours, lambda pid, number: process.send_signal(number))
         results = frames.Results(one=100, together=100)
         loaded = runner.load(
-            frames.Load(entrypoint="zoo.echo:Function", device="cpu", memory_mib=500.0, label="echo", results=results),
+            frames.Load(entrypoint="zoo.echo:Function", device="cpu", memory_mib=2000.0, label="echo", results=results),
             30.0,
         )
         assert list(loaded.phases) == ["import", "weights", "first_run"]
@@ -229,7 +235,6 @@ def test_a_runner_says_that_it_cannot() -> None:
         item = frames.Item(encoding="json", accept="json", rows=1, length=2)
         ran = runner.predict([item], [b"[]"], "", 30.0)
         assert (ran.answers[0].form, ran.results) == ("json", [b"[]"]) and ran.run_s > 0
-        process.kill()
 
 
 def test_a_tensor_that_two_modules_share_is_moved_once() -> None:
