@@ -159,7 +159,7 @@ def test_trainings_have_a_container_that_an_update_leaves_alone() -> None:
 def test_a_guide_names_the_files_and_the_image_of_the_trainings_before_the_first_up(page: str) -> None:
     """Without the tag ``up`` fails; with ``-f`` in one command, the next one without it would start another platform."""
     text = (ROOT / "docs" / "guides" / page).read_text()
-    tagged = text.index("docker tag smore-platform:0.1.0 smore-platform:trainings")
+    tagged = text.index("docker tag smore-platform:0.2.0 smore-platform:trainings")
     assert text.index("docker compose build\n") < tagged < text.index("docker compose up -d --wait\n")
     assert "docker compose -f" not in text
     for line in re.findall(r"COMPOSE_FILE=(\S+?)[`\n]", text + (ROOT / ".env.example").read_text()):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import psutil
 
-IMAGE: Final = "smore-bench:0.1.0"
+IMAGE: Final = "smore-bench:0.2.0"
 #: The image of the service ``trainings``, which is tagged once and which no update replaces.
 TRAININGS_IMAGE: Final = "smore-bench:trainings"
 #: The oldest release whose compose files may say ``start_interval``.
