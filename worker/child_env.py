@@ -17,7 +17,6 @@ ROOT: Final = Path(__file__).parents[1]
 MALLOC: Final = {
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
     "MALLOC_ARENA_MAX": "1",
 }
 

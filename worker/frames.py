@@ -26,8 +26,7 @@ from smore.domain.function import TensorSpec
 #: A piece of a body.
 Chunk = bytes | bytearray | memoryview
 
-#: Allowed beyond the declared memory on a CPU: the interpreter's own growth, and what malloc takes ahead
-#: (MALLOC_TOP_PAD_).
+#: Allowed beyond the declared memory on a CPU: the interpreter's own growth.
 SLACK_MIB: Final = 128
 
 #: Invocations of the largest batch.

@@ -39,7 +39,6 @@ LAG_S = 1.0
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
     "MALLOC_ARENA_MAX": "1",
 }
 
