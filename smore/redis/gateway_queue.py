@@ -22,7 +22,7 @@ from smore.process.settings import QueueSettings
 from smore.redis.payloads import Payloads
 from smore.redis.records import RECORD_FIELDS, InvocationRecord, Keys, Reply, invocation_record, project_of, reply_of
 from smore.redis.scripts import CHECK, Arg, Call, Scripts, missing, packed
-from smore.redis.submission import NEVER_S, Admission, Submission, admission, enqueue_call, gate_arguments
+from smore.redis.submission import NEVER_S, Admission, Submission, admission, enqueue_call, gate_arguments, together
 
 log = logger(__name__)
 
@@ -275,9 +275,7 @@ class GatewayQueue:
             while self._pending:
                 batch, self._pending = self._pending, []
                 try:
-                    answers = await self._calls(
-                        [enqueue_call(submission, self.bounds, beside=beside) for submission, beside, _ in batch]
-                    )
+                    answers = await self._enqueue([submission for submission, *_ in batch], [each[1] for each in batch])
                 except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers who wait
                     for submission, beside, future in batch:
                         if beside:
@@ -301,6 +299,18 @@ class GatewayQueue:
                         future.set_result(admitted)
         finally:
             self._flushing = False
+
+    async def _enqueue(self, submissions: Sequence[Submission], beside: Sequence[bool]) -> list[Any]:
+        """The answer to each submission; the error of its call in place of it."""
+        calls = together(submissions)
+        answers: list[Any] = [None] * len(submissions)
+        of_calls = await self._calls(
+            [enqueue_call([submissions[n] for n in call], [beside[n] for n in call], self.bounds) for call in calls]
+        )
+        for call, answer in zip(calls, of_calls, strict=True):
+            for place, position in enumerate(call):
+                answers[position] = answer if isinstance(answer, Exception) else answer[place]
+        return answers
 
     def forget_payload(self, function: str, id_: str) -> None:
         """Remove the payload beside Redis of an invocation that has ended or was refused."""

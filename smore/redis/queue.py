@@ -204,7 +204,7 @@ class Queue:
         return [(entry.decode(), fields[1]) for entry, fields in entries]
 
     def enqueue(self, submission: Submission) -> Admission:
-        return admission(self._calls([enqueue_call(submission, self.bounds)])[0])
+        return admission(self._calls([enqueue_call([submission], [False], self.bounds)])[0][0])
 
     def lead(self, token: str, lease_s: float) -> str:
         """Take (token '') or renew the leader's lease. Returns the token, '' when another leads."""

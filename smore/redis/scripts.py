@@ -65,11 +65,12 @@ _ATTEMPT: Final = ("id", "attempt")
 SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
     {
         "enqueue": Shape(
+            ("function", "revision", "idempotency_ttl_s", "led", *_BOUNDS, *_LIMITS),
             (
-                *("id", "function", "revision", "slo_us", "deadline_us", "channel", "encoding", "accept", "rows"),
-                *("shape", "sync", "trace", "key_id", "idempotency_key", "request_hash", "request_parts"),
-                *("idempotency_ttl_s", "max_attempts", "payload", "volatile", "size", "led", *_BOUNDS, *_LIMITS),
-            )
+                *("id", "slo_us", "deadline_us", "channel", "encoding", "accept", "rows", "shape", "sync", "trace"),
+                *("key_id", "idempotency_key", "request_hash", "request_parts", "max_attempts", "payload"),
+                *("volatile", "size"),
+            ),
         ),
         "ask": Shape(
             (

@@ -7,10 +7,12 @@ from typing import Any, Final, Literal
 from smore.domain.invocation import Encoding
 from smore.domain.limits import NO_LIMITS, Limits
 from smore.process.settings import QueueSettings
-from smore.redis.scripts import ADMISSION, Arg, Call
+from smore.redis.scripts import ADMISSION, LARGE, Arg, Call
 
 #: The latest finish that a leader publishes, seconds from now: it stands for never.
 NEVER_S: Final = 365.25 * 86_400
+#: Submissions that one call enqueues, at most.
+_TOGETHER: Final = 32
 
 #: See :class:`Admission`.
 Status = Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "quarantined", "late", "no_leader"]
@@ -115,36 +117,63 @@ def gate_arguments(max_function_pending: int, bounds: QueueSettings, limits: Lim
     }
 
 
-def enqueue_call(submission: Submission, bounds: QueueSettings, *, beside: bool = False) -> Call:
-    """``beside``: the payload is beside Redis."""
+def enqueue_call(submissions: Sequence[Submission], beside: Sequence[bool], bounds: QueueSettings) -> Call:
+    """
+    For submissions that :func:`together` puts into one call; its answer has one for each. ``beside``: whose payloads are
+    beside Redis.
+    """
+    first = submissions[0]
     return Call(
         "enqueue",
         {
-            "id": submission.id,
-            "function": submission.function,
-            "revision": submission.revision,
-            "slo_us": submission.slo_us,
-            "deadline_us": submission.deadline_us,
-            "channel": submission.channel,
-            "encoding": submission.encoding.value,
-            "accept": submission.accept.value,
-            "rows": submission.rows,
-            "shape": submission.shape,
-            "sync": int(submission.sync),
-            "trace": submission.trace,
-            "key_id": submission.key_id,
-            "idempotency_key": submission.idempotency_key,
-            "request_hash": submission.request_hash,
-            "request_parts": submission.request_parts,
+            "function": first.function,
+            "revision": first.revision,
             "idempotency_ttl_s": int(bounds.idempotency_ttl_s),
-            "max_attempts": submission.max_attempts,
-            "payload": b"" if beside else submission.payload,
-            "volatile": int(submission.volatile and not beside),
-            "size": len(submission.payload) if beside else "",
-            "led": int(submission.led),
-            **gate_arguments(submission.max_pending, bounds, submission.limits),
+            "led": int(first.led),
+            **gate_arguments(first.max_pending, bounds, first.limits),
         },
+        [_item(submission, there) for submission, there in zip(submissions, beside, strict=True)],
     )
+
+
+def _item(submission: Submission, beside: bool) -> dict[str, Arg]:
+    return {
+        "id": submission.id,
+        "slo_us": submission.slo_us,
+        "deadline_us": submission.deadline_us,
+        "channel": submission.channel,
+        "encoding": submission.encoding.value,
+        "accept": submission.accept.value,
+        "rows": submission.rows,
+        "shape": submission.shape,
+        "sync": int(submission.sync),
+        "trace": submission.trace,
+        "key_id": submission.key_id,
+        "idempotency_key": submission.idempotency_key,
+        "request_hash": submission.request_hash,
+        "request_parts": submission.request_parts,
+        "max_attempts": submission.max_attempts,
+        "payload": b"" if beside else submission.payload,
+        "volatile": int(submission.volatile and not beside),
+        "size": len(submission.payload) if beside else "",
+    }
+
+
+def together(submissions: Sequence[Submission]) -> list[list[int]]:
+    """
+    Positions of submissions that one call enqueues, call by call: of one function, as long as they are small, because
+    nothing else of Redis runs meanwhile.
+    """
+    calls: list[list[int]] = []
+    latest: dict[tuple[object, ...], list[int]] = {}
+    for position, each in enumerate(submissions):
+        call = latest.get(same := (each.function, each.revision, each.limits, each.max_pending, each.led))
+        if call is None or len(call) >= _TOGETHER or len(each.payload) >= LARGE:
+            calls.append(call := [])
+            if len(each.payload) < LARGE:
+                latest[same] = call
+        call.append(position)
+    return calls
 
 
 def admission(raw: Sequence[bytes]) -> Admission:

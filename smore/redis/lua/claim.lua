@@ -18,8 +18,8 @@ for _, item in ipairs(items) do
     detach(fk, id, record)
     redis.call('HSET', key, F.state, 'dispatched', F.attempt, next_attempt, F.claimed_us, int(t),
       F.schedule_us, arg.schedule_us, F.gpu, gpu)
-    redis.call('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
-    redis.call('SADD', P .. 'held:' .. gpu, fk .. '|' .. id)
+    later('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
+    later('SADD', P .. 'held:' .. gpu, fk .. '|' .. id)
     claimed[#claimed + 1] = id
     attempts[#attempts + 1] = { id, next_attempt }
   elseif FROM.requeue[record.state] and record.attempt == string.format('%d', next_attempt) and record.gpu == gpu then

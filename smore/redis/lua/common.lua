@@ -67,7 +67,8 @@ local function split(member)
 end
 
 -- Changes of the counters, written once by flush(), with which every script that writes ends.
-local waiting, payload_bytes, result_bytes = 0, 0, 0
+local waiting, result_bytes = 0, 0
+local payload_bytes = 0
 -- The same by field of P projects.
 local of_project = {}
 -- What flush() wakes the leader for: an invocation has begun to wait; there may be room for what waits.
@@ -78,30 +79,88 @@ local function count(fk, what, change)
   of_project[field] = (of_project[field] or 0) + change
 end
 
+-- Commands that are sent once for many invocations, by flush(), because a call costs more than an argument: name -> the
+-- command, and what Redis answered to those that were sent, summed.
+local batched, answered = {}, {}
+
+local function send(name)
+  local answer = redis.call(unpack(batched[name]))
+  if type(answer) == 'number' then answered[name] = (answered[name] or 0) + answer end
+  batched[name] = nil
+end
+
+-- `key` '' = the members are keys.
+local function later(command, key, member, value)
+  local name = command .. key
+  local call = batched[name]
+  if not call then
+    call = { command }
+    if key ~= '' then call[2] = key end
+    batched[name] = call
+  end
+  call[#call + 1] = member
+  call[#call + 1] = value
+  -- unpack() takes about 8,000.
+  if #call > 1000 then send(name) end
+end
+
+-- Functions whose queues change, and runs of a function -> batch -> members that have left it.
+local moved, left = {}, {}
+-- How many invocations began to wait in this call.
+local joined = 0
+
 -- Take an invocation off wherever it waits or runs.
 local function detach(fk, id, record)
   if record.state == 'queued' then
-    local gone = redis.call('ZREM', P .. 'q:' .. fk, id)
-    waiting = waiting - gone
-    count(fk, 'waiting', -gone)
-    if redis.call('EXISTS', P .. 'q:' .. fk) == 0 then redis.call('ZREM', P .. 'q', fk) end
+    later('ZREM', P .. 'q:' .. fk, id)
+    moved[fk] = true
   else
-    redis.call('ZREM', P .. 'leases', fk .. '|' .. id)
-    redis.call('SREM', P .. 'held:' .. record.gpu, fk .. '|' .. id)
+    later('ZREM', P .. 'leases', fk .. '|' .. id)
+    later('SREM', P .. 'held:' .. record.gpu, fk .. '|' .. id)
     local runs, batch = P .. 'runs:' .. fk, record.gpu .. '|' .. record.claimed_us
-    if redis.call('HINCRBY', runs, batch, -1) < 1 then redis.call('HDEL', runs, batch) end
+    left[runs] = left[runs] or {}
+    left[runs][batch] = (left[runs][batch] or 0) + 1
   end
 end
 
 local function attach(fk, id, deadline)
-  local new = redis.call('ZADD', P .. 'q:' .. fk, deadline, id)
-  arrived = true
-  waiting = waiting + new
-  count(fk, 'waiting', new)
-  -- Queue.publish_feasible keeps the priority of a function that waits already.
-  if redis.call('ZCARD', P .. 'q:' .. fk) == 1 then
-    redis.call('ZADD', P .. 'q', redis.call('HGET', P .. 'prio', fk) or 0, fk)
+  later('ZADD', P .. 'q:' .. fk, deadline, id)
+  moved[fk], arrived, joined = true, true, joined + 1
+end
+
+-- Write what detach() and attach() have noted.
+local function move()
+  for name in pairs(batched) do send(name) end
+  for fk in pairs(moved) do
+    local queue = P .. 'q:' .. fk
+    local new = answered['ZADD' .. queue] or 0
+    local change = new - (answered['ZREM' .. queue] or 0)
+    waiting = waiting + change
+    count(fk, 'waiting', change)
+    local waits = redis.call('ZCARD', queue)
+    if waits == 0 then
+      redis.call('ZREM', P .. 'q', fk)
+    elseif waits == new then
+      -- Queue.publish_feasible keeps the priority of a function that waits already.
+      redis.call('ZADD', P .. 'q', redis.call('HGET', P .. 'prio', fk) or 0, fk)
+    end
   end
+  for runs, batches in pairs(left) do
+    for batch, members in pairs(batches) do
+      if redis.call('HINCRBY', runs, batch, -members) < 1 then redis.call('HDEL', runs, batch) end
+    end
+  end
+end
+
+-- What Redis held when this call began, read once for many invocations; its keys.
+local seen, keys_held = {}, nil
+
+local function once(command, key, field)
+  local name = command .. key .. (field or '')
+  if seen[name] == nil then
+    if field then seen[name] = redis.call(command, key, field) else seen[name] = redis.call(command, key) end
+  end
+  return seen[name]
 end
 
 -- The earliest feasible finish from now in us, 0 = not known. The floor is the best case of an idle platform and always
@@ -114,7 +173,7 @@ end
 -- the floor, the fourth the cold start, 0 = an instance stands ready, and the fifth `alone`. The last: whether all GPU
 -- instances keep the revision out.
 local function needed(fk, revision, t, rows)
-  local feasible = redis.call('HGET', P .. 'feasible', fk)
+  local feasible = once('HGET', P .. 'feasible', fk)
   if not feasible then return 0, 0, 0, 0, 0, false end
   local stamp, backlog, floor, each, counted, cold, row, alone, busy, quarantined =
     string.match(feasible, '(%d+):(%d+):(%d+):(%d+):(%d+):?(%d*):?(%d*):?(%d*):?(%d*):?(%d*)')
@@ -122,9 +181,9 @@ local function needed(fk, revision, t, rows)
   local wider = (tonumber(row) or 0) * (tonumber(rows) - 1)
   local by_itself, kept_out = (tonumber(alone) or 0) + wider, false
   if t - tonumber(stamp) < 1000000 then
-    local waits = redis.call('ZCARD', P .. 'q:' .. fk)
+    local waits = once('ZCARD', P .. 'q:' .. fk) + joined
     local bound = tonumber(backlog) + tonumber(each) * math.max(0, waits - tonumber(counted)) + wider
-    if waits == 0 and redis.call('HLEN', P .. 'runs:' .. fk) < (tonumber(busy) or 0) then bound = by_itself end
+    if waits == 0 and once('HLEN', P .. 'runs:' .. fk) < (tonumber(busy) or 0) then bound = by_itself end
     need = math.max(need, bound)
     kept_out = quarantined == revision
   end
@@ -136,19 +195,22 @@ end
 -- The bound that one more invocation with `size` bytes of payload would break, and its value; nil = none.
 -- `bounds` holds max_function_pending, max_pending, max_payload_bytes, max_result_bytes, max_events, max_keys.
 local function full(fk, size, bounds)
-  if redis.call('ZCARD', P .. 'q:' .. fk) >= tonumber(bounds.max_function_pending) then
+  if once('ZCARD', P .. 'q:' .. fk) + joined >= tonumber(bounds.max_function_pending) then
     return 'function', bounds.max_function_pending
   end
-  if tonumber(redis.call('HGET', P .. 'count', 'waiting') or 0) >= tonumber(bounds.max_pending) then
+  if tonumber(once('HGET', P .. 'count', 'waiting') or 0) + joined >= tonumber(bounds.max_pending) then
     return 'pending', bounds.max_pending
   end
-  local bytes = redis.call('HMGET', P .. 'bytes', 'payload', 'result')
-  if tonumber(bytes[1] or 0) + size > tonumber(bounds.max_payload_bytes) then
+  if tonumber(once('HGET', P .. 'bytes', 'payload') or 0) + payload_bytes + size > tonumber(bounds.max_payload_bytes) then
     return 'payload_bytes', bounds.max_payload_bytes
   end
-  if tonumber(bytes[2] or 0) > tonumber(bounds.max_result_bytes) then return 'result_bytes', bounds.max_result_bytes end
-  if redis.call('XLEN', P .. 'ev') >= tonumber(bounds.max_events) then return 'events', bounds.max_events end
-  if redis.call('DBSIZE') >= tonumber(bounds.max_keys) then return 'keys', bounds.max_keys end
+  if tonumber(once('HGET', P .. 'bytes', 'result') or 0) > tonumber(bounds.max_result_bytes) then
+    return 'result_bytes', bounds.max_result_bytes
+  end
+  if once('XLEN', P .. 'ev') + joined >= tonumber(bounds.max_events) then return 'events', bounds.max_events end
+  -- Each has a record and a payload.
+  keys_held = keys_held or redis.call('DBSIZE')
+  if keys_held + 2 * joined >= tonumber(bounds.max_keys) then return 'keys', bounds.max_keys end
 end
 
 -- The limit of its project that one more invocation would break, its value and how long until it could be taken, us;
@@ -156,7 +218,7 @@ end
 -- nothing may refuse it afterwards; with `asks` nothing is counted.
 local function limited(fk, t, limits, asks)
   local home = project(fk)
-  local function held(what) return tonumber(redis.call('HGET', P .. 'projects', home .. ':' .. what) or 0) end
+  local function held(what) return tonumber(once('HGET', P .. 'projects', home .. ':' .. what) or 0) + joined end
   if limits.depth ~= '' and held('waiting') >= tonumber(limits.depth) then return 'depth', limits.depth, 1000000 end
   if limits.concurrency ~= '' and held('open') >= tonumber(limits.concurrency) then
     return 'concurrency', limits.concurrency, 1000000
@@ -191,6 +253,7 @@ local function add(hash, field, change)
 end
 
 local function flush()
+  move()
   add('count', 'waiting', waiting)
   for field, change in pairs(of_project) do
     -- What an older version accepted was not counted.
@@ -217,12 +280,12 @@ local function settle(fk, id, key, record, state, cause, t, blob, meta)
   detach(fk, id, record)
   freed = true
   count(fk, 'open', -1)
-  redis.call('DEL', P .. 'p:' .. home .. ':' .. id)
-  redis.call('SET', P .. 'r:' .. home .. ':' .. id, blob)
+  later('DEL', '', P .. 'p:' .. home .. ':' .. id)
+  later('MSET', '', P .. 'r:' .. home .. ':' .. id, blob)
   redis.call('HSET', key, F.state, state, F.cause, cause, F.finished_us, now, F.result_bytes, #blob)
   payload_bytes = payload_bytes - record.payload_bytes
   result_bytes = result_bytes + #blob
-  redis.call('ZADD', P .. 'done', int(t + (record.sync == '1' and TTL_SYNC or TTL_RESULT)), fk .. '|' .. id)
+  later('ZADD', P .. 'done', int(t + (record.sync == '1' and TTL_SYNC or TTL_RESULT)), fk .. '|' .. id)
   reply(record.channel, list.reply({
     id = id, state = state, cause = cause, attempt = record.attempt, arrival_us = record.arrival_us,
     claimed_us = record.claimed_us, started_us = record.started_us, finished_us = now, gpu = record.gpu,

@@ -20,7 +20,7 @@ for _, item in ipairs(items) do
       settle(fk, id, key, settled_record(key), 'failed', 'payload_lost', t, BLOB_LOST)
     else
       redis.call('HSET', key, F.state, 'running', F.started_us, now, F.starts, tonumber(record.starts) + 1)
-      redis.call('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
+      later('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
       answer = list.started(record)
     end
   end
