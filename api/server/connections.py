@@ -39,30 +39,54 @@ LINGER_S: Final = 2.0
 #: File descriptors kept for Redis, Postgres and files.
 RESERVED: Final = 256
 
+#: How heads begin: of an answer, of the one that asks for the body; a line of one whose length is not known.
+_ANSWER: Final = b"HTTP/1.1 "
+_GO_ON: Final = b"HTTP/1.1 100"
+_CHUNKED: Final = b"\r\ntransfer-encoding: chunked\r\n"
+
 _CLOSE: Final = {"Connection": "close"}
 
 
 class _Transport:
     """
     The socket as uvicorn sees it. :meth:`close` does not close it at once while its request has not been read to its end.
+    The head of an answer goes out with its body, for a write costs more than the rest of sending.
     """
 
-    __slots__ = ("_connection", "_socket", "get_extra_info", "pause_reading", "resume_reading", "set_protocol", "write")
+    __slots__ = ("_connection", "_head", "_socket", "get_extra_info", "pause_reading", "resume_reading", "set_protocol")
 
     def __init__(self, socket: asyncio.Transport, connection: "Connection") -> None:
         self._socket = socket
         self._connection = connection
+        #: The head of an answer whose body comes next.
+        self._head = b""
         # Bound here, so that an ordinary request takes no additional call.
-        self.write = socket.write
         self.get_extra_info = socket.get_extra_info
         self.pause_reading = socket.pause_reading
         self.resume_reading = socket.resume_reading
         self.set_protocol = socket.set_protocol
 
+    def write(self, data: bytes) -> None:
+        # A chunked body may begin much later, and with 100 nothing follows until the client sends.
+        if self._head:
+            self._socket.writelines((self._head, data))
+            self._head = b""
+        elif data.startswith(_ANSWER) and not data.startswith(_GO_ON) and _CHUNKED not in data:
+            self._head = data
+        else:
+            self._socket.write(data)
+
+    def flush(self) -> None:
+        """Send a head to which no body came: the answer to HEAD."""
+        if self._head:
+            self._socket.write(self._head)
+            self._head = b""
+
     def is_closing(self) -> bool:
         return self._connection.lingers or self._socket.is_closing()
 
     def close(self) -> None:
+        self.flush()
         self._connection.end()
 
 
@@ -82,6 +106,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.lingers = False
         self._socket: asyncio.Transport | None = None
+        self._answers: _Transport
         #: The client's address, '' = a proxy or a unix socket.
         self._sender = ""
         #: When the present state began: waiting for a request, a head, a body, an answer, lingering.
@@ -97,7 +122,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         self._socket = transport
         self._since = self.loop.time()
-        super().connection_made(_Transport(transport, self))  # type: ignore[arg-type]  # all of it that uvicorn uses
+        self._answers = _Transport(transport, self)
+        super().connection_made(self._answers)  # type: ignore[arg-type]  # all of it that uvicorn uses
         peer = transport.get_extra_info("peername")
         self._sender = sender_of(peer[0], self.bounds.proxies) if isinstance(peer, tuple) else ""
         if not (self._has_room_of_its_sender() and self._has_room(self.connections, self.most)):
@@ -151,6 +177,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
+        self._answers.flush()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:

@@ -1,9 +1,15 @@
-"""Whom a connection counts for."""
+"""Whom a connection counts for, and when the head of an answer goes out."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
 
 import pytest
+import uvicorn
 from pydantic import ValidationError
+from starlette.types import Message, Receive, Scope, Send
 
-from api.server.connections import sender_of
+from api.server.connections import protocol, sender_of
 from smore.process.settings import ApiSettings
 
 
@@ -31,3 +37,53 @@ def test_a_sender_is_an_address_or_a_network_and_a_proxy_is_none(address: str, s
 def test_a_proxy_that_is_no_address_is_told_at_the_start(proxy: str) -> None:
     with pytest.raises(ValidationError):
         ApiSettings(proxies=(proxy,))
+
+
+async def _exchange(talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]) -> bytes:
+    """What ``talk`` returns, with a server that answers a GET in chunks, and with "late" only when it has the body."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        message: Message = {"more_body": True}
+        if scope["method"] == "POST":
+            while message["more_body"]:
+                message = await receive()
+        length = [] if scope["method"] == "GET" else [(b"content-length", b"4")]
+        await send({"type": "http.response.start", "status": 200, "headers": length})
+        if scope["method"] == "GET":
+            # Nothing follows until its caller has gone.
+            while message.get("type") != "http.disconnect":
+                message = await receive()
+        await send({"type": "http.response.body", "body": b"late"})
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = uvicorn.Config(app, http=protocol(ApiSettings()), lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve([listening]))
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        try:
+            return await asyncio.wait_for(talk(reader, writer), 10)
+        finally:
+            writer.close()
+            server.should_exit = True
+            await serving
+
+
+def test_a_head_goes_out_though_its_body_comes_later_or_never() -> None:
+    async def chunked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        return await reader.readuntil(b"\r\n\r\n")
+
+    async def head_alone(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+        return await reader.readuntil(b"\r\n\r\n")
+
+    async def asked_for_its_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+        asked = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"{}")
+        return asked + await reader.readuntil(b"late")
+
+    assert b"transfer-encoding: chunked" in asyncio.run(_exchange(chunked))
+    assert b"content-length: 4" in asyncio.run(_exchange(head_alone))
+    answer = asyncio.run(_exchange(asked_for_its_body))
+    assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
