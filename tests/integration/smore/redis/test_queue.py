@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, Encoding, End
+from smore.domain.limits import Limits
 from smore.messages import stream
 from smore.messages.results import decode_result
 from smore.process.settings import QueueSettings
@@ -499,6 +500,37 @@ def test_bounds_are_strict(
     refused = queue.enqueue(request(idempotency_key="k", request_hash="h", **fields))
     assert (refused.status, refused.limit) == ("full", limit)
     assert len(cast("list[bytes]", client.keys("*"))) == before, "a refusal leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "fields", "limit", "fits"),
+    [
+        (QueueSettings(), {"max_pending": 3}, "function", 3),
+        (QueueSettings(max_pending=2), {}, "pending", 2),
+        (QueueSettings(payload_bytes=14), {"payload": b"12345"}, "payload_bytes", 2),
+        (QueueSettings(events=4), {}, "events", 4),
+        (QueueSettings(), {"limits": Limits(depth=3)}, "depth", 3),
+        (QueueSettings(), {"limits": Limits(concurrency=2)}, "concurrency", 2),
+        (QueueSettings(), {"limits": Limits(rate_per_s=0.001, burst=4)}, "rate", 4),
+        (QueueSettings(), {"idempotency_key": "k", "request_hash": "h"}, "", 1),
+    ],
+)
+def test_what_comes_together_is_counted_one_by_one(
+    server: RedisServer, client: "redis.Redis", bounds: QueueSettings, fields: dict[str, Any], limit: str, fits: int
+) -> None:
+    async def enqueue() -> None:
+        async with gateway(server, bounds=bounds) as queue:
+            other = request(function="default/other")
+            submissions = [other, *(request(**fields) for _ in range(6))]
+            _, *answers = await asyncio.gather(*map(queue.enqueue, submissions))
+            # The other function's is in a call of its own, before.
+            fitting = fits - (limit in {"pending", "events", "depth", "concurrency"})
+            assert [answer.status == "ok" for answer in answers] == [True] * fitting + [False] * (6 - fitting)
+            assert {answer.limit for answer in answers[fitting:]} == {limit}
+            assert client.zcard(f"{P}q:{F}") == fitting
+            assert client.hget(f"{P}count", "waiting") == b"%d" % (fitting + 1)
+
+    asyncio.run(enqueue())
 
 
 def test_results_have_a_bound_that_ending_never_meets(client: "redis.Redis") -> None:
