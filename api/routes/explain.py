@@ -2,7 +2,8 @@
 
 from fastapi import APIRouter, Request
 
-from api.deps import InvokeKey, ReadKey, TheGateway
+from api.auth import project_of
+from api.deps import InvokeKey, OfProject, ReadKey, TheGateway
 from api.invoke import explain as explanations
 from api.invoke.admit import admit
 from api.invoke.request import check_id, read_dry_run
@@ -50,7 +51,9 @@ async def dry_run(gateway: TheGateway, caller: InvokeKey, request: Request, func
 
 
 @router.get("/invocations/{invocation}/explain", response_model_exclude_none=True)
-async def explain(gateway: TheGateway, caller: ReadKey, invocation: str) -> schemas.Explanation:
+async def explain(
+    gateway: TheGateway, caller: ReadKey, invocation: str, project: OfProject = None
+) -> schemas.Explanation:
     """
     Explain why an invocation went as it did. For each attempt: the GPU instances that were considered, their numbers
     and why each was refused, what was predicted and what was measured, and where the time went. For an invocation that
@@ -60,4 +63,4 @@ async def explain(gateway: TheGateway, caller: ReadKey, invocation: str) -> sche
     false where that was not enough.
     """
     check_id(invocation)
-    return await explanations.explain(gateway, caller.project, invocation)
+    return await explanations.explain(gateway, project_of(caller, project), invocation)

@@ -9,12 +9,15 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import placing
 from api.address import base_url
+from api.auth import listed_projects, project_of
 from api.dates import moment
 from api.deps import (
     AdminKey,
+    AllProjects,
     DeployKey,
     DeployOrAdminKey,
     Gateway,
+    OfProject,
     ReadKey,
     ReadOrInvokeKey,
     TheGateway,
@@ -296,19 +299,24 @@ async def _now(gateway: Gateway, entry: FunctionEntry) -> schemas.Function:
 
 
 @router.get("")
-async def list_functions(gateway: TheGateway, caller: ReadKey) -> schemas.Functions:
+async def list_functions(
+    gateway: TheGateway, caller: ReadKey, project: OfProject = None, all_projects: AllProjects = False
+) -> schemas.Functions:
     """List the functions of the project, by name."""
+    of = listed_projects(caller, project, all_projects=all_projects)
     entries = sorted(
-        (e for e in list(gateway.catalog.functions.values()) if e.project == caller.project),
-        key=lambda entry: entry.name,
+        (entry for entry in list(gateway.catalog.functions.values()) if of in (None, entry.project)),
+        key=lambda entry: (entry.project, entry.name),
     )
     return schemas.Functions(functions=[await _now(gateway, entry) for entry in entries])
 
 
 @router.get("/{function}")
-async def get_function(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Function:
+async def get_function(
+    gateway: TheGateway, caller: ReadKey, function: str, project: OfProject = None
+) -> schemas.Function:
     """Read one function: the revision that takes its traffic, its tensors, deadline and scaling."""
-    return await _now(gateway, gateway.known_function(caller.project, function))
+    return await _now(gateway, gateway.known_function(project_of(caller, project), function))
 
 
 @router.get("/{function}/openapi.json", response_model=None)
@@ -328,9 +336,9 @@ def get_openapi(gateway: TheGateway, caller: ReadOrInvokeKey, request: Request, 
 
 
 @router.get("/{function}/revisions")
-def list_revisions(gateway: TheGateway, caller: ReadKey, function: str) -> schemas.Revisions:
+def list_revisions(gateway: TheGateway, caller: ReadKey, function: str, project: OfProject = None) -> schemas.Revisions:
     """List the revisions of a function, the newest first, with the log of a first run that failed."""
-    revisions = gateway.store().revisions(caller.project, function)
+    revisions = gateway.store().revisions(project_of(caller, project), function)
     return schemas.Revisions(
         revisions=[
             schemas.Revision(

@@ -16,7 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.auth import listed_projects
 from api.dates import moment
-from api.deps import CURSOR, AllProjects, Gateway, InvokeKey, PageLimit, ReadKey, TheGateway, caller_of
+from api.deps import CURSOR, AllProjects, Gateway, InvokeKey, OfProject, PageLimit, ReadKey, TheGateway, caller_of
 from api.errors import ResultDropped
 from api.invoke.admit import afterwards, authenticate, refusals_counted
 from api.invoke.request import check_id, read, wait_s
@@ -363,6 +363,7 @@ def list_invocations(
     state: Annotated[State | None, Query(description="Only invocations in this state")] = None,
     limit: PageLimit = 100,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description=CURSOR)] = None,
+    project: OfProject = None,
     all_projects: AllProjects = False,
     since: Annotated[Moment | None, Query(description="Only those that arrived at this moment or later")] = None,
     until: Annotated[Moment | None, Query(description="Only those that arrived before this moment")] = None,
@@ -373,11 +374,11 @@ def list_invocations(
     List the invocations, the newest first. They come from the history: one that has just arrived may be missing for a
     second, and one that runs is shown as dispatched until it ends.
     """
-    project = listed_projects(caller, None, all_projects=all_projects)
+    of = listed_projects(caller, project, all_projects=all_projects)
     if since is not None and until is not None and since >= until:
         raise InvalidInput("since: it is not before until", field="since")
     page, next_cursor = gateway.reader().invocations(
-        project,
+        of,
         function=function,
         state=state,
         gpu=gpu,
@@ -387,7 +388,7 @@ def list_invocations(
         limit=limit,
         cursor=cursor,
     )
-    cold = gateway.reader().cold_starts(project, [past.id for past in page])
+    cold = gateway.reader().cold_starts(of, [past.id for past in page])
     return schemas.Invocations(
         invocations=[_from_past(past, cold.get(past.id)) for past in page], next_cursor=next_cursor
     )

@@ -6,7 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from api.deps import ReadKey, TheGateway
+from api.auth import project_of
+from api.deps import OfProject, ReadKey, TheGateway
 from api.logs import CONTINUED, FOLLOWED, LogRequest
 from api.schemas import logs as schemas
 from api.server.bodies import BoundedRoute
@@ -31,6 +32,7 @@ async def get_logs(
     since: Annotated[datetime | None, Query(description="Only lines that came at this moment or later")] = None,
     lines: Annotated[int, Query(ge=0, le=MOST_LINES, description="As many of the newest at most")] = 100,
     follow: Annotated[bool, Query(description="Go on with the lines that come, as server-sent events")] = False,
+    project: OfProject = None,
 ) -> Response:
     """
     Read what a function's handler has printed: standard output, standard error and logging, on whatever GPU instance it
@@ -39,9 +41,10 @@ async def get_logs(
     With `follow=true` the answer is a `text/event-stream` that goes on: each event is one line as JSON, and a client
     whose connection ends goes on behind the last line that it has with the header `Last-Event-ID`.
     """
-    key = f"{caller.project}/{function}"
+    home = project_of(caller, project)
+    key = f"{home}/{function}"
     if key not in gateway.catalog.functions:
-        raise gateway.unknown_function(caller.project, function)
+        raise gateway.unknown_function(home, function)
 
     def wanted(piece: LogPiece) -> bool:
         return invocation is None or invocation in piece.invocations

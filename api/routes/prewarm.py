@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query
 
+from api.auth import project_of
 from api.dates import moment
-from api.deps import ReadKey, TheGateway
+from api.deps import OfProject, ReadKey, TheGateway
 from api.schemas import prewarm as schemas
 from api.server.bodies import BoundedRoute
 from smore.domain.prewarming import PrewarmStatus
@@ -33,16 +34,17 @@ def get_prewarm(
     since_s: Annotated[
         float, Query(gt=0, le=366 * DAY_S, description="Seconds back from now that are counted")
     ] = DAY_S,
+    project: OfProject = None,
 ) -> schemas.Prewarm:
     """
     Read how the project's functions are kept loaded: by which rule, how many instances now, and what that achieved and
     cost.
     """
-    now = time.time()
+    now, of = time.time(), project_of(caller, project)
     raw = PublishedForecasts(gateway.client(), gateway.settings.redis.prefix).state()
     state = decode_prewarm_report(raw) if raw is not None else None
-    accounts = {one.function: one for one in gateway.prewarming().account(now - since_s, now, caller.project)}
-    mine = f"{caller.project}/"
+    accounts = {one.function: one for one in gateway.prewarming().account(now - since_s, now, of)}
+    mine = f"{of}/"
     kept = {
         one.function: one for one in (state.functions if state is not None else ()) if one.function.startswith(mine)
     }

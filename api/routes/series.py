@@ -64,14 +64,42 @@ def get_gpu_series(
     """
     series, kept = gateway.series(), gateway.settings.postgres
     for one in gpu or ():
-        if not series.has_gpu(one) and one not in (known := gateway.fleet().known()):
-            raise NotFound(nothing_named("GPU instance", one, known))
+        _check_gpu(gateway, one)
     from_s, until_s = _span(since, until, HOUR_S, kept.minutes_days * DAY_S)
     seconds = gpu is not None and len(gpu) == 1 and until_s - from_s <= HOUR_S
     seconds = seconds and from_s >= time.time() - min(kept.seconds_hours * HOUR_S, kept.retention_days * DAY_S)
     window = _window(from_s, until_s, step, 1 if seconds else MINUTE_S)
     columns = series.gpus(window, gpu, seconds=seconds)
     return schemas.GpuSeries(**_steps(window), gpus={name: schemas.GpuColumns(**of) for name, of in columns.items()})
+
+
+def _check_gpu(gateway: Gateway, gpu: str) -> None:
+    """Raises NotFound for a GPU instance that never was."""
+    if not gateway.series().has_gpu(gpu) and gpu not in (known := gateway.fleet().known()):
+        raise NotFound(nothing_named("GPU instance", gpu, known))
+
+
+@router.get("/gpus/{gpu}/lanes")
+def get_gpu_lanes(
+    gateway: TheGateway,
+    caller: ReadKey,
+    gpu: Word,
+    since: Since = None,
+    until: Until = None,
+    step: Step = None,
+    project: OfProject = None,
+    all_projects: AllProjects = False,
+) -> schemas.GpuLanes:
+    """
+    Read what was on a GPU instance beside its trainings: the project's warm instances and invocations, closed windows and steps
+    of budgets; by default over the last hour. Steps are whole minutes.
+    """
+    _check_gpu(gateway, gpu)
+    of_project = listed_projects(caller, project, all_projects=all_projects)
+    window = _window(*_span(since, until, HOUR_S, gateway.settings.postgres.retention_days * DAY_S), step)
+    warm, columns = gateway.series().lanes(window, gpu, of_project)
+    lives = [schemas.WarmLife(**life) for life in warm]
+    return schemas.GpuLanes(**(_steps(window) | columns), gpu=gpu, warm=lives)
 
 
 @router.get("/functions/{function}/series")

@@ -40,6 +40,34 @@ class GpuSeries(Steps):
     """Each GPU instance by its name"""
 
 
+class WarmLife(Schema):
+    """A time in which a function had warm instances on a GPU instance, loads included."""
+
+    project: str
+    """The project of the function"""
+    function: str
+    """The name of the function"""
+    since: float
+    """When the load of the first was asked for, seconds since 1970"""
+    until: float | None
+    """When the last of them ended, seconds since 1970; null = one is there"""
+
+
+class GpuLanes(Steps):
+    """What was on a GPU instance over time, beside its trainings. null = there was none."""
+
+    gpu: str
+    """The name of the GPU instance"""
+    warm: list[WarmLife]
+    """When functions had warm instances there, the newest first; shorter gaps than a step are not told"""
+    closed: list[float | None]
+    """The part of each step in which a closed window kept functions away, 0 to 1"""
+    duty: list[float | None]
+    """The least part of its time in which functions may work that the budget of a training set in each step, 0 to 1"""
+    ended: list[int | None]
+    """Invocations that ended there in each step"""
+
+
 class FunctionForecast(Schema):
     """The arrivals that are expected of a function."""
 

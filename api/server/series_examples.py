@@ -17,6 +17,14 @@ SERIES: Final[Mapping[str, Any]] = {
         **_STEPS,
         "gpus": {"cpu0": {"used": [0.93, 0.95], "functions": [0.11, 0.14], "memory_mib": [1310.0, 1310.0]}},
     },
+    "GpuLanes": {
+        **_STEPS,
+        "gpu": "cpu0",
+        "warm": [{"project": "default", "function": "echo", "since": 1769860830.5, "until": None}],
+        "closed": [0.08, None],
+        "duty": [0.8, None],
+        "ended": [119, 119],
+    },
     "FunctionSeries": {
         **_STEPS,
         "function": "echo",

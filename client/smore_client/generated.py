@@ -36,6 +36,7 @@ __all__ = [
     "Gpu",
     "GpuColumns",
     "GpuJob",
+    "GpuLanes",
     "GpuSeries",
     "Gpus",
     "Harvest",
@@ -112,6 +113,7 @@ __all__ = [
     "Verdict",
     "Waits",
     "Warm",
+    "WarmLife",
 ]
 
 
@@ -725,6 +727,42 @@ class Functions(msgspec.Struct, frozen=True, kw_only=True):
 
     functions: list[Function]
     """The functions in the order of their names"""
+
+
+class WarmLife(msgspec.Struct, frozen=True, kw_only=True):
+    """A time in which a function had warm instances on a GPU instance, loads included."""
+
+    project: str
+    """The project of the function"""
+    function: str = ""
+    """The name of the function"""
+    since: float = 0.0
+    """When the load of the first was asked for, seconds since 1970"""
+    until: float | None = None
+    """When the last of them ended, seconds since 1970; None = one is there"""
+
+
+class GpuLanes(msgspec.Struct, frozen=True, kw_only=True):
+    """What was on a GPU instance over time, beside its trainings. None = there was none."""
+
+    since: datetime
+    """When the first step begins; later than was asked for where nothing older is kept"""
+    until: datetime | None = None
+    """Until when it goes; the last step may be under way, and the last two minutes are not whole yet"""
+    step_s: int = 0
+    """Seconds of a step; more than were asked for where they would be over 1,500"""
+    at: list[int] = []
+    """When each step begins, seconds since 1970"""
+    gpu: str = ""
+    """The name of the GPU instance"""
+    warm: list[WarmLife] = []
+    """When functions had warm instances there, the newest first; shorter gaps than a step are not told"""
+    closed: list[float | None] = []
+    """The part of each step in which a closed window kept functions away, 0 to 1"""
+    duty: list[float | None] = []
+    """The least part of its time in which functions may work that the budget of a training set in each step, 0 to 1"""
+    ended: list[int | None] = []
+    """Invocations that ended there in each step"""
 
 
 class GpuColumns(msgspec.Struct, frozen=True, kw_only=True):

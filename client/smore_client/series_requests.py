@@ -14,6 +14,7 @@ from smore_client.transport import Flow, fetch, request
 from smore_client.types import (
     Calibration,
     FunctionSeries,
+    GpuLanes,
     GpuSeries,
     Harvest,
     JobSeries,
@@ -44,6 +45,27 @@ class SeriesRequests:
         call = request("GET", "gpus:series", query=_window(since, until, step_s))
         named = tuple(("gpu", gpu) for gpu in gpus)
         return (yield from fetch(GpuSeries, replace(call, query=call.query + named)))
+
+    @operation
+    def gpu_lanes(
+        self,
+        gpu: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step_s: int | None = None,
+        project: str | None = None,
+        all_projects: bool = False,
+    ) -> Flow[GpuLanes]:
+        """
+        What was on a GPU instance beside its trainings, by default over the last hour: warm instances, closed windows, steps of
+        budgets, invocations that ended.
+
+        >>> [(life.function, life.until) for life in client.gpu_lanes("cpu0").warm]
+        [('echo', None)]
+        """
+        query = {**_window(since, until, step_s), "project": project, "all_projects": _flag(all_projects)}
+        return (yield from fetch(GpuLanes, request("GET", "gpus", gpu, "lanes", query=query)))
 
     @operation
     def function_series(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from smore.cli.series import SeriesOption, SeriesOutput, SinceOption, show_gpu, span
+from smore.cli.series import SeriesOption, SeriesOutput, SinceOption, show_gpu, show_lanes, span
 from smore.cli.terminal import (
     Column,
     GpuName,
@@ -21,6 +21,7 @@ from smore.cli.terminal import (
     list_alone,
     percent,
     say,
+    say_page,
     show,
     span_s,
     tell,
@@ -95,6 +96,8 @@ def list_gpus(output: Output) -> None:
     show(gpus, columns, output, optional=OPTIONAL)
     for each in [*warnings, *([line] if line else [])]:
         say(each)
+    if output is Output.TABLE:
+        say_page(client.url)
 
 
 def _names(client: "Client", gpus: "Sequence[Gpu]") -> dict[str, str]:
@@ -186,11 +189,20 @@ def _left(client: "Client", name: str) -> str:
 
 
 @app.command("show")
-def show_over_time(gpu: GpuName, since: SinceOption = "1h", output: SeriesOption = SeriesOutput.TABLE) -> None:
+def show_over_time(
+    gpu: GpuName,
+    since: SinceOption = "1h",
+    lanes: Annotated[
+        bool, typer.Option("--lanes", help="What was there: warm instances, closed windows, invocations.")
+    ] = False,
+    output: SeriesOption = SeriesOutput.TABLE,
+) -> None:
     """How busy a GPU instance was, and by whom: smore gpus show cpu0 --since 6h."""
     with connected() as client:
-        series = client.gpu_series([gpu], **span(since, output))
-    show_gpu(gpu, series, output)
+        if lanes:
+            show_lanes(client.gpu_lanes(gpu, **span(since, output)), output)
+        else:
+            show_gpu(gpu, client.gpu_series([gpu], **span(since, output)), output)
 
 
 @app.command("pause")

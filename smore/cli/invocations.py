@@ -27,6 +27,7 @@ from smore.cli.terminal import (
     ms,
     percent,
     say,
+    say_page,
     show,
     show_value,
     span_s,
@@ -251,6 +252,7 @@ def explain(
         show_value(explanation, Output.JSON if as_json else output)
         return
     _show_explanation(explanation)
+    say_page(client.url, "invocations", explanation.id)
 
 
 def _show_explanation(explanation: "Explanation") -> None:
@@ -419,8 +421,10 @@ def ps(
                 write(end=CLEAR)
             show(rows, columns, output, optional=("revision", "attempt", "cause", "gpu", "arrival"))
             if not watch:
-                if output is Output.TABLE and not all_projects and since is None and slow is None:
-                    _say_elsewhere(client, rows, function, state)
+                if output is Output.TABLE:
+                    if not all_projects and since is None and slow is None:
+                        _say_elsewhere(client, rows, function, state)
+                    say_page(client.url, "invocations")
                 return
             sys.stdout.flush()
             time.sleep(WATCH_S)

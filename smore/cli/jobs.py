@@ -22,6 +22,7 @@ from smore.cli.terminal import (
     ms,
     percent,
     say,
+    say_page,
     show,
     show_value,
     tell,
@@ -170,6 +171,7 @@ def queue(output: OutputOption = Output.TABLE) -> None:
     if not answer.leading:
         why = f": {answer.refused}" if answer.refused else ""
         write(f"smore: no job scheduler leads{why}; what runs goes on, and nothing is started", error=True)
+    say_page(client.url, "plan")
 
 
 @app.command("start", context_settings={"ignore_unknown_options": True})
@@ -276,6 +278,8 @@ def start(
         said = _placed(client, job)
     tell(job.id, job, output)
     write(said, error=True)
+    if output is Output.TABLE:
+        say_page(client.url, "trainings", job.id)
 
 
 def _placed(client: "Client", job: "Job") -> str:
@@ -369,6 +373,7 @@ def explain(job: JobId, project: ProjectOption = None, output: OutputOption = Ou
         on = f" on {', '.join(decision.gpus)}" if decision.gpus else ""
         message = f": {decision.message}" if decision.message else ""
         say(f"{moment(decision.at)}  attempt {decision.attempt}  {decision.kind}{on}{message}")
+    say_page(client.url, "trainings", answer.id, project=project)
 
 
 #: GPU instances that an explanation lists.

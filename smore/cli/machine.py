@@ -24,6 +24,7 @@ from smore.cli.terminal import (
     connected,
     fail,
     platform_home,
+    say_page,
     searched,
     show,
     show_value,
@@ -384,6 +385,8 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
         for finding in findings:
             if finding.fix:
                 write(f"{finding.verdict.value}: {finding.name}\n  {finding.fix}")
+        if end := local.endpoints(config.home):
+            say_page(end.gateway_url)
     broken = [finding.name for finding in findings if finding.verdict is Verdict.BROKEN]
     if broken:
         fail(f"broken: {', '.join(broken)}", EXIT_FAILED)

@@ -28,7 +28,7 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from smore_client.types import FunctionSeries, GpuColumns, GpuSeries, HarvestPart, JobSeries
+    from smore_client.types import FunctionSeries, GpuColumns, GpuLanes, GpuSeries, HarvestPart, JobSeries
 
 
 class SeriesOutput(StrEnum):
@@ -91,6 +91,25 @@ def show_gpu(gpu: str, series: "GpuSeries", output: SeriesOutput) -> None:
     _show(gpu, series, drawn, output)
 
 
+def show_lanes(lanes: "GpuLanes", output: SeriesOutput) -> None:
+    names = sorted({(life.project, life.function) for life in lanes.warm})
+
+    def warm(name: tuple[str, str]) -> list[float]:
+        lives = [life for life in lanes.warm if (life.project, life.function) == name]
+        return [
+            float(any(one.since < at + lanes.step_s and (one.until is None or one.until >= at) for one in lives))
+            for at in lanes.at
+        ]
+
+    drawn: list[Drawn] = [
+        ("closed windows", lanes.closed, percent),
+        ("duty", lanes.duty, percent),
+        ("invocations ended", lanes.ended, _whole),
+        *((f"warm: {'/'.join(name)}", warm(name), _whole) for name in names),
+    ]
+    _show(lanes.gpu, lanes, drawn, output)
+
+
 def show_function(series: "FunctionSeries", output: SeriesOutput) -> None:
     drawn: list[Drawn] = [
         ("arrivals", series.arrivals, _whole),
@@ -130,7 +149,7 @@ def _whole(value: float | None) -> str | None:
 
 
 def _show(
-    name: str, series: "GpuSeries | FunctionSeries | JobSeries", drawn: Sequence[Drawn], output: SeriesOutput
+    name: str, series: "GpuSeries | GpuLanes | FunctionSeries | JobSeries", drawn: Sequence[Drawn], output: SeriesOutput
 ) -> None:
     if output is SeriesOutput.CSV:
         times = (datetime.fromtimestamp(at, UTC).isoformat() for at in series.at)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+from urllib.parse import quote
 
 import typer
 
@@ -279,6 +280,13 @@ def _paragraphs(headers: Sequence[str], cells: Sequence[Sequence[str]], width: i
 def say(text: str) -> None:
     """Print sentences; in a terminal no line is longer than the screen is wide."""
     write("\n".join(_wrapped(text, screen_width())))
+
+
+def say_page(url: str, *parts: str, project: str | None = None) -> None:
+    """In a terminal, print the address of a page of the dashboard; ``url``: that of the gateway."""
+    if sys.stdout.isatty():
+        query = f"?project={quote(project, safe='')}" if project is not None else ""
+        write(f"Page: {url}/ui/{'/'.join(quote(part, safe='') for part in parts)}{query}")
 
 
 def screen_width() -> int:

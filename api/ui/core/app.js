@@ -77,6 +77,8 @@ async function show(focus = false) {
   if (me && found.page !== "login") live.want([...(view?.topics ?? []), "problems"], mine.project);
   document.title = `${view?.title ?? "Error"} · SMore`;
   draw();
+  // The navigation scrolls where it is narrow.
+  requestAnimationFrame(() => app.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }));
   if (focus) requestAnimationFrame(() => { scrollTo(0, 0); app.querySelector("main")?.focus(); });
 }
 

@@ -1,11 +1,13 @@
 /** A chart over time (uPlot), with its legend and its table. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { NONE, clock } from "./format.js";
+import { NONE, clock, memory, memoryUnit, num, percent, seconds, timeUnit } from "./format.js";
 
 const HEIGHT = 180;
 /** Points at the end that may still change: a minute is not over while a gateway's clock is behind. */
 const OPEN = 2;
+/** The one unit of an axis, by how its values are shown and the largest of them. @type {Map<any, (most: number) => {by: number, unit: string}>} */
+const UNITS = new Map(/** @type {any} */ ([[seconds, timeUnit], [memory, memoryUnit], [percent, () => ({ by: 0.01, unit: "%" })]]));
 
 /**
  * @typedef {{label: string, token: string, dash?: number[], values: (number|null)[], drawn?: (number|null)[],
@@ -17,11 +19,16 @@ const OPEN = 2;
 const alone = (values, i) => values[i] !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null;
 
 export class Chart {
-  /** @param {{title: string, show: (value: number|null|undefined) => string, most?: number, draw: () => void}} of */
-  constructor({ title, show, most, draw }) {
+  /**
+   * @param {{title: string, show: (value: number|null|undefined) => string, most?: number, left?: number, draw: () => void}} of
+   * `show`: a value as text; `left`: pixels left of the lines
+   */
+  constructor({ title, show, most, left = 64, draw }) {
     this.title = title;
     this.show = show;
+    this.unit = UNITS.get(show) ?? (() => ({ by: 1, unit: "" }));
     this.most = most;
+    this.left = left;
     this.draw = draw;
     this.element = document.createElement("div");
     this.element.className = "chart";
@@ -30,6 +37,7 @@ export class Chart {
     this.at = [];
     /** @type {Line[]} */
     this.lines = [];
+    this.axis = { by: 1, unit: "" };
     this.open = false;
     this.plot = null;
     this.sized = new ResizeObserver(() => this.plot?.setSize({ width: this.element.clientWidth, height: HEIGHT }));
@@ -51,9 +59,17 @@ export class Chart {
     this.at = at;
     this.lines = lines;
     this.element.setAttribute("aria-label", `${this.title}. Last: ${this.last().map((l) => `${l.label} ${l.text}`).join(", ")}`);
-    const data = [at, ...lines.map((line) => line.drawn ?? line.values)];
-    if (this.plot && this.plot.series.length === data.length) this.plot.setData(data);
+    const { unit } = this.axis;
+    const data = this.data();
+    if (this.plot && this.plot.series.length === data.length && this.axis.unit === unit) this.plot.setData(data);
     else this.make();
+  }
+
+  /** What is drawn, in the unit of the axis. */
+  data() {
+    const drawn = this.lines.map((line) => line.drawn ?? line.values);
+    this.axis = this.unit(Math.max(0, ...drawn.flat().map((value) => value ?? 0)));
+    return [this.at, ...drawn.map((values) => values.map((value) => (value === null ? null : value / this.axis.by)))];
   }
 
   /** The newest value of each line. */
@@ -63,6 +79,7 @@ export class Chart {
 
   make() {
     this.plot?.destroy();
+    const data = this.data();
     // uPlot knows no CSS variables: a canvas needs the colours themselves.
     const probe = document.body.appendChild(document.createElement("i"));
     const colour = (/** @type {string} */ token) => {
@@ -78,10 +95,10 @@ export class Chart {
       legend: { show: false },
       padding: [8, 20, 0, 0],
       cursor: { sync: { key: "smore" }, drag: { x: false, y: false } },
-      scales: { y: { range: (/** @type {any} */ _u, /** @type {number} */ _low, /** @type {number} */ high) => [0, this.most ?? (high || 1)] } },
+      scales: { y: { range: (/** @type {any} */ _u, /** @type {number} */ _low, /** @type {number} */ high) => [0, this.most === undefined ? high || 1 : this.most / this.axis.by] } },
       axes: [
         { ...axis, values: (/** @type {any} */ _u, /** @type {number[]} */ marks) => marks.map((s) => clock(new Date(s * 1000))), space: 90, size: 28 },
-        { ...axis, values: (/** @type {any} */ _u, /** @type {number[]} */ marks) => marks.map((v) => this.show(v)), size: 64, space: 40 },
+        { ...axis, values: (/** @type {any} */ _u, /** @type {number[]} */ marks) => marks.map((v) => `${num(v)} ${this.axis.unit}`), size: this.left, space: 40 },
       ],
       // What is stacked is filled down to the line below it.
       bands: this.lines.flatMap((line, i) => (line.drawn ? [{ series: [i + 1, i + 2] }] : [])),
@@ -98,7 +115,6 @@ export class Chart {
       ],
     };
     probe.remove();
-    const data = [at, ...this.lines.map((line) => line.drawn ?? line.values)];
     // @ts-ignore: a classic script, see index.html
     this.plot = new globalThis.uPlot(options, data, this.element);
   }

@@ -26,21 +26,28 @@ export const count = (n, one) => `${whole(n)} ${one}${n === 1 ? "" : "s"}`;
 /** A fraction: 0.0134 → `1.3 %`. @param {number|null|undefined} x */
 export const percent = (x) => (x === null || x === undefined ? NONE : `${significant(Math.abs(x) < 5e-5 ? 0 : 100 * x, 2)} %`);
 
+/** The unit in which a time is told. @param {number} s */
+export function timeUnit(s) {
+  const size = Math.abs(s);
+  if (size < 0.9995) return { by: 1e-3, unit: "ms" };
+  if (size < 120) return { by: 1, unit: "s" };
+  if (size < 7200) return { by: 60, unit: "min" };
+  return size < 2 * 86400 ? { by: 3600, unit: "h" } : { by: 86400, unit: "d" };
+}
+
 /** @param {number|null|undefined} s */
 export function seconds(s) {
   if (s === null || s === undefined) return NONE;
-  const size = Math.abs(s);
-  if (size < 0.9995) return size < 5e-7 ? "0 s" : `${significant(s * 1000, 3)} ms`;
-  if (size < 120) return `${significant(s, 3)} s`;
-  if (size < 7200) return `${significant(s / 60, 2)} min`;
-  return size < 2 * 86400 ? `${significant(s / 3600, 3)} h` : `${significant(s / 86400, 3)} d`;
+  if (Math.abs(s) < 5e-7) return "0 s";
+  const { by, unit } = timeUnit(s);
+  return `${significant(s / by, unit === "min" ? 2 : 3)} ${unit}`;
 }
 
 /** @param {number|null|undefined} x */
 export const ms = (x) => seconds(x === null || x === undefined ? x : x / 1000);
 
 /** @param {number} mib */
-const memoryUnit = (mib) => (mib >= 1024 ? { by: 1024, unit: "GiB" } : { by: 1, unit: "MiB" });
+export const memoryUnit = (mib) => (mib >= 1024 ? { by: 1024, unit: "GiB" } : { by: 1, unit: "MiB" });
 
 /** @param {number|null|undefined} mib */
 export function memory(mib) {

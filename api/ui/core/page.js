@@ -4,6 +4,7 @@ import { nothing } from "../vendor/lit-html/lit-html.js";
 import { Problem } from "./api.js";
 import { live } from "./live.js";
 import { ask, toast } from "./dialog.js";
+import { EVERY } from "./hub.js";
 
 /** @typedef {{data: any, error: any, at: number, reload: () => Promise<void>}} Loaded */
 /** @typedef {{title: string, topics?: string[], view: () => any, ready?: () => boolean, closed?: () => void}} View */
@@ -44,6 +45,16 @@ export class Page {
   /** The project that was chosen, EVERY for all of them; null = the session's own. */
   get project() {
     return this.query("project") || null;
+  }
+
+  /** The query of a list: of the project that was chosen, or of all. */
+  get whose() {
+    return this.project === EVERY ? { all_projects: true } : { project: this.project };
+  }
+
+  /** The project of the one thing that a page is about; null = the session's own. */
+  get home() {
+    return [EVERY, this.me.project].includes(this.project ?? EVERY) ? null : this.project;
   }
 
   /** Whether the session may do what needs the scope. @param {string} scope */

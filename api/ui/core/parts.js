@@ -10,6 +10,9 @@ export const name = (text) => html`<bdi class="mono">${text}</bdi>`;
 /** @param {string} href @param {any} content */
 export const link = (href, content) => html`<a href=${href}>${content}</a>`;
 
+/** The address of something in a project, which is named where it is not the session's. @param {string} href @param {string} project @param {any} me */
+export const inProject = (href, project, me) => (project && project !== me.project ? `${href}${href.includes("?") ? "&" : "?"}project=${encodeURIComponent(project)}` : href);
+
 /** @param {string} id */
 export const gpuLink = (id) => (id ? link(`/ui/gpus/${encodeURIComponent(id)}`, name(id)) : "–");
 

@@ -105,9 +105,9 @@ const harvested = (harvest) => harvest.parts.reduce((sum, part) => sum + part.ru
 /** @param {any[]} rows @param {any} series */
 function nodes(rows, series) {
   const groups = Map.groupBy(rows, (gpu) => gpu.node ?? "");
-  const inOrder = [...groups].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
+  const inOrder = [...groups].sort(([a], [b]) => Number(!a) - Number(!b) || a.localeCompare(b, "en", { numeric: true }));
   return html`${inOrder.map(([node, gpus]) => html`
-    ${groups.size > 1 ? html`<h3>${name(node)} <span class="quiet">${count(gpus.length, "GPU instance")}</span></h3>` : nothing}
+    ${groups.size > 1 ? html`<h3>${node ? name(node) : "Not reporting"} <span class="quiet">${count(gpus.length, "GPU instance")}</span></h3>` : nothing}
     <ul class="tiles">${repeat(gpus, (gpu) => gpu.id, (gpu) => tile(gpu, series?.gpus[gpu.id]))}</ul>`)}`;
 }
 

@@ -3,7 +3,7 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
 import { memory, ms, num, seconds, when, whole } from "../core/format.js";
-import { choice, empty, errorRow, failed, figure, name, shown, state, table } from "../core/parts.js";
+import { choice, empty, errorRow, failed, figure, inProject, name, shown, state, table } from "../core/parts.js";
 import { printed } from "../core/printed.js";
 import { overviewTab } from "./function_overview.js";
 import { tryTab } from "./function_try.js";
@@ -17,22 +17,25 @@ const TABS = { overview: overviewTab, revisions: revisionsTab, try: tryTab, warm
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
   const [of] = page.params;
-  const now = page.load(() => call("GET", path`/v1/functions/${of}`, { signal: page.signal }), REFRESH_S);
+  const now = page.load(() => call("GET", path`/v1/functions/${of}`, { query: { project: page.home }, signal: page.signal }), REFRESH_S);
   const chosen = page.query("tab") in TABS ? page.query("tab") : "overview";
   const tab = TABS[chosen](page, of, now);
   const view = () => html`
     <p class="crumbs"><a href="/ui/functions">Functions</a></p>
-    <h1>${name(of)}</h1>
+    <h1>${name(page.home ? `${page.home}/${of}` : of)}</h1>
     ${shown(now, (fn) => html`
-      ${fn.revision ? html`<p class="quiet">Revision ${fn.revision} serves: ${name(fn.entrypoint)}, deadline ${ms(fn.deadline_ms)}.</p>` : html`<p class="failed"><b>No revision serves.</b> Its first run has failed, or goes on. <a href="?tab=revisions">Revisions</a> have its log; this deploys another: <code>smore deploy</code></p>`}
+      ${fn.revision ? html`<p class="quiet">Revision ${fn.revision} serves: ${name(fn.entrypoint)}, deadline ${ms(fn.deadline_ms)}.</p>` : html`<p class="failed"><b>No revision serves.</b> Its first run has failed, or goes on. <a href=${inProject("?tab=revisions", page.home ?? "", page.me)}>Revisions</a> have its log; this deploys another: <code>smore deploy</code></p>`}
       <p>${choice(page, "tab", Object.keys(TABS), chosen, "Part of the page")}</p>`)}
     ${now.error?.status === 404 ? nothing : tab.view()}`;
   return { title: of, topics: [], view, closed: tab.closed };
 }
 
+/** A function is changed in the project of the session alone. @param {import("../core/page.js").Page} page */
+const may = (page) => page.may("admin") && !page.home;
+
 /** @type {(typeof TABS)[string]} */
 function revisionsTab(page, of, now) {
-  const all = page.load(() => call("GET", path`/v1/functions/${of}/revisions`, { signal: page.signal }).then((answer) => answer.revisions));
+  const all = page.load(() => call("GET", path`/v1/functions/${of}/revisions`, { query: { project: page.home }, signal: page.signal }).then((answer) => answer.revisions));
   const back = (/** @type {number} */ revision) => async () => {
     const sure = await page.ask({ title: `Roll ${of} back`, action: "Roll back", danger: true, text: `Revision ${revision} takes all calls from now on, in place of ${now.data?.revision}. Its first run has passed.` });
     if (sure) page.act(String(revision), () => call("POST", path`/v1/functions/${of}/rollback`, { body: { revision } }), { done: () => `Revision ${revision} of ${of} serves.` });
@@ -52,21 +55,21 @@ function revisionsTab(page, of, now) {
       { head: "run of its example", num: true, cell: (row) => ms(row.measured?.run_ms) },
       { head: "memory", num: true, cell: (row) => memory(row.measured?.memory_mib) },
       { head: "packages", cell: (row) => (row.requirements.length ? row.requirements.map((/** @type {string} */ each, /** @type {number} */ i) => html`${i ? ", " : nothing}<bdi class="mono">${each}</bdi>`) : "none of its own") },
-      { head: html`<span class="hidden">action</span>`, label: "action", cell: (row) => (row.state === "active" && row.revision !== now.data?.revision && page.may("admin") ? html`<button ?disabled=${page.off(String(row.revision))} @click=${back(row.revision)}>Roll back…</button>` : nothing) },
+      { head: html`<span class="hidden">action</span>`, label: "action", cell: (row) => (row.state === "active" && row.revision !== now.data?.revision && may(page) ? html`<button ?disabled=${page.off(String(row.revision))} @click=${back(row.revision)}>Roll back…</button>` : nothing) },
     ],
   }) : empty("It has no revision. This deploys one:", "smore deploy"))) };
 }
 
 /** @type {(typeof TABS)[string]} */
 function warmTab(page, of) {
-  const all = page.load(() => call("GET", "/v1/prewarm", { signal: page.signal }), REFRESH_S);
+  const all = page.load(() => call("GET", "/v1/prewarm", { query: { project: page.home }, signal: page.signal }), REFRESH_S);
   const act = (/** @type {string} */ verb, /** @type {string} */ done) => () => page.act("warm", () => call("POST", path`/v1/functions/${of}/` + verb, { body: {} }), { done: (answer) => `${done} ${answer.gpus.length} GPU instances.` });
   return { view: () => shown(all, (data) => {
     const mine = data.functions.find((/** @type {any} */ each) => each.function === of);
     if (!mine) return empty("The leader has not told yet how it is kept loaded.");
     const { counts } = mine;
     return html`
-      ${page.may("admin") ? html`<div class="buttons start"><button ?disabled=${page.off("warm")} @click=${act("warm", `${of} is loaded on`)}>Load now</button>
+      ${may(page) ? html`<div class="buttons start"><button ?disabled=${page.off("warm")} @click=${act("warm", `${of} is loaded on`)}>Load now</button>
         <button ?disabled=${page.off("warm")} @click=${act("offload", `${of} is unloaded from`)}>Unload</button></div>${page.errors.has("warm") ? failed(page.errors.get("warm")) : nothing}` : nothing}
       <p>${mine.silence ? html`The keep-alive decides: ${mine.silence.replaceAll("_", " ")}.` : html`The rule ${name(mine.source)} decides (${mine.mode}).`}${mine.unmet ? html` <b class="bad">There is no room for those that are wanted.</b>` : nothing}</p>
       <div class="figures">
@@ -98,7 +101,7 @@ function warmTab(page, of) {
 
 /** @type {(typeof TABS)[string]} */
 function logsTab(page, of) {
-  const lines = page.load(() => call("GET", path`/v1/functions/${of}/logs`, { query: { lines: LINES }, signal: page.signal }), 3);
+  const lines = page.load(() => call("GET", path`/v1/functions/${of}/logs`, { query: { lines: LINES, project: page.home }, signal: page.signal }), 3);
   return { view: () => html`
     <form class="filters" role="search" @submit=${(/** @type {Event} */ e) => e.preventDefault()}>
       <label>With <input type="search" .value=${page.query("with")} @change=${(/** @type {any} */ e) => page.refine({ with: e.target.value })}></label>
@@ -123,16 +126,16 @@ function settingsTab(page, of, now) {
   };
   return { view: () => shown(now, (fn) => {
     if (!fn.scaling) return empty("No revision serves, so that there is nothing to set.");
-    const may = page.may("admin");
+    const set = may(page);
     const field = (/** @type {string} */ key, /** @type {string} */ label, /** @type {any} */ value, /** @type {number} */ min, /** @type {string} */ hint) => html`<label>${label}
-      <input name=${key} type="number" step="any" min=${min} .value=${String(value ?? "")} ?disabled=${!may}><span class="quiet">${hint}</span></label>`;
-    return html`<form class="login" @submit=${submit}>
+      <input name=${key} type="number" step="any" min=${min} .value=${String(value ?? "")} ?disabled=${!set}><span class="quiet">${hint}</span></label>`;
+    return html`<form class="settings" @submit=${submit}>
       ${field("deadline_ms", "Deadline, milliseconds from arrival", fn.deadline_ms, 1, "Empty: the revision's own.")}
       ${field("min_warm", "Instances that stay loaded", fn.scaling.min_warm, 0, "Over all GPU instances.")}
       ${field("max_warm", "The most on each GPU instance", fn.scaling.max_warm, 1, "")}
       ${field("keep_alive_s", "An idle one stays loaded, seconds", fn.scaling.keep_alive_s, -1, "−1: for ever.")}
-      <label>Loaded ahead of arrivals by <select name="prewarm" ?disabled=${!may}>${["auto", "off", "paper"].map((each) => html`<option ?selected=${each === fn.scaling.prewarm}>${each}</option>`)}</select></label>
-      ${may ? html`<button class="primary" ?disabled=${page.off("settings")}>Set</button>` : html`<p class="quiet">This session may not change them.</p>`}
+      <label>Loaded ahead of arrivals by <select name="prewarm" ?disabled=${!set}>${["auto", "off", "paper"].map((each) => html`<option ?selected=${each === fn.scaling.prewarm}>${each}</option>`)}</select></label>
+      ${set ? html`<button class="primary" ?disabled=${page.off("settings")}>Set</button>` : html`<p class="quiet">${page.home ? "They are changed with a key of its project." : "This session may not change them."}</p>`}
       ${page.errors.has("settings") ? failed(page.errors.get("settings")) : nothing}
       <p class="quiet">Everything else stands in function.yaml, and changes with <code>smore deploy</code>.</p>
     </form>`;

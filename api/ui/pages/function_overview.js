@@ -15,7 +15,7 @@ const LOOKS = [["functions", [6, 4]], ["training", []], ["guest", [2, 3]], ["res
 /** @param {import("../core/page.js").Page} page @param {string} of */
 export function overviewTab(page, of) {
   const length = SPANS[page.query("since")] ?? SPANS["24h"];
-  const series = page.load(() => call("GET", path`/v1/functions/${of}/series`, { query: { since: new Date(Date.now() - length * 1000).toISOString() }, signal: page.signal }), REFRESH_S);
+  const series = page.load(() => call("GET", path`/v1/functions/${of}/series`, { query: { since: new Date(Date.now() - length * 1000).toISOString(), project: page.home }, signal: page.signal }), REFRESH_S);
   const made = (/** @type {string} */ title, /** @type {(v: any) => string} */ show, /** @type {(data: any) => import("../core/chart.js").Line[]} */ lines) => ({ title, lines, chart: new Chart({ title, show, draw: page.draw }), /** @type {any} */ drawn: null });
   const charts = [
     made("Calls a minute: arrivals, and those that ended", num, (data) => {

@@ -3,7 +3,7 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { Problem, call, path } from "../core/api.js";
 import { toast } from "../core/dialog.js";
-import { ms, percent, seconds, when } from "../core/format.js";
+import { ms, percent, when } from "../core/format.js";
 import { empty, failed, gpuLink, invocationLink, name, state } from "../core/parts.js";
 import { DryRun } from "./dry_run.js";
 
@@ -68,6 +68,7 @@ export function tryTab(page, of, now) {
   };
   const view = () => {
     if (!now.data?.revision) return empty("No revision serves, so that it cannot be called.");
+    if (page.home) return empty("It is another project's: a key of that project calls it.");
     if (!page.may("invoke")) return empty("This session may not call functions. In a terminal:", `smore run ${of} '${template(now.data) ?? "…"}'`);
     if (text === null) {
       text = template(now.data) ?? "";
@@ -109,8 +110,8 @@ function outcome({ answer, error, asks, next_s: next }) {
   if (!answer) return html`<p class="quiet">${asks ? "Asking what would become of it…" : "What would become of it is said here."}</p>`;
   const { predicted } = answer;
   const say = { placed: "It would run at once", waits: "It would wait", late: "It would be late", refused: "It would be refused" }[/** @type {string} */ (answer.outcome)];
-  return html`<p><b class=${answer.outcome === "placed" ? "good" : answer.feasible ? "" : "bad"}>${say}</b>${answer.gpu ? html` on ${gpuLink(answer.gpu)}, ${answer.cold ? "after a cold start" : "warm"}` : nothing}${answer.finish_at ? html`, and end ${when(answer.finish_at, true)}, ${seconds((Date.parse(answer.deadline_at) - Date.parse(answer.finish_at)) / 1000)} before its deadline` : nothing}. <bdi>${answer.detail}</bdi></p>
-    <p class="quiet">${predicted?.training_degradation == null ? nothing : html`${predicted.known ? "Predicted" : "Assumed"}: the training there would be ${percent(predicted.training_degradation)} slower while it runs. `}${answer.earliest_deadline_ms == null ? nothing : html`Earliest deadline that would be accepted: <b>${ms(answer.earliest_deadline_ms)}</b>.`}</p>`;
+  return html`<p><b class=${answer.outcome === "placed" ? "good" : answer.feasible ? "" : "bad"}>${say}.</b> <bdi>${answer.detail}</bdi></p>
+    <p class="quiet">${answer.gpu ? html`${gpuLink(answer.gpu)}${answer.finish_at ? html`, end ${when(answer.finish_at, true)}` : nothing}. ` : nothing}${predicted?.training_degradation == null ? nothing : html`${predicted.known ? "Predicted" : "Assumed"}: the training there would be ${percent(predicted.training_degradation)} slower while it runs. `}${answer.earliest_deadline_ms == null ? nothing : html`Earliest deadline that would be accepted: <b>${ms(answer.earliest_deadline_ms)}</b>.`}</p>`;
 }
 
 const HEADERS = (/** @type {string} */ type) => `-H "X-API-Key: $SMORE_KEY" -H "Content-Type: ${type}"`;

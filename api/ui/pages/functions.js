@@ -3,7 +3,8 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
 import { NONE, ms, num, percent, seconds, whole } from "../core/format.js";
-import { empty, link, name, shown, spark, sparkPath, table } from "../core/parts.js";
+import { EVERY } from "../core/hub.js";
+import { empty, inProject, link, name, shown, spark, sparkPath, table } from "../core/parts.js";
 
 const REFRESH_S = 30;
 const HOURS = 24;
@@ -13,12 +14,12 @@ const WINDOW = 100;
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
   let rowsShown = WINDOW;
-  const functions = page.load(() => call("GET", "/v1/functions", { signal: page.signal }).then((answer) => answer.functions), REFRESH_S);
-  const day = page.load(() => call("GET", "/v1/harvest", { query: { by: "function", step: "hour", since: new Date(Date.now() - HOURS * 3600_000).toISOString() }, signal: page.signal }), REFRESH_S);
-  const warm = page.load(() => call("GET", "/v1/prewarm", { signal: page.signal }), REFRESH_S);
+  const functions = page.load(() => call("GET", "/v1/functions", { query: page.whose, signal: page.signal }).then((answer) => answer.functions), REFRESH_S);
+  const day = page.load(() => call("GET", "/v1/harvest", { query: { by: "function", step: "hour", since: new Date(Date.now() - HOURS * 3600_000).toISOString(), ...page.whose }, signal: page.signal }), REFRESH_S);
+  const warm = page.load(() => page.project === EVERY ? Promise.resolve(null) : call("GET", "/v1/prewarm", { query: { project: page.project }, signal: page.signal }), REFRESH_S);
   const view = () => html`
     <h1>Functions</h1>
-    <p class="quiet">Of the project ${name(page.me.project)}. Calls are those that ended in the last day; those first that keep the fewest deadlines.</p>
+    <p class="quiet">Of ${page.project === EVERY ? "all projects" : html`the project ${name(page.project ?? page.me.project)}`}. Calls are those that ended in the last day; those first that keep the fewest deadlines.</p>
     <form class="filters" role="search" @submit=${(/** @type {Event} */ e) => e.preventDefault()}>
       <label>Function <input type="search" .value=${page.query("function")} @change=${(/** @type {any} */ e) => page.refine({ function: e.target.value.trim() })}></label>
     </form>
@@ -29,7 +30,7 @@ export function open(page) {
       const rows = all.filter((/** @type {any} */ row) => row.name.includes(wanted)).map((/** @type {any} */ row) => ({ ...row, past: past.get(`${row.project}/${row.name}`), warm: loaded.get(row.name) })).sort(before);
       if (!rows.length) return all.length ? empty(`No function has “${wanted}” in its name.`) : empty("There is no function. This makes one:", "smore deploy ./twice");
       return html`${day.error ? html`<p class="bad" role="status"><bdi>${day.error.message}</bdi> The last day's calls are not known.</p>` : nothing}
-        ${table({ caption: "Functions", rows: rows.slice(0, rowsShown), key: (row) => row.name, columns })}
+        ${table({ caption: "Functions", rows: rows.slice(0, rowsShown), key: (row) => `${row.project}/${row.name}`, columns: columns(page) })}
         ${rows.length > rowsShown ? html`<p><button @click=${() => { rowsShown += WINDOW; page.draw(); }}>${Math.min(WINDOW, rows.length - rowsShown)} more of ${rows.length}</button></p>` : nothing}`;
     })}`;
   return { title: "Functions", topics: [], view };
@@ -56,9 +57,9 @@ const missed = (row) => (row.past ? row.past.invocations - row.past.met : 0);
 /** @param {any} a @param {any} b */
 const before = (a, b) => missed(b) - missed(a) || (b.past?.invocations ?? 0) - (a.past?.invocations ?? 0) || a.name.localeCompare(b.name);
 
-/** @type {any[]} */
-const columns = [
-  { head: "function", cell: (/** @type {any} */ row) => link(path`/ui/functions/${row.name}`, name(row.name)) },
+/** @param {import("../core/page.js").Page} page @returns {any[]} */
+const columns = (page) => [
+  { head: "function", cell: (/** @type {any} */ row) => link(inProject(path`/ui/functions/${row.name}`, row.project, page.me), name(page.project === EVERY ? `${row.project}/${row.name}` : row.name)) },
   { head: "revision", num: true, cell: (/** @type {any} */ row) => row.revision || html`<b class="bad">none serves</b>` },
   { head: "calls", num: true, cell: (/** @type {any} */ row) => (row.past ? whole(row.past.invocations) : NONE) },
   { head: "last day, by hour", label: "last day", cell: (/** @type {any} */ row) => (row.past ? html`<div class="small-spark">${spark(`${whole(row.past.invocations)} calls in the last day`, [sparkPath(row.past.hours, Math.max(...row.past.hours), "functions")])}</div>` : NONE) },
@@ -67,5 +68,5 @@ const columns = [
   { head: "cold starts", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? percent(row.past.cold / row.past.invocations) : NONE) },
   { head: "a call runs", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? seconds(row.past.run_s / row.past.invocations) : NONE) },
   { head: "loaded", num: true, cell: (/** @type {any} */ row) => (row.warm ? html`${num(row.warm.loaded)}${row.warm.unmet ? html` <b class="bad">no room</b>` : nothing}` : NONE) },
-  { head: html`<span class="hidden">more</span>`, label: "more", cell: (/** @type {any} */ row) => html`${link(path`/ui/functions/${row.name}` + "?tab=try", "try")} · ${link(path`/ui/queues` + path`?function=${row.name}`, "queue")}` },
+  { head: html`<span class="hidden">more</span>`, label: "more", cell: (/** @type {any} */ row) => html`${row.project === page.me.project ? html`${link(path`/ui/functions/${row.name}` + "?tab=try", "try")} · ` : nothing}${link(inProject(path`/ui/queues` + path`?function=${row.name}`, row.project, page.me), "queue")}` },
 ];

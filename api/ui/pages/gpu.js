@@ -5,14 +5,17 @@ import { Problem, call, path } from "../core/api.js";
 import { Chart } from "../core/chart.js";
 import { memory, memoryOf, percent, seconds, when, whole } from "../core/format.js";
 import { awaited, live } from "../core/live.js";
-import { empty, errorRow, failed, figure, interval, lossWords, name, shown, state, table } from "../core/parts.js";
-import { attemptLanes } from "../core/lanes.js";
+import { empty, errorRow, failed, figure, interval, link, lossWords, name, shown, state, table } from "../core/parts.js";
 import { facts, used } from "./gpu_facts.js";
+import { lanesThere } from "./gpu_lanes.js";
+import { trainingHref } from "./plan_rows.js";
 
 /** @type {Record<string, number>} */
 const SPANS = { "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "14d": 1209600 };
 const REFRESH_S = 60;
 const POINTS = 300;
+/** Pixels left of the charts and lanes, which share an axis of time. */
+const NAMES = 110;
 
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
@@ -21,9 +24,10 @@ export function open(page) {
   const since = () => new Date(Date.now() - length * 1000).toISOString();
   const ask = (/** @type {string} */ where, /** @type {any} */ query) => () => call("GET", where, { query: { since: since(), ...query }, signal: page.signal });
   const series = page.load(ask("/v1/gpus:series", { gpu: id, step: Math.max(length <= 3600 ? 12 : 60, length / POINTS) }), REFRESH_S);
-  const attempts = page.load(ask("/v1/jobs/attempts", {}), REFRESH_S);
-  const load = new Chart({ title: `Used, ${id}`, show: percent, most: 1, draw: page.draw });
-  const space = new Chart({ title: `Memory, ${id}`, show: (gib) => memory(gib == null ? gib : gib * 1024), draw: page.draw });
+  const attempts = page.load(ask("/v1/jobs/attempts", page.whose), REFRESH_S);
+  const lanes = page.load(ask(path`/v1/gpus/${id}/lanes`, page.whose), REFRESH_S);
+  const load = new Chart({ title: `Used, ${id}`, show: percent, most: 1, left: NAMES, draw: page.draw });
+  const space = new Chart({ title: `Memory, ${id}`, show: memory, left: NAMES, draw: page.draw });
   let charted = null;
   const plots = (/** @type {any} */ data) => {
     const mine = data.gpus[id];
@@ -34,10 +38,10 @@ export function open(page) {
         { label: "used", token: "training", values: mine.used, area: true },
         { label: "by functions", token: "functions", dash: [6, 4], values: mine.functions },
       ]);
-      space.set(data.at, [{ label: "memory", token: "rest", values: mine.memory_mib.map((mib) => (mib === null ? null : mib / 1024)), area: true }]);
+      space.set(data.at, [{ label: "memory", token: "rest", values: mine.memory_mib, area: true }]);
     }
     return html`<h3>Used</h3>${load.view()}<h3>Memory</h3>${space.view()}
-      <h3>Trainings there</h3>${shown(attempts, (of) => attemptLanes(of.attempts.filter((each) => each.gpus.includes(id)), data.at[0], data.at.at(-1)))}`;
+      <h3>What was there</h3>${shown(attempts, ({ attempts: ran }) => shown(lanes, (of) => lanesThere(page, ran.filter((/** @type {any} */ each) => each.gpus.includes(id)), of, data.at[0], data.at.at(-1))))}`;
   };
   const view = () => {
     const rows = live.rows("gpus");
@@ -98,7 +102,7 @@ function trainings(page, gpu) {
     rows: gpu.jobs,
     key: (job) => job.id,
     columns: [
-      { head: "training", cell: (job) => html`<a href=${path`/ui/trainings/${job.id}` + (job.project === page.me.project ? "" : path`?project=${job.project}`)}>${name(job.name || job.id)}</a>${job.guest ? html` <span class="guest">guest</span>` : nothing}` },
+      { head: "training", cell: (job) => html`${link(trainingHref(job, page.me), name(job.name || job.id))}${job.guest ? html` <span class="guest">guest</span>` : nothing}` },
       { head: "project", cell: (job) => name(job.project) },
       { head: "iterations", num: true, cell: (job) => whole(job.iterations) },
       { head: "lost to functions, of budget", cell: (job) => html`<div class="rows slim">${interval(job)}<span class="value">${lossWords(job)}, ${job.loss_windows} windows</span></div>` },
@@ -114,7 +118,7 @@ const warm = (gpu) => gpu.warm.length
       rows: gpu.warm.map((each, i) => ({ ...each, i })),
       key: (each) => each.i,
       columns: [
-        { head: "function", cell: (each) => html`<a href=${path`/ui/invocations` + path`?function=${each.function}`}>${name(each.function)}</a>` },
+        { head: "function", cell: (each) => html`${link(path`/ui/functions/${each.function}`, name(each.function))}` },
         { head: "revision", num: true, cell: (each) => each.revision },
         { head: "state", cell: (each) => state(each.state) },
         { head: "memory", num: true, cell: (each) => memory(each.memory_mib) },

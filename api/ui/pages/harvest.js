@@ -3,8 +3,7 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call } from "../core/api.js";
 import { Chart } from "../core/chart.js";
-import { NONE, clock, percent, seconds, whole } from "../core/format.js";
-import { EVERY } from "../core/hub.js";
+import { NONE, percent, seconds, whole } from "../core/format.js";
 import { choice, empty, figure, name, shown, table } from "../core/parts.js";
 
 /** @type {Record<string, number>} */
@@ -18,8 +17,7 @@ export function open(page) {
   const by = page.query("by") || "project";
   const step = page.query("step") || "day";
   const length = SPANS[page.query("since")] ?? SPANS["7d"];
-  const project = page.project === EVERY ? { all_projects: true } : { project: page.project };
-  const parts = page.load(() => call("GET", "/v1/harvest", { query: { by, step, since: new Date(Date.now() - length * 1000).toISOString(), ...project }, signal: page.signal }), REFRESH_S);
+  const parts = page.load(() => call("GET", "/v1/harvest", { query: { by, step, since: new Date(Date.now() - length * 1000).toISOString(), ...page.whose }, signal: page.signal }), REFRESH_S);
   const chart = new Chart({ title: "Seconds that functions ran", show: seconds, draw: page.draw });
   /** @type {any} */
   let charted = null;
@@ -63,7 +61,7 @@ export function open(page) {
           rows: data.parts.toReversed().slice(0, 500),
           key: (part) => `${part.at}/${part.key}`,
           columns: [
-            { head: `${step} of UTC from`, label: "from", cell: (part) => clock(new Date(part.at * 1000)) },
+            { head: `${step} of UTC from`, label: "from", cell: (part) => new Date(part.at * 1000).toISOString().slice(0, step === "day" ? 10 : 16).replace("T", " ") },
             { head: by === "gpu" ? "GPU instance" : by, cell: (part) => (part.key ? name(part.key) : "never dispatched") },
             { head: "functions ran", num: true, cell: (part) => seconds(part.run_s) },
             { head: "invocations", num: true, cell: (part) => whole(part.invocations) },

@@ -3,7 +3,7 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
 import { NONE, count, percent, seconds, when, words } from "../core/format.js";
-import { empty, failed, gpuLink, name, shown, state, table } from "../core/parts.js";
+import { empty, failed, gpuLink, inProject, name, shown, state, table } from "../core/parts.js";
 import { timeline } from "../core/phases.js";
 import { printed } from "../core/printed.js";
 
@@ -17,18 +17,19 @@ const LINES = 200;
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
   const [id] = page.params;
+  const whose = { project: page.home };
   let tries = 0;
   let called = "";
   let seen = "";
   const why = page.load(async () => {
-    const of = await call("GET", path`/v1/invocations/${id}/explain`, { signal: page.signal });
+    const of = await call("GET", path`/v1/invocations/${id}/explain`, { query: whose, signal: page.signal });
     called = of.function;
     const now = `${of.state} ${of.attempts.length}`;
     if (seen !== now) logs.reload();
     seen = now;
     return of;
   });
-  const logs = page.load(async () => called ? call("GET", path`/v1/functions/${called}/logs`, { query: { invocation: id, lines: LINES }, signal: page.signal }) : null);
+  const logs = page.load(async () => called ? call("GET", path`/v1/functions/${called}/logs`, { query: { invocation: id, lines: LINES, ...whose }, signal: page.signal }) : null);
   page.every(COMPLETE_S, () => {
     if (!why.data) return;
     if (ENDED.has(why.data.state)) {
@@ -48,6 +49,7 @@ export function open(page) {
 /** @param {import("../core/page.js").Page} page @param {any} of @param {import("../core/page.js").Loaded} logs */
 function whole(page, of, logs) {
   const over = ENDED.has(of.state);
+  const there = (/** @type {string} */ href) => inProject(href, page.home ?? "", page.me);
   const last = of.attempts.findLast((/** @type {any} */ each) => each.decision);
   const decision = of.waits?.decision ?? last?.decision;
   const cancel = () => page.act(of.id, () => call("POST", path`/v1/invocations/${of.id}/cancel`), { done: () => "The invocation is cancelled." });
@@ -58,8 +60,10 @@ function whole(page, of, logs) {
     ${of.waits ? html`<p class="quiet">${count(of.waits.before, "invocation")} of its function ${of.waits.before === 1 ? "has an earlier deadline" : "have earlier deadlines"}.</p>` : nothing}
     ${of.traceback ? html`<pre class="scroll" tabindex="0"><bdi>${of.traceback}</bdi></pre>` : nothing}
     <div class="buttons start">
-      ${!over && page.may("invoke") ? html`<button class="danger" ?disabled=${page.off(of.id)} @click=${cancel}>Cancel</button>` : nothing}
-      <a class="button" href=${path`/ui/invocations` + path`?function=${of.function}`}>Others of this function</a>
+      ${!over && !page.home && page.may("invoke") ? html`<button class="danger" ?disabled=${page.off(of.id)} @click=${cancel}>Cancel</button>` : nothing}
+      <a class="button" href=${there(path`/ui/functions/${of.function}`)}>Its function</a>
+      ${!page.home && page.may("invoke") ? html`<a class="button" href=${path`/ui/functions/${of.function}` + "?tab=try"}>Call it with another input</a>` : nothing}
+      <a class="button" href=${there(path`/ui/invocations` + path`?function=${of.function}`)}>Others of this function</a>
     </div>
     ${page.errors.has(of.id) ? failed(page.errors.get(of.id)) : nothing}
     ${of.complete ? nothing : html`<p class="quiet" role="status">The history is a second behind: parts may be missing yet.</p>`}
@@ -134,7 +138,7 @@ function sides({ predicted, measured }) {
 function beside({ co_runners: functions, jobs, job_names: names }) {
   if (!functions.length && !jobs.length) return empty("Nothing: it had the GPU instance for itself.");
   return html`<dl class="pairs">
-    <dt>functions</dt><dd>${functions.length ? functions.map((each, i) => html`${i ? ", " : nothing}<a href=${path`/ui/invocations` + path`?function=${each}`}>${name(each)}</a>`) : "none"}</dd>
+    <dt>functions</dt><dd>${functions.length ? functions.map((each, i) => html`${i ? ", " : nothing}<a href=${path`/ui/functions/${each}`}>${name(each)}</a>`) : "none"}</dd>
     <dt>trainings</dt><dd>${jobs.length ? jobs.map((each, i) => html`${i ? ", " : nothing}${names[each] ? html`<a href=${path`/ui/trainings/${each}`}>${name(names[each])}</a>` : "another project's"}`) : "none"}</dd>
   </dl>`;
 }

@@ -5,7 +5,7 @@ import { call, path } from "../core/api.js";
 import { NONE, clock, count, ms, seconds, when, words } from "../core/format.js";
 import { EVERY } from "../core/hub.js";
 import { live } from "../core/live.js";
-import { empty, errorRow, gpuLink, invocationLink, name, shown, state, table } from "../core/parts.js";
+import { empty, errorRow, gpuLink, inProject, link, name, shown, state, table } from "../core/parts.js";
 
 const STATES = ["queued", "dispatched", "running", "succeeded", "failed", "rejected", "expired", "cancelled"];
 const ENDED = new Set(["succeeded", "failed", "rejected", "expired", "cancelled"]);
@@ -17,9 +17,7 @@ const LOOK_S = 10;
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
   const filter = () => Object.fromEntries(FILTERS.map((each) => [each, page.query(each)]));
-  const everywhere = page.me.operator && page.project !== null && page.project !== page.me.project;
-  const wanted = (/** @type {any} */ row) => !everywhere || page.project === EVERY || row.project === page.project;
-  const ask = (/** @type {any} */ more) => call("GET", "/v1/invocations", { query: { ...filter(), limit: PAGE, all_projects: everywhere || null, ...more }, signal: page.signal });
+  const ask = (/** @type {any} */ more) => call("GET", "/v1/invocations", { query: { ...filter(), limit: PAGE, ...page.whose, ...more }, signal: page.signal });
   /** @type {any[]} */
   let older = [];
   /** @type {any} */
@@ -63,9 +61,9 @@ export function open(page) {
   const mine = (/** @type {any} */ row) => row.project === page.me.project;
   const columns = [
     ...(page.may("invoke") ? [{ head: html`<span class="hidden">select</span>`, label: "select", cell: (row) => (ENDED.has(row.state) || !mine(row) ? nothing : html`<input type="checkbox" aria-label="Select ${row.id}" .checked=${chosen.has(row.id)} @change=${(/** @type {any} */ e) => { e.target.checked ? chosen.add(row.id) : chosen.delete(row.id); page.draw(); }}>`) }] : []),
-    { head: "invocation", cell: (row) => (mine(row) ? invocationLink(row.id, name(row.id)) : name(row.id)) },
+    { head: "invocation", cell: (row) => link(inProject(path`/ui/invocations/${row.id}`, row.project, page.me), name(row.id)) },
     { head: "state", cell: (row) => state(row.state) },
-    { head: "function", cell: (row) => html`${everywhere ? html`<bdi>${row.project}</bdi> / ` : nothing}${name(`${row.function}@${row.revision}`)}` },
+    { head: "function", cell: (row) => html`${link(inProject(path`/ui/functions/${row.function}`, row.project, page.me), name(`${page.project === EVERY ? `${row.project}/` : ""}${row.function}@${row.revision}`))}` },
     { head: "GPU instance", cell: (row) => gpuLink(row.gpu) },
     { head: "arrival", cell: (row) => when(row.arrival_at, true) },
     { head: "took", num: true, cell: (row) => (row.finished_at ? seconds((Date.parse(row.finished_at) - Date.parse(row.arrival_at)) / 1000) : NONE) },
@@ -77,7 +75,7 @@ export function open(page) {
     <h1>Invocations</h1>
     ${form(page)}
     ${shown(first, (rows) => {
-      const all = [...rows, ...older].filter(wanted);
+      const all = [...rows, ...older];
       if (!all.length && !cursor) return FILTERS.some((each) => page.query(each)) ? empty("No invocation fits these filters, of those that the history keeps.") : empty("Nothing has been called yet. This calls a function:", "smore run NAME '{\"x\": 1}'");
       return html`
         ${newer ? html`<p><button @click=${first.reload}>Show ${newer === PAGE ? `${PAGE} or more` : newer} newer</button></p>` : nothing}

@@ -25,12 +25,10 @@ const NARROW = 600;
 
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
-  const project = page.project === page.me.project ? null : page.project;
-  const of = { project: project === EVERY ? null : project, all_projects: project === EVERY || null };
   const since = () => moment(page.query("since") || "12h", -1);
-  const attempts = page.load(() => call("GET", "/v1/jobs/attempts", { query: { ...of, since: iso(since()), limit: MOST }, signal: page.signal }), ATTEMPTS_S);
+  const attempts = page.load(() => call("GET", "/v1/jobs/attempts", { query: { ...page.whose, since: iso(since()), limit: MOST }, signal: page.signal }), ATTEMPTS_S);
   const plan = page.load(() => call("GET", "/v1/jobs/queue", { signal: page.signal }), QUEUE_S);
-  const past = page.load(() => call("GET", "/v1/jobs/attempts", { query: { ...of, since: iso(Date.now() / 1000 - COMPARED_DAYS * 24 * HOUR_S), limit: MOST }, signal: page.signal }));
+  const past = page.load(() => call("GET", "/v1/jobs/attempts", { query: { ...page.whose, since: iso(Date.now() / 1000 - COMPARED_DAYS * 24 * HOUR_S), limit: MOST }, signal: page.signal }));
   const chart = new Gantt("Plan of the GPU instances");
   const sized = () => page.draw();
   addEventListener("resize", sized);
@@ -92,6 +90,6 @@ const list = (bars, page) => table({
     { head: "training", cell: (bar) => html`${link(bar.href, name(page.project === EVERY ? `${bar.project}/${bar.name}` : bar.name))}${bar.guest ? html` <span class="guest">guest</span>` : nothing}` },
     { head: "GPU instances", cell: (bar) => (!bar.gpus.length ? NONE : bar.gpus.length > 2 ? html`<span title=${bar.gpus.join(", ")}>${bar.gpus.length}, from ${gpuLink(bar.gpus[0])}</span>` : bar.gpus.map((gpu, i) => html`${i ? ", " : nothing}${gpuLink(gpu)}`)) },
     { head: "state", cell: (bar) => state(bar.state) },
-    { head: "why", cell: (bar) => html`<bdi>${bar.why}</bdi>` },
+    { head: "why", cell: (bar) => (bar.why ? html`<bdi>${bar.why}</bdi>` : NONE) },
   ],
 });

@@ -2,6 +2,7 @@
 
 import { path } from "../core/api.js";
 import { clock, count, seconds } from "../core/format.js";
+import { inProject } from "../core/parts.js";
 
 /** @typedef {import("../core/gantt.js").Bar & {gpus: string[], state: string, why: string, project: string, startsAt: string|null, row: string}} PlanBar */
 
@@ -13,7 +14,7 @@ const time = (s) => (s === null ? "nobody can say when" : clock(new Date(s * 100
 const span = (early, late) => (early !== null && late !== null && late > early + 60 ? `${time(early)}..${time(late)}` : time(early));
 
 /** The address of a training. @param {{id: string, project: string}} job @param {any} me */
-export const trainingHref = (job, me) => path`/ui/trainings/${job.id}` + (job.project && job.project !== me.project ? path`?project=${job.project}` : "");
+export const trainingHref = (job, me) => inProject(path`/ui/trainings/${job.id}`, job.project, me);
 
 /**
  * Attempts and the queue as bars; of a job that is over, on GPU instances, or waits.
@@ -46,7 +47,7 @@ export function barsOf(attempts, queue, since, me) {
     const [to, late, startLate] = [at(job.end_at), at(job.end_late_at), at(job.start_late_at)];
     bars.push({
       ...of(job.id, job.name, job.project, job.gpus, job.guest, me),
-      id: `${job.id}/next`, row: `waits, place ${job.place}`, kind: waits ? "waits" : "now", bad: false, from, to, late, startLate: waits ? startLate : null, startsAt: job.start_at, state: job.state, why: job.message,
+      id: `${job.id}/next`, row: `${job.place}. ${job.name}`, kind: waits ? "waits" : "now", bad: false, from, to, late, startLate: waits ? startLate : null, startsAt: job.start_at, state: job.state, why: job.message,
       words: waits
         ? `${job.name}, place ${job.place}, on ${job.gpus.join(", ") || "some GPU instance"}: starts ${span(from, startLate)}, ends ${span(to, late)} (length ${seconds(job.length_s)}, ${job.source}). ${job.message}`
         : `${job.name} on ${job.gpus.join(", ")}: ends ${span(to, late)}. ${job.message}`,

@@ -6,7 +6,7 @@ import { menu } from "../core/dialog.js";
 import { NONE, count, ms, num, seconds, when, whole } from "../core/format.js";
 import { EVERY, named } from "../core/hub.js";
 import { awaited, live } from "../core/live.js";
-import { bar, empty, errorRow, failed, name, table } from "../core/parts.js";
+import { bar, empty, errorRow, failed, inProject, link, name, table } from "../core/parts.js";
 import { platformVerbs, queueVerbs } from "./queue_verbs.js";
 
 /** Rows that are drawn at first, and more at a time. */
@@ -49,7 +49,7 @@ const before = (a, b) => Number(b.depth > 0) - Number(a.depth > 0) || b.priority
 
 /** @param {import("../core/page.js").Page} page */
 const columns = (page) => [
-  { head: "function", cell: (row) => html`<a href=${path`/ui/invocations` + path`?function=${row.function}` + (page.project ? path`&project=${row.project}` : "")}>${name(page.project === EVERY ? key(row) : row.function)}</a>` },
+  { head: "function", cell: (row) => html`${link(inProject(path`/ui/invocations` + path`?function=${row.function}`, row.project, page.me), name(page.project === EVERY ? key(row) : row.function))}` },
   { head: "waiting", num: true, cell: (row) => whole(row.depth) },
   { head: "oldest waits for", num: true, cell: (row) => (row.depth ? seconds(row.oldest_wait_s) : NONE) },
   { head: "earliest deadline met now, of its deadline", label: "met now, of deadline", cell: deadline },

@@ -4,7 +4,6 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
 import { Chart } from "../core/chart.js";
 import { NONE, count, num, percent, seconds, when, whole, words } from "../core/format.js";
-import { EVERY } from "../core/hub.js";
 import { live } from "../core/live.js";
 import { choice, empty, failed, figure, gpuLink, interval, link, lossWords, name, shown, state, table } from "../core/parts.js";
 import { printed } from "../core/printed.js";
@@ -23,7 +22,7 @@ const LINES = 200;
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
   const [reference] = page.params;
-  const query = { project: page.project === EVERY ? null : page.project };
+  const query = { project: page.home };
   const get = (/** @type {string} */ what, /** @type {any} */ more = {}) => call("GET", path`/v1/jobs/${reference}` + what, { query: { ...query, ...more }, signal: page.signal });
   const job = page.load(() => get(""), REFRESH_S);
   const why = page.load(() => get("/explain"), REFRESH_S);

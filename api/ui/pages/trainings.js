@@ -23,8 +23,7 @@ export function open(page) {
   let cursor;
   const form = page.may("jobs") ? startForm(page) : null;
   const more = async (/** @type {any[]} */ rows) => {
-    const project = page.project;
-    const answer = await call("GET", "/v1/jobs", { query: { limit: NEWEST, cursor: cursor ?? rows[NEWEST - 1].id, project: project === EVERY ? null : project, all_projects: project === EVERY || null }, signal: page.signal })
+    const answer = await call("GET", "/v1/jobs", { query: { limit: NEWEST, cursor: cursor ?? rows[NEWEST - 1].id, ...page.whose }, signal: page.signal })
       .catch((error) => (page.errors.set("older", error), null));
     if (answer) {
       page.errors.delete("older");

@@ -107,6 +107,30 @@ def _gpus(table: str, at: str, samples: str) -> str:
 _GPU_MINUTES: Final = _gpus("gpu_minutes", "minute", "sum(samples)")
 _GPU_SECONDS: Final = _gpus("gpu_samples", "at", "count(*)")
 
+#: Lives of a function's instances, joined where less than a step is between them.
+_WARM: Final = """
+    SELECT project, function, extract(epoch FROM lower(life))::float8 AS since,
+        extract(epoch FROM upper(life) - %(every)s::interval)::float8 AS until
+    FROM (
+        SELECT project, function, unnest(range_agg(tstzrange(asked_at, ended_at + %(every)s::interval))) AS life
+        FROM instances WHERE gpu = %(gpu)s AND asked_at < %(until)s AND (ended_at IS NULL OR ended_at >= %(since)s)
+            AND (%(project)s::text IS NULL OR project = %(project)s) GROUP BY 1, 2
+    ) AS joined ORDER BY lower(life) DESC LIMIT %(limit)s
+"""
+_CLOSED: Final = f"""
+    SELECT {_epoch(_step("start_at"))},
+        least(1, sum(extract(epoch FROM end_at - start_at)) / extract(epoch FROM %(every)s::interval))::float8
+    FROM (SELECT DISTINCT start_at, end_at FROM loss_windows WHERE gpu = %(gpu)s AND {_within("start_at")}) AS once GROUP BY 1
+"""
+_DUTY: Final = f"""
+    SELECT {_epoch(_step("at"))}, min(duty) FROM budget_steps
+    WHERE gpu = %(gpu)s AND id >= (extract(epoch FROM %(since)s) * 1000)::bigint << 20 AND {_within("at")} GROUP BY 1
+"""
+_ENDED: Final = f"""
+    SELECT {_epoch(_step("AT"))}, sum(succeeded + failed)::bigint FROM TABLE_
+    WHERE gpu = %(gpu)s AND {_within("AT")} AND (%(project)s::text IS NULL OR project = %(project)s) GROUP BY 1
+"""
+
 
 def _quantile(share: float) -> str:
     # The smallest bucket that has so many times in it and below it; no time was longer than the worst one.
@@ -285,6 +309,25 @@ class Series:
         for gpu, *row in self._rows(statement, window.parameters | {"gpus": list(gpus or ())}):
             rows_of.setdefault(gpu, []).append(row)
         return {gpu: window.columns(("used", "functions", "memory_mib"), rows) for gpu, rows in rows_of.items()}
+
+    def lanes(self, window: Window, gpu: str, project: str | None) -> tuple[list[dict[str, Any]], dict[str, Column]]:
+        """
+        Of a GPU instance: the lives of warm instances of one project or of all (None), the newest :data:`MOST`, ``until`` None =
+        it lives; and as columns what share of a step was ``closed``, the least ``duty`` that a step of a budget set in it, and
+        how many of the project's invocations ``ended``.
+        """
+        of = window.parameters | {"gpu": gpu, "project": project, "limit": MOST}
+        table, at = ("function_minutes", "minute") if window.step_s % 3600 else ("function_hours", "hour")
+        with (
+            driver(self._engine) as connection,
+            connection.transaction(),
+            connection.cursor(row_factory=dict_row) as cursor,
+        ):
+            warm = cursor.execute(_WARM, of).fetchall()
+        columns = window.columns(("closed",), self._rows(_CLOSED, of))
+        columns |= window.columns(("duty",), self._rows(_DUTY, of))
+        columns |= window.columns(("ended",), self._rows(_ENDED.replace("TABLE_", table).replace("AT", at), of))
+        return warm, columns
 
     def function(
         self, window: Window, project: str, function: str, revision: int | None

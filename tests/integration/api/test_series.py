@@ -116,11 +116,63 @@ def test_gpu_instances_over_time(http: httpx.Client, past: None) -> None:
     assert (gone["at"], gone["gpus"]) == ([], {})
 
 
+def test_what_was_on_a_gpu_instance(
+    http: httpx.Client, foreign: httpx.Client, past: None, engine: Engine, redis_client: "redis.Redis"
+) -> None:
+    """Lives that follow each other within a step are one; what is closed twice at a time counts once."""
+    lives = [
+        ("a", HOUR - 60, HOUR + 30),
+        ("b", HOUR + 60, HOUR + 600),
+        ("c", HOUR + 1800, None),
+        ("d", HOUR - 90, HOUR - 30),
+    ]
+    columns = "id, gpu, boot, project, function, revision, prewarmed, outcome, asked_at, ended_at, told_at, load_s, busy_s, idle_s,"
+    with engine.begin() as connection:
+        for name, since, until in lives:
+            connection.execute(
+                text(
+                    f"INSERT INTO instances ({columns} uses, saved, memory_mib) VALUES (:name, 'cpu0', 'b', 'default', 'echo', 1,"
+                    " false, 'hit', to_timestamp(:since), to_timestamp(:until), now(), 0, 0, 0, 1, 0, 1)"
+                ),
+                {"name": name, "since": since, "until": until},
+            )
+        for job in ("j", "k"):
+            connection.execute(
+                text(
+                    "INSERT INTO loss_windows (job, gpu, start_at, end_at, project, before_s, before_n, closed_s, closed_n, closed_sd,"
+                    " after_s, after_n) VALUES (:job, 'cpu0', to_timestamp(:at), to_timestamp(:at + 6), 'p', 1, 1, 1, 1, 0, 1, 1)"
+                ),
+                {"job": job, "at": HOUR + 125},
+            )
+        for at_s, duty in ((HOUR + 10, 0.75), (HOUR + 20, 0.5), (HOUR - 10, 0.1)):
+            connection.execute(
+                text("INSERT INTO budget_steps VALUES (:id, 'j', 'cpu0', to_timestamp(:at), 'less', :duty, 1)"),
+                {"id": at_s * 1000 << 20, "at": at_s, "duty": duty},
+            )
+    window = {"since": at(HOUR), "until": at(HOUR + 3600)}
+    found = http.get("/v1/gpus/cpu0/lanes", params=window).json()
+    assert [(life["function"], life["since"], life["until"]) for life in found["warm"]] == [
+        ("echo", HOUR + 1800, None),
+        ("echo", HOUR - 60, HOUR + 600),
+    ]
+    assert found["closed"] == [None, None, 0.1] + [None] * 57
+    assert found["duty"] == [0.5] + [None] * 59
+    assert (found["ended"][:2], sum(n or 0 for n in found["ended"])) == ([2, 1], 61)
+    whole = http.get("/v1/gpus/cpu0/lanes", params={**window, "step": 3600}).json()
+    assert (whole["ended"], whole["closed"]) == ([61], [pytest.approx(6 / 3600)])
+
+    others = foreign.get("/v1/gpus/cpu0/lanes", params=window).json()
+    assert (others["warm"], set(others["ended"]), others["duty"]) == ([], {None}, found["duty"])
+    problem(foreign.get("/v1/gpus/cpu0/lanes?project=default"), 403, "forbidden")
+    problem(http.get("/v1/gpus/cpu9/lanes"), 404, "not_found")
+
+
 def test_no_moment_is_too_early(http: httpx.Client, past: None, store: Store) -> None:
     placed(store, "night", ["cpu0"])
     first = "0001-01-01T00:00:00Z"
     for path in (
         "/v1/gpus:series",
+        "/v1/gpus/cpu0/lanes",
         "/v1/functions/echo/series",
         "/v1/jobs/night/series",
         "/v1/jobs/attempts",

@@ -330,6 +330,26 @@ def test_it_fits_a_narrow_screen(
         assert [line for line in said.splitlines() if len(line) > 80] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("gpus", ""),
+        ("ps", "invocations"),
+        ("explain", "invocations/0193d7a2b6c84f7d9a1e5c3b8f204d61"),
+        ("jobs queue", "plan"),
+        ("jobs explain", "trainings/0193d7a2b6c84f7d9a1e5c3b8f204d61"),
+    ],
+)
+def test_a_terminal_is_told_the_page(
+    name: str, page: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smore(*_words(name))
+    assert "/ui/" not in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    smore(*_words(name))
+    assert capsys.readouterr().out.endswith(f"/ui/{page}\n")
+
+
 def _answered(monkeypatch: pytest.MonkeyPatch, answer: Callable[[httpx.Request], httpx.Response]) -> None:
     transport = httpx.MockTransport(answer)
     monkeypatch.setattr(smore_client, "Client", lambda *_: CLIENT("http://test", "sk", transport=transport))

@@ -53,6 +53,15 @@ def test_a_gpu_instance_over_time(serve: Serve, capsys: pytest.CaptureFixture[st
     assert "step" not in platform.asked[-1][1], "whole series have the platform's step"  # type: ignore[operator]
 
 
+def test_what_was_on_a_gpu_instance(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers["GET /v1/gpus/cpu0/lanes"] = (200, ANSWERS["GpuLanes"])
+    assert smore("gpus", "show", "cpu0", "--lanes") == 0
+    table = capsys.readouterr().out
+    assert "closed windows" in table and "80.0 %" in table
+    assert "warm: default/echo" in table and "██" in table
+
+
 def test_a_function_and_a_job_over_time(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
     platform.answers["GET /v1/functions/echo/series"] = (200, ANSWERS["FunctionSeries"])
