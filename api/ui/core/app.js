@@ -70,6 +70,8 @@ async function show(focus = false) {
     view = opened(mine);
   } catch (error) {
     if (mine !== page) return;
+    // A tab from before an upgrade has no module of this page any more, and the address is the page's already.
+    if (!(error instanceof Problem) && (await upgraded())) return location.reload();
     trouble = error;
   }
   clearTimeout(late);
@@ -205,6 +207,9 @@ addEventListener("keydown", (event) => {
   wanted ? find() : keys();
 });
 
+/** Whether the gateway serves another version of these files than this tab has. */
+const upgraded = () => fetch("/ui/", { cache: "no-cache" }).then((answer) => answer.text()).then((shell) => !shell.includes(base), () => false);
+
 let returns = 0;
 live.start(async () => {
   draw();
@@ -213,8 +218,7 @@ live.start(async () => {
   returns = live.returns;
   await Promise.all((page?.loads ?? []).map((each) => each.reload()));
   // The gateway was away: it may be another version by now.
-  const shell = await fetch("/ui/", { cache: "no-cache" }).then((answer) => answer.text(), () => base);
-  newer = !shell.includes(base);
+  newer = await upgraded();
   draw();
 });
 show();
