@@ -50,7 +50,7 @@ export function open(page) {
     return html`
       <p class="crumbs"><a href="/ui/">Cluster</a></p>
       <h1>${name(id)}</h1>
-      ${gpu ? html`${gpu.silent_since ? facts(gpu) : now(gpu)}${actions(page, gpu)}` : failed(new Problem({ code: "not_found", detail: `No GPU instance ${id} reports now. What was recorded of it stands below.` }))}
+      ${gpu ? html`${gpu.silent_since ? facts(gpu) : now(gpu)}${actions(page, gpu)}` : series.error?.status === 404 ? nothing : failed(new Problem({ code: "not_found", detail: `No GPU instance ${id} reports now. What was recorded of it stands below.` }))}
       <section><h2>Over time <span class="choice" role="group" aria-label="Time">${Object.keys(SPANS).map((each) => html`<button
         aria-pressed=${SPANS[each] === length ? "true" : "false"} @click=${() => page.refine({ span: each })}>${each}</button>`)}</span></h2>
         ${shown(series, plots)}</section>
