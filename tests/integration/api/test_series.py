@@ -389,3 +389,26 @@ def test_without_postgres_no_series(config: Settings, catalog: Catalog, store: S
             "/v1/harvest",
         ):
             assert problem(http.get(path), 503, "unavailable")["part"] == "postgres", path
+
+
+def test_operators_alone_read_another_project(http: httpx.Client, foreign: httpx.Client, past: None) -> None:
+    run = http.get("/v1/invocations").json()["invocations"][0]["id"]
+    things = [
+        "/v1/functions/echo",
+        "/v1/functions/echo/revisions",
+        "/v1/functions/echo/logs",
+        f"/v1/invocations/{run}/explain",
+    ]
+    for path in ("/v1/functions", "/v1/invocations", "/v1/prewarm", *things):
+        assert http.get(path, params={"project": "default"}).status_code == 200, path
+        problem(foreign.get(path, params={"project": "default"}), 403, "forbidden")
+    for path in things:
+        assert http.get(path, params={"project": "other"}).status_code == 404, path
+    for path, member in (
+        ("/v1/functions", "functions"),
+        ("/v1/invocations", "invocations"),
+        ("/v1/prewarm", "functions"),
+    ):
+        assert http.get(path, params={"project": "other"}).json()[member] == [], path
+    assert http.get("/v1/functions?all_projects=true").json()["functions"]
+    problem(foreign.get("/v1/functions?all_projects=true"), 403, "forbidden")
