@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from api.auth import is_operator
 from api.dates import moment
-from api.deps import Gateway
 from api.schemas.live import LiveProblem
 from smore.domain.job import JobState, Outcome, ended_in_words
 from smore.domain.loss import Loss, Verdict, judge
@@ -16,8 +15,7 @@ from smore.messages.job_queue import PublishedQueue
 from smore.messages.reports import Report
 from smore.messages.wording import in_force
 from smore.redis.catalog import KeyEntry
-from smore.redis.fleet import silent
-from smore.redis.job_queue import JobQueue, no_leader
+from smore.redis.fleet import FleetState
 
 if TYPE_CHECKING:
     from smore.postgres.jobs import Job
@@ -31,20 +29,23 @@ _BAD: Final = (Outcome.FAILED, Outcome.KILLED, Outcome.REFUSED)
 
 
 def problems(
-    gateway: Gateway,
     caller: KeyEntry,
-    reports: Sequence[Report],
+    fleet: FleetState,
     queue: PublishedQueue | None,
+    trouble: str,
     jobs: Sequence["Job"],
     lag_s: float,
 ) -> list[LiveProblem]:
-    """The newest first. ``jobs``: those that the caller sees; ``lag_s``: by how much the history is behind."""
+    """
+    The newest first. ``trouble``: with the leader of trainings, "" = none; ``jobs``: those that the caller sees;
+    ``lag_s``: by how much the history is behind.
+    """
     now = time.time()
     found = [
-        *_leaders(gateway),
-        *_gpus(gateway, reports, now),
-        *(_paused(pause, named=is_operator(caller)) for pause in _long(gateway, caller, now)),
-        *_budgets(caller, reports, queue),
+        *_leaders(trouble, led=fleet.led),
+        *_gpus(fleet, now),
+        *(_paused(pause, named=is_operator(caller)) for pause in _long(fleet.pauses, caller, now)),
+        *_budgets(caller, fleet.reports, queue),
         *_failed(jobs, now),
     ]
     if lag_s > LAG_S:
@@ -55,24 +56,18 @@ def problems(
     return sorted(found, key=lambda one: (one.since is not None, -(one.since.timestamp() if one.since else 0.0)))
 
 
-def _leaders(gateway: Gateway) -> Iterator[LiveProblem]:
-    doors = JobQueue(gateway.client(), gateway.settings.redis.prefix)
-    if not gateway.client().exists(f"{gateway.settings.redis.prefix}leader"):
+def _leaders(trouble: str, *, led: bool) -> Iterator[LiveProblem]:
+    if not led:
         text = "No scheduler leads: nothing is dispatched."
         yield LiveProblem(id="leader", kind="no_leader", text=text, page="/ui/queues", command="smore health")
-    if not doors.leader():
-        text = no_leader(doors.refused())
-    else:
-        fails = doors.failing()
-        text = f"The leader of trainings fails: {fails}." if fails else ""
-    if text:
+    if trouble:
         yield LiveProblem(
-            id="job_leader", kind="no_job_leader", text=text, page="/ui/plan", command="smore logs control"
+            id="job_leader", kind="no_job_leader", text=trouble, page="/ui/plan", command="smore logs control"
         )
 
 
-def _gpus(gateway: Gateway, reports: Sequence[Report], now: float) -> Iterator[LiveProblem]:
-    for gpu, at in silent(gateway.fleet().seen(), {report.gpu for report in reports}, now).items():
+def _gpus(fleet: FleetState, now: float) -> Iterator[LiveProblem]:
+    for gpu, at in fleet.silent(now).items():
         yield LiveProblem(
             id=f"silent:{gpu}",
             kind="silent",
@@ -81,7 +76,7 @@ def _gpus(gateway: Gateway, reports: Sequence[Report], now: float) -> Iterator[L
             page=f"/ui/gpus/{quote(gpu, safe='')}",
             command=f"smore gpus forget {gpu}",
         )
-    for report in reports:
+    for report in fleet.reports:
         if report.health:
             yield LiveProblem(
                 id=f"health:{report.gpu}",
@@ -92,9 +87,9 @@ def _gpus(gateway: Gateway, reports: Sequence[Report], now: float) -> Iterator[L
             )
 
 
-def _long(gateway: Gateway, caller: KeyEntry, now: float) -> Iterator[Pause]:
+def _long(pauses: Sequence[Pause], caller: KeyEntry, now: float) -> Iterator[Pause]:
     """What has been paused or drained for long, as far as the caller may know its name."""
-    for pause in gateway.fleet().pauses():
+    for pause in pauses:
         seen = pause.scope != "function" or is_operator(caller) or pause.name.startswith(f"{caller.project}/")
         if seen and pause.since is not None and now - pause.since > PAUSED_S:
             yield pause

@@ -26,8 +26,8 @@ def list_gpus(
     List the GPU instances as of their last reports, by name. Load is shown to everybody; of the loaded functions only
     those of the caller's project are shown, and of the trainings too, unless an operator asks.
     """
-    reports = gateway.fleet().reports()
-    return schemas.Gpus(gpus=rows.gpus(gateway, caller, reports, rows.published(gateway), silent_too=silent))
+    shown = rows.gpus(gateway.fleet().state(), caller, rows.published(gateway), silent_too=silent)
+    return schemas.Gpus(gpus=[schemas.Gpu(**row) for row in shown])
 
 
 @router.post("/{gpu}/pause", status_code=204)

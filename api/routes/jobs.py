@@ -167,7 +167,8 @@ def list_jobs(
     of = listed_projects(caller, project, all_projects=all_projects)
     jobs, next_cursor = gateway.store().jobs.page(of, limit=limit, cursor=cursor, states=state)
     reports, shown = views.live(gateway), Trainings(gateway, caller, jobs, published(gateway))
-    return schemas.Jobs(jobs=[shown.row(job, reports.get(job.id, [])) for job in jobs], next_cursor=next_cursor)
+    rows = [schemas.Job(**shown.row(job, reports.get(job.id, []))) for job in jobs]
+    return schemas.Jobs(jobs=rows, next_cursor=next_cursor)
 
 
 @router.get("/jobs/queue")

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
 
 from api import rows
 from api.auth import listed_projects, require_operator
@@ -32,7 +33,10 @@ async def list_queues(
 ) -> schemas.Queues:
     """List the queues of the project's functions: what waits, for how long, and what people have decided about it."""
     of = listed_projects(caller, project, all_projects=all_projects)
-    return schemas.Queues(queues=await rows.queues(gateway, of))
+    fleet, now = gateway.fleet(), time.time()
+    paused, overrides = await run_in_threadpool(lambda: (fleet.paused(), fleet.overrides(now)))
+    waiting = await rows.queues(gateway, of, paused, overrides)
+    return schemas.Queues(queues=[schemas.Queue(**each.row(now)) for each in waiting])
 
 
 # ---- pause, drain ----------------------------------------------------------------------------------------------------

@@ -117,15 +117,60 @@ def shown(
     beside: Sequence[str] = (),
     promise: "JobPromise | None" = None,
 ) -> schemas.Job:
+    """See :func:`recorded` and :func:`reported`."""
+    return schemas.Job(**recorded(job, of_queue, say, beside, promise) | reported(job, reports, past))
+
+
+def recorded(
+    job: "Job",
+    of_queue: PublishedJob | None = None,
+    say: Say = str,
+    beside: Sequence[str] = (),
+    promise: "JobPromise | None" = None,
+) -> dict[str, Any]:
     """
-    ``reports``: of its ranks now; ``of_queue``: what the job scheduler published of it last, said by ``say``; ``beside``: as
-    :func:`beside_now` says it.
+    What the records say of a job, of the fields of :class:`api.schemas.jobs.Job`. ``of_queue``: what the job scheduler
+    published of it last, said by ``say``; ``beside``: as :func:`beside_now` says it.
     """
+    request = job.request
+    return {
+        "id": job.id,
+        "name": job.name,
+        "project": job.project,
+        "argv": list(request.argv),
+        "gpus": list(job.gpus),
+        "count": max(request.count, len(job.gpus)),
+        "device": request.device or None,
+        "workload": request.workload or None,
+        "created_at": moment(job.created_at),
+        "queued_at": _moment(job.queued_at),
+        "started_at": _moment(job.started_at),
+        "ended_at": _moment(job.ended_at),
+        "checkpoint": job.iterations,
+        "iterations_wanted": request.iterations or None,
+        "duration_s": request.duration_s or None,
+        "restarts": request.restarts,
+        "restarted": job.restarts,
+        "grace_s": request.grace_s,
+        "share": request.share,
+        "micro_batches": list(request.micro_batches),
+        "attempt": job.attempt,
+        "expected": _expected(of_queue, say) if of_queue is not None else None,
+        **_told(job),
+        "budget": request.budget,
+        "source": job.source,
+        "measured": job.source != "attached",
+        "beside_now": list(beside),
+        "promise": _promise(promise) if promise is not None else None,
+    }
+
+
+def reported(job: "Job", reports: Sequence[JobReport], past: Past | None = None) -> dict[str, Any]:
+    """The fields in which ``reports``, of its ranks now, have a say; some of them replace what is recorded."""
     # A rank of an older attempt, on a host that was silent, says nothing of the job.
     reports = [report for report in reports if report.attempt == job.attempt]
-    request = job.request
     # What may be started again is not over when its ranks are.
-    state = state_of(job.state, {report.state for report in reports}) if not request.restarts else job.state
+    state = state_of(job.state, {report.state for report in reports}) if not job.request.restarts else job.state
     # Of a job that is over and not yet recorded, its workers know the exit code.
     exit_code = job.exit_code if job.state in OVER else exit_of([report.exit_code for report in reports])
     reason = job.reason or next((report.reason for report in reports if report.reason), "")
@@ -140,74 +185,46 @@ def shown(
         loss, loss_low, loss_high = past.lost.mean, past.lost.low, past.lost.high
     elif slowest is not None:
         loss, loss_low, loss_high = slowest.loss, slowest.loss_low, slowest.loss_high
-    return schemas.Job(
-        id=job.id,
-        name=job.name,
-        project=job.project,
-        state=state.value,
-        argv=list(request.argv),
-        gpus=list(job.gpus),
-        count=max(request.count, len(job.gpus)),
-        device=request.device or None,
-        workload=request.workload or None,
-        created_at=moment(job.created_at),
-        queued_at=_moment(job.queued_at),
-        started_at=_moment(job.started_at),
-        ended_at=_moment(job.ended_at),
+    return {
+        "state": state.value,
         # What an attempt lost with its end is made again, and counts once.
-        iterations=max(
+        "iterations": max(
             job.reached,
             past.iterations,
             job.began_with + min((report.iterations for report in reports), default=0),
         ),
-        checkpoint=job.iterations,
-        iterations_wanted=request.iterations or None,
-        duration_s=request.duration_s or None,
-        restarts=request.restarts,
-        restarted=job.restarts,
-        grace_s=request.grace_s,
-        share=request.share,
-        micro_batches=list(request.micro_batches),
-        attempt=job.attempt,
-        expected=expected(of_queue, say) if of_queue is not None and state not in OVER else None,
-        **_told(job),
-        solo_s=solo_s,
-        shared_s=shared_s,
-        degradation=shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
-        budget=request.budget,
-        loss=loss,
-        loss_low=loss_low,
-        loss_high=loss_high,
-        loss_windows=max(past.windows, min((report.loss_windows for report in reports), default=0)),
-        memory_mib=sum(report.memory_mib for report in reports) if reports else None,
-        exit_code=exit_code,
-        suspended=any(report.suspended for report in reports),
-        unseen=unseen(reports) or None,
-        signal=signal_of(exit_code),
-        reason=reason or None,
-        outcome=outcome_of(state, exit_code, asked=job.asked, reason=reason),
-        source=job.source,
-        measured=job.source != "attached",
-        beside_now=list(beside),
-        promise=_promise(promise) if promise is not None else None,
-    )
+        "solo_s": solo_s,
+        "shared_s": shared_s,
+        "degradation": shared_s / solo_s - 1 if solo_s and shared_s is not None else None,
+        "loss": loss,
+        "loss_low": loss_low,
+        "loss_high": loss_high,
+        "loss_windows": max(past.windows, min((report.loss_windows for report in reports), default=0)),
+        "memory_mib": sum(report.memory_mib for report in reports) if reports else None,
+        "exit_code": exit_code,
+        "suspended": any(report.suspended for report in reports),
+        "unseen": unseen(reports) or None,
+        "signal": signal_of(exit_code),
+        "reason": reason or None,
+        "outcome": outcome_of(state, exit_code, asked=job.asked, reason=reason),
+    } | ({"expected": None} if state in OVER else {})
 
 
-def _promise(promise: "JobPromise") -> schemas.Promise:
-    return schemas.Promise(
-        by=_moment(promise.by),
-        latest_start_at=_moment(promise.latest_start_at),
-        earliest=_moment(promise.earliest),
-        outcome=promise.outcome,
-        why=promise.why or None,
-    )
+def _promise(promise: "JobPromise") -> dict[str, Any]:
+    return {
+        "by": _moment(promise.by),
+        "latest_start_at": _moment(promise.latest_start_at),
+        "earliest": _moment(promise.earliest),
+        "outcome": promise.outcome,
+        "why": promise.why or None,
+    }
 
 
 def _told(job: "Job") -> dict[str, Any]:
     """What was told as it started. Each start forgets what the one before was told, and when it was is kept of the first."""
     began = job.started_at
     if began is None or job.attempt != 1 or job.estimate_s is None or job.estimate_90_s is None:
-        return {}
+        return {"told_end_at": None, "told_late_at": None, "told_source": ""}
     return {
         "told_end_at": moment(began + job.estimate_s),
         "told_late_at": moment(began + job.estimate_90_s),

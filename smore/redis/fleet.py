@@ -5,7 +5,8 @@ A worker reads its commands from the cursor that it last reported.
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -41,6 +42,26 @@ def steps_key(prefix: str, job: str, gpu: str) -> str:
 _encode_chunk = msgspec.msgpack.Encoder().encode
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetState:
+    """
+    GPU instances, and what people have decided of them and of functions; see the methods of :class:`Fleet` of the same
+    names. ``led``: whether a scheduler leads.
+    """
+
+    reports: Sequence[Report]
+    seen: Mapping[str, float]
+    pauses: Sequence[Pause]
+    paused: frozenset[str]
+    allowed: frozenset[str]
+    overrides: Mapping[str, Override]
+    led: bool
+
+    def silent(self, now: float) -> dict[str, float]:
+        """As :func:`silent`."""
+        return silent(self.seen, {report.gpu for report in self.reports}, now)
+
+
 class Fleet:
     """Reads and writes of the fleet. Thread-safe. Raises redis-py's errors."""
 
@@ -53,7 +74,10 @@ class Fleet:
         The reports of all GPU instances whose report is within its time to live, by name. One that cannot be read is passed
         over, as if its worker was silent.
         """
-        names = sorted(cast("set[bytes]", self._redis.smembers(f"{self._prefix}gpus")))
+        return self._reports(cast("set[bytes]", self._redis.smembers(f"{self._prefix}gpus")))
+
+    def _reports(self, gpus: Iterable[bytes]) -> list[Report]:
+        names = sorted(gpus)
         if not names:
             return []
         raw = cast("list[bytes | None]", self._redis.mget([f"{self._prefix}gpu:{name.decode()}" for name in names]))
@@ -64,6 +88,26 @@ class Fleet:
             except ValueError as error:
                 log.warning("unreadable report passed over", gpu=name.decode(), error=str(error))
         return reports
+
+    def state(self) -> FleetState:
+        """All at once, in two round trips."""
+        pipe = self._redis.pipeline(transaction=False)
+        for members in ("gpus", "paused", "allowed"):
+            pipe.smembers(f"{self._prefix}{members}")
+        for fields in ("seen", "paused:by", "steering"):
+            pipe.hgetall(f"{self._prefix}{fields}")
+        pipe.exists(f"{self._prefix}leader")
+        gpus, paused, allowed, seen, by, steering, led = pipe.execute()
+        return FleetState(
+            # Read after ``seen``: one that reports for the first time meanwhile is not silent.
+            reports=self._reports(gpus),
+            seen=seen_at(seen),
+            pauses=pauses(paused, by),
+            paused=_texts(paused),
+            allowed=_texts(allowed),
+            overrides=_in_force(steering, time.time()),
+            led=bool(led),
+        )
 
     def known(self) -> list[str]:
         """Names of all GPU instances that have ever reported, those that are away now too."""
@@ -159,9 +203,7 @@ class Fleet:
         return pauses(*pipe.execute())
 
     def paused(self) -> frozenset[str]:
-        return frozenset(
-            member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}paused"))
-        )
+        return _texts(cast("set[bytes]", self._redis.smembers(f"{self._prefix}paused")))
 
     def set_override(self, override: Override) -> None:
         """Set the boost and the pin of a function; an override with neither is removed."""
@@ -174,9 +216,7 @@ class Fleet:
 
     def overrides(self, at: float) -> dict[str, Override]:
         """The overrides in force at an instant (epoch seconds), by function."""
-        raw = cast("dict[bytes, bytes]", self._redis.hgetall(f"{self._prefix}steering"))
-        overrides = [decode_override(value).left(at) for value in raw.values()]
-        return {override.function: override for override in overrides if override.boost != 1.0 or override.gpus}
+        return _in_force(cast("dict[bytes, bytes]", self._redis.hgetall(f"{self._prefix}steering")), at)
 
     def allow(self, gpu: str, process: UnregisteredProcess) -> None:
         """Let functions run beside this unregistered process."""
@@ -189,9 +229,7 @@ class Fleet:
 
     def allowed(self) -> frozenset[str]:
         """``<gpu>|<pid>|<start>`` of each allowed process."""
-        return frozenset(
-            member.decode() for member in cast("set[bytes]", self._redis.smembers(f"{self._prefix}allowed"))
-        )
+        return _texts(cast("set[bytes]", self._redis.smembers(f"{self._prefix}allowed")))
 
     def attach(self, gpu: str, command: AttachJob) -> None:
         """Send a worker the training to attach, and accept its steps from now on."""
@@ -243,6 +281,15 @@ class Fleet:
         self._redis.xadd(
             f"{self._prefix}ev", {"e": stream.encode(stream.CatalogChanged(version=1, function="", at_us=0))}
         )
+
+
+def _texts(members: Iterable[bytes]) -> frozenset[str]:
+    return frozenset(member.decode() for member in members)
+
+
+def _in_force(raw: Mapping[bytes, bytes], at: float) -> dict[str, Override]:
+    overrides = [decode_override(value).left(at) for value in raw.values()]
+    return {override.function: override for override in overrides if override.boost != 1.0 or override.gpus}
 
 
 def seen_at(raw: Mapping[bytes, bytes]) -> dict[str, float]:

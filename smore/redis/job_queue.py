@@ -89,6 +89,15 @@ class JobQueue:
         raw = cast("bytes | None", self._redis.get(self._published))
         return decode_queue(raw) if raw is not None else None
 
+    def state(self) -> tuple[PublishedQueue | None, str]:
+        """:meth:`queue`, and what is the matter with whoever leads, in a sentence; '' = nothing. In one round trip."""
+        keys = [self._published, self._lease, self._refused, *self._health]
+        raw, leader, refused, *health = cast("list[bytes | None]", self._redis.mget(keys))
+        queue, fails = decode_queue(raw) if raw is not None else None, failing(*health)
+        if not leader:
+            return queue, no_leader((refused or b"").decode())
+        return queue, f"The leader of trainings fails: {fails}." if fails else ""
+
     def leader(self) -> str:
         """Who leads, '' = nobody does."""
         return (cast("bytes | None", self._redis.get(self._lease)) or b"").decode()
