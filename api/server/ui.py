@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
+from api.server.zipped import takes_gzip
 from smore.domain.errors import NotFound
 
 FOLDER: Final = Path(__file__).parents[1] / "ui"
@@ -52,7 +53,7 @@ class File:
         return cls(kind=kind, plain=content, zipped=gzip.compress(content, 9, mtime=0))
 
     def answer(self, request: Request, headers: Mapping[str, str]) -> Response:
-        if "gzip" in request.headers.get("accept-encoding", ""):
+        if takes_gzip(request):
             return Response(self.zipped, 200, {**_HEADERS, **headers, "Content-Encoding": "gzip"}, self.kind)
         return Response(self.plain, 200, {**_HEADERS, **headers}, self.kind)
 

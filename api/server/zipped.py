@@ -1,6 +1,7 @@
 """Answers in gzip, for those that are large and repeat themselves: series, and what pages are told every second."""
 
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -18,10 +19,12 @@ LEAST: Final = 4096
 #: How hard is tried: once for one answer, and every second for a stream.
 ONCE: Final = 6
 EACH: Final = 1
+#: ``gzip``, with another weight than 0 (RFC 9110, section 12.5.3). Starlette's GZipMiddleware does not read weights.
+_TAKEN: Final = re.compile(r"(?i)(?:^|,)\s*gzip\s*(?:;\s*q=(?!0(?:\.0*)?\s*(?:,|$))[^,]*)?(?:,|$)")
 
 
 def takes_gzip(request: Request) -> bool:
-    return "gzip" in request.headers.get("accept-encoding", "")
+    return _TAKEN.search(request.headers.get("accept-encoding", "")) is not None
 
 
 def deflated(piece: bytes) -> bytes:

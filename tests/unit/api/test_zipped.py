@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 import httpx
-from fastapi import APIRouter, FastAPI
+import pytest
+from fastapi import APIRouter, FastAPI, Request
 
-from api.server.zipped import BEGIN, LEAST, ZippedRoute, deflated
+from api.server.zipped import BEGIN, LEAST, ZippedRoute, deflated, takes_gzip
 
 
 def numbers_of(app: FastAPI, count: int, coding: str = "gzip") -> httpx.Response:
@@ -41,6 +42,24 @@ def test_only_a_large_answer_is_compressed_and_only_where_that_is_taken() -> Non
     plain = ask(LEAST, "identity")
     assert "content-encoding" not in plain.headers and plain.json() == large.json()
     assert "content-encoding" not in ask(1).headers
+
+
+@pytest.mark.parametrize(
+    ("coding", "taken"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP;q=0.5, br", True),
+        ("gzip; q=0.001", True),
+        ("br,gzip", True),
+        ("gzip;q=0", False),
+        ("deflate, gzip; q=0.000 , br", False),
+        ("x-gzip", False),
+        ("", False),
+    ],
+)
+def test_a_weight_of_0_refuses_gzip(coding: str, taken: bool) -> None:
+    headers = [(b"accept-encoding", coding.encode())]
+    assert takes_gzip(Request({"type": "http", "headers": headers})) is taken
 
 
 def test_pieces_of_a_stream_can_be_read_in_any_selection_and_at_once() -> None:
