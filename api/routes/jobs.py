@@ -6,11 +6,10 @@ Wherever a job is named, its id and its name will do.
 """
 
 import contextlib
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import redis
 from fastapi import APIRouter, Header, Query, Request
@@ -67,11 +66,12 @@ if TYPE_CHECKING:
 
 #: Most steps of the budget's control loop in a statement.
 STEPS: Final = 100
-#: Seconds that the answer to a start waits for the job scheduler's first decision, and between two looks.
+#: Seconds that the answer to a start waits for the job scheduler's first decision.
 DECIDED_S: Final = 1.0
 #: The same for one of which an end is to be promised.
 PROMISED_S: Final = 5.0
-_LOOK_S: Final = 0.02
+
+_Found = TypeVar("_Found")
 
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=BoundedRoute)
 
@@ -447,11 +447,7 @@ def _begun(gateway: Gateway, caller: KeyEntry, job: "Job", *, keep: bool) -> sch
 
 def _promise(gateway: Gateway, job: str) -> "JobPromise | None":
     """What is decided of a job that asks for a promise, at most :data:`PROMISED_S` later; None = nothing is."""
-    _wake(gateway)
-    until = time.monotonic() + PROMISED_S
-    while (promise := gateway.store().jobs.promises([job]).get(job)) is None and time.monotonic() < until:
-        time.sleep(_LOOK_S)
-    return promise
+    return _published(gateway, PROMISED_S, lambda: gateway.store().jobs.promises([job]).get(job))
 
 
 def _first_decision(gateway: Gateway, job: str) -> PublishedJob | None:
@@ -459,14 +455,18 @@ def _first_decision(gateway: Gateway, job: str) -> PublishedJob | None:
     What is published of a job that has just come, at most :data:`DECIDED_S` later; None = nothing is. It does not wait
     where nobody leads.
     """
-    _wake(gateway)
-    doors, until = _doors(gateway), time.monotonic() + DECIDED_S
+    doors = _doors(gateway)
     # The job is accepted: without Redis it waits, and the answer says no more than that.
     with contextlib.suppress(redis.RedisError, OSError):
-        while (entry := _entry(doors.queue(), job)) is None and doors.leader() and time.monotonic() < until:
-            time.sleep(_LOOK_S)
-        return entry
+        return _published(gateway, DECIDED_S if doors.leader() else 0.0, lambda: _entry(doors.queue(), job))
     return None
+
+
+def _published(gateway: Gateway, wait_s: float, look: Callable[[], _Found | None]) -> _Found | None:
+    """What is found once the job scheduler has decided and published it; None = nothing was in ``wait_s``."""
+    _wake(gateway)
+    looks = (look() for _ in _doors(gateway).publications(wait_s))
+    return next((found for found in looks if found is not None), None)
 
 
 def _doors(gateway: Gateway) -> JobQueue:

@@ -6,7 +6,7 @@ Postgres is the truth of jobs; whatever is lost here is published, asked or rung
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -32,6 +32,8 @@ _REFUSED_S: Final = 30
 _FAILED_S: Final = 90
 #: A leader that has finished no round for so long fails, seconds.
 _ROUND_S: Final = 15.0
+#: Whoever waits for a publication looks as often, seconds: a message that was lost is not missed for longer.
+_LOOK_S: Final = 1.0
 #: Questions that wait at a time; older ones are dropped.
 _QUESTIONS: Final = 100
 
@@ -73,6 +75,7 @@ class JobQueue:
         self._refused = f"{prefix}job:refused"
         self._health = self._failed, self._round = health_keys(prefix)
         self._published, self._questions = f"{prefix}job:queue", f"{prefix}job:questions"
+        self._told = f"{prefix}job:told"
         self._answers, self._heard = f"{prefix}job:answer:", f"{prefix}job:heard"
 
     # ---- for everybody -----------------------------------------------------------------------------------------------
@@ -88,6 +91,18 @@ class JobQueue:
         """What was published last; None = nothing ever was. :attr:`PublishedQueue.at` says when."""
         raw = cast("bytes | None", self._redis.get(self._published))
         return decode_queue(raw) if raw is not None else None
+
+    def publications(self, wait_s: float) -> Iterator[None]:
+        """When to look whether something is published: now, and whenever something was, for ``wait_s``."""
+        until = time.monotonic() + wait_s
+        with self._redis.pubsub() as told:
+            told.subscribe(self._told)
+            # The first message confirms the subscription: no later publication is missed.
+            told.get_message(timeout=_LOOK_S)
+            yield
+            while (left_s := until - time.monotonic()) > 0:
+                told.get_message(timeout=min(_LOOK_S, left_s))
+                yield
 
     def state(self) -> tuple[PublishedQueue | None, str]:
         """:meth:`queue`, and what is the matter with whoever leads, in a sentence; '' = nothing. In one round trip."""
@@ -159,8 +174,11 @@ class JobQueue:
         self._redis.blpop([self._bell], timeout=max(0.01, timeout_s))
 
     def publish(self, queue: PublishedQueue) -> None:
-        """After a round."""
-        self._redis.mset({self._published: encode(queue), self._round: queue.at})
+        """After a round, whose decisions are in Postgres."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.mset({self._published: encode(queue), self._round: queue.at})
+        pipe.publish(self._told, b"")
+        pipe.execute()
 
     def questions(self) -> list[TrialQuestion]:
         """All that wait; each is handed out once."""

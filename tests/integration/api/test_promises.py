@@ -14,8 +14,10 @@ from sqlalchemy import Engine
 
 from api.app import Application
 from smore.domain.access import Scope
+from smore.messages.job_queue import PublishedQueue
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
+from smore.redis.job_queue import JobQueue
 from tests.support.eventually import eventually
 from tests.support.gateway import Served, add_key, problem
 from tests.support.job_stage import Stage
@@ -151,3 +153,14 @@ def test_a_leader_that_dies_before_it_decides_leaves_nothing_that_nobody_knows_o
     again = http.post("/v1/jobs", json=body, headers={"Idempotency-Key": "k"})
     assert (again.status_code, again.json()["promise"]["outcome"]) == (201, "kept_so_far")
     assert len(http.get("/v1/jobs").json()["jobs"]) == 2
+
+
+def test_whoever_waits_is_told_of_a_publication(redis_client: "redis.Redis", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smore.redis.job_queue._LOOK_S", 60.0)
+    queue = JobQueue(redis_client, "smore:")
+    looks = queue.publications(60.0)
+    next(looks)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(next, looks)
+        queue.publish(PublishedQueue(at=0.0, leader="t", setting="s"))
+        eventually(second.done, what="the second look")
