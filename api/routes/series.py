@@ -8,6 +8,7 @@ says where it begins.
 import math
 import time
 from datetime import datetime
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
@@ -195,14 +196,14 @@ def get_job_series(
     window = _window(*_span(since, until, DAY_S, gateway.settings.postgres.retention_days * DAY_S), step)
     series = gateway.series()
     columns = series.job(window, record.id)
-    columns |= {name: [None] * len(window.at) for name in ("lost", "lost_low", "lost_high")}
     harvested = bool(gateway.reader().harvested([record.id]))
+    known = []
     for at, ranks in series.job_lost(window, record.id):
-        closed = {rank: _closed(at, sums) for rank, sums in ranks.items()}
-        if (lost := lost_of(record, closed, harvested=harvested)) is not None:
-            place = (at - window.since) // window.step_s
-            for name, value in (("lost", lost.mean), ("lost_low", lost.low), ("lost_high", lost.high)):
-                columns[name][place:] = [value] * (len(window.at) - place)
+        lost = lost_of(record, {rank: _closed(at, sums) for rank, sums in ranks.items()}, harvested=harvested)
+        known += [(at, lost.mean, lost.low, lost.high)] if lost is not None else []
+    for name, column in window.columns(("lost", "lost_low", "lost_high"), known).items():
+        # What was known last holds on.
+        columns[name] = list(accumulate(column, lambda before, now: before if now is None else now))
     return schemas.JobSeries(**(_steps(window) | columns), id=record.id, name=record.name, budget=record.request.budget)
 
 

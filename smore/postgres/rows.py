@@ -21,6 +21,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    PrimaryKeyConstraint,
     ScalarSelect,
     column,
     func,
@@ -548,16 +549,20 @@ class JobWindowRow(Base):
 class LossWindowRow(Base):
     """
     A closed window of a serverful job and the iterations beside it (smore/domain/loss.py), which show what functions cost
-    it. Times in seconds. A window is kept for as long as the job runs, whatever the retention.
+    it. Times in seconds. A window is kept for as long as the job runs, whatever the retention. The key's index has what an
+    estimate needs: the windows of one job are on as many pages.
     """
 
     __tablename__ = "loss_windows"
-    __table_args__ = (Index(None, "start_at", postgresql_using="brin"),)
+    __table_args__ = (
+        PrimaryKeyConstraint("job", "gpu", "start_at", postgresql_include=["before_s", "closed_s", "after_s"]),
+        Index(None, "start_at", postgresql_using="brin"),
+    )
 
-    job: Mapped[str] = mapped_column(primary_key=True)
+    job: Mapped[str]
     #: A job on several GPU instances has windows on each.
-    gpu: Mapped[str] = mapped_column(primary_key=True)
-    start_at: Mapped[datetime] = mapped_column(primary_key=True)
+    gpu: Mapped[str]
+    start_at: Mapped[datetime]
     end_at: Mapped[datetime]
     project: Mapped[str]
     before_s: Mapped[float]

@@ -71,8 +71,7 @@ class Window:
 
     def columns(self, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> dict[str, Column]:
         """Columns out of rows, each of which begins with its step's begin; None where there is no row."""
-        length = len(self.at)
-        columns: dict[str, Column] = {name: [None] * length for name in names}
+        columns: dict[str, Column] = {name: [None] * len(self.at) for name in names}
         for at, *cells in rows:
             place = (at - self.since) // self.step_s
             for name, cell in zip(names, cells, strict=True):
