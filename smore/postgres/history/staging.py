@@ -253,16 +253,19 @@ INVOCATIONS = Stage(
             extract(epoch FROM m.finished_at - m.arrival_at)::float8 AS whole_s,
             coalesce(extract(epoch FROM m.started_at - m.arrival_at), 0)::float8 AS waited_s
         FROM merged AS m JOIN STAGE AS s ON s.id = m.id WHERE m.finished_at IS NOT NULL
+    ), sums AS (
+        SELECT date_trunc('minute', finished_at) AS minute, project, function, revision, gpu, count(*) FILTER (WHERE good) AS succeeded,
+            count(*) FILTER (WHERE NOT good) AS failed, count(*) FILTER (WHERE good AND finished_at <= deadline_at) AS met,
+            count(cold) AS ran, count(*) FILTER (WHERE cold) AS cold, coalesce(sum(rows) FILTER (WHERE good), 0) AS rows,
+            coalesce(sum(whole_s) FILTER (WHERE good), 0) AS total_s, coalesce(sum(whole_s) FILTER (WHERE NOT good), 0) AS failed_s,
+            coalesce(sum(waited_s) FILTER (WHERE good), 0) AS wait_s, coalesce(sum(run_s * part), 0) AS run_s, sum(load_s) AS load_s,
+            coalesce(max(whole_s) FILTER (WHERE good), 0) AS worst_s,
+            {histogram.merged(f"array_agg({histogram.one('whole_s')}) FILTER (WHERE good)")} AS wholes
+        FROM ended GROUP BY 1, 2, 3, 4, 5
     ), minutes AS (
         INSERT INTO function_minutes AS f (minute, project, function, revision, gpu, succeeded, failed, met, ran, cold, rows, total_s,
             failed_s, wait_s, run_s, load_s, worst_s, wholes)
-        SELECT date_trunc('minute', finished_at), project, function, revision, gpu, count(*) FILTER (WHERE good),
-            count(*) FILTER (WHERE NOT good), count(*) FILTER (WHERE good AND finished_at <= deadline_at), count(cold),
-            count(*) FILTER (WHERE cold), coalesce(sum(rows) FILTER (WHERE good), 0), coalesce(sum(whole_s) FILTER (WHERE good), 0),
-            coalesce(sum(whole_s) FILTER (WHERE NOT good), 0), coalesce(sum(waited_s) FILTER (WHERE good), 0),
-            coalesce(sum(run_s * part), 0), sum(load_s), coalesce(max(whole_s) FILTER (WHERE good), 0),
-            {histogram.merged(f"array_agg({histogram.one('whole_s')}) FILTER (WHERE good)")}
-        FROM ended GROUP BY 1, 2, 3, 4, 5
+        SELECT * FROM sums
         ON CONFLICT (minute, project, function, revision, gpu) DO UPDATE SET succeeded = f.succeeded + excluded.succeeded,
             failed = f.failed + excluded.failed, met = f.met + excluded.met, ran = f.ran + excluded.ran, cold = f.cold + excluded.cold,
             rows = f.rows + excluded.rows, total_s = f.total_s + excluded.total_s, failed_s = f.failed_s + excluded.failed_s,
@@ -270,10 +273,8 @@ INVOCATIONS = Stage(
             worst_s = greatest(f.worst_s, excluded.worst_s), wholes = {histogram.merged("f.wholes || excluded.wholes")}
     ), hours AS (
         INSERT INTO function_hours AS f (hour, project, function, gpu, succeeded, failed, met, cold, run_s)
-        SELECT date_trunc('hour', finished_at, 'UTC'), project, function, gpu, count(*) FILTER (WHERE good),
-            count(*) FILTER (WHERE NOT good), count(*) FILTER (WHERE good AND finished_at <= deadline_at),
-            count(*) FILTER (WHERE cold), coalesce(sum(run_s * part), 0)
-        FROM ended GROUP BY 1, 2, 3, 4
+        SELECT date_trunc('hour', minute, 'UTC'), project, function, gpu, sum(succeeded), sum(failed), sum(met), sum(cold), sum(run_s)
+        FROM sums GROUP BY 1, 2, 3, 4
         ON CONFLICT (hour, project, function, gpu) DO UPDATE SET succeeded = f.succeeded + excluded.succeeded,
             failed = f.failed + excluded.failed, met = f.met + excluded.met, cold = f.cold + excluded.cold,
             run_s = f.run_s + excluded.run_s
