@@ -144,7 +144,7 @@ def test_each_topic_comes_whole_and_then_what_changes(
         assert list(stream.rows["gpus"].values()) == http.get("/v1/gpus").json()["gpus"]
         assert list(stream.rows["trainings"].values()) == http.get("/v1/jobs").json()["jobs"]
         shown = http.get("/v1/queues").json()["queues"]
-        assert [row["function"] for row in stream.rows["queues"].values()] == [row["function"] for row in shown]
+        assert list(stream.rows["queues"].values()) == shown
         # Nobody leads here.
         assert {"leader", "job_leader"} <= set(stream.rows["problems"])
 
@@ -357,6 +357,20 @@ def test_a_queue_says_which_deadline_would_be_met(
     assert row()["earliest_deadline_ms"] is None
     http.put("/v1/functions/echo/slo", json={"deadline_ms": 500}).raise_for_status()
     assert row()["deadline_ms"] == 500.0
+
+
+def test_a_wait_grows_while_nothing_else_happens(http: httpx.Client, redis_client: "redis.Redis") -> None:
+    redis_client.set("smore:leader", "somebody")
+    with watching(http, "queues") as stream:
+        stream.until(lambda rows: rows.get("queues"))
+        http.post("/v1/queues/echo/pause").raise_for_status()
+        body, later = {"input": 1}, {"Prefer": "respond-async", "Smore-Deadline-Ms": "60000"}
+        http.post("/v1/functions/echo/invocations", json=body, headers=later).raise_for_status()
+        waits: list[float] = []
+        for _ in range(3):
+            stream.until(lambda rows: rows["queues"]["default/echo"]["oldest_wait_s"] > max(waits, default=0.0))
+            waits.append(stream.rows["queues"]["default/echo"]["oldest_wait_s"])
+        assert stream.rows["queues"]["default/echo"]["paused"]
 
 
 def test_a_stream_is_compressed_for_those_who_take_that_and_says_the_same(http: httpx.Client) -> None:
