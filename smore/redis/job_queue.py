@@ -95,7 +95,7 @@ class JobQueue:
     def publications(self, wait_s: float) -> Iterator[None]:
         """When to look whether something is published: now, and whenever something was, for ``wait_s``."""
         until = time.monotonic() + wait_s
-        with self._redis.pubsub() as told:
+        with self._redis.pubsub() as told:  # type: ignore[no-untyped-call]
             told.subscribe(self._told)
             # The first message confirms the subscription: no later publication is missed.
             told.get_message(timeout=_LOOK_S)
