@@ -64,8 +64,11 @@ async function show(focus = false) {
   const mine = (page = new Page({ params: found.params, me, draw, go }));
   const late = setTimeout(draw, drawn ? SKELETON_MS : 0);
   try {
-    if (found.page !== "login") mine.me = me ??= await call("GET", "/v1/me");
-    const { open: opened } = await import(`../pages/${found.page}.js`);
+    const [who, { open: opened }] = await Promise.all([
+      found.page === "login" ? null : (me ?? call("GET", "/v1/me")),
+      import(`../pages/${found.page}.js`),
+    ]);
+    if (who) mine.me = me = who;
     if (mine !== page) return;
     view = opened(mine);
   } catch (error) {

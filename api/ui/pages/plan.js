@@ -26,10 +26,19 @@ const NARROW = 600;
 /** @param {import("../core/page.js").Page} page */
 export function open(page) {
   const since = () => moment(page.query("since") || "12h", -1);
-  const attempts = page.load(() => call("GET", "/v1/jobs/attempts", { query: { ...page.whose, since: iso(since()), limit: MOST }, signal: page.signal }), ATTEMPTS_S);
+  const ask = (/** @type {number} */ from) => call("GET", "/v1/jobs/attempts", { query: { ...page.whose, since: iso(from), limit: MOST }, signal: page.signal });
+  /** @type {Promise<any>|null} */
+  let asked = null;
+  const past = page.load(() => (asked = ask(Date.now() / 1000 - COMPARED_DAYS * 24 * HOUR_S)));
+  const attempts = page.load(async () => {
+    // At first those of the plan are among them, if all came.
+    const all = await asked?.catch(() => null);
+    asked = null;
+    return all && !all.more ? all : ask(since());
+  }, ATTEMPTS_S);
   const plan = page.load(() => call("GET", "/v1/jobs/queue", { signal: page.signal }), QUEUE_S);
-  const past = page.load(() => call("GET", "/v1/jobs/attempts", { query: { ...page.whose, since: iso(Date.now() / 1000 - COMPARED_DAYS * 24 * HOUR_S), limit: MOST }, signal: page.signal }));
   const chart = new Gantt("Plan of the GPU instances");
+  const listing = { open: false };
   const sized = () => page.draw();
   addEventListener("resize", sized);
   const view = () => html`
@@ -37,7 +46,7 @@ export function open(page) {
     <p class="choices">${choice(page, "by", ["GPU instances", "trainings"], page.query("by") || "GPU instances", "Rows", true)}
       ${choice(page, "since", Object.keys(SPANS), page.query("since") || "12h", "Back", true)}
       ${choice(page, "until", ["all", ...Object.keys(SPANS)], page.query("until") || "all", "Ahead", true)}</p>
-    ${shown(plan, (queue) => shown(attempts, (ran) => drawn(page, chart, queue, ran, since())))}
+    ${shown(plan, (queue) => shown(attempts, (ran) => drawn(page, chart, listing, queue, ran, since())))}
     <section><h2>Told and real ends</h2>${shown(past, (data) => told(data.attempts.filter((/** @type {any} */ each) => each.why === "succeeded" && each.told_s).slice(0, COMPARED)))}</section>`;
   return { title: "Plan", topics: ["gpus"], view, ready: () => live.settled("gpus"), closed: () => removeEventListener("resize", sized) };
 }
@@ -47,12 +56,13 @@ const moment = (text, way) => (SPANS[text] ? Date.now() / 1000 + way * SPANS[tex
 /** @param {number} s */
 const iso = (s) => new Date(s * 1000).toISOString();
 
-/** @param {import("../core/page.js").Page} page @param {Gantt} chart @param {any} queue @param {any} ran @param {number} since */
-function drawn(page, chart, queue, ran, since) {
+/** @param {import("../core/page.js").Page} page @param {Gantt} chart @param {{open: boolean}} listing whether the table is open @param {any} queue @param {any} ran @param {number} since */
+function drawn(page, chart, listing, queue, ran, since) {
   const now = Date.now() / 1000;
   const project = page.project ?? page.me.project;
   const jobs = queue.jobs.filter((/** @type {any} */ job) => project === EVERY || job.project === project);
-  const bars = barsOf(ran.attempts, jobs, since, page.me);
+  const meanwhile = ran.attempts.filter((/** @type {any} */ each) => !each.ended_at || Date.parse(each.ended_at) >= since * 1000);
+  const bars = barsOf(meanwhile, jobs, since, page.me);
   const ends = bars.map((bar) => Math.max(bar.to ?? 0, bar.late ?? 0)).filter((s) => s < now + AHEAD_S);
   const ahead = page.query("until");
   const until = ahead && ahead !== "all" ? moment(ahead, 1) : Math.max(now + HOUR_S, ...ends) + (now - since) / 50;
@@ -68,7 +78,10 @@ function drawn(page, chart, queue, ran, since) {
         ${wide < NARROW ? list(listed, page) : html`
           ${chart.view({ rows: page.query("by") === "trainings" ? byTraining(listed) : byGpu(listed, live.rows("gpus") ?? [], now), since, until, now, width: wide })}
           ${legend}
-          <details><summary>Table</summary>${list(listed, page)}</details>`}
+          <details @toggle=${(/** @type {any} */ event) => {
+            listing.open = event.target.open;
+            page.draw();
+          }}><summary>Table</summary>${listing.open ? list(listed, page) : nothing}</details>`}
         ${unknown.length ? html`<p class="quiet">Nobody can say when these start: ${unknown.map((/** @type {any} */ job, /** @type {number} */ i) => html`${i ? ", " : nothing}${name(job.name)}`)}.</p>` : nothing}`}
     </div>`;
 }
