@@ -362,7 +362,7 @@ class Heartbeat:
             case StopJob():
                 self._jobs.stop(command)
             case SetBudget():
-                self._jobs.set_budget(command.id, command.budget)
+                self._jobs.set_budget(command.id, command.budget, command.share)
             case Throttle():
                 self._throttle(command.duty)
             case _:

@@ -35,8 +35,10 @@ WORDS: Final[Mapping[str, str]] = {
 CAUSES: Final[Mapping[Ended, str]] = {Ended.LOST: "host_lost", Ended.FAILED: "failed"}
 #: Values of the label of ``smore_job_promises_total``.
 OUTCOMES: Final = ("given", "refused", "kept", "broken", "broken_host_lost", "broken_failed", "withdrawn")
-#: A budget that differs by less is not told again.
+#: What differs by less is not told again.
 _STEP: Final = 0.1
+#: What functions may cost a job, and another training: fractions of its iteration time.
+_Costs = tuple[float, float]
 
 
 class Pledges:
@@ -46,8 +48,8 @@ class Pledges:
         self._ledger, self._fleet, self._apart = ledger, fleet, apart
         #: Of jobs that are not over: what was written last of their promises.
         self._known: dict[str, JobPromise] = {}
-        #: What functions may cost, as it was told last where it is not what the owner says.
-        self._budgets: dict[str, float] = {}
+        #: What others may cost each job, as it was written down last.
+        self._told: dict[str, _Costs] = {}
         # From 0 on: what first appears as 1 is no increase, and no alert sees it.
         for outcome in OUTCOMES:
             metrics.JOB_PROMISES.labels(outcome)
@@ -105,19 +107,19 @@ class Pledges:
                 elif (outcome, why) != (known.outcome, known.why):
                     self._note(row, known, outcome, why)
                 if job.id in attempts and attempts[job.id].up:
-                    self._hold_budget(row, job.promise, attempts[job.id])
+                    self._hold(row, job.promise, attempts[job.id])
 
     def ended(self, id_: str, attempt: Ended, rows: Mapping[str, Job]) -> None:
         """An attempt is over that is followed by another one: if the promise breaks, that was the cause."""
         known, cause = self._known.get(id_), CAUSES.get(attempt)
-        self._budgets.pop(id_, None)
+        self._told.pop(id_, None)
         if known is not None and cause is not None and known.outcome in STANDING:
             self._note(rows[id_], known, known.outcome, cause)
 
     def over(self, row: Job, now: float, ended: Ended) -> None:
         """A job is over for good."""
         known = self._known.pop(row.id, None)
-        self._budgets.pop(row.id, None)
+        self._told.pop(row.id, None)
         if known is None or known.by is None or known.outcome not in STANDING:
             return
         if ended is Ended.SUCCEEDED and now <= known.by:
@@ -148,14 +150,25 @@ class Pledges:
             by=known.by, latest_start_at=known.latest_start_at, outcome=outcome, why=why, message=known.message
         )
 
-    def _hold_budget(self, row: Job, pledge: Pledge, attempt: Attempt) -> None:
-        """Tell the workers of a running job what functions may cost it, where that has changed."""
-        said = row.request.budget
-        told, wanted = self._budgets.get(row.id, said), min(said, pledge.budget)
-        if abs(wanted - told) <= _STEP * told and not (wanted == said != told):
-            return
-        for gpu in attempt.gpus:
-            self._fleet.send(gpu, SetBudget(version=1, id=row.id, budget=wanted))
-        self._budgets[row.id] = wanted
-        words = f"Functions may cost it {wanted:.3f} of its iteration time, so that its promise is kept; its owner said {said:g}."
-        self._ledger.note(row.id, row.attempt, Decided(kind="budget", message=words))
+    def _hold(self, row: Job, pledge: Pledge, attempt: Attempt) -> None:
+        """Tell the workers of a running job what others may cost it, where they report otherwise: an earlier leader may have told them."""
+        said = row.request.budget, row.request.share
+        wanted = min(said[0], pledge.budget), min(said[1], pledge.share)
+        reported = {
+            rank.gpu: (rank.report.budget, rank.report.share) for rank in attempt.ranks if rank.report is not None
+        }
+        behind = [gpu for gpu, costs in reported.items() if _differ(costs, wanted, said)]
+        for gpu in behind:
+            self._fleet.send(gpu, SetBudget(version=1, id=row.id, budget=wanted[0], share=wanted[1]))
+        if behind and _differ(self._told.get(row.id, reported[behind[0]]), wanted, said):
+            self._told[row.id] = wanted
+            words = (
+                f"Functions may cost it {wanted[0]:.3f} of its iteration time, another training {wanted[1]:.3f}, so that its promise"
+                f" is kept; its owner said {said[0]:g} and {said[1]:g}."
+            )
+            self._ledger.note(row.id, row.attempt, Decided(kind="budget", message=words))
+
+
+def _differ(told: _Costs, wanted: _Costs, said: _Costs) -> bool:
+    """Whether what was told is to be told anew; what owners say holds exactly."""
+    return any(abs(b - a) > _STEP * a or b == c != a for a, b, c in zip(told, wanted, said, strict=True))

@@ -148,10 +148,11 @@ class DropCheckpoints(Command, frozen=True, tag="drop_checkpoints"):
 
 
 class SetBudget(Command, frozen=True, tag="set_budget"):
-    """The most that a job may lose from now on, a fraction."""
+    """The most that a job may lose to functions from now on, and to another training (None = as before), fractions."""
 
     id: str
     budget: float
+    share: float | None = None
 
 
 class Throttle(Command, frozen=True, tag="throttle"):

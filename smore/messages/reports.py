@@ -83,8 +83,9 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     #: The profiled workload that it is, '' = not said.
     workload: str = ""
-    #: The most that it may lose, a fraction.
+    #: The most that it may lose to functions, and to another training, fractions.
     budget: float = DEFAULT_BUDGET
+    share: float = 0.0
     #: False = it tells no iterations, so that nothing it loses can be measured.
     measured: bool = True
     #: A signal has stopped it (SIGSTOP): it lives and makes no steps.

@@ -6,7 +6,7 @@ from typing import Any, cast
 import redis
 from msgspec.structs import replace
 
-from smore.messages.commands import AnyCommand, ForgetJob, StartJob, StopJob, decode_command
+from smore.messages.commands import AnyCommand, ForgetJob, SetBudget, StartJob, StopJob, decode_command
 from smore.messages.reports import JobReport, encode_report
 from tests.support import fake_platform
 
@@ -58,6 +58,8 @@ class FakeRanks:
             for key, rank in list(self.ranks.items()):
                 if key[:2] == (gpu, command.id) and key[2] <= command.attempt and rank.state == "running":
                     self.ranks[key] = replace(rank, state="ended", exit_code=-15)
+        elif isinstance(command, SetBudget):
+            self.tell(command.id, [gpu], budget=command.budget, share=command.share)
         elif isinstance(command, ForgetJob):
             self.ranks = {
                 key: rank
@@ -73,6 +75,8 @@ class FakeRanks:
             pid=1,
             memory_mib=1.0,
             iterations=0,
+            budget=command.request.budget,
+            share=command.request.share,
             attempt=command.attempt,
             rank=command.rank,
             world=command.world,

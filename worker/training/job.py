@@ -290,6 +290,7 @@ class Job:
             exit_code=record.exit_code,
             workload=record.workload,
             budget=record.budget,
+            share=record.share,
             measured=record.tracked or not record.attached,
             windows=windows.fresh(),
             loss=loss.mean if loss else None,

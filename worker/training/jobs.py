@@ -292,12 +292,13 @@ class Jobs:
             if not self.ranks.of(id_) and _file_name(id_):
                 self._checkpoints.drop(id_)
 
-    def set_budget(self, id_: str, budget: float) -> None:
-        """Change the degradation budget of a job (a ratio)."""
+    def set_budget(self, id_: str, budget: float, share: float | None) -> None:
+        """Change what functions may cost a job, and another training (None = as before), fractions."""
         with self.ranks.lock:
             for job in self.ranks.of(id_):
                 if not job.over:
                     job.record.budget = budget
+                    job.record.share = job.record.share if share is None else share
                     self._records.write(job.record)
         self._changed()
 

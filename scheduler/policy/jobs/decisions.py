@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 from scheduler.policy.jobs.events import Ended
@@ -188,13 +189,15 @@ class Wait(StrEnum):
 class Pledge(NamedTuple):
     """
     The promise of a job that is not over: the moment ``by``, its latest start (None = it runs), what puts it ``at_risk`` by
-    expected lengths ('' = nothing), and what functions may cost it so that it is kept, at most what its owner says.
+    expected lengths ('' = nothing), and of one that runs what functions and another training may cost it so that it is kept,
+    fractions of its iteration time.
     """
 
     by: float
     latest_start_at: float | None
     at_risk: str
-    budget: float
+    budget: float = inf
+    share: float = inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,7 @@ class Promises:
         """What is to be told of each promise that is not over; times are those of the rule."""
         late = self._late(kept)
         return {
-            id_: Pledge(job.by, self._latest.get(id_), self._danger(job) if id_ in late else "", self._budget(job))
+            id_: Pledge(job.by, self._latest.get(id_), self._danger(job) if id_ in late else "", *self._allowance(job))
             for id_, job in self._given.items()
         }
 
@@ -177,13 +177,16 @@ class Promises:
         closed = self._fleet.refusals[JobRefusal.CLOSED] + self._fleet.refusals[JobRefusal.LOST]
         return "closed" if closed else "others"
 
-    def _budget(self, job: Job) -> float:
-        """What functions may cost a running job, so that it surely ends in time; never more than its owner says."""
-        said = job.spec.request.budget
+    def _allowance(self, job: Job) -> tuple[float, ...]:
+        """
+        What functions may cost a running job, and another training beside it, so that it surely ends in time; the training
+        gives way first.
+        """
         if not job.gpus:
-            return said
-        left_s = self._sure_s(job) * job.slowdown / (1 + said)
-        return min(said, max(LEAST_BUDGET, (job.by - self._at) / left_s - 1))
+            return ()
+        spare = (job.by - self._at) / (self._sure_s(job) * job.factor)
+        budget = spare * (1 + job.spec.request.budget) / job.besides - 1
+        return max(LEAST_BUDGET, budget), max(0.0, spare - 1)
 
     @property
     def gpus(self) -> int:
