@@ -11,7 +11,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from math import exp
+from math import ceil, exp
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
@@ -62,8 +62,9 @@ OWNERS: Final = (Source.DECLARED, Source.NAME)
 ENOUGH, UNSURE = 20, 2.0
 #: Sources of which no sure length is known, however many ratios there are: they are not of this job.
 UNKNOWN: Final = frozenset({Source.PROJECT, Source.PLATFORM, Source.ASSUMED})
-#: Of the lengths expected, most and surely: the part of cases that take no longer.
-SHARES: Final = (0.5, 0.9, 0.97)
+#: Of the lengths expected and most, and of the sure one: the part of cases that take no longer.
+SHARES: Final = (0.5, 0.9)
+SURELY: Final = 0.97
 #: Runs of which a median is taken: of a name, of a project, of the platform.
 RUNS: Final[Mapping[Source, int]] = {Source.NAME: 20, Source.PROJECT: 100, Source.PLATFORM: 500}
 #: No job is through sooner than this, whatever its source tells, seconds.
@@ -85,12 +86,13 @@ class Length(NamedTuple):
 
 
 class Recent:
-    """The last ``size`` values, in order of size, beside some that stay for ever."""
+    """The last ``size`` values, in order of size: ``ordered`` beside some that stay for ever, ``own`` without these."""
 
     def __init__(self, size: int, prior: Sequence[float] = ()) -> None:
         self._queue: deque[float] = deque()
         self._size = size
         self.ordered = sorted(prior)
+        self.own: list[float] = []
 
     def __len__(self) -> int:
         """Without those that stay."""
@@ -98,13 +100,31 @@ class Recent:
 
     def add(self, value: float) -> None:
         self._queue.append(value)
-        insort(self.ordered, value)
-        if len(self._queue) > self._size:
-            self.ordered.pop(bisect_right(self.ordered, self._queue.popleft()) - 1)
+        gone = self._queue.popleft() if len(self._queue) > self._size else None
+        for values in (self.ordered, self.own):
+            insort(values, value)
+            if gone is not None:
+                values.pop(bisect_right(values, gone) - 1)
 
     def quantile(self, share: float, above: int = 0) -> float:
         """Of the values from place ``above`` on, of which there must be one."""
         return self.ordered[above + int(share * (len(self.ordered) - above))]
+
+    def surely(self, least: float = 0.0) -> float:
+        """
+        Of those above ``least``, of which there must be one, what three in a hundred exceed. Those that stay do not count where there
+        are enough others, so that a source that is always right is believed.
+        """
+        values = self.own if len(self.own) >= ENOUGH and self.own[-1] > least else self.ordered
+        return bound(values[bisect_right(values, least) :], SURELY)
+
+
+def bound(values: Sequence[float], share: float) -> float:
+    """
+    Of values in order of size the smallest that one more, drawn with them, does not exceed with the probability ``share``; with too
+    few for that the largest. There must be one.
+    """
+    return values[min(len(values), ceil(share * (len(values) + 1))) - 1]
 
 
 class Lengths:
@@ -164,11 +184,13 @@ class Lengths:
     def left(self, told_s: float, source: Source, ran_s: float, project: str) -> Length:
         """What is left of a job of which ``source`` told ``told_s`` and that has run for ``ran_s``."""
         ratios = self._ratios_of(source, project)
-        outlived = bisect_right(ratios.ordered, ran_s / told_s) if ran_s > 0 else 0
+        part = ran_s / told_s
+        outlived = bisect_right(ratios.ordered, part)
         if outlived == len(ratios.ordered):
             most_s = max(LEAST_S, OUTLIVED_MOST * ran_s)
             return Length(max(LEAST_S, OUTLIVED * ran_s), most_s, most_s, source)
-        expected, most, surely = (told_s * ratios.quantile(share, outlived) - ran_s for share in SHARES)
+        expected, most = (told_s * ratios.quantile(share, outlived) - ran_s for share in SHARES)
+        surely = max(most, told_s * ratios.surely(part) - ran_s)
         if len(ratios) < ENOUGH:
             surely = max(surely, UNSURE * told_s - ran_s)
         return Length(max(LEAST_S, expected), max(LEAST_S, most), max(LEAST_S, surely), source)
@@ -176,7 +198,8 @@ class Lengths:
     def measured(self, left_s: float) -> Length:
         """What is left of a job whose iterations are measured to take ``left_s`` more."""
         ratios, left_s = self._ratios[Source.MEASURED], max(LEAST_S, left_s)
-        expected, most, surely = (left_s * ratios.quantile(share) for share in SHARES)
+        expected, most = (left_s * ratios.quantile(share) for share in SHARES)
+        surely = max(most, left_s * ratios.surely())
         if len(ratios) < ENOUGH:
             surely = max(surely, UNSURE * left_s)
         return Length(expected, most, surely, Source.MEASURED)
@@ -187,7 +210,7 @@ class Lengths:
 
 
 def _quantiles(ratios: Recent) -> tuple[bool, list[float]]:
-    return len(ratios) < ENOUGH, [ratios.quantile(share) for share in SHARES]
+    return len(ratios) < ENOUGH, [*(ratios.quantile(share) for share in SHARES), ratios.surely()]
 
 
 def _keys(project: str, name: str) -> list[tuple[Source, str, str]]:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from scheduler.policy.jobs.events import Ended, JobProgressed, Run, RunsKnown
-from scheduler.policy.jobs.lengths import ASSUMED_S, Lengths, Recent, Source
+from scheduler.policy.jobs.lengths import ASSUMED_S, LEAST_S, Lengths, Recent, Source
 from tests.support.driven_jobs import HOUR, DrivenJobs, gpus, spec_of
 
 
@@ -144,7 +144,8 @@ def test_a_length_is_sure_once_its_source_was_right_often_enough() -> None:
     length = lengths.left(1000.0, Source.DECLARED, 0.0, "p")
 
     assert length.most_s == 1000.0
-    assert 1000.0 < length.surely_s < 1200.0
+    assert length.surely_s == 1000.0
+    assert lengths.left(1000.0, Source.DECLARED, 1100.0, "p").surely_s > LEAST_S
     # One in twenty takes five times as long: that is within nine cases of ten, and not within 97 of a hundred.
     for number in range(100):
         lengths.learn(run(100.0, declared=5.0 if number % 20 == 0 else 1.0))
