@@ -67,7 +67,7 @@ class Board:
         spec = self._specs.of(question.id, question.project, question.name, question.request)
         for answer in self._decide(now, [TrialAsked(spec=spec)]).decisions:
             if isinstance(answer, TrialAnswered):
-                late_at = self._told.late(answer.expected, now) if answer.expected is not None else None
+                late_at = self._told.late(answer.expected, now, now) if answer.expected is not None else None
                 self._told.over(question.id, None)
                 self._queue.answer(question.id, _answered(answer, question.project, question.name, late_at))
 
@@ -90,11 +90,11 @@ class Board:
             setting=self._setting,
             kept_for=answer.kept_for,
             kept=answer.kept,
-            jobs=[self._entry(each, jobs[each.id]) for each in answer.jobs if each.id in jobs],
+            jobs=[self._entry(each, jobs[each.id], now) for each in answer.jobs if each.id in jobs],
         )
 
-    def _entry(self, job: Expected, row: Job) -> PublishedJob:
-        return _entry(job, row.project, row.name, self._told.late(job, row.created_at))
+    def _entry(self, job: Expected, row: Job, now: float) -> PublishedJob:
+        return _entry(job, row.project, row.name, self._told.late(job, row.created_at, now))
 
     def over(self, id_: str, completion_s: float | None) -> None:
         """A job is over; ``completion_s`` after it was submitted if it succeeded."""

@@ -247,7 +247,7 @@ class _Run:
         for answer in self._policy.decide(now, [QueueAsked()]).decisions:
             for job in answer.jobs if isinstance(answer, PublishQueue) else ():
                 if job.id in came and not job.gpus:
-                    self._by_id[job.id].told = self._told.late(job, now)
+                    self._by_id[job.id].told = self._told.late(job, now, now)
 
     def _pairs(self) -> list[PairKnown]:
         """What the rule is told of all pairs that fit: the truth, or what a predictor of this noise would say."""

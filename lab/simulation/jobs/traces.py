@@ -7,8 +7,8 @@ assigned), **Pollux** (workloads of 160 jobs by application) and **Philly** itse
 its own window of so many jobs, else all of them. ``most_gpus``, ``most_h``: jobs that ask for more are cut to it.
 ``memory_mib``: of jobs of which the trace says nothing of it. ``load``: arrivals are stretched so that the GPU time asked
 for is this part of what the cluster has between the first arrival and the last. ``deadline: [1.2, 4]``: each job has one, so many
-of its lengths after its arrival, uniform between the two; the part ``ask`` of the jobs asks for a promise, ``by`` its deadline
-(by default in that range) or the ``earliest`` end that can be promised. What cannot be used raises BadTrace or
+of its lengths after its arrival, uniform between the two (these by default where ``ask`` is given, 0 too); the part ``ask`` of the
+jobs asks for a promise, ``by`` its deadline or the ``earliest`` end that can be promised. What cannot be used raises BadTrace or
 BadWorld with file, line and field; a missing file NotFound.
 """
 
@@ -109,6 +109,7 @@ def jobs(document: Mapping[str, object], gpus: int, seed: int, among: Sequence[P
         path = Path() if kind == "made" else locate(reader.word("file", "").removesuffix(".gz"), among)
     numbers = [int(number) for _, number in reader.items("traces")]
     deadline = [number for _, number in reader.items("deadline")]
+    asked = reader.has("ask")
     ask, by = reader.number("ask", 0.0, 0.0, 1.0), reader.word("by", "deadline", ("deadline", "earliest"))
     if deadline and not (len(deadline) == 2 and 1 <= deadline[0] <= deadline[1]):
         raise bad(
@@ -146,7 +147,7 @@ def jobs(document: Mapping[str, object], gpus: int, seed: int, among: Sequence[P
         for job in chosen
     ]
     stretched = _stretched(cut, gpus, load)
-    if not deadline and not ask:
+    if not deadline and not asked:
         return stretched
     return [_asking(job, deadline or DEADLINE, ask, by, seed) for job in stretched]
 
