@@ -116,15 +116,16 @@ class Recent:
         are enough others, so that a source that is always right is believed.
         """
         values = self.own if len(self.own) >= ENOUGH and self.own[-1] > least else self.ordered
-        return bound(values[bisect_right(values, least) :], SURELY)
+        return bound(values, SURELY, bisect_right(values, least))
 
 
-def bound(values: Sequence[float], share: float) -> float:
+def bound(values: Sequence[float], share: float, above: int = 0) -> float:
     """
-    Of values in order of size the smallest that one more, drawn with them, does not exceed with the probability ``share``; with too
-    few for that the largest. There must be one.
+    Of values in order of size, from place ``above`` on, the smallest that one more, drawn with them, does not exceed with the
+    probability ``share``; with too few for that the largest. There must be one.
     """
-    return values[min(len(values), ceil(share * (len(values) + 1))) - 1]
+    count = len(values) - above
+    return values[above + min(count, ceil(share * (count + 1))) - 1]
 
 
 class Lengths:

@@ -94,7 +94,7 @@ class Promises:
         #: Good until time passes or lengths change: where promised jobs are laid out.
         self._places: dict[str, _Place] = {}
         self._whole: dict[Needs, tuple[PoolKey, ...]] = {}
-        #: Good until somebody starts or ends: ends of running jobs, when each GPU instance is free and how many are when,
+        #: Ends of running jobs, good until they are slowed. Good until somebody starts or ends: when each GPU instance is free and how many are when,
         #: which promises hold, and the earliest sure ends of starts that were refused with what they would break, by kind.
         self._ends: dict[str, float] = {}
         self._ready: dict[str, float] = {}
@@ -107,6 +107,7 @@ class Promises:
         self._at = at
         self._places.clear()
         self._whole.clear()
+        self._ends = {}
         self.changed()
         self._latest.clear()
         for id_, job in list(self._given.items()):
@@ -128,6 +129,8 @@ class Promises:
 
     def started(self, job: Job) -> None:
         self._latest.pop(job.spec.id, None)
+        for id_ in job.beside:
+            self._ends.pop(id_, None)
         self.changed()
 
     def give(self, job: Job, by: float) -> None:
@@ -318,7 +321,8 @@ class Promises:
     def _free_at(self) -> dict[str, float]:
         """When GPU instances that take jobs are surely free, -inf = now; how many are when is counted beside it."""
         if not self._ready:
-            self._ends = {id_: self._end(job) for id_, job in self._running()}
+            ends = self._ends
+            self._ends = {id_: ends[id_] if id_ in ends else self._end(job) for id_, job in self._running()}
             self._ready = {
                 name: max((self._ends[id_] for id_ in gpu.jobs), default=-inf)
                 for name, gpu in self._fleet.gpus.items()
