@@ -376,6 +376,8 @@ JobsOrReadKey = Annotated[KeyEntry, Depends(Caller(Scope.JOBS, Scope.READ))]
 #: Every key has a scope.
 AnyKey = Annotated[KeyEntry, Depends(Caller(*Scope))]
 AdminKey = Annotated[KeyEntry, Depends(Caller(Scope.ADMIN))]
+#: See :func:`api.trainings.promises.check_breaks`.
+Anyway = Annotated[bool, Query(description="Even where trainings lose the ends that they were promised")]
 #: See :func:`api.auth.listed_projects`.
 AllProjects = Annotated[bool, Query(description="Of all projects; for operators")]
 OfProject = Annotated[

@@ -5,10 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api import rows
-from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
+from api.deps import Anyway, Gateway, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
 from api.pauses import set_pauses
 from api.schemas import gpus as schemas
 from api.server.bodies import BoundedRoute
+from api.trainings.promises import check_breaks
 from smore.domain.errors import Conflict, NotFound
 from smore.domain.spelling import nothing_named
 from smore.redis.catalog import KeyEntry
@@ -31,18 +32,21 @@ def list_gpus(
 
 
 @router.post("/{gpu}/pause", status_code=204)
-def pause(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
-    """Place nothing more on a GPU instance. What runs there goes on, and what is loaded stays loaded."""
-    set_pauses(gateway, trail, caller, f"gpu/{_existing(gateway, gpu)}", f"g:{gpu}", on=("paused",))
+def pause(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str, anyway: Anyway = False) -> None:
+    """
+    Place nothing more on a GPU instance. What runs there goes on, and what is loaded stays loaded. 409 with the jobs (`breaks`)
+    whose promised ends would not be kept, unless `anyway`.
+    """
+    _close(gateway, caller, trail, gpu, "paused", anyway)
 
 
 @router.post("/{gpu}/drain", status_code=202)
-def drain(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str) -> None:
+def drain(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, gpu: str, anyway: Anyway = False) -> None:
     """
     Place nothing more on a GPU instance, and unload what is idle there. What runs goes on; `drained` in the list is
-    true when nothing is left.
+    true when nothing is left. 409 with the jobs (`breaks`) whose promised ends would not be kept, unless `anyway`.
     """
-    set_pauses(gateway, trail, caller, f"gpu/{_existing(gateway, gpu)}", f"g:{gpu}", on=("draining",))
+    _close(gateway, caller, trail, gpu, "draining", anyway)
 
 
 @router.post("/{gpu}/resume", status_code=204)
@@ -98,6 +102,13 @@ def _permit(gateway: Gateway, caller: KeyEntry, trail: TheTrail, gpu: str, pid: 
     with trail.change(caller, f"gpu/{gpu}/process/{pid}", {"allowed": before}) as change:
         (fleet.allow if allowed else fleet.forbid)(gpu, unregistered)
         change.after = {"allowed": allowed, "name": unregistered.name}
+
+
+def _close(gateway: Gateway, caller: KeyEntry, trail: Trail, gpu: str, how: str, anyway: bool) -> None:
+    existing = _existing(gateway, gpu)
+    if not anyway:
+        check_breaks(gateway, closed=[existing])
+    set_pauses(gateway, trail, caller, f"gpu/{existing}", f"g:{gpu}", on=(how,))
 
 
 def _existing(gateway: Gateway, gpu: str) -> str:

@@ -6,10 +6,11 @@ from fastapi import APIRouter
 
 from api.auth import is_operator
 from api.dates import moment
-from api.deps import Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
+from api.deps import Anyway, Gateway, OperatorKey, ReadKey, TheGateway, TheTrail
 from api.schemas import projects as schemas
 from api.server.bodies import BoundedRoute
 from api.trainings.limits import going_on, reserves
+from api.trainings.promises import check_breaks
 from smore.domain.job import WAITING
 from smore.domain.limits import Limits
 
@@ -73,12 +74,19 @@ def create_project(
 
 @router.patch("/{project}/limits")
 def change_limits(
-    gateway: TheGateway, caller: OperatorKey, trail: TheTrail, project: str, body: schemas.LimitsBody
+    gateway: TheGateway,
+    caller: OperatorKey,
+    trail: TheTrail,
+    project: str,
+    body: schemas.LimitsBody,
+    anyway: Anyway = False,
 ) -> schemas.Project:
     """
     Change limits of a project: what is not named stays as it is, and null takes a limit away. They hold at every gateway
-    from the next invocation on.
+    from the next invocation on. 409 with the jobs (`breaks`) whose promised ends would not be kept, unless `anyway`.
     """
+    if body.gpus is not None and not anyway:
+        check_breaks(gateway, project=project, most=body.gpus)
     store = gateway.store()
     before = store.get_project(project).limits.to_dict()
     with trail.change(caller, f"project/{project}", before, project=project) as change:

@@ -1,20 +1,24 @@
 """Promised ends of trainings: what is asked for, and what is answered where it is refused."""
 
+import contextlib
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from api.dates import moment
 from api.errors import WHERE_LIMITS
 from api.schemas.jobs import JobBody, SecretOf
-from smore.domain.errors import InvalidInput, InvalidSpec, LimitReached, SloInfeasible
+from smore.domain.errors import Conflict, InvalidInput, InvalidSpec, LimitReached, SloInfeasible, Unavailable
 from smore.domain.function import duration_s
 from smore.domain.job import EARLIEST
 from smore.domain.quote import quoted
+from smore.redis.job_queue import JobQueue
 
 if TYPE_CHECKING:
+    from api.deps import Gateway
     from smore.postgres.job_promises import JobPromise
 
 #: What of a body is told to be the field that is wrong, by why nothing is promised (the rule's ``Unpromised``).
@@ -69,6 +73,24 @@ def check_promised(promise: "JobPromise") -> None:
             raise LimitReached(f"{message} {WHERE_LIMITS}", field=field, retry_after_s=_RETRY_S)
         case _:
             raise InvalidInput(f"{field}: {message}", **details)
+
+
+def check_breaks(gateway: "Gateway", closed: Sequence[str] = (), project: str = "", most: int | None = None) -> None:
+    """
+    Raises Conflict with the jobs (``breaks``) whose promises would not hold any more if these GPU instances took no trainings, or the
+    project might have no more of them. Where nobody leads that is not known.
+    """
+    doors = JobQueue(gateway.client(), gateway.settings.redis.prefix)
+    queue = doors.queue()
+    if queue is None or all(job.promised is None for job in queue.jobs):
+        return
+    with contextlib.suppress(Unavailable):
+        breaks = doors.breaks(closed, project, most)
+        if breaks:
+            message = (
+                f"It would break the promised ends of {', '.join(breaks)}. Say anyway=true (--anyway) if that is meant."
+            )
+            raise Conflict(message, breaks=list(breaks))
 
 
 def body_digest(body: JobBody) -> str:

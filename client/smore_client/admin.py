@@ -235,14 +235,22 @@ def attach(name: str, pid: int, *, gpu: str | None = None, workload: str | None 
     return (yield from fetch(Attached, request("POST", "jobs", "attach", body=body)))
 
 
-def set_limits(project: str, limits: Mapping[str, float | None]) -> Flow[Project]:
+def set_limits(project: str, limits: Mapping[str, float | None], *, anyway: bool = False) -> Flow[Project]:
     """
-    Set limits of a project, named as in ``Limits``; None takes one away, the others stay.
+    Set limits of a project, named as in ``Limits``; None takes one away, the others stay. ``anyway``: even where trainings lose the
+    ends that they were promised, which else raises ApiError.
 
     >>> client.carry(admin.set_limits("vision", {"depth": 100, "gpus": None})).limits.depth
     100
     """
-    return (yield from fetch(Project, request("PATCH", "projects", project, "limits", body=dict(limits))))
+    return (
+        yield from fetch(
+            Project,
+            request(
+                "PATCH", "projects", project, "limits", body=dict(limits), query={"anyway": "true"} if anyway else None
+            ),
+        )
+    )
 
 
 def audit(wanted: Mapping[str, str | None], *, limit: int = 100, cursor: int | None = None) -> Flow[AuditPage]:

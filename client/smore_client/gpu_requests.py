@@ -22,13 +22,16 @@ class GpuRequests:
         return (yield from fetch(Gpus, request("GET", "gpus"))).gpus
 
     @operation
-    def pause_gpu(self, id_: str) -> Flow[None]:
+    def pause_gpu(self, id_: str, *, anyway: bool = False) -> Flow[None]:
         """
-        Place nothing more on a GPU instance; what runs there ends, what is loaded stays.
+        Place nothing more on a GPU instance; what runs there ends, what is loaded stays. ``anyway``: even where trainings lose the
+        ends that they were promised, which else raises ApiError.
 
         >>> client.pause_gpu("cpu0")
         """
-        yield from exchange(request("POST", "gpus", id_, "pause", body={}))
+        yield from exchange(
+            request("POST", "gpus", id_, "pause", body={}, query={"anyway": "true"} if anyway else None)
+        )
 
     @operation
     def resume_gpu(self, id_: str) -> Flow[None]:
@@ -40,13 +43,14 @@ class GpuRequests:
         yield from exchange(request("POST", "gpus", id_, "resume", body={}))
 
 
-def drain_gpu(gpu: str) -> Flow[None]:
+def drain_gpu(gpu: str, *, anyway: bool = False) -> Flow[None]:
     """
-    Place nothing more on a GPU instance and unload what idles there; ``Gpu.drained`` says when nothing is left.
+    Place nothing more on a GPU instance and unload what idles there; ``Gpu.drained`` says when nothing is left. ``anyway`` as of
+    :meth:`pause_gpu`.
 
     >>> client.carry(admin.drain_gpu("cpu0"))
     """
-    yield from exchange(request("POST", "gpus", gpu, "drain", body={}))
+    yield from exchange(request("POST", "gpus", gpu, "drain", body={}, query={"anyway": "true"} if anyway else None))
 
 
 def forget_gpu(gpu: str) -> Flow[None]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from scheduler.jobs.apart import Apart
 from scheduler.jobs.specs import Specs
 from scheduler.policy.jobs.decisions import (
+    BreaksAnswered,
     Expected,
     JobRound,
     NotPromised,
@@ -15,7 +16,7 @@ from scheduler.policy.jobs.decisions import (
     Start,
     TrialAnswered,
 )
-from scheduler.policy.jobs.events import Event, PlacesAsked, QueueAsked, TrialAsked
+from scheduler.policy.jobs.events import BreaksAsked, Event, PlacesAsked, ProjectLimit, QueueAsked, TrialAsked
 from scheduler.policy.jobs.told import Told
 from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer, TrialQuestion
 from smore.postgres.jobs import Job
@@ -63,6 +64,12 @@ class Board:
             for places in self._decide(now, [PlacesAsked(id=question.job)]).decisions:
                 if isinstance(places, PlacesAnswered):
                     self._queue.answer(question.id, TrialAnswer(places=places.places))
+            return
+        if question.closed or question.most is not None:
+            limits = {question.project: ProjectLimit(gpus=question.most)} if question.most is not None else {}
+            for broken in self._decide(now, [BreaksAsked(closed=question.closed, limits=limits)]).decisions:
+                if isinstance(broken, BreaksAnswered):
+                    self._queue.answer(question.id, TrialAnswer(breaks=broken.jobs))
             return
         spec = self._specs.of(question.id, question.project, question.name, question.request)
         for answer in self._decide(now, [TrialAsked(spec=spec)]).decisions:

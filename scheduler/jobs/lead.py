@@ -32,6 +32,7 @@ from scheduler.policy.jobs.decisions import (
     Action as Acted,
 )
 from scheduler.policy.jobs.decisions import (
+    BreaksAnswered,
     Decision,
     Finish,
     NotPromised,
@@ -315,7 +316,7 @@ class Lead:
                 if decision.id not in self._apart.ids:
                     with self._apart.of(decision.id):
                         self._change(at, decision)
-            case PublishQueue() | TrialAnswered() | PlacesAnswered():
+            case PublishQueue() | TrialAnswered() | PlacesAnswered() | BreaksAnswered():
                 raise AssertionError("nobody asked")
             case _:
                 assert_never(decision)

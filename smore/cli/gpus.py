@@ -9,6 +9,7 @@ import typer
 
 from smore.cli.series import SeriesOption, SeriesOutput, SinceOption, show_gpu, show_lanes, span
 from smore.cli.terminal import (
+    AnywayOption,
     Column,
     GpuName,
     Output,
@@ -144,7 +145,7 @@ def confirm_last(client: "Client", name: str, yes: bool) -> None:
         confirm(f"No GPU instance but {name} takes anything new: after this nothing is placed any more. Go on?", yes)
 
 
-def drain_gpu(client: "Client", name: str, yes: bool, wait_s: float | None, output: Output) -> None:
+def drain_gpu(client: "Client", name: str, yes: bool, wait_s: float | None, output: Output, anyway: bool) -> None:
     """
     What ``smore gpus drain`` and ``smore drain --gpu`` do. ``wait_s``: for how long to wait until nothing is left there,
     None = not at all. The command ends with exit code 1 where something still is.
@@ -152,7 +153,7 @@ def drain_gpu(client: "Client", name: str, yes: bool, wait_s: float | None, outp
     from smore_client import admin
 
     confirm_last(client, name, yes)
-    client.carry(admin.drain_gpu(name))
+    client.carry(admin.drain_gpu(name, anyway=anyway))
     until, said = time.monotonic() + (wait_s or 0.0), ""
     while wait_s is not None and (left := _left(client, name)):
         if left != said:
@@ -206,22 +207,30 @@ def show_over_time(
 
 
 @app.command("pause")
-def pause(gpu: GpuName, yes: YesOption = False, output: OutputOption = Output.TABLE) -> None:
+def pause(
+    gpu: GpuName, yes: YesOption = False, anyway: AnywayOption = False, output: OutputOption = Output.TABLE
+) -> None:
     """Place nothing new on a GPU instance. What runs goes on, and what is loaded stays loaded."""
     with connected() as client:
         confirm_last(client, gpu, yes)
-        client.pause_gpu(gpu)
+        client.pause_gpu(gpu, anyway=anyway)
         print_gpu(client, gpu, output)
 
 
 @app.command("drain")
-def drain(gpu: GpuName, wait: WaitOption = None, yes: YesOption = False, output: OutputOption = Output.TABLE) -> None:
+def drain(
+    gpu: GpuName,
+    wait: WaitOption = None,
+    yes: YesOption = False,
+    anyway: AnywayOption = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """
     Place nothing new on a GPU instance, and unload what idles there; `smore gpus` says "drained" when nothing is left.
     Trainings there run to their end.
     """
     with connected() as client:
-        drain_gpu(client, gpu, yes, wait_s(wait), output)
+        drain_gpu(client, gpu, yes, wait_s(wait), output, anyway)
 
 
 @app.command("undrain")

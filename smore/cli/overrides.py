@@ -8,6 +8,7 @@ from smore.cli.gpus import WaitOption, drain_gpu, print_gpu, wait_s
 from smore.cli.names import functions, gpus
 from smore.cli.queues import DRAINED, RESUMED, print_everything, print_in_force
 from smore.cli.terminal import (
+    AnywayOption,
     EndOption,
     ForOption,
     FunctionName,
@@ -38,6 +39,7 @@ def drain(
     wait: WaitOption = None,
     project: ProjectOption = None,
     yes: YesOption = False,
+    anyway: AnywayOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Let a function, a GPU instance or the whole platform run empty."""
@@ -51,7 +53,7 @@ def drain(
         confirm("Take nothing new any more, in all projects?", yes)
     with connected() as client:
         if gpu is not None and not end:
-            drain_gpu(client, gpu, yes, wait_s(wait), output)
+            drain_gpu(client, gpu, yes, wait_s(wait), output, anyway)
         elif gpu is not None:
             client.resume_gpu(gpu)
             print_gpu(client, gpu, output)

@@ -6,6 +6,7 @@ import typer
 
 from smore.cli.terminal import (
     EXIT_USAGE,
+    AnywayOption,
     Column,
     Output,
     OutputOption,
@@ -108,6 +109,7 @@ def limit(
             help="What another training may cost one of its trainings that says nothing: 0.5 = half as much.",
         ),
     ] = None,
+    anyway: AnywayOption = False,
     output: OutputOption = Output.YAML,
 ) -> None:
     """Change limits of a project: what is not named stays as it is, and none takes a limit away."""
@@ -130,7 +132,7 @@ def limit(
     if not changes:
         fail("which limit? smore projects limit --help names them", EXIT_USAGE)
     with connected() as client:
-        show_value(client.carry(admin.set_limits(name, changes)), output)
+        show_value(client.carry(admin.set_limits(name, changes, anyway=anyway)), output)
 
 
 def _number(text: str) -> float | None:

@@ -47,6 +47,7 @@ ForOption = Annotated[
     str | None, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h, 1d; without it until --end.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AnywayOption = Annotated[bool, typer.Option(help="Even where trainings lose the ends that they were promised.")]
 EndOption = Annotated[bool, typer.Option("--end", help="Take it back.")]
 ProjectOption = Annotated[
     str | None, typer.Option(autocompletion=names.projects, help="Of this project; without it that of your key.")

@@ -53,7 +53,10 @@ class PublishedQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What would become of a job that came now; with ``job``: what stands against that one on each GPU instance."""
+    """
+    What would become of a job that came now; with ``job``: what stands against that one on each GPU instance; with ``closed`` or
+    ``most``: which promises would break if these GPU instances took no trainings, or the project might have no more of them.
+    """
 
     id: str
     project: str = ""
@@ -61,13 +64,15 @@ class TrialQuestion(msgspec.Struct, frozen=True, kw_only=True):
     request: JobRequest = JobRequest()
     at: float
     job: str = ""
+    closed: Sequence[str] = ()
+    most: int | None = None
 
 
 class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
     Either ``expected`` (``gpus``: it would start there at once, as the guest of the jobs ``beside``), or why it never could:
     the ``field`` of its request, the ``largest`` value that could, and words. ``places``: for a job that waits. ``earliest``: the
-    end that would be promised, None = none would, and ``unpromised`` says why.
+    end that would be promised, None = none would, and ``unpromised`` says why. ``breaks``: ids of jobs.
     """
 
     gpus: Sequence[str] = ()
@@ -79,6 +84,7 @@ class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     places: Sequence[JobPlace] = ()
     earliest: float | None = None
     unpromised: str = ""
+    breaks: Sequence[str] = ()
 
 
 encode = msgspec.json.Encoder().encode

@@ -137,6 +137,14 @@ class JobQueue:
         """
         return self._asked(TrialQuestion(id=uuid.uuid4().hex, at=time.time(), job=job), timeout_s).places
 
+    def breaks(self, closed: Sequence[str] = (), project: str = "", most: int | None = None) -> Sequence[str]:
+        """
+        The jobs whose promises hold and would not if these GPU instances took no trainings, or the project might have no more of
+        them. Raises Unavailable where nobody leads or answers in time.
+        """
+        question = TrialQuestion(id=uuid.uuid4().hex, at=time.time(), closed=closed, project=project, most=most)
+        return self._asked(question, 1.0).breaks
+
     def _asked(self, question: TrialQuestion, timeout_s: float) -> TrialAnswer:
         if not self.leader():
             raise Unavailable(no_leader(self.refused()), part="job_leader")

@@ -29,6 +29,7 @@ from lab.simulation.jobs.traces import HOUR_S, SimulatedJob
 from lab.simulation.jobs.world import DAY_S, JobWorld
 from lab.simulation.result import Inconsistent
 from scheduler.policy.jobs.decisions import (
+    BreaksAnswered,
     Decision,
     Finish,
     NotPromised,
@@ -412,7 +413,7 @@ class _Run:
                 self._left -= 1
             case Promised():
                 self._by_id[decision.id].promised = decision.by
-            case Requeue() | NotPromised() | PublishQueue() | TrialAnswered() | PlacesAnswered():
+            case Requeue() | NotPromised() | PublishQueue() | TrialAnswered() | PlacesAnswered() | BreaksAnswered():
                 pass
             case _:
                 assert_never(decision)

@@ -16,6 +16,7 @@ from typing import Protocol, assert_never
 
 from scheduler.policy.jobs.answers import Outlook
 from scheduler.policy.jobs.decisions import (
+    BreaksAnswered,
     Decision,
     Finish,
     JobRound,
@@ -30,6 +31,7 @@ from scheduler.policy.jobs.decisions import (
 )
 from scheduler.policy.jobs.events import (
     AttemptOver,
+    BreaksAsked,
     Ended,
     Event,
     GpuLost,
@@ -175,7 +177,7 @@ class JobPolicy:
                 self._measured(at, event)
             case GuestHeldBack():
                 self._held_back(at, event)
-            case QueueAsked() | TrialAsked() | PlacesAsked():
+            case QueueAsked() | TrialAsked() | PlacesAsked() | BreaksAsked():
                 questions.append(event)
             case _:
                 assert_never(event)
@@ -505,6 +507,8 @@ class JobPolicy:
             waits = self.jobs[question.id] if question.id in self.queue else None
             where = places(self.fleet, self.places.kept, waits, self.jobs) if waits is not None else ()
             return PlacesAnswered(id=question.id, places=where)
+        if isinstance(question, BreaksAsked):
+            return BreaksAnswered(jobs=self._breaks(at, question))
         self._begin(at)
         self.promises.renew(at)
         outlook = self._outlook()
@@ -531,6 +535,27 @@ class JobPolicy:
             beside=tuple(host.id for host in shared.beside) if shared is not None else (),
             promise=self._by_the_clock(promise),
         )
+
+    def _breaks(self, at: float, question: BreaksAsked) -> list[str]:
+        """The jobs whose promises hold now and would not after that."""
+        kept, limits = self.places.kept, self.projects.limits
+        self.promises.begin(at)
+        before = self.promises.holding(kept)
+        reports = [
+            gpu.seen for name, gpu in self.fleet.gpus.items() if name in question.closed and gpu.seen is not None
+        ]
+        for report in reports:
+            self.fleet.see(replace(report, closed="draining"))
+        self.projects.limits = {**limits, **question.limits}
+        self.promises.begin(at)
+        broken = before - self.promises.holding(
+            kept if kept is not None and kept.gpus.isdisjoint(question.closed) else None
+        )
+        for report in reports:
+            self.fleet.see(report)
+        self.projects.limits = limits
+        self.promises.begin(at)
+        return sorted(broken)
 
     def differing(self) -> int:
         """How many parts of the state differ from a fresh count, of which each is a defect. For tests."""

@@ -268,9 +268,16 @@ class PlacesAnswered:
     places: tuple[JobPlace, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreaksAnswered:
+    """``jobs``: their ids, in order."""
+
+    jobs: Sequence[str]
+
+
 #: What changes jobs, and what only answers.
 Action = Start | Stop | Requeue | Finish | Promised | NotPromised
-Answer = PublishQueue | TrialAnswered | PlacesAnswered
+Answer = PublishQueue | TrialAnswered | PlacesAnswered | BreaksAnswered
 Decision = Action | Answer
 
 

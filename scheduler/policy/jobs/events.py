@@ -1,6 +1,6 @@
 """What has happened, as the rule for trainings hears it. Times are epoch seconds, UTC."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -263,8 +263,19 @@ class PlacesAsked:
     id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreaksAsked:
+    """
+    Which promises would no longer hold if the ``closed`` GPU instances took no trainings and these ``limits`` held in place of the
+    projects' own; answered by :class:`~scheduler.policy.jobs.decisions.BreaksAnswered`.
+    """
+
+    closed: Collection[str]
+    limits: Mapping[str, ProjectLimit]
+
+
 #: Events that ask and change nothing.
-Question = QueueAsked | TrialAsked | PlacesAsked
+Question = QueueAsked | TrialAsked | PlacesAsked | BreaksAsked
 
 Event = (
     JobSubmitted

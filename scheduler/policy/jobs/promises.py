@@ -94,9 +94,10 @@ class Promises:
         #: Good until time passes or lengths change: where promised jobs are laid out.
         self._places: dict[str, _Place] = {}
         self._whole: dict[Needs, tuple[PoolKey, ...]] = {}
-        #: Ends of running jobs, good until they are slowed. Good until somebody starts or ends: when each GPU instance is free and how many are when,
-        #: which promises hold, and the earliest sure ends of starts that were refused with what they would break, by kind.
+        #: Good until they are slowed: ends of running jobs.
         self._ends: dict[str, float] = {}
+        #: Good until somebody starts or ends: when each GPU instance is free and how many are when, which promises hold, and the
+        #: earliest sure ends of starts that were refused with what they would break, by kind.
         self._ready: dict[str, float] = {}
         self._counts: Counter[tuple[float, PoolKey | None]] = Counter()
         self._held: frozenset[str] | None = None

@@ -129,6 +129,27 @@ def test_a_repeated_request_is_promised_once(stage: Stage, http: httpx.Client) -
     assert len({answer.json()["id"] for answer in answers}) == 1
 
 
+def test_what_would_break_a_promise_is_asked_for_again(stage: Stage, http: httpx.Client) -> None:
+    stage.submit("runs", duration_s=3600.0, gpus=("a0",))
+    eventually(lambda: http.get("/v1/jobs/queue").json()["jobs"], what="the training that runs")
+    job = http.post("/v1/jobs", json=BODY | {"count": 4, "by": "9h"}).json()
+    eventually(lambda: len(http.get("/v1/jobs/queue").json()["jobs"]) == 2, what="the promise in the queue")
+    changes = {"/v1/gpus/b1/pause": "POST", "/v1/gpus/b1/drain": "POST", "/v1/projects/default/limits": "PATCH"}
+    for path, method in changes.items():
+        body = {"gpus": 3} if method == "PATCH" else {}
+        refused = problem(http.request(method, path, json=body), 409, "conflict")
+        assert refused["breaks"] == [job["id"]]
+        assert http.request(method, path, json=body, params={"anyway": True}).status_code < 300
+        # It is broken already, so it is asked for no more.
+        eventually(lambda: http.get(f"/v1/jobs/{job['id']}").json()["promise"]["outcome"] == "at_risk", what="the risk")
+        assert http.request(method, path, json=body).status_code < 300
+        http.patch("/v1/projects/default/limits", json={"gpus": None}).raise_for_status()
+        http.post("/v1/gpus/b1/resume").raise_for_status()
+        eventually(
+            lambda: http.get(f"/v1/jobs/{job['id']}").json()["promise"]["outcome"] == "kept_so_far", what="no risk"
+        )
+
+
 def test_without_a_job_scheduler_nothing_is_promised_and_nothing_waits(http: httpx.Client) -> None:
     assert problem(http.post("/v1/jobs", json=BODY | {"by": "9h"}), 503, "unavailable")["part"] == "job_leader"
     assert http.get("/v1/jobs").json()["jobs"] == []

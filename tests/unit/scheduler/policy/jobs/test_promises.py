@@ -5,8 +5,18 @@ from typing import Any
 
 import pytest
 
-from scheduler.policy.jobs.decisions import Decision, NotPromised, Promised, Start, Turn, Unpromised, Wait
+from scheduler.policy.jobs.decisions import (
+    BreaksAnswered,
+    Decision,
+    NotPromised,
+    Promised,
+    Start,
+    Turn,
+    Unpromised,
+    Wait,
+)
 from scheduler.policy.jobs.events import (
+    BreaksAsked,
     Ended,
     GpuLost,
     JobHeld,
@@ -179,6 +189,24 @@ def test_a_promised_job_shares_only_while_it_surely_ends_in_time() -> None:
         assert started(jobs.submit("guest", hours=1, **alike)) == beside
         if not beside:
             assert "would no longer surely end by its promise" in jobs.entry("guest").message
+
+
+@pytest.mark.parametrize(
+    ("closed", "gpus_of_project", "broken"),
+    [((), None, []), (("n0g0",), None, ["promised"]), ((), 2, ["promised"]), ((), 3, [])],
+)
+def test_what_a_change_would_break_is_known_before(
+    closed: tuple[str, ...], gpus_of_project: int | None, broken: list[str]
+) -> None:
+    jobs = driven(3)
+    jobs.submit("runs", hours=1, budget=0.0, gpus=("n0g1",))
+    assert isinstance(verdict(ask(jobs, "promised", 9, hours=1, count=3)), Promised)
+    limits = {"p": ProjectLimit(gpus=gpus_of_project)} if gpus_of_project is not None else {}
+    [answer] = jobs.tell(BreaksAsked(closed=closed, limits=limits))
+    assert isinstance(answer, BreaksAnswered) and answer.jobs == broken
+    # Nothing has changed by the question.
+    assert jobs.policy.differing() == 0
+    assert started(jobs.end("runs", later=HOUR)) == ["promised"]
 
 
 def test_a_held_job_keeps_its_promise_and_nothing_is_kept_for_it() -> None:
