@@ -19,14 +19,16 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, inspect, make_url, text
 
 from migrations import __main__
 from smore.domain.access import Scope, read_token
 from smore.domain.function import FunctionSpec
-from smore.domain.job import JobRequest, JobState, Outcome
+from smore.domain.job import JobRequest, JobState, Outcome, PromiseState
 from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
+from smore.postgres.job_ledger import Decided, JobLedger
+from smore.postgres.job_promises import JobPromise
 from smore.postgres.jobs import JobStore
 from smore.postgres.rows import Base
 from smore.postgres.schema import FOLDER, head, version
@@ -179,7 +181,9 @@ def test_trainings_that_run_outlive_the_queues_version_and_its_way_back(bare: Se
     attach = partial(jobs.attach, "default", "t", source="tracked", group="g")
     assert attach("cpu1", rank="b:7:1").id == "t", "the same process is the same job"
     assert jobs.get("default", "s").outcome is Outcome.STOPPED
-    waiting = jobs.submit("default", "w", JobRequest(argv=["zoo.train"]))
+    waiting = jobs.submit("default", "w", JobRequest(argv=["zoo.train"], by=1e10), key="k", digest="d")
+    promise = JobPromise(by=1e10, latest_start_at=9e9, outcome=PromiseState.KEPT_SO_FAR)
+    assert JobLedger(engine).promise(waiting.id, 0, promise, Decided(kind="promise"), refuse=False)
 
     command.downgrade(alembic, "0011")
     with engine.connect() as connection:
@@ -187,6 +191,7 @@ def test_trainings_that_run_outlive_the_queues_version_and_its_way_back(bare: Se
     assert left["r"] == ("running", running)
     assert left["t"] == ("running", tracked)
     assert left["s"] == ("ended", stopped)
+    assert not inspect(engine).has_table("job_promises")
     assert left[waiting.id] == ("ended", {"budget": 0.1, "asked": True})
     engine.dispose()
 
