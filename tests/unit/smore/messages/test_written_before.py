@@ -74,11 +74,12 @@ COMMANDS = {
     "95a873746f705f6a6f6201a16a02cb4014000000000000": commands.StopJob(1, "j", 2, 5.0),
     "94aa666f726765745f6a6f6201a16a02": commands.ForgetJob(1, "j", 2),
     "93b064726f705f636865636b706f696e747301a16a": commands.DropCheckpoints(1, "j"),
-    "94aa7365745f62756467657401a16acb3fd0000000000000": commands.SetBudget(1, "j", 0.25),
+    "95aa7365745f62756467657401a16acb3fd0000000000000cb3fe0000000000000": commands.SetBudget(1, "j", 0.25, 0.5),
     "93a87468726f74746c6501cb3fe0000000000000": commands.Throttle(1, 0.5),
 }
 #: Commands from before they had their last fields.
 SHORT_COMMANDS = {
+    "94aa7365745f62756467657401a16acb3fd0000000000000": commands.SetBudget(1, "j", 0.25),
     "93a873746f705f6a6f6201a16a": commands.StopJob(1, "j"),
 }
 #: A start as it was written before a command carried the whole request.
@@ -89,7 +90,7 @@ REPORT = (
     b'"function_utilisation":0.25,"counters":{},"health":"","running":1,"warm":[{"function":"p/f","revision":3,'
     b'"state":"idle","memory_mib":4.0,"pid":9,"idle_s":0.0,"longest_s":0.0,"held":false}],"parked":[],"jobs":[{"id":"j","project":"p",'
     b'"state":"running","pid":7,"memory_mib":1.0,"reserve_mib":0.0,"iterations":9,"window_s":0.0,"solo_s":0.0,'
-    b'"solo_count":0,"shared_s":0.0,"shared_count":0,"exit_code":null,"workload":"","budget":0.1,"measured":true,'
+    b'"solo_count":0,"shared_s":0.0,"shared_count":0,"exit_code":null,"workload":"","budget":0.1,"share":0.0,"measured":true,'
     b'"suspended":false,"reason":"","unseen":"","windows":[{"start":1.0,"end":2.0,"before_s":0.1,"before_n":3,"closed_s":0.2,'
     b'"closed_n":4,"closed_sd":0.01,"after_s":0.1,"after_n":3}],"loss":null,"loss_low":null,"loss_high":null,'
     b'"loss_windows":0,"recent_s":0.0,"recent_n":0,"recent_sd":0.0,"closed_s":0.0,"closed_n":0,"closed_sd":0.0,"attempt":2,"rank":1,"world":2,'
