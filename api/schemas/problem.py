@@ -47,6 +47,10 @@ class Problem(Schema):
     """
     earliest_deadline_at: datetime | None = None
     """``earliest_deadline_ms`` as an instant"""
+    earliest: datetime | None = None
+    """Of a training whose end is not promised: the first moment that would be"""
+    breaks: list[str] | None = None
+    """Of ``conflict``: ids of the trainings whose promised ends would not be kept"""
     field: str | None = None
     """The place in the request, as a path (``inputs[2].x``), or the limit of the project that is reached"""
     limit: float | str | None = None
