@@ -7,6 +7,7 @@ says where it begins.
 
 import math
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -27,7 +28,7 @@ from smore.messages.forecasts import BadForecast, Forecasts
 from smore.redis.forecasts import PublishedForecasts
 
 if TYPE_CHECKING:
-    from smore.postgres.history.series import Window
+    from smore.postgres.history.series import Part, Window
     from smore.postgres.history.values import Closed
 
 router = APIRouter(prefix="/v1", tags=["history"], route_class=ZippedRoute)
@@ -259,36 +260,77 @@ def get_harvest(
     step: Annotated[Literal["hour", "day"], Query(description="How much a step is, of UTC")] = "day",
     since: Since = None,
     until: Until = None,
+    price: Annotated[
+        Word | None,
+        Query(description="Prices of an hour of a GPU instance by a part of its device's name, as `h100=2.5,a100=1.8`"),
+    ] = None,
     project: OfProject = None,
     all_projects: AllProjects = False,
 ) -> schemas.Harvest:
     """
-    Read what the project's functions got out of the GPU instances and what its trainings lost to functions, by hour or day; by
-    default over the last week. A training loses to whatever runs beside it, so that nothing is said of it by function.
+    Read what the project's functions got out of the GPU instances and what its trainings lost to functions, by hour or day and
+    in all; by default over the last week. A training loses to whatever runs beside it, so that nothing is said of it by
+    function. Of several prices that name a device the first one counts.
     """
     of_project = listed_projects(caller, project, all_projects=all_projects)
     span = _span(since, until, 7 * DAY_S, gateway.settings.postgres.minutes_days * DAY_S)
     window = _window(*span, DAY_S if step == "day" else HOUR_S, HOUR_S)
-    parts = []
-    for part in gateway.series().harvest(window, by, of_project):
-        lost = estimate_of(part.lost) if part.lost is not None else None
-        parts.append(
-            schemas.HarvestPart(
-                at=part.at,
-                key=part.key,
-                run_s=part.run_s,
-                invocations=part.invocations,
-                met=part.met,
-                cold=part.cold,
-                saved=part.saved,
-                lost=lost.mean if lost is not None else None,
-                lost_low=lost.low if lost is not None else None,
-                lost_high=lost.high if lost is not None else None,
-                windows=part.lost.windows if part.lost is not None else 0,
-            )
-        )
+    series, named = gateway.series(), _prices(price)
+    devices = series.devices(window, of_project) if named else {}
+    priced = {gpu: _price(device or "", named) for gpu, device in devices.items()}
+    found = series.harvest(window, by, of_project, {gpu: of for gpu, of in priced.items() if of is not None})
     steps = _steps(window)
-    return schemas.Harvest(since=steps["since"], until=steps["until"], step_s=window.step_s, parts=parts)
+    return schemas.Harvest(
+        since=steps["since"],
+        until=steps["until"],
+        step_s=window.step_s,
+        parts=[schemas.HarvestPart(at=part.at, **_harvested(part)) for part in found if part.at is not None],
+        totals=[_total(part) for part in found if part.at is None],
+        unpriced=sorted({devices[gpu] or "" for gpu, of in priced.items() if of is None}),
+    )
+
+
+def _prices(given: str | None) -> dict[str, float]:
+    """By a part of the device's name, in small letters. Raises InvalidInput."""
+    prices = {}
+    for one in given.split(",") if given else ():
+        name, _, amount = one.strip().rpartition("=")
+        try:
+            prices[name.strip().lower()] = price = float(amount)
+        except ValueError:
+            price = math.nan
+        if not name.strip() or not 0 <= price < math.inf:
+            raise InvalidInput(f"price: {one!r} is no price; one is h100=2.5", field="price")
+    return prices
+
+
+def _price(device: str, prices: Mapping[str, float]) -> float | None:
+    """The first one whose name is a part of the device's."""
+    return next((price for name, price in prices.items() if name in device.lower()), None)
+
+
+def _harvested(part: "Part") -> dict[str, Any]:
+    lost = estimate_of(part.lost) if part.lost is not None else None
+    return {
+        "key": part.key,
+        "run_s": part.run_s,
+        "money": part.money,
+        "invocations": part.invocations,
+        "met": part.met,
+        "cold": part.cold,
+        "saved": part.saved,
+        "lost": lost.mean if lost is not None else None,
+        "lost_low": lost.low if lost is not None else None,
+        "lost_high": lost.high if lost is not None else None,
+        "windows": part.lost.windows if part.lost is not None else 0,
+    }
+
+
+def _total(part: "Part") -> schemas.HarvestTotal:
+    of = _harvested(part)
+    # A loss is a part of the time without it.
+    lost_s = part.trained_s * of["lost"] / (1 + of["lost"]) if of["lost"] is not None else None
+    return schemas.HarvestTotal(**of, trained_s=part.trained_s, lost_s=lost_s)
 
 
 def _span(

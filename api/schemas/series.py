@@ -230,17 +230,17 @@ class Calibration(Schema):
     """Runs that were not compared, because their time alone was assumed"""
 
 
-class HarvestPart(Schema):
-    """What functions got in one step, and what that cost the trainings."""
+class Harvested(Schema):
+    """What functions got, and what that cost the trainings."""
 
-    at: int
-    """When the step begins, seconds since 1970"""
     key: str
     """The project, the function as ``project/name``, or the GPU instance; '' = it was never dispatched"""
     run_s: float
     """Seconds that functions ran, a batch counted once"""
+    money: float | None = None
+    """What these seconds cost at the prices that were named; null = some of them ran on a device without a price"""
     invocations: int
-    """Invocations that ended in the step"""
+    """Invocations that ended"""
     met: int
     """Those of them that kept their deadlines"""
     cold: int
@@ -257,6 +257,22 @@ class HarvestPart(Schema):
     """Closed windows that ``lost`` rests on"""
 
 
+class HarvestPart(Harvested):
+    """What functions got in one step, and what that cost the trainings."""
+
+    at: int
+    """When the step begins, seconds since 1970"""
+
+
+class HarvestTotal(Harvested):
+    """What functions got in the whole span, and what that cost the trainings."""
+
+    trained_s: float
+    """Seconds for which trainings held GPU instances, those of each GPU instance and training by themselves"""
+    lost_s: float | None = None
+    """About how many of these were lost to functions, by ``lost``; null as there"""
+
+
 class Harvest(Schema):
     """What functions got out of the GPU instances."""
 
@@ -268,3 +284,7 @@ class Harvest(Schema):
     """Seconds of a step, which begin at multiples of them since 1970; more than were asked for where they would be over 1,500"""
     parts: list[HarvestPart]
     """The parts by ``at`` and ``key``; what came to nothing is left out"""
+    totals: list[HarvestTotal]
+    """The whole span by ``key``"""
+    unpriced: list[str] = []
+    """Devices on which functions ran and which no price names; '' = not known. [] where none is named"""

@@ -11,6 +11,19 @@ _STEPS: Final = {
     "step_s": 60,
     "at": [1769860800, 1769860860],
 }
+_HARVESTED: Final = {
+    "key": "default",
+    "run_s": 5310.5,
+    "money": 3.69,
+    "invocations": 86400,
+    "met": 86390,
+    "cold": 12,
+    "saved": 41,
+    "lost": 0.021,
+    "lost_low": 0.012,
+    "lost_high": 0.031,
+    "windows": 240,
+}
 
 SERIES: Final[Mapping[str, Any]] = {
     "GpuSeries": {
@@ -104,20 +117,8 @@ SERIES: Final[Mapping[str, Any]] = {
         "since": "2026-01-31T00:00:00Z",
         "until": "2026-01-31T12:02:00Z",
         "step_s": 86400,
-        "parts": [
-            {
-                "at": 1769817600,
-                "key": "default",
-                "run_s": 5310.5,
-                "invocations": 86400,
-                "met": 86390,
-                "cold": 12,
-                "saved": 41,
-                "lost": 0.021,
-                "lost_low": 0.012,
-                "lost_high": 0.031,
-                "windows": 240,
-            }
-        ],
+        "parts": [{"at": 1769817600, **_HARVESTED}],
+        "totals": [{**_HARVESTED, "trained_s": 43_320.0, "lost_s": 891.0}],
+        "unpriced": [],
     },
 }

@@ -41,6 +41,7 @@ __all__ = [
     "Gpus",
     "Harvest",
     "HarvestPart",
+    "HarvestTotal",
     "InvocationRecord",
     "Job",
     "JobAttempt",
@@ -930,14 +931,14 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
 class HarvestPart(msgspec.Struct, frozen=True, kw_only=True):
     """What functions got in one step, and what that cost the trainings."""
 
-    at: int
-    """When the step begins, seconds since 1970"""
-    key: str = ""
+    key: str
     """The project, the function as ``project/name``, or the GPU instance; '' = it was never dispatched"""
     run_s: float = 0.0
     """Seconds that functions ran, a batch counted once"""
+    money: float | None = None
+    """What these seconds cost at the prices that were named; None = some of them ran on a device without a price"""
     invocations: int = 0
-    """Invocations that ended in the step"""
+    """Invocations that ended"""
     met: int = 0
     """Those of them that kept their deadlines"""
     cold: int = 0
@@ -955,6 +956,42 @@ class HarvestPart(msgspec.Struct, frozen=True, kw_only=True):
     """Where the 95 % interval of ``lost`` ends"""
     windows: int = 0
     """Closed windows that ``lost`` rests on"""
+    at: int = 0
+    """When the step begins, seconds since 1970"""
+
+
+class HarvestTotal(msgspec.Struct, frozen=True, kw_only=True):
+    """What functions got in the whole span, and what that cost the trainings."""
+
+    key: str
+    """The project, the function as ``project/name``, or the GPU instance; '' = it was never dispatched"""
+    run_s: float = 0.0
+    """Seconds that functions ran, a batch counted once"""
+    money: float | None = None
+    """What these seconds cost at the prices that were named; None = some of them ran on a device without a price"""
+    invocations: int = 0
+    """Invocations that ended"""
+    met: int = 0
+    """Those of them that kept their deadlines"""
+    cold: int = 0
+    """Cold starts among its runs"""
+    saved: int = 0
+    """Runs that were warm only because an instance was held"""
+    lost: float | None = None
+    """
+    What all its trainings together lost to functions, a fraction of their iteration times; None = too little was
+    measured
+    """
+    lost_low: float | None = None
+    """Where the 95 % interval of ``lost`` begins"""
+    lost_high: float | None = None
+    """Where the 95 % interval of ``lost`` ends"""
+    windows: int = 0
+    """Closed windows that ``lost`` rests on"""
+    trained_s: float = 0.0
+    """Seconds for which trainings held GPU instances, those of each GPU instance and training by themselves"""
+    lost_s: float | None = None
+    """About how many of these were lost to functions, by ``lost``; None as there"""
 
 
 class Harvest(msgspec.Struct, frozen=True, kw_only=True):
@@ -971,6 +1008,10 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True):
     """
     parts: list[HarvestPart] = []
     """The parts by ``at`` and ``key``; what came to nothing is left out"""
+    totals: list[HarvestTotal] = []
+    """The whole span by ``key``"""
+    unpriced: list[str] = []
+    """Devices on which functions ran and which no price names; '' = not known. [] where none is named"""
 
 
 class InvocationRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,12 +155,14 @@ class SeriesRequests:
         step: str = "day",
         since: datetime | None = None,
         until: datetime | None = None,
+        price: str | None = None,
         project: str | None = None,
         all_projects: bool = False,
     ) -> Flow[Harvest]:
         """
-        What functions got out of the GPU instances ``by`` project, function or gpu, each ``step`` (hour or day), and what that
-        cost the trainings; by default over the last week.
+        What functions got out of the GPU instances ``by`` project, function or gpu, each ``step`` (hour or day) and in all, and
+        what that cost the trainings; by default over the last week. ``price``: of an hour of a GPU instance, by a part of its
+        device's name: ``h100=2.5,a100=1.8``.
 
         >>> [(part.key, part.run_s) for part in client.harvest(by="function").parts]
         [('default/echo', 5310.5)]
@@ -169,6 +171,7 @@ class SeriesRequests:
             **_window(since, until),
             "by": by,
             "step": step,
+            "price": price,
             "project": project,
             "all_projects": _flag(all_projects),
         }

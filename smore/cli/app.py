@@ -100,6 +100,7 @@ for command in (
     queues.purge,
     audit.audit,
     series.harvest,
+    series.usage,
     machine.doctor,
     settings.settings,
 ):

@@ -28,7 +28,7 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from smore_client.types import FunctionSeries, GpuColumns, GpuLanes, GpuSeries, HarvestPart, JobSeries
+    from smore_client.types import FunctionSeries, GpuColumns, GpuLanes, GpuSeries, HarvestPart, HarvestTotal, JobSeries
 
 
 class SeriesOutput(StrEnum):
@@ -179,8 +179,11 @@ def write_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     write(text.getvalue(), end="")
 
 
+ByOption = Annotated[Literal["project", "function", "gpu"], typer.Option(help="What it is summed up by.")]
+
+
 def harvest(
-    by: Annotated[Literal["project", "function", "gpu"], typer.Option(help="What it is summed up by.")] = "project",
+    by: ByOption = "project",
     step: Annotated[Literal["hour", "day"], typer.Option(help="How much a line is, of UTC.")] = "day",
     since: SinceOption = "7d",
     project: ProjectOption = None,
@@ -217,11 +220,55 @@ def harvest(
     show(found.parts, columns, Output.TABLE, optional=("saved", "cold", "ended"))
 
 
+def usage(
+    by: ByOption = "project",
+    since: SinceOption = "30d",
+    price: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE=PRICE,…", help="What an hour costs, by a part of the device's name: h100=2.5."),
+    ] = None,
+    project: ProjectOption = None,
+    all_projects: AllProjectsOption = False,
+    output: SeriesOption = SeriesOutput.TABLE,
+) -> None:
+    """
+    What the platform brought in all: hours of GPU instances, money, and what it cost the trainings.
+
+    It begins with a day of UTC. Column "GPU h": hours that functions ran. Column "money": what these cost at the prices
+    that --price names. Column "trained h": hours for which trainings held GPU instances; "lost h": about how many of these
+    were lost to functions. Column "trainings lost": the same as a part of their iteration time, with its 95 % interval.
+    """
+    begin = datetime.now(UTC) - timedelta(seconds=span_s(since))
+    with connected() as client:
+        found = client.harvest(by, since=begin, price=price, project=project, all_projects=all_projects)
+    if output is SeriesOutput.CSV:
+        names = found.totals[0].__struct_fields__ if found.totals else ("key",)
+        write_csv(names, ([getattr(total, name) for name in names] for total in found.totals))
+        return
+    if output is not SeriesOutput.TABLE:
+        show_value({"since": found.since, "until": found.until, "totals": found.totals}, Output(output))
+        return
+    say(f"from {moment(found.since)} to {moment(found.until)}")
+    columns: list[Column[HarvestTotal]] = [
+        (by, lambda t: t.key),
+        ("GPU h", lambda t: f"{t.run_s / 3600:.3f}"),
+        ("money", lambda t: None if t.money is None else f"{t.money:.2f}"),
+        ("ended", lambda t: t.invocations),
+        ("in time", lambda t: t.met),
+        ("trained h", lambda t: f"{t.trained_s / 3600:.2f}"),
+        ("lost h", lambda t: None if t.lost_s is None else f"{t.lost_s / 3600:.3f}"),
+        ("trainings lost", _lost),
+    ]
+    show(found.totals, columns, Output.TABLE, optional=("ended", "in time"))
+    for device in found.unpriced:
+        say(f"without a price: {device or 'GPU instances whose device is not known'}")
+
+
 def _day(at: int, step: str) -> str:
     return f"{datetime.fromtimestamp(at, UTC):{'%Y-%m-%d' if step == 'day' else '%Y-%m-%dT%H:%MZ'}}"
 
 
-def _lost(part: "HarvestPart") -> str | None:
+def _lost(part: "HarvestPart | HarvestTotal") -> str | None:
     if part.lost is None:
         return None
     return f"{percent(part.lost)} ({percent(part.lost_low)} to {percent(part.lost_high)})"

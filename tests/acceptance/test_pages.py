@@ -1,5 +1,6 @@
 """The dashboard in a browser, on a whole platform: every page, and what people do there."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from urllib.parse import quote
 import pytest
 
 from lab.bench import browser as driver
-from smore_client import admin
+from smore_client import Client, admin
 from smore_client.types import Explanation
+from tests.support.cli import smore
 from tests.support.eventually import eventually
 from tests.support.whole_platform import BYSTANDER, STRICT, Platform
 
@@ -219,6 +221,43 @@ def test_a_training_is_tried_started_and_stopped_by_its_page(
         eventually(lambda: platform.client.job(job.id).ended_at, what="its end")
         page.get_by_role("heading", name="stopped").wait_for(timeout=driver.PATIENCE_MS)
         page.get_by_text(platform.client.statement(job.id).summary).wait_for(timeout=driver.PATIENCE_MS)
+
+
+def test_what_a_team_used_is_the_same_everywhere(
+    browser: "Browser",
+    state: Any,
+    platform: Platform,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A project whose functions ran beside its training alone: page, command, REST and statement."""
+    monkeypatch.setenv("SMORE_URL", platform.url)
+    monkeypatch.setenv("SMORE_API_KEY", platform.key)
+    platform.client.stop_job("bystander")
+    platform.client.create_project("team")
+    key = platform.client.create_key("team", ["read", "invoke", "deploy", "jobs"], project="team").key
+    with Client(platform.url, key) as team:
+        job = team.start_job("night", ["zoo.train", "--model", "resnet50", "--iterations", "100000"])
+        eventually(lambda: team.job(job.id).state == "running", 30, "the training")
+        document = {"metadata": {"name": "hasty"}, "spec": {"entrypoint": "tests.support.handlers:Hasty"}}
+        team.deploy({"apiVersion": "smore/v1", "kind": "Function", **document})
+        for _ in range(4):
+            team.invoke("hasty", {"s": 0.3})
+        eventually(lambda: team.statement(job.id).invocations == 4, what="the record of them")
+        stated = sum(team.statement(each.id).harvested_s for each in team.jobs())
+        (total,) = team.harvest().totals
+        team.stop_job(job.id)
+        eventually(lambda: team.job(job.id).ended_at, what="its end")
+        team.delete("hasty")
+    assert smore("usage", "--project", "team", "-o", "json") == 0
+    (told,) = json.loads(capsys.readouterr().out)["totals"]
+    with driver.viewed(browser, state) as seen:
+        seen.go(f"{platform.url}/ui/harvest?project=team&price={quote('cpu=3600')}")
+        row = seen.page.get_by_role("table", name="By project").get_by_role("row").filter(has_text="team")
+        shown = float(row.locator("[data-label=money]").inner_text())
+
+    assert stated > 1
+    assert [total.run_s, told["run_s"], shown] == pytest.approx([stated] * 3, abs=0.01)
 
 
 def test_a_function_is_called_by_its_page(browser: "Browser", state: Any, platform: Platform) -> None:

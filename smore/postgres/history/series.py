@@ -235,18 +235,31 @@ _OF_PROJECT: Final = "(%(project)s::text IS NULL OR project = %(project)s)"
 
 
 def _parts(table: str, at: str, *sums: str) -> str:
-    """SQL: sums by step and part."""
+    """SQL: sums by step and part, and of each part over all steps, whose step is null."""
     names = ", ".join(f"s{number}" for number, _ in enumerate(sums))
     listed = ", ".join(f"{each} AS s{number}" for number, each in enumerate(sums))
     return f"""
         SELECT {_epoch("step")}, part, {names}
-        FROM (SELECT {_step(at)} AS step, PART AS part, {listed} FROM {table} WHERE {_within(at)} AND {_OF_PROJECT} GROUP BY 1, 2) AS summed
+        FROM (
+            SELECT {_step(at)} AS step, PART AS part, {listed} FROM {table} WHERE {_within(at)} AND {_OF_PROJECT}
+            GROUP BY GROUPING SETS ((1, 2), (2))
+        ) AS summed
     """
 
 
 _HARVESTED: Final = _parts(
-    "function_hours", "hour", "sum(run_s)", "sum(succeeded + failed)::bigint", "sum(met)::bigint", "sum(cold)::bigint"
+    "function_hours LEFT JOIN unnest(%(gpus)s::text[], %(prices)s::float8[]) AS priced (gpu, price) USING (gpu)",
+    "hour",
+    "sum(run_s)",
+    "CASE WHEN bool_and(price IS NOT NULL OR run_s = 0) THEN sum(run_s * price) / 3600 END",
+    "sum(succeeded + failed)::bigint",
+    "sum(met)::bigint",
+    "sum(cold)::bigint",
 )
+_DEVICES: Final = f"""
+    SELECT gpu, (SELECT device FROM gpu_minutes AS m WHERE m.gpu = ran.gpu ORDER BY minute DESC LIMIT 1)
+    FROM (SELECT DISTINCT gpu FROM function_hours WHERE run_s > 0 AND {_within("hour")} AND {_OF_PROJECT}) AS ran
+"""
 _SAVED: Final = _parts("instances", "asked_at", "sum(saved)::bigint")
 #: The sums that an estimate needs, of all trainings of a part together.
 _LOST: Final = _parts(
@@ -255,24 +268,35 @@ _LOST: Final = _parts(
     "sum(windows)",
     *(f"sum({name})" for name in ("open_s", "closed_s", "open_squared", "open_closed", "closed_squared")),
 )
+_TRAINED: Final = f"""
+    SELECT PART, sum(extract(epoch FROM ended_at - greatest(started_at, %(since)s)))::float8
+    FROM (
+        SELECT project, unnest(a.gpus) AS gpu, a.started_at, least(a.ended_at, %(until)s) AS ended_at
+        FROM job_attempts AS a JOIN jobs AS j ON j.id = a.job
+        WHERE a.started_at < %(until)s AND (a.ended_at IS NULL OR a.ended_at > %(since)s) AND {_OF_PROJECT}
+    ) AS held GROUP BY 1
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Part:
     """
-    What a project, function or GPU instance (``key``) came to in the step from ``at``: seconds of runs, a batch counted once;
-    ended invocations, those in time, cold starts and those that ``saved`` instances avoided; ``lost``: what functions cost
-    the trainings, None = no window was closed.
+    What a project, function or GPU instance (``key``) came to in the step from ``at``, None = in the whole window: seconds of
+    runs, a batch counted once, and their price, None = one ran on a GPU instance without a price; ended invocations, those in
+    time, cold starts and those that ``saved`` instances avoided; ``lost``: what functions cost the trainings, None = no window
+    was closed; ``trained_s``, of the whole window alone: seconds for which trainings held GPU instances, each by itself.
     """
 
-    at: int
+    at: int | None
     key: str
     run_s: float = 0.0
+    money: float | None = None
     invocations: int = 0
     met: int = 0
     cold: int = 0
     saved: int = 0
     lost: Sums | None = None
+    trained_s: float = 0.0
 
 
 class Series:
@@ -404,22 +428,38 @@ class Series:
         ):
             return cursor.execute(_CALIBRATION, asked).fetchall()
 
-    def harvest(self, window: Window, by: By, project: str | None) -> list[Part]:
-        """The parts of one project, or of all (None), by step and name."""
-        of, parts = window.parameters | {"project": project}, dict[tuple[int, str], Part]()
+    def devices(self, window: Window, project: str | None) -> dict[str, str | None]:
+        """The devices of the GPU instances on which functions of one project, or of all (None), ran; None = not known."""
+        return dict(self._rows(_DEVICES, window.parameters | {"project": project}))
 
-        def part(at: int, key: str) -> Part:
+    def harvest(self, window: Window, by: By, project: str | None, prices: Mapping[str, float]) -> list[Part]:
+        """
+        The parts of one project, or of all (None), by step and name, and each name's whole last. ``prices`` of an hour of a
+        GPU instance by its name.
+        """
+        of, parts = window.parameters | {"project": project}, dict[tuple[int | None, str], Part]()
+        of |= {"gpus": list(prices), "prices": list(prices.values())}
+
+        def part(at: int | None, key: str) -> Part:
             return parts.setdefault((at, key), Part(at=at, key=key))
 
-        for at, key, run_s, invocations, met, cold in self._rows(_HARVESTED.replace("PART", _PART[by]), of):
+        for at, key, run_s, money, invocations, met, cold in self._rows(_HARVESTED.replace("PART", _PART[by]), of):
             of_part = part(at, key)
-            of_part.run_s, of_part.invocations, of_part.met, of_part.cold = run_s, invocations, met, cold
+            of_part.run_s, of_part.money, of_part.invocations, of_part.met, of_part.cold = (
+                run_s,
+                money,
+                invocations,
+                met,
+                cold,
+            )
         for at, key, saved in self._rows(_SAVED.replace("PART", _PART[by]), of):
             part(at, key).saved = saved
         # A training loses to whatever ran beside it, not to one function.
         for at, key, *cells in self._rows(_LOST.replace("PART", _PART[by]), of) if by != "function" else ():
             part(at, key).lost = _sums(*cells)
-        return [parts[key] for key in sorted(parts)]
+        for key, trained_s in self._rows(_TRAINED.replace("PART", _PART[by]), of) if by != "function" else ():
+            part(None, key).trained_s = trained_s
+        return sorted(parts.values(), key=lambda each: (each.at is None, each.at or 0, each.key))
 
 
 def _sums(windows: Any, open_s: float, closed_s: float, open2: float, both: float, closed2: float) -> Sums:

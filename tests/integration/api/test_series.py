@@ -347,6 +347,8 @@ def test_the_harvest(http: httpx.Client, past: None, engine: Engine) -> None:
     (part,) = http.get("/v1/harvest", params=window).json()["parts"]
     assert (part["at"], part["key"], part["invocations"], part["met"], part["cold"]) == (HOUR, "default", 61, 61, 1)
     assert (part["run_s"], part["lost"], part["windows"]) == (pytest.approx(0.61), pytest.approx(0.1), 60)
+    (whole,) = http.get("/v1/harvest", params=window).json()["totals"]
+    assert {name: whole[name] for name in part if name != "at"} == {name: part[name] for name in part if name != "at"}
     (part,) = http.get("/v1/harvest", params={**window, "by": "function"}).json()["parts"]
     assert (part["key"], part["lost"]) == ("default/echo", None)
     (part,) = http.get("/v1/harvest", params={**window, "by": "gpu", "all_projects": True}).json()["parts"]
@@ -354,6 +356,42 @@ def test_the_harvest(http: httpx.Client, past: None, engine: Engine) -> None:
     assert http.get("/v1/harvest", params={"step": "day", "since": at(HOUR - 90 * 86_400)}).json()["step_s"] == 86_400
     assert http.get("/v1/harvest", params={"step": "hour", "since": at(HOUR - 90 * 86_400)}).json()["step_s"] == 7200
     problem(http.get("/v1/harvest", params={"by": "moon"}), 422, "invalid_input")
+
+
+def test_what_the_harvest_is_worth_and_what_it_cost(
+    http: httpx.Client, past: None, store: Store, engine: Engine
+) -> None:
+    job = placed(store, "night", ["cpu0", "cpu1"])
+    statements = (
+        "UPDATE job_attempts SET started_at = to_timestamp(:begin - 600), ended_at = to_timestamp(:begin + 1800) WHERE job = :job",
+        "INSERT INTO loss_windows SELECT :job, 'cpu0', at, at + interval '1 s', 'default', 0.11, 6, 0.1, 6, 0.003, 0.11, 6"
+        " FROM generate_series(to_timestamp(:begin), to_timestamp(:begin + 3590), '30 s') AS at",
+        "UPDATE gpu_minutes SET device = 'NVIDIA H100 80GB' WHERE gpu = 'cpu0'",
+        "INSERT INTO function_hours VALUES (to_timestamp(:begin + 3600), 'default', 'echo', 'cpu9', 1, 0, 1, 0, 7)",
+    )
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement), {"job": job.id, "begin": HOUR})
+    retain(engine, 14.0)
+    one_hour = {"since": at(HOUR), "until": at(HOUR + 3600), "step": "hour"}
+
+    def priced(price: str, **more: str) -> dict[str, Any]:
+        answer = http.get("/v1/harvest", params={**one_hour, "price": price, **more})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    whole = priced("H100 = 3600,nvidia=1")
+    assert whole["unpriced"] == []
+    (total,) = whole["totals"]
+    assert (total["money"], total["trained_s"]) == (pytest.approx(total["run_s"]), pytest.approx(2 * 1800))
+    assert total["lost_s"] == pytest.approx(3600 * 0.1 / 1.1)
+    two = priced("h100=1", until=at(HOUR + 7200))
+    assert [part["money"] for part in two["parts"]] == [pytest.approx(0.61 / 3600), None]
+    assert (two["totals"][0]["money"], two["unpriced"]) == (None, [""])
+    assert two["totals"][0]["invocations"] == 62
+    for wrong in ("h100", "h100=", "=1", "h100=-1", "h100=nan", "h100=1,,"):
+        problem(http.get("/v1/harvest", params={"price": wrong}), 422, "invalid_input")
 
 
 def test_invocations_by_time_gpu_and_cause(http: httpx.Client, engine: Engine, redis_client: "redis.Redis") -> None:

@@ -246,12 +246,17 @@ def test_the_harvest_by_hour_and_day(engine: Engine, redis_client: "redis.Redis"
             ),
             {"at": at},
         )
-    by_day = Series(engine).harvest(series.Window.over(day, day + 172_800, 86_400), "function", "default")
-    assert [(part.at - day, part.key, part.invocations, part.met, part.cold, part.saved) for part in by_day] == [
-        (0, "default/echo", 2, 1, 0, 2),
-        (86_400, "default/echo", 1, 1, 1, 0),
+    by_day = Series(engine).harvest(series.Window.over(day, day + 172_800, 86_400), "function", "default", {})
+    assert [(part.at, part.key, part.invocations, part.met, part.cold, part.saved) for part in by_day] == [
+        (day, "default/echo", 2, 1, 0, 2),
+        (day + 86_400, "default/echo", 1, 1, 1, 0),
+        (None, "default/echo", 3, 2, 1, 2),
     ]
     assert by_day[0].run_s == pytest.approx(0.02)
-    by_hour = Series(engine).harvest(series.Window.over(day, day + 7200, 3600, least_s=3600), "gpu", None)
-    assert [(part.at - day, part.key, part.invocations) for part in by_hour] == [(0, "cpu0", 1), (3600, "cpu0", 1)]
-    assert Series(engine).harvest(series.Window.over(day, day + 7200, 3600), "project", "vision") == []
+    by_hour = Series(engine).harvest(series.Window.over(day, day + 7200, 3600, least_s=3600), "gpu", None, {})
+    assert [(part.at, part.key, part.invocations) for part in by_hour] == [
+        (day, "cpu0", 1),
+        (day + 3600, "cpu0", 1),
+        (None, "cpu0", 2),
+    ]
+    assert Series(engine).harvest(series.Window.over(day, day + 7200, 3600), "project", "vision", {}) == []

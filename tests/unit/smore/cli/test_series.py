@@ -84,6 +84,23 @@ def test_a_function_and_a_job_over_time(serve: Serve, capsys: pytest.CaptureFixt
     assert "--since" in capsys.readouterr().err
 
 
+def test_usage_has_each_project_once_in_hours_and_money(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = serve()
+    platform.answers["GET /v1/harvest"] = (200, {**ANSWERS["Harvest"], "unpriced": ["NVIDIA A100"]})
+    assert smore("usage", "--since", "30d", "--by", "project", "--price", "h100=2.5") == 0
+    shown = capsys.readouterr().out
+    assert "default 1.475 3.69" in " ".join(shown.split())
+    assert "without a price: NVIDIA A100" in shown
+    ((_, query),) = platform.asked
+    assert isinstance(query, dict)
+    assert (query["by"], query["price"]) == ("project", "h100=2.5")
+    assert smore("usage", "-o", "csv") == 0
+    header, line = capsys.readouterr().out.splitlines()
+    assert header.startswith("key,run_s,money,") and line.startswith("default,5310.5,3.69,")
+    assert smore("usage", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["totals"][0]["lost_s"] == 891
+
+
 def test_the_harvest_and_the_versions(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     platform = serve()
     platform.answers["GET /v1/harvest"] = (200, ANSWERS["Harvest"])
@@ -92,7 +109,7 @@ def test_the_harvest_and_the_versions(serve: Serve, capsys: pytest.CaptureFixtur
     assert "2.1 % (1.2 % to 3.1 %)" in capsys.readouterr().out
     assert smore("harvest", "-o", "csv") == 0
     header, line = capsys.readouterr().out.splitlines()
-    assert header == "at,key,run_s,invocations,met,cold,saved,lost,lost_low,lost_high,windows"
+    assert header == "at,key,run_s,money,invocations,met,cold,saved,lost,lost_low,lost_high,windows"
     assert line.startswith("2026-01-31T00:00Z,default,5310.5,")
     platform.answers["GET /v1/harvest"] = (200, {**ANSWERS["Harvest"], "parts": []})
     assert smore("harvest", "-o", "csv") == 0
