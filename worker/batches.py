@@ -566,7 +566,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat, examples_s: float) -> by
     # it is taken to need would then keep invocations out.
     run_ms = min(ran.run_s * 1e3, phases_ms.get("first_run", math.inf))
     runtime = seat.instance.runtime
-    schemas = {"input_schema": described.input_schema, "output_schema": described.output_schema}
+    told = {name: getattr(described, name) for name in ("input_schema", "output_schema", "example")}
     return encode_execution(
         {
             "inputs": described.inputs,
@@ -579,7 +579,7 @@ def _measured(description: bytes, ran: Ran, seat: Seat, examples_s: float) -> by
             "memory_mib": round(described.memory_mib, 1),
             "peak_mib": round(described.peak_mib, 1),
             "limit_mib": round(described.limit_mib, 1),
-            **{name: schema for name, schema in schemas.items() if schema is not None},
+            **{name: value for name, value in told.items() if value is not None},
         }
     )
 

@@ -45,6 +45,8 @@ TRACEBACK: Final = 8000
 #: The largest JSON Schema of an input or output, and how deep it may be.
 SCHEMA_BYTES: Final = 64 << 10
 SCHEMA_DEPTH: Final = 64
+#: A larger example of a handler is not shown.
+EXAMPLE_BYTES: Final = 4 << 10
 #: The longest description of one invocation's tensors; it becomes a header of the answer.
 SHAPES_BYTES: Final = 4096
 
@@ -197,7 +199,8 @@ class Description(msgspec.Struct, frozen=True):
     """
     The inputs and outputs of a canary, None = JSON values; ``memory_mib``: what the runner holds then; ``peak_mib``: the
     most that it has held of the machine's memory, and ``limit_mib``: what it may, 0 = not bounded. ``*_schema``: the JSON
-    Schema of one input and of one output, None = the handler declares none (worker/runner/declared.py).
+    Schema of one input and of one output, None = the handler declares none (worker/runner/declared.py). ``example``: the
+    handler's, as JSON has it; None = it is not shown.
     """
 
     inputs: list[TensorSpec] | None
@@ -207,6 +210,7 @@ class Description(msgspec.Struct, frozen=True):
     limit_mib: float = 0.0
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
+    example: Any = None
 
 
 # ---- to and from the zygote ------------------------------------------------------------------------------------------

@@ -134,6 +134,31 @@ def get_function_series(
     )
 
 
+@router.get("/functions:served")
+def get_served(
+    gateway: TheGateway,
+    caller: ReadKey,
+    function: Annotated[
+        Word | None, Query(description="The revisions of this function, in place of all functions")
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    project: OfProject = None,
+) -> schemas.ServedFunctions:
+    """
+    Compare how the project's functions, or the revisions of one of them, were served over a span of whole minutes; by default
+    over the last hour.
+    """
+    of_project, series = project_of(caller, project), gateway.series()
+    from_s, until_s = _span(since, until, HOUR_S, gateway.settings.postgres.minutes_days * DAY_S)
+    found = series.served(from_s, until_s, of_project, function)
+    if function is None:
+        served = [schemas.Served(function=part, **of) for part, of in found.items()]
+    else:
+        served = [schemas.Served(function=function, revision=part, **of) for part, of in found.items()]
+    return schemas.ServedFunctions(since=moment(from_s // MINUTE_S * MINUTE_S), until=moment(until_s), served=served)
+
+
 def _forecast(gateway: Gateway, function: str) -> schemas.FunctionForecast | None:
     """From now on; None where there is no forecast that can be read."""
     try:

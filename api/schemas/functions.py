@@ -149,6 +149,8 @@ class Measured(Schema):
     """The JSON Schema of one input; null = the handler declares none"""
     output_schema: dict[str, Any] | None = None
     """The JSON Schema of one output; null = the handler declares none"""
+    example: Any = None
+    """The handler's example as a caller would send it; null = it is above 4 KiB, or JSON cannot say it"""
 
 
 class Deployed(Function):

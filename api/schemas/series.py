@@ -127,6 +127,50 @@ class FunctionSeries(Steps):
     """The arrivals of the minutes to come; null = there is no forecast"""
 
 
+class Served(Schema):
+    """What ended in a span, of a function or of one of its revisions. null = there was none to take a mean of."""
+
+    function: str
+    """The name of the function"""
+    revision: int | None = None
+    """The revision; null = all of them"""
+    succeeded: int
+    """Invocations that succeeded"""
+    failed: int
+    """Invocations that ended otherwise"""
+    met: int
+    """Those of ``succeeded`` that kept their deadlines"""
+    cold: int
+    """Cold starts among those that ran"""
+    wait_s: float | None = None
+    """Mean seconds from the arrival to the start, of those that succeeded"""
+    load_s: float | None = None
+    """Mean seconds of a cold start"""
+    run_s: float | None = None
+    """Mean seconds of a run; that of a batch is shared among its members"""
+    whole_s: float | None = None
+    """Mean seconds from the arrival to the end, of those that succeeded"""
+    worst_s: float | None = None
+    """The longest of these"""
+    p50: float | None = None
+    """Half of these took no longer, seconds, within 10 %; null also where some are from before there was a histogram"""
+    p95: float | None = None
+    """95 % of them took no longer, as ``p50``"""
+    p99: float | None = None
+    """99 % of them took no longer, as ``p50``"""
+
+
+class ServedFunctions(Schema):
+    """What ended in a span."""
+
+    since: datetime
+    """When it begins; later than was asked for where nothing older is kept"""
+    until: datetime
+    """Until when it goes; the last two minutes are not whole yet"""
+    served: list[Served]
+    """Functions by name, or revisions by number; those of which nothing ended are left out"""
+
+
 class JobSeries(Steps):
     """A job over time, over all its attempts. null = it did not report, or there was nothing to measure."""
 

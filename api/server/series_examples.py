@@ -58,6 +58,28 @@ SERIES: Final[Mapping[str, Any]] = {
         "p99": [0.0065, 0.0055],
         "forecast": {"since": "2026-01-31T12:02:00Z", "step_s": 60, "source": "lstm", "mean": [119.0], "any": [1.0]},
     },
+    "ServedFunctions": {
+        "since": _AT,
+        "until": "2026-01-31T12:02:00Z",
+        "served": [
+            {
+                "function": "echo",
+                "revision": 3,
+                "succeeded": 238,
+                "failed": 0,
+                "met": 237,
+                "cold": 1,
+                "wait_s": 0.002,
+                "load_s": 0.41,
+                "run_s": 0.004,
+                "whole_s": 0.008,
+                "worst_s": 0.46,
+                "p50": 0.007,
+                "p95": 0.012,
+                "p99": 0.031,
+            }
+        ],
+    },
     "JobSeries": {
         **_STEPS,
         "id": _ID,

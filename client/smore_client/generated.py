@@ -98,6 +98,8 @@ __all__ = [
     "Scope",
     "Secret",
     "Secrets",
+    "Served",
+    "ServedFunctions",
     "Session",
     "SessionSpan",
     "Shadow",
@@ -2121,6 +2123,50 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
 
     secrets: list[Secret]
     """The secrets in the order of their names"""
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """What ended in a span, of a function or of one of its revisions. None = there was none to take a mean of."""
+
+    function: str
+    """The name of the function"""
+    revision: int | None = None
+    """The revision; None = all of them"""
+    succeeded: int = 0
+    """Invocations that succeeded"""
+    failed: int = 0
+    """Invocations that ended otherwise"""
+    met: int = 0
+    """Those of ``succeeded`` that kept their deadlines"""
+    cold: int = 0
+    """Cold starts among those that ran"""
+    wait_s: float | None = None
+    """Mean seconds from the arrival to the start, of those that succeeded"""
+    load_s: float | None = None
+    """Mean seconds of a cold start"""
+    run_s: float | None = None
+    """Mean seconds of a run; that of a batch is shared among its members"""
+    whole_s: float | None = None
+    """Mean seconds from the arrival to the end, of those that succeeded"""
+    worst_s: float | None = None
+    """The longest of these"""
+    p50: float | None = None
+    """Half of these took no longer, seconds, within 10 %; None also where some are from before there was a histogram"""
+    p95: float | None = None
+    """95 % of them took no longer, as ``p50``"""
+    p99: float | None = None
+    """99 % of them took no longer, as ``p50``"""
+
+
+class ServedFunctions(msgspec.Struct, frozen=True, kw_only=True):
+    """What ended in a span."""
+
+    since: datetime
+    """When it begins; later than was asked for where nothing older is kept"""
+    until: datetime | None = None
+    """Until when it goes; the last two minutes are not whole yet"""
+    served: list[Served] = []
+    """Functions by name, or revisions by number; those of which nothing ended are left out"""
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):

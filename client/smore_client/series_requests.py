@@ -21,6 +21,7 @@ from smore_client.types import (
     PastAttempts,
     PredictorVersion,
     PredictorVersions,
+    ServedFunctions,
 )
 
 
@@ -86,6 +87,25 @@ class SeriesRequests:
         """
         query = {**_window(since, until, step_s), "revision": revision, "project": project}
         return (yield from fetch(FunctionSeries, request("GET", "functions", function, "series", query=query)))
+
+    @operation
+    def served(
+        self,
+        function: str | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        project: str | None = None,
+    ) -> Flow[ServedFunctions]:
+        """
+        How the functions of a project, or the revisions of one ``function``, were served in a span; by default in the last
+        hour.
+
+        >>> [(each.revision, each.p99) for each in client.served("echo").served]
+        [(3, 0.031)]
+        """
+        query = {**_window(since, until), "function": function, "project": project}
+        return (yield from fetch(ServedFunctions, request("GET", "functions:served", query=query)))
 
     @operation
     def job_series(

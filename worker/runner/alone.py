@@ -20,7 +20,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 import msgspec
-import numpy as np
 from packaging.requirements import Requirement
 
 from smore.definition.document import read_document
@@ -136,7 +135,7 @@ def run(request: LocalRun) -> Report:
     lacking = missing(spec.requirements)
     try:
         loaded = _load(name, spec, request)
-        inputs = [_example(loaded.resident)] if request.inputs is None else request.inputs
+        inputs = [loaded.resident.shown_example()] if request.inputs is None else request.inputs
         outcomes = list(_outcomes(loaded, inputs))
     except _Refused as error:
         return Report(cause=error.cause, message=str(error), missing=lacking)
@@ -188,20 +187,6 @@ def _canary(loaded: _Loaded, copies: int) -> bytes:
     if answer.form == "error":
         raise _Refused(answer.cause, f"The first run, on {given}: {answer.message}")
     return described
-
-
-def _example(resident: Resident) -> Any:
-    """The handler's example as a caller would send it."""
-
-    def text(element: str | bytes) -> str:
-        return element if isinstance(element, str) else element.decode()
-
-    def plain(value: Any) -> Any:
-        if value.dtype.kind in "OS":
-            return np.frompyfunc(text, 1, 1)(value).tolist()
-        return value.tolist()
-
-    return msgspec.to_builtins(resident.example, enc_hook=plain)
 
 
 def _outcomes(loaded: _Loaded, values: Sequence[Any]) -> Iterator[Outcome]:

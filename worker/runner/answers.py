@@ -17,7 +17,17 @@ import orjson
 from smore.domain import tensors
 from smore.domain.function import MOST_AXES, MOST_TENSORS
 from smore.domain.invocation import Cause, Encoding
-from worker.frames import SCHEMA_BYTES, SCHEMA_DEPTH, SHAPES_BYTES, Answer, BadFrame, Description, Failed, Item
+from worker.frames import (
+    EXAMPLE_BYTES,
+    SCHEMA_BYTES,
+    SCHEMA_DEPTH,
+    SHAPES_BYTES,
+    Answer,
+    BadFrame,
+    Description,
+    Failed,
+    Item,
+)
 
 #: Causes for which a runner is ended, and with it its whole batch.
 _ENDS: Final = frozenset({Cause.OUT_OF_MEMORY, Cause.DEVICE_FULL, Cause.CONTEXT_LOST})
@@ -119,6 +129,8 @@ def describe(body: bytes) -> Description:
     for schema in (description.input_schema, description.output_schema):
         if schema is not None and (len(msgspec.json.encode(schema)) > SCHEMA_BYTES or not _is_flat(schema)):
             raise BadFrame("its description has a schema that is too large")
+    if not _is_flat(description.example) or len(msgspec.json.encode(description.example)) > EXAMPLE_BYTES:
+        return msgspec.structs.replace(description, example=None)
     return description
 
 

@@ -120,6 +120,30 @@ class Resident:
         """Move the weights back to the device."""
         return Loaded(phases={"host": self._weights.restore()}, memory_mib=self.memory_mib(), tensors=self.tensors)
 
+    def shown_example(self) -> Any:
+        """The handler's example as a caller would send it. Raises TypeError or ValueError where JSON cannot say it."""
+
+        def text(element: str | bytes) -> str:
+            return element if isinstance(element, str) else element.decode()
+
+        def plain(value: Any) -> Any:
+            if not isinstance(value, np.ndarray):
+                raise TypeError(f"{type(value).__name__} is no JSON value")
+            return np.frompyfunc(text, 1, 1)(value).tolist() if value.dtype.kind in "OS" else value.tolist()
+
+        return msgspec.to_builtins(self.example, enc_hook=plain)
+
+    def _small_example(self) -> msgspec.Raw | None:
+        """The example as JSON, None = it is too large to be shown, or is not to be stored."""
+        if self.tensors and sum(array.nbytes for array in self.example.values()) > frames.EXAMPLE_BYTES:
+            return None
+        try:
+            encoded = msgspec.json.encode(self.shown_example())
+            orjson.loads(encoded)
+        except (TypeError, ValueError, RecursionError):
+            return None
+        return msgspec.Raw(encoded) if len(encoded) <= frames.EXAMPLE_BYTES and b"\\u0000" not in encoded else None
+
     def canary(self, copies: int = 1) -> tuple[Answer, list[Chunk]]:
         """
         Run so many copies of the example together, warm, and describe what went in and came out of one; an error where
@@ -139,6 +163,7 @@ class Resident:
                 limit_mib=self._host.bound.limit_mib if self._host is not None else 0.0,
                 input_schema=input_schema,
                 output_schema=output_schema,
+                example=self._small_example(),
             )
         )
         return Answer(form="json", length=len(body)), [body]

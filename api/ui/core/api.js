@@ -39,20 +39,21 @@ export function encoded(query) {
 }
 
 /**
- * Ask the gateway. Returns the answer's JSON, null where it has no body. Throws Problem.
+ * Ask the gateway; a Blob goes as its bytes, anything else as JSON. Returns the answer's JSON, null where it has no body. Throws Problem.
  * @param {string} method @param {string} path
- * @param {{query?: Record<string, any>, body?: any, signal?: AbortSignal}} [more]
+ * @param {{query?: Record<string, any>, body?: any, more?: Record<string, string>, signal?: AbortSignal}} [options] `more`: headers
  * @returns {Promise<any>}
  */
-export async function call(method, path, { query = {}, body, signal } = {}) {
+export async function call(method, path, { query = {}, body, more = {}, signal } = {}) {
   /** @type {Record<string, string>} */
-  const headers = { Accept: "application/json" };
+  const headers = { Accept: "application/json", ...more };
+  const bytes = body instanceof Blob;
   if (session.half) headers["X-SMore-Session"] = session.half;
-  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (body !== undefined) headers["Content-Type"] = bytes ? "application/octet-stream" : "application/json";
   let response;
   let text;
   try {
-    response = await fetch(path + encoded(query), { method, headers, body: JSON.stringify(body), signal });
+    response = await fetch(path + encoded(query), { method, headers, body: bytes ? body : JSON.stringify(body), signal });
     text = await response.text();
   } catch (error) {
     if (signal?.aborted) throw error;

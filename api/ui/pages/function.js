@@ -2,10 +2,10 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
-import { memory, ms, num, seconds, when, whole } from "../core/format.js";
+import { memory, ms, num, percent, seconds, when, whole } from "../core/format.js";
 import { choice, empty, errorRow, failed, figure, inProject, name, shown, state, table } from "../core/parts.js";
 import { printed } from "../core/printed.js";
-import { overviewTab } from "./function_overview.js";
+import { SPANS, overviewTab } from "./function_overview.js";
 import { tryTab } from "./function_try.js";
 
 const REFRESH_S = 10;
@@ -36,11 +36,32 @@ const may = (page) => page.may("admin") && !page.home;
 /** @type {(typeof TABS)[string]} */
 function revisionsTab(page, of, now) {
   const all = page.load(() => call("GET", path`/v1/functions/${of}/revisions`, { query: { project: page.home }, signal: page.signal }).then((answer) => answer.revisions));
+  const since = SPANS[page.query("since")] ? page.query("since") : "7d";
+  const served = page.load(() => call("GET", "/v1/functions:served", { query: { function: of, since: new Date(Date.now() - SPANS[since] * 1000).toISOString(), project: page.home }, signal: page.signal }).then((answer) => answer.served), REFRESH_S);
   const back = (/** @type {number} */ revision) => async () => {
     const sure = await page.ask({ title: `Roll ${of} back`, action: "Roll back", danger: true, text: `Revision ${revision} takes all calls from now on, in place of ${now.data?.revision}. Its first run has passed.` });
     if (sure) page.act(String(revision), () => call("POST", path`/v1/functions/${of}/rollback`, { body: { revision } }), { done: () => `Revision ${revision} of ${of} serves.` });
   };
-  return { view: () => shown(all, (rows) => (rows.length ? table({
+  const compared = () => html`<section><h2>How they served ${choice(page, "since", Object.keys(SPANS), since, "Time")}</h2>${shown(served, (rows) => (rows.length ? table({
+    caption: "How revisions served",
+    rows: rows.toReversed(),
+    key: (row) => row.revision,
+    mark: (row) => (row.revision === now.data?.revision ? "chosen" : ""),
+    columns: [
+      { head: "revision", num: true, cell: (row) => row.revision },
+      { head: "calls", num: true, cell: (row) => whole(row.succeeded + row.failed) },
+      { head: "in time", num: true, cell: (row) => percent(row.met / (row.succeeded + row.failed || 1)) },
+      { head: "failed", num: true, cell: (row) => whole(row.failed) },
+      { head: "cold starts", num: true, cell: (row) => percent(row.cold / (row.succeeded + row.failed || 1)) },
+      { head: "p50", num: true, cell: (row) => seconds(row.p50) },
+      { head: "p95", num: true, cell: (row) => seconds(row.p95) },
+      { head: "p99", num: true, cell: (row) => seconds(row.p99) },
+      { head: "wait, mean", label: "wait", num: true, cell: (row) => seconds(row.wait_s) },
+      { head: "run, mean", label: "run", num: true, cell: (row) => seconds(row.run_s) },
+      { head: "load, mean", label: "load", num: true, cell: (row) => seconds(row.load_s) },
+    ],
+  }) : empty("No call ended in this time.")))}</section>`;
+  return { view: () => html`${shown(all, (rows) => (rows.length ? table({
     caption: "Revisions, the newest first",
     rows,
     key: (row) => row.revision,
@@ -57,7 +78,7 @@ function revisionsTab(page, of, now) {
       { head: "packages", cell: (row) => (row.requirements.length ? row.requirements.map((/** @type {string} */ each, /** @type {number} */ i) => html`${i ? ", " : nothing}<bdi class="mono">${each}</bdi>`) : "none of its own") },
       { head: html`<span class="hidden">action</span>`, label: "action", cell: (row) => (row.state === "active" && row.revision !== now.data?.revision && may(page) ? html`<button ?disabled=${page.off(String(row.revision))} @click=${back(row.revision)}>Roll back…</button>` : nothing) },
     ],
-  }) : empty("It has no revision. This deploys one:", "smore deploy"))) };
+  }) : empty("It has no revision. This deploys one:", "smore deploy")))}${compared()}` };
 }
 
 /** @type {(typeof TABS)[string]} */

@@ -7,7 +7,7 @@ import { num, percent, seconds, whole, words } from "../core/format.js";
 import { choice, empty, figure, shown } from "../core/parts.js";
 
 /** @type {Record<string, number>} */
-const SPANS = { "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "14d": 1209600 };
+export const SPANS = { "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "14d": 1209600 };
 const REFRESH_S = 60;
 /** Colours and dashes of reasons of cold starts, in their order. @type {[string, number[]][]} */
 const LOOKS = [["functions", [6, 4]], ["training", []], ["guest", [2, 3]], ["rest", [8, 3]]];

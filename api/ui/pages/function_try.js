@@ -4,7 +4,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { Problem, call, path } from "../core/api.js";
 import { toast } from "../core/dialog.js";
 import { ms, percent, when } from "../core/format.js";
-import { empty, failed, gpuLink, invocationLink, name, state } from "../core/parts.js";
+import { empty, failed, gpuLink, invocationLink, name, skeleton, state } from "../core/parts.js";
 import { DryRun } from "./dry_run.js";
 
 /** Characters of an input that a page can hold well; larger ones go by curl. */
@@ -38,6 +38,15 @@ export function tryTab(page, of, now) {
   /** @type {any} */
   let error = null;
   let busy = false;
+  /** Bytes that are sent in place of the text. @type {File|null} */
+  let file = null;
+  let shape = "";
+  const revisions = page.load(() => call("GET", path`/v1/functions/${of}/revisions`, { query: { project: page.home }, signal: page.signal }).then((answer) => answer.revisions));
+  /** The handler's own example, or an input that has the right form. */
+  const first = () => {
+    const own = revisions.data?.find((/** @type {any} */ each) => each.revision === now.data.revision)?.measured?.example;
+    return own === null || own === undefined ? template(now.data) : JSON.stringify(own);
+  };
   const trial = new DryRun((body, signal) => call("POST", path`/v1/functions/${of}/invocations` + ":dryRun", { body, signal }), page.draw);
   /** What the form says; null = its text is no JSON. */
   const body = () => {
@@ -59,7 +68,8 @@ export function tryTab(page, of, now) {
     error = done = null;
     page.draw();
     try {
-      done = await call("POST", path`/v1/functions/${of}/invocations`, { body: body(), signal: page.signal });
+      const more = file ? { "Smore-Deadline-Ms": String(deadline), ...(shape ? { "Smore-Shape": shape } : {}) } : {};
+      done = await call("POST", path`/v1/functions/${of}/invocations`, { body: file ?? body(), more, signal: page.signal });
     } catch (caught) {
       error = caught instanceof Problem ? caught : new Problem({ code: "fault of the page", detail: String(caught) });
     }
@@ -71,7 +81,8 @@ export function tryTab(page, of, now) {
     if (page.home) return empty("It is another project's: a key of that project calls it.");
     if (!page.may("invoke")) return empty("This session may not call functions. In a terminal:", `smore run ${of} '${template(now.data) ?? "…"}'`);
     if (text === null) {
-      text = template(now.data) ?? "";
+      if (revisions.data === undefined && !revisions.error) return skeleton;
+      text = first() ?? "";
       deadline = now.data.deadline_ms;
       if (body()) trial.ask(body());
     }
@@ -82,12 +93,14 @@ export function tryTab(page, of, now) {
       ${template(now.data) === null ? html`<p>Its tensors are too large, or of a type that JSON has no numbers for, to be written here. Their bytes go by curl:</p>${code(raw(of, now.data))}` : nothing}
       <label>Input, as JSON <textarea name="input" rows="6" spellcheck="false" .value=${text} aria-invalid=${asked ? "false" : "true"} @input=${(/** @type {any} */ e) => { text = e.target.value; changed(); }}></textarea>
         ${large ? html`<span class="bad">That is more than this page sends: use curl.</span>` : asked ? nothing : html`<span class="bad">This is no JSON yet.</span>`}</label>
+      ${now.data.inputs ? html`<label>Or its bytes: the tensors one after the other, little-endian <input type="file" name="bytes" @change=${(/** @type {any} */ e) => { file = e.target.files[0] ?? null; page.draw(); }}></label>
+        ${file && now.data.inputs.some((/** @type {any} */ t) => t.shape.slice(1).some((/** @type {number} */ n) => n < 0)) ? html`<label>Their shapes <input name="shape" .value=${shape} placeholder=${shapes(now.data)} @change=${(/** @type {any} */ e) => { shape = e.target.value.trim(); }}></label>` : nothing}` : nothing}
       <label>Deadline: <b>${ms(deadline)}</b> from arrival
         <input type="range" name="deadline" min=${SLIDER.min} max=${SLIDER.max} step=${SLIDER.step} .value=${String(Math.log10(deadline ?? 1000))} aria-valuetext=${ms(deadline)}
           @input=${(/** @type {any} */ e) => { deadline = Number((10 ** Number(e.target.value)).toPrecision(2)); changed(); }}></label>
       <div class="outcome" aria-live="polite">${outcome(trial)}</div>
       <div class="buttons start">
-        <button class="primary" ?disabled=${!asked || large || busy}>${busy ? "Waiting…" : "Call"}</button>
+        <button class="primary" ?disabled=${(!file && (!asked || large)) || busy}>${busy ? "Waiting…" : "Call"}</button>
         ${["curl", "Python", "smore"].map((way) => html`<button type="button" ?disabled=${!asked} @click=${() => copy(page, way, of, asked)}>Copy as ${way}</button>`)}
       </div>
       ${error ? failed(error) : nothing}
@@ -118,8 +131,11 @@ const HEADERS = (/** @type {string} */ type) => `-H "X-API-Key: $SMORE_KEY" -H "
 /** For a shell, in single quotes. @param {string} text */
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
+/** Of one row. @param {any} fn */
+const shapes = (fn) => (fn.inputs ?? []).map((/** @type {any} */ t) => `${t.name}=${t.shape.map((/** @type {number} */ n) => Math.max(1, n)).join(",")}`).join(";");
+
 /** @param {string} of @param {any} fn */
-const raw = (of, fn) => `curl ${location.origin}/v1/functions/${of}/invocations ${HEADERS("application/octet-stream")} -H "Smore-Shape: ${(fn.inputs ?? []).map((/** @type {any} */ t) => t.shape.map((/** @type {number} */ n) => Math.max(1, n)).join(",")).join(";")}" --data-binary @input.bin`;
+const raw = (of, fn) => `curl ${location.origin}/v1/functions/${of}/invocations ${HEADERS("application/octet-stream")} -H "Smore-Shape: ${shapes(fn)}" --data-binary @input.bin`;
 
 /** The same call elsewhere, into the clipboard, which only secure pages have. @param {import("../core/page.js").Page} page @param {string} way @param {string} of @param {any} body */
 async function copy(page, way, of, body) {

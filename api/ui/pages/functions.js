@@ -16,7 +16,9 @@ export function open(page) {
   let rowsShown = WINDOW;
   const functions = page.load(() => call("GET", "/v1/functions", { query: page.whose, signal: page.signal }).then((answer) => answer.functions), REFRESH_S);
   const day = page.load(() => call("GET", "/v1/harvest", { query: { by: "function", step: "hour", since: new Date(Date.now() - HOURS * 3600_000).toISOString(), ...page.whose }, signal: page.signal }), REFRESH_S);
-  const warm = page.load(() => page.project === EVERY ? Promise.resolve(null) : call("GET", "/v1/prewarm", { query: { project: page.project }, signal: page.signal }), REFRESH_S);
+  const ofProject = (/** @type {string} */ address) => page.load(() => page.project === EVERY ? Promise.resolve(null) : call("GET", address, { query: { project: page.project }, signal: page.signal }), REFRESH_S);
+  const hour = ofProject("/v1/functions:served");
+  const warm = ofProject("/v1/prewarm");
   const view = () => html`
     <h1>Functions</h1>
     <p class="quiet">Of ${page.project === EVERY ? "all projects" : html`the project ${name(page.project ?? page.me.project)}`}. Calls are those that ended in the last day; those first that keep the fewest deadlines.</p>
@@ -27,7 +29,8 @@ export function open(page) {
       const wanted = page.query("function").toLowerCase();
       const past = sums(day.data);
       const loaded = new Map((warm.data?.functions ?? []).map((/** @type {any} */ each) => [each.function, each]));
-      const rows = all.filter((/** @type {any} */ row) => row.name.includes(wanted)).map((/** @type {any} */ row) => ({ ...row, past: past.get(`${row.project}/${row.name}`), warm: loaded.get(row.name) })).sort(before);
+      const lately = new Map((hour.data?.served ?? []).map((/** @type {any} */ each) => [each.function, each]));
+      const rows = all.filter((/** @type {any} */ row) => row.name.includes(wanted)).map((/** @type {any} */ row) => ({ ...row, past: past.get(`${row.project}/${row.name}`), hour: lately.get(row.name), warm: loaded.get(row.name) })).sort(before);
       if (!rows.length) return all.length ? empty(`No function has “${wanted}” in its name.`) : empty("There is no function. This makes one:", "smore deploy ./twice");
       return html`${day.error ? html`<p class="bad" role="status"><bdi>${day.error.message}</bdi> The last day's calls are not known.</p>` : nothing}
         ${table({ caption: "Functions", rows: rows.slice(0, rowsShown), key: (row) => `${row.project}/${row.name}`, columns: columns(page) })}
@@ -65,6 +68,8 @@ const columns = (page) => [
   { head: "last day, by hour", label: "last day", cell: (/** @type {any} */ row) => (row.past ? html`<div class="small-spark">${spark(`${whole(row.past.invocations)} calls in the last day`, [sparkPath(row.past.hours, Math.max(...row.past.hours), "functions")])}</div>` : NONE) },
   { head: "in time", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? html`<span class=${row.past.met / row.past.invocations < 0.99 ? "bad" : ""}>${percent(row.past.met / row.past.invocations)}</span>` : NONE) },
   { head: "deadline", num: true, cell: (/** @type {any} */ row) => ms(row.deadline_ms) },
+  { head: "p50, last hour", label: "p50", num: true, cell: (/** @type {any} */ row) => seconds(row.hour?.p50) },
+  { head: "p99", num: true, cell: (/** @type {any} */ row) => (row.hour?.p99 > row.deadline_ms / 1000 ? html`<b class="bad">${seconds(row.hour.p99)}</b>` : seconds(row.hour?.p99)) },
   { head: "cold starts", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? percent(row.past.cold / row.past.invocations) : NONE) },
   { head: "a call runs", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? seconds(row.past.run_s / row.past.invocations) : NONE) },
   { head: "loaded", num: true, cell: (/** @type {any} */ row) => (row.warm ? html`${num(row.warm.loaded)}${row.warm.unmet ? html` <b class="bad">no room</b>` : nothing}` : NONE) },

@@ -137,35 +137,47 @@ def _quantile(share: float) -> str:
 
 
 _OF_FUNCTION: Final = "project = %(project)s AND function = %(function)s"
-_FUNCTION: Final = f"""
-    WITH minutes AS (
-        SELECT {_step("minute")} AS step, * FROM function_minutes
-        WHERE {_OF_FUNCTION} AND {_within("minute")} AND (%(revision)s::int IS NULL OR revision = %(revision)s)
+
+
+def _ended(part: str, which: str) -> str:
+    """SQL: ``sums`` and ``quantiles`` of the minutes of functions, by ``part``."""
+    return f"""
+    minutes AS (
+        SELECT {part} AS part, * FROM function_minutes WHERE {which} AND {_within("minute")}
     ), sums AS (
-        SELECT step, sum(succeeded) AS succeeded, sum(failed) AS failed, sum(met) AS met, sum(cold) AS cold,
+        SELECT part, sum(succeeded) AS succeeded, sum(failed) AS failed, sum(met) AS met, sum(cold) AS cold,
             sum(wait_s) / nullif(sum(succeeded), 0) AS wait_s, sum(load_s) / nullif(sum(cold), 0) AS load_s,
             sum(run_s) / nullif(sum(ran), 0) AS run_s, sum(total_s) / nullif(sum(succeeded), 0) AS whole_s,
             CASE WHEN sum(succeeded) > 0 THEN max(worst_s) END AS worst_s,
             bool_and(wholes IS NOT NULL OR succeeded = 0) AS told
         FROM minutes GROUP BY 1
     ), buckets AS (
-        SELECT step, {histogram.bucket("v")} AS bucket, sum({histogram.count("v")}) AS n
+        SELECT part, {histogram.bucket("v")} AS bucket, sum({histogram.count("v")}) AS n
         FROM minutes CROSS JOIN unnest(wholes) AS v GROUP BY 1, 2
     ), ranked AS (
-        SELECT step, bucket, sum(n) OVER (PARTITION BY step ORDER BY bucket) AS upto, sum(n) OVER (PARTITION BY step) AS times FROM buckets
+        SELECT part, bucket, sum(n) OVER (PARTITION BY part ORDER BY bucket) AS upto, sum(n) OVER (PARTITION BY part) AS times FROM buckets
     ), quantiles AS (
-        SELECT step, {_quantile(0.5)} AS p50, {_quantile(0.95)} AS p95, {_quantile(0.99)} AS p99
-        FROM ranked JOIN sums USING (step) WHERE told GROUP BY step, worst_s
-    ), counted AS (
+        SELECT part, {_quantile(0.5)} AS p50, {_quantile(0.95)} AS p95, {_quantile(0.99)} AS p99
+        FROM ranked JOIN sums USING (part) WHERE told GROUP BY part, worst_s
+    )"""
+
+
+_SUMS: Final = """coalesce(succeeded, 0)::bigint, coalesce(failed, 0)::bigint, coalesce(met, 0)::bigint,
+        coalesce(cold, 0)::bigint, wait_s, load_s, run_s, whole_s, worst_s, p50, p95, p99"""
+_FUNCTION: Final = f"""
+    WITH {_ended(_step("minute"), f"{_OF_FUNCTION} AND (%(revision)s::int IS NULL OR revision = %(revision)s)")}, counted AS (
         -- A minute that nobody counted is not one without arrivals.
-        SELECT {_step("m.minute")} AS step, coalesce(sum(a.n), 0) AS arrivals
+        SELECT {_step("m.minute")} AS part, coalesce(sum(a.n), 0) AS arrivals
         FROM counted_minutes AS m LEFT JOIN arrivals_minute AS a ON a.minute = m.minute AND {_OF_FUNCTION}
         WHERE {_within("m.minute")} GROUP BY 1
     )
-    SELECT {_epoch("step")}, arrivals::bigint, coalesce(succeeded, 0)::bigint, coalesce(failed, 0)::bigint, coalesce(met, 0)::bigint,
-        coalesce(cold, 0)::bigint, wait_s, load_s, run_s, whole_s, worst_s, p50, p95, p99
-    FROM counted FULL JOIN sums USING (step) LEFT JOIN quantiles USING (step)
+    SELECT {_epoch("part")}, arrivals::bigint, {_SUMS}
+    FROM counted FULL JOIN sums USING (part) LEFT JOIN quantiles USING (part)
 """
+_BY_FUNCTION: Final = f"WITH {_ended('function', 'project = %(project)s')} SELECT part, {_SUMS} FROM sums LEFT JOIN quantiles USING (part)"
+_BY_REVISION: Final = (
+    f"WITH {_ended('revision', _OF_FUNCTION)} SELECT part, {_SUMS} FROM sums LEFT JOIN quantiles USING (part)"
+)
 FUNCTION_COLUMNS: Final = (
     "arrivals",
     "succeeded",
@@ -363,6 +375,16 @@ class Series:
         for kind, *row in self._rows(_COLD_REASONS, of | {"span": span}) if revision is None else ():
             reasons.setdefault(kind, []).append(row)
         return columns, {kind: window.columns(("n",), rows)["n"] for kind, rows in sorted(reasons.items())}
+
+    def served(self, since: float, until: float, project: str, function: str | None) -> dict[Any, dict[str, Any]]:
+        """
+        What ended in the whole minutes of [since, until): :data:`FUNCTION_COLUMNS` but arrivals of each function of a project,
+        or of each revision of one of them.
+        """
+        window = {"since": datetime.fromtimestamp(since // 60 * 60, UTC), "until": datetime.fromtimestamp(until, UTC)}
+        statement = _BY_FUNCTION if function is None else _BY_REVISION
+        rows = self._rows(statement, window | {"project": project, "function": function})
+        return {part: dict(zip(FUNCTION_COLUMNS[1:], cells, strict=True)) for part, *cells in sorted(rows)}
 
     def job(self, window: Window, job: str) -> dict[str, Column]:
         """:data:`JOB_COLUMNS` of a job."""

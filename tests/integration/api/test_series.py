@@ -174,6 +174,7 @@ def test_no_moment_is_too_early(http: httpx.Client, past: None, store: Store) ->
         "/v1/gpus:series",
         "/v1/gpus/cpu0/lanes",
         "/v1/functions/echo/series",
+        "/v1/functions:served",
         "/v1/jobs/night/series",
         "/v1/jobs/attempts",
         "/v1/harvest",
@@ -253,6 +254,14 @@ def test_a_function_over_time(http: httpx.Client, past: None, redis_client: "red
     forecast = found["forecast"]
     assert (forecast["source"], forecast["mean"][-1], forecast["any"][-1]) == ("lstm", 6, 0.75)
     assert None in forecast["mean"]
+    span = {"since": at(HOUR - 600), "until": at(HOUR + 3600)}
+    (all_of_it,) = http.get("/v1/functions:served", params=span).json()["served"]
+    assert (all_of_it["function"], all_of_it["revision"], all_of_it["cold"]) == ("echo", None, 1)
+    assert all_of_it["succeeded"] == sum(found["succeeded"][1:])
+    assert all_of_it["p99"] == pytest.approx(0.5, rel=0.1)
+    (revision,) = http.get("/v1/functions:served", params={**span, "function": "echo"}).json()["served"]
+    assert {**revision, "revision": None} == all_of_it
+    assert http.get("/v1/functions:served", params={**span, "function": "other"}).json()["served"] == []
     none = http.get("/v1/functions/echo/series", params={**window, "revision": 1}).json()
     assert (none["revision"], none["succeeded"][1:], none["cold_reasons"]) == (1, [0] * 6, {})
 

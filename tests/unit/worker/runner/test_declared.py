@@ -352,6 +352,36 @@ def test_a_canary_describes_what_is_declared() -> None:
     assert description.output_schema["properties"]["words"]["type"] == "array"
 
 
+def _deep(value: Any) -> Any:
+    for _ in range(100):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("example", "shown"),
+    [
+        ({"text": "a"}, {"text": "a"}),
+        ({"x": np.arange(4, dtype=np.float32).reshape(2, 2)}, {"x": [[0, 1], [2, 3]]}),
+        ({"x": np.array([["a"], ["b"]], dtype=object)}, {"x": [["a"], ["b"]]}),
+        ({"x": np.zeros((1, 2000), np.float32)}, None),
+        ({"text": "a" * 5000}, None),
+        ("a\0b", None),
+        (10**4000, None),
+        (_deep(1), None),
+    ],
+    ids=["JSON", "tensor", "texts", "large tensor", "large", "NUL", "integer", "deep"],
+)
+def test_a_canary_shows_an_example_that_is_small(example: Any, shown: Any) -> None:
+    class Same(Handler):
+        def predict(self, inputs: Any) -> Any:
+            return inputs if isinstance(inputs, dict) else [1] * len(inputs)
+
+    Same.example = example
+    _, [body] = Resident(Same(), "cpu", Results(one=1 << 20, together=1 << 20)).canary()
+    assert describe(bytes(body)).example == shown
+
+
 @pytest.mark.parametrize("schema", [{"x": "y" * SCHEMA_BYTES}, orjson.loads(b'{"a":' * 100 + b"1" + b"}" * 100)])
 def test_a_worker_takes_no_schema_that_is_large_or_deep(schema: dict[str, Any]) -> None:
     description = frames.Description(inputs=None, outputs=None, memory_mib=1.0, input_schema=schema)
