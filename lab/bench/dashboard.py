@@ -27,7 +27,7 @@ gantt_nodes                  elements of its drawing (2000)
 plan_agrees                  1 where its bars are what the queue and the attempts say, to a minute (1)
 ``--pages functions``        of 200 functions with a day of minutes (lab/bench/dashboard_functions.py)
 functions_ms                 until the list stands there (500); ``function_ms`` one function over 24 h (700)
-try_calls                    calls of a JSON value, of floats and of integers by the page that had a result (3)
+try_calls                    calls of a JSON value, of a tensor and of its bytes by the page that had a result (3)
 dry_runs_per_s               the most dry runs that the page asks for in a second while somebody types (2)
 ============================ ===================================================================================================
 
@@ -480,6 +480,8 @@ def of_functions(_on: Scene) -> dict[str, str]:
         "functions": "/ui/functions",
         "function": "/ui/functions/function-000",
         "harvest": "/ui/harvest?by=function",
+        "predictor": "/ui/predictor",
+        "prewarm": "/ui/prewarm",
     } | {f"function-{tab}": f"/ui/functions/echo?tab={tab}" for tab in tabs}
 
 

@@ -1,4 +1,4 @@
-"""The function of ``lab.bench.tensors``; apart from ``lab.bench.functions``, whose importers are measured without numpy."""
+"""Functions of ``lab.bench.tensors`` and the dashboard; ``lab.bench.functions`` has those whose importers are without numpy."""
 
 from typing import Any, ClassVar
 
@@ -17,3 +17,12 @@ class ChannelMeans(Handler):
 
     def predict(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return {"mean": inputs["image"].mean(axis=(2, 3))}
+
+
+class Doubled(Handler):
+    """FP32 ``x`` [n, 2] to twice as much."""
+
+    example: ClassVar = {"x": np.array([[1, 2]], np.float32)}
+
+    def predict(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return {"x": 2 * inputs["x"]}

@@ -187,12 +187,14 @@ def run(folder: Path) -> dict[str, float]:
         printed = subprocess.check_output([sys.executable, "-m", "smore.cli", "metrics", "scrape-config"], text=True)
         jobs = yaml.safe_load(printed)["scrape_configs"]
         with Client(end.gateway_url, key) as client, prometheus(tools, folder, jobs) as http:
-            client.start_job("train", ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--input-wait", "0.2"])
+            client.start_job(
+                "train", ["zoo.train", "--model", "deepfm", "--preset", "cpu", "--input-wait", "0.2"], budget=19
+            )
             document = {"metadata": {"name": "echo"}, "spec": {"entrypoint": "zoo.echo:Function"}}
             client.deploy({"apiVersion": "smore/v1", "kind": "Function", **document})
             until = time.monotonic() + READ_S
             while time.monotonic() < until:
-                client.invoke("echo", {"x": 1})
+                client.invoke("echo", {"x": 1}, deadline_ms=60_000)
                 time.sleep(PAUSE_S)
             figures = looked_up(http, _served(end, key))
             progress(str(figures))

@@ -77,6 +77,8 @@ def pages(platform: Platform, invocation: str) -> list[str]:
         "/ui/functions/loud?tab=logs",
         "/ui/functions/echo?tab=settings",
         "/ui/harvest?step=hour",
+        "/ui/predictor",
+        "/ui/prewarm",
         "/ui/invocations",
         f"/ui/invocations/{invocation}",
         "/ui/audit",
@@ -227,6 +229,7 @@ def test_what_a_team_used_is_the_same_everywhere(
     browser: "Browser",
     state: Any,
     platform: Platform,
+    request: pytest.FixtureRequest,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -237,12 +240,13 @@ def test_what_a_team_used_is_the_same_everywhere(
     platform.client.create_project("team")
     key = platform.client.create_key("team", ["read", "invoke", "deploy", "jobs"], project="team").key
     with Client(platform.url, key) as team:
-        job = team.start_job("night", ["zoo.train", "--model", "resnet50", "--iterations", "100000"])
+        job = team.start_job("night", ["zoo.train", "--model", "resnet50", "--iterations", "100000"], budget=19)
+        request.addfinalizer(lambda: platform.client.carry(admin.change_job(job.id, "stop", project="team")))
         eventually(lambda: team.job(job.id).state == "running", 30, "the training")
         document = {"metadata": {"name": "hasty"}, "spec": {"entrypoint": "tests.support.handlers:Hasty"}}
         team.deploy({"apiVersion": "smore/v1", "kind": "Function", **document})
         for _ in range(4):
-            team.invoke("hasty", {"s": 0.3})
+            team.invoke("hasty", {"s": 0.3}, deadline_ms=60_000)
         eventually(lambda: team.statement(job.id).invocations == 4, what="the record of them")
         stated = sum(team.statement(each.id).harvested_s for each in team.jobs())
         (total,) = team.harvest().totals

@@ -12,6 +12,8 @@ const ROUTES = [
   [/^\/ui\/functions$/, "functions"],
   [/^\/ui\/functions\/([^/]+)$/, "function"],
   [/^\/ui\/harvest$/, "harvest"],
+  [/^\/ui\/predictor$/, "predictor"],
+  [/^\/ui\/prewarm$/, "prewarm"],
   [/^\/ui\/invocations$/, "invocations"],
   [/^\/ui\/invocations\/([^/]+)$/, "invocation"],
   [/^\/ui\/audit$/, "audit"],
@@ -26,6 +28,8 @@ export const PAGES = [
   ["/ui/functions", "Functions", "read"],
   ["/ui/invocations", "Invocations", "read"],
   ["/ui/harvest", "Harvest", "read"],
+  ["/ui/predictor", "Predictor", "read"],
+  ["/ui/prewarm", "Prewarming", "read"],
   ["/ui/audit", "Audit", "admin"],
 ];
 

@@ -2,11 +2,12 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
-import { memory, ms, num, percent, seconds, when, whole } from "../core/format.js";
+import { memory, ms, percent, seconds, when, whole } from "../core/format.js";
 import { choice, empty, errorRow, failed, figure, inProject, name, shown, state, table } from "../core/parts.js";
 import { printed } from "../core/printed.js";
 import { SPANS, overviewTab } from "./function_overview.js";
 import { tryTab } from "./function_try.js";
+import { gbHours, reasons } from "./prewarm.js";
 
 const REFRESH_S = 10;
 const LINES = 300;
@@ -103,7 +104,7 @@ function warmTab(page, of) {
         ${figure(counts.wasted, "wasted")}
         ${figure(counts.failed, "failed")}
         ${figure(counts.saved, "cold starts avoided")}
-        ${figure(counts.idle_gb_s < 3.6 ? "< 0.001 GB-h" : `${num(counts.idle_gb_s / 3600)} GB-h`, "memory without work")}
+        ${figure(gbHours(counts.idle_gb_s), "memory without work")}
       </div>
       <p class="quiet">Counted since ${when(data.since)}.</p>
       <section><h2>Held</h2>${mine.holds.length ? table({
@@ -116,7 +117,7 @@ function warmTab(page, of) {
           { head: "instances", num: true, cell: (hold) => hold.instances },
         ],
       }) : empty("Nothing is held: an instance is unloaded when its keep-alive is over.")}</section>
-      <section><h2>Cold starts by reason</h2>${Object.keys(counts.unforeseen).length ? html`<dl class="pairs">${Object.entries(counts.unforeseen).map(([code, n]) => html`<dt>${code.replaceAll("_", " ")}</dt><dd>${whole(/** @type {number} */ (n))}</dd>`)}</dl>` : empty("There was none.")}</section>`;
+      <section><h2>Cold starts by reason</h2>${reasons(counts.unforeseen)}</section>`;
   }) };
 }
 

@@ -44,8 +44,9 @@ export function tryTab(page, of, now) {
   const revisions = page.load(() => call("GET", path`/v1/functions/${of}/revisions`, { query: { project: page.home }, signal: page.signal }).then((answer) => answer.revisions));
   /** The handler's own example, or an input that has the right form. */
   const first = () => {
-    const own = revisions.data?.find((/** @type {any} */ each) => each.revision === now.data.revision)?.measured?.example;
-    return own === null || own === undefined ? template(now.data) : JSON.stringify(own);
+    const measured = revisions.data?.find((/** @type {any} */ each) => each.revision === now.data.revision)?.measured;
+    const fits = measured?.example != null && Boolean(measured.inputs) === Boolean(now.data.inputs);
+    return fits ? JSON.stringify(measured.example) : template(now.data);
   };
   const trial = new DryRun((body, signal) => call("POST", path`/v1/functions/${of}/invocations` + ":dryRun", { body, signal }), page.draw);
   /** What the form says; null = its text is no JSON. */

@@ -25,7 +25,7 @@ export function open(page) {
     <h1>Harvest</h1>
     <p class="choices">${choice(page, "by", ["project", "function", "gpu"], by, "By", true)} ${choice(page, "step", ["hour", "day"], step, "Step", true)} ${choice(page, "since", Object.keys(SPANS), page.query("since") || "7d", "Back", true)}</p>
     <form class="filters" @submit=${(/** @type {Event} */ e) => e.preventDefault()}>
-      <label>Price of a GPU hour, by device <input .value=${price} placeholder="h100=2.5,a100=1.8" @change=${(/** @type {any} */ e) => page.refine({ price: e.target.value.trim() })}></label>
+      <label>Price of a GPU hour <input .value=${price} placeholder="h100=2.5,a100=1.8" @change=${(/** @type {any} */ e) => page.refine({ price: e.target.value.trim() })}></label>
     </form>
     ${shown(parts, (data) => {
       if (!data.parts.length) return empty("No function has run in this time. This calls one:", "smore run NAME '{\"x\": 1}'");
