@@ -11,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from smore_client.gpu_requests import allow as allow
 from smore_client.gpu_requests import drain_gpu as drain_gpu
 from smore_client.gpu_requests import forget_gpu as forget_gpu
+from smore_client.logs import events
 from smore_client.transport import Call, Flow, Item, Stream, exchange, fetch, path_of, request
 from smore_client.types import (
     Attached,
@@ -21,6 +24,7 @@ from smore_client.types import (
     AuditPage,
     Caller,
     Job,
+    LiveChange,
     LoginCode,
     Project,
     Purged,
@@ -222,6 +226,21 @@ def change_job(job: str, action: str, *, project: str | None = None) -> Flow[Job
     'held'
     """
     return (yield from fetch(Job, request("POST", "jobs", job, action, body={}, query={"project": project})))
+
+
+def watch(topics: Sequence[str], *, all_projects: bool = False) -> Stream[LiveChange]:
+    """
+    What changes, every second, of ``gpus``, ``queues``, ``trainings`` and ``problems``: each topic whole at first.
+
+    >>> next(client.stream(admin.watch(["queues"]))).rows
+    [{'function': 'echo', 'project': 'default', 'depth': 0, ...}]
+    """
+
+    def read(event: str, data: str) -> tuple[str, LiveChange]:
+        return "", msgspec.structs.replace(msgspec.json.decode(data, type=LiveChange), whole=event == "snapshot")
+
+    query = {"topics": ",".join(topics), "all_projects": "true" if all_projects else None}
+    yield from events(("live",), query, read)
 
 
 def attach(name: str, pid: int, *, gpu: str | None = None, workload: str | None = None) -> Flow[Attached]:

@@ -329,6 +329,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON Schema of one input; None = the handler declares none"""
     output_schema: dict[str, Any] | None = None
     """The JSON Schema of one output; None = the handler declares none"""
+    example: Any = None
+    """The handler's example as a caller would send it; None = it is above 4 KiB, or JSON cannot say it"""
 
 
 class Deployed(Function, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Logs line by line: the lines that are there, and those that come, as server-sent events. Without I/O."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ SILENCE_S: Final = 45.0
 AGAIN_S: Final = 0.5
 TRIES: Final = 60
 
+T = TypeVar("T")
 _line = msgspec.json.Decoder(LogLine).decode
 
 
@@ -40,21 +41,36 @@ def read_log(*parts: str, query: Mapping[str, object | None], follow: bool) -> S
 
 
 def _followed(parts: tuple[str, ...], query: Mapping[str, object | None]) -> Stream[LogLine]:
-    last_id, failed = "", 0
+    def read(_event: str, data: str) -> tuple[str, LogLine]:
+        line = _line(data)
+        return line.id, line
+
+    yield from events(parts, {**query, "follow": "true"}, read)
+
+
+def events(
+    parts: tuple[str, ...], query: Mapping[str, object | None], read: Callable[[str, str], tuple[str, T]]
+) -> Stream[T]:
+    """
+    The server-sent events at a path below /v1, until the platform says that there will be no more. ``read``: from what its
+    event and its data are to the id after which a connection that broke goes on ('' = from the beginning), and the item.
+    """
+    last_id, failed, event = "", 0, ""
     while True:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
-        call = request("GET", *parts, query={**query, "follow": "true"}, headers=headers, timeout_s=SILENCE_S)
+        call = request("GET", *parts, query=query, headers=headers, timeout_s=SILENCE_S)
         head = yield Open(call=call)
         if isinstance(head, Answer) and head.status < 400:
             failed = 0
             while isinstance(text := (yield ReadLine()), str):
                 name, _, value = text.partition(": ")
-                if name == "event" and value == "end":
+                if name == "event":
+                    event = value
+                if event == "end":
                     return
                 if name == "data":
-                    line = _line(value)
-                    last_id = line.id
-                    yield Item(line)
+                    last_id, item = read(event, value)
+                    yield Item(item)
         else:
             failed += 1
             error = (

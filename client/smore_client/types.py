@@ -3,7 +3,7 @@ What the operations return. The structs of the API are generated (smore_client/g
 its page add what the client knows beyond the JSON body.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -49,6 +49,15 @@ class Invocation(generated.InvocationRecord, frozen=True, kw_only=True):
     def done(self) -> bool:
         """Whether it has ended, in whatever way."""
         return self.state in _TERMINAL or self.finished_at is not None
+
+
+class LiveChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of a topic that have changed, all of them where it is ``whole``, and what identifies those that are ``gone``."""
+
+    topic: str
+    rows: list[dict[str, Any]] = []
+    gone: list[str] = []
+    whole: bool = False
 
 
 class InvocationPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ from smore.cli import (
     settings,
     slo,
     terminal,
+    top,
     traces,
 )
 
@@ -101,6 +102,7 @@ for command in (
     audit.audit,
     series.harvest,
     series.usage,
+    top.top,
     machine.doctor,
     settings.settings,
 ):

@@ -247,7 +247,8 @@ def test_what_a_team_used_is_the_same_everywhere(
         team.deploy({"apiVersion": "smore/v1", "kind": "Function", **document})
         for _ in range(4):
             team.invoke("hasty", {"s": 0.3}, deadline_ms=60_000)
-        eventually(lambda: team.statement(job.id).invocations == 4, what="the record of them")
+        # And the first run of the revision.
+        eventually(lambda: team.statement(job.id).invocations == 5, what="the record of them")
         stated = sum(team.statement(each.id).harvested_s for each in team.jobs())
         (total,) = team.harvest().totals
         team.stop_job(job.id)
@@ -262,6 +263,16 @@ def test_what_a_team_used_is_the_same_everywhere(
 
     assert stated > 1
     assert [total.run_s, told["run_s"], shown] == pytest.approx([stated] * 3, abs=0.01)
+
+
+def test_a_terminal_shows_it_too(
+    platform: Platform, loud: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMORE_URL", platform.url)
+    monkeypatch.setenv("SMORE_API_KEY", platform.key)
+    assert smore("top", "--once") == 0
+    printed = capsys.readouterr().out
+    assert platform.gpu in printed and "default/loud" in printed
 
 
 def test_a_function_is_called_by_its_page(browser: "Browser", state: Any, platform: Platform) -> None:
