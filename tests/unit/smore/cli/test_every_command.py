@@ -84,6 +84,7 @@ SILENT: Final = {
         "compare",
         "replay",
         "open",
+        "top",
         "profile",
         "prewarm report",
         "data fetch",
