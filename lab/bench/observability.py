@@ -87,7 +87,11 @@ def prometheus(tools: Path, folder: Path, jobs: list[dict[str, Any]]) -> Iterato
     config = {"global": often, "rule_files": ["rules.yml"], "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_port()}"
-    command = [tools / "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    command: list[str | Path] = [
+        tools / "prometheus",
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/data",
+    ]
     started = subprocess.Popen([*command, f"--web.listen-address={address}", "--log.level=warn"])
     try:
         with httpx.Client(base_url=f"http://{address}", timeout=30) as http:

@@ -126,10 +126,12 @@ class Resident:
         def text(element: str | bytes) -> str:
             return element if isinstance(element, str) else element.decode()
 
+        texts: Any = np.frompyfunc(text, 1, 1)
+
         def plain(value: Any) -> Any:
             if not isinstance(value, np.ndarray):
                 raise TypeError(f"{type(value).__name__} is no JSON value")
-            return np.frompyfunc(text, 1, 1)(value).tolist() if value.dtype.kind in "OS" else value.tolist()
+            return (texts(value) if value.dtype.kind in "OS" else value).tolist()
 
         return msgspec.to_builtins(self.example, enc_hook=plain)
 
