@@ -95,11 +95,11 @@ SILENT: Final = {
 }
 #: Commands that other tests start, for they need more than a gateway: files, or a platform of this machine.
 ELSEWHERE: Final = {"run", "deploy", "invoke", "logs", "jobs logs", "traces import", "doctor"}
-#: Commands that do not speak to a platform, or whose words are their program's.
+#: Commands that do not speak to a platform, whose words are their program's, or that watch it (test_top.py).
 ALONE: Final = {
     *("init", "up", "down", "doctor", "run", "compare", "replay", "profile", "prewarm report", "data fetch"),
     *("metrics scrape-config", "profiles import", "profiles report", "predictor report", "predictor retrain"),
-    *("predictor rollback", "traces import", "deploy", "version", "settings"),
+    *("predictor rollback", "traces import", "deploy", "version", "settings", "top"),
 }
 #: Commands of which each shows texts of others in a way of its own.
 SHOWING: Final = {
