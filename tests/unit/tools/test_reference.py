@@ -1,6 +1,5 @@
 """The reference pages are what the code says, and a page that is not is named."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -51,15 +50,6 @@ def test_settings_name_their_variables_and_meanings() -> None:
 
     assert "| `SMORE_WORKER__SLOTS` | int | `8` | Concurrent batches" in page
     assert "| `SMORE_REDIS__URL` | str or none | none |" in page
-
-
-def test_alert_rules_name_metrics_that_are_served() -> None:
-    guide = (ROOT / "docs" / "guides" / "administration.md").read_text()
-    rules = re.findall(r"```yaml\n(groups:.*?)```", guide, re.DOTALL)
-    assert len(rules) == 1
-    page = reference.metrics()
-    named = set(re.findall(r"\bsmore_\w+", rules[0]))
-    assert named and [name for name in named if f"`{name}`" not in page] == []
 
 
 def test_a_cell_that_nobody_filled_is_an_error() -> None:
