@@ -23,6 +23,7 @@ from api.server.zipped import ZippedRoute
 from api.trainings.statements import lost_of
 from smore.domain.errors import InvalidInput, NotFound
 from smore.domain.loss import estimate_of
+from smore.domain.quote import quoted
 from smore.domain.spelling import nothing_named
 from smore.messages.forecasts import BadForecast, Forecasts
 from smore.redis.forecasts import PublishedForecasts
@@ -325,7 +326,7 @@ def _prices(given: str | None) -> dict[str, float]:
         except ValueError:
             price = math.nan
         if not name.strip() or not 0 <= price < math.inf:
-            raise InvalidInput(f"price: {one!r} is no price; one is h100=2.5", field="price")
+            raise InvalidInput(f"price: {quoted(one)} is no price; one is h100=2.5", field="price")
     return prices
 
 

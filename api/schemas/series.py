@@ -135,7 +135,7 @@ class Served(Schema):
     revision: int | None = None
     """The revision; null = all of them"""
     succeeded: int
-    """Invocations that succeeded"""
+    """Invocations that ended and succeeded"""
     failed: int
     """Invocations that ended otherwise"""
     met: int
@@ -284,7 +284,7 @@ class Harvested(Schema):
     money: float | None = None
     """What these seconds cost at the prices that were named; null = some of them ran on a device without a price"""
     invocations: int
-    """Invocations that ended"""
+    """Invocations that came to an end"""
     met: int
     """Those of them that kept their deadlines"""
     cold: int

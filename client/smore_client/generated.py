@@ -942,7 +942,7 @@ class HarvestPart(msgspec.Struct, frozen=True, kw_only=True):
     money: float | None = None
     """What these seconds cost at the prices that were named; None = some of them ran on a device without a price"""
     invocations: int = 0
-    """Invocations that ended"""
+    """Invocations that came to an end"""
     met: int = 0
     """Those of them that kept their deadlines"""
     cold: int = 0
@@ -974,7 +974,7 @@ class HarvestTotal(msgspec.Struct, frozen=True, kw_only=True):
     money: float | None = None
     """What these seconds cost at the prices that were named; None = some of them ran on a device without a price"""
     invocations: int = 0
-    """Invocations that ended"""
+    """Invocations that came to an end"""
     met: int = 0
     """Those of them that kept their deadlines"""
     cold: int = 0
@@ -2135,7 +2135,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     revision: int | None = None
     """The revision; None = all of them"""
     succeeded: int = 0
-    """Invocations that succeeded"""
+    """Invocations that ended and succeeded"""
     failed: int = 0
     """Invocations that ended otherwise"""
     met: int = 0
