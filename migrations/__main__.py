@@ -92,14 +92,25 @@ def _patiently(call: Callable[[], T], refused: type[Exception], until: float) ->
 
 
 def _upgrade(url: str) -> None:
+    """An empty database gets the tables of the code at once, another one the versions that it lacks."""
     from alembic import command
     from alembic.config import Config
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+    from sqlalchemy import text
 
     from smore.postgres.connection import make_engine
+    from smore.postgres.rows import Base
 
     alembic = Config()
     alembic.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     engine = make_engine(url, "migrate")
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": Lock.MIGRATIONS.value})
+        schema = MigrationContext.configure(connection)
+        if schema.get_current_revision() is None:
+            Base.metadata.create_all(connection)
+            schema.stamp(ScriptDirectory.from_config(alembic), "head")
     alembic.attributes["engine"] = engine
     command.upgrade(alembic, "head")
     engine.dispose()

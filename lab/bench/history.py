@@ -3,7 +3,7 @@ What the history costs, and how fast it is read when it is large.
 
 ``python -m lab.bench.history --rows 10000000 --json`` makes so many invocations in SQL, with their executions, decisions,
 minutes and totals, spread over fourteen days, forty functions and four projects, in a Postgres and a Redis of its own
-in a temporary home. The tables and the indices are those of the migrations. Then it starts the gateway and requests
+in a temporary home. The tables and the indices are the platform's. Then it starts the gateway and requests
 each route of the history over HTTP, each time for other invocations, functions and pages; appends through the recorder;
 and has retention delete the oldest hundredth.
 
@@ -13,11 +13,10 @@ Figures:
 * ``bytes_per_invocation``: all tables and indices over the invocations.
 * ``recorder_rows_per_s``, ``recorder_invocations_per_s``.
 * ``retain_rows_per_s``: invocations deleted with their executions; ``retain_chunk_max_s``: the longest transaction.
-* ``backfill_s``: what migration 0011 takes to count the invocations; ``made_s``: filling the tables.
+* ``backfill_s``: counting the invocations (``history_counts.py``); ``made_s``: filling the tables.
 """
 
 import argparse
-import importlib
 import json
 import math
 import os
@@ -36,6 +35,7 @@ from typing import Any, Final
 import httpx
 import psycopg
 
+from lab.bench.history_counts import COUNTS
 from lab.bench.ports import free_port
 from lab.bench.report import ROOT, emit, progress
 from migrations.__main__ import prepare
@@ -169,7 +169,7 @@ class Maker:
         self._device = "AMD EPYC 7B13 / 1 core"
 
     def make(self) -> float:
-        """Fill all tables; the seconds that migration 0011 takes to count them."""
+        """Fill all tables; the seconds that counting them takes."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             indices = {table: _without_indices(connection, table) for table in _TABLES}
         with ThreadPoolExecutor(2) as pool:
@@ -181,9 +181,8 @@ class Maker:
         self._execute(_JOB_WINDOWS, span | {"every": JOB_WINDOWS_S})
         self._execute(_GPU_SAMPLES, span | {"every": JOB_WINDOWS_S})
         self._execute(_LOSS_WINDOWS, span | {"windows": DAYS * 24})
-        counting = importlib.import_module("migrations.versions.0011_what_is_kept_of_the_past")
         begin = time.monotonic()
-        for statement in (counting.MINUTES, counting.TOTALS, counting.HARVEST, counting.STARTS):
+        for statement in COUNTS:
             self._execute(statement)
         spent = time.monotonic() - begin
         progress(f"minutes and totals are counted: {spent:.0f} s")

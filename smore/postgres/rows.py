@@ -7,7 +7,8 @@ Four parts. The **catalog** (projects, api_keys, functions, revisions, jobs, job
 what the event stream said; ``history/recorder.py`` is its only writer. It has no foreign keys, because it is written in
 bulk and no row may wait for another.
 
-The sums of the history are in ``sums.py``. ``migrations/`` makes the tables; a test holds them equal to these.
+The sums of the history are in ``sums.py``. A new database gets these tables; ``migrations/`` changes older
+ones, and a test holds the result equal to these.
 """
 
 from datetime import datetime
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
+    DDL,
     BigInteger,
     ForeignKey,
     ForeignKeyConstraint,
@@ -24,6 +26,7 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     ScalarSelect,
     column,
+    event,
     func,
     literal_column,
     select,
@@ -298,9 +301,12 @@ class JobLeaderRow(Base):
     token: Mapped[int] = mapped_column(BigInteger)
 
 
+event.listen(JobLeaderRow.__table__, "after_create", DDL("INSERT INTO job_leader (id, token) VALUES (1, 0)"))
+
+
 class AuditRow(Base):
     """
-    One change, written once by ``smore/postgres/audit.py``. The database refuses to update or delete it (migration 0006).
+    One change, written once by ``smore/postgres/audit.py``. The database refuses to update or delete it.
 
     ``project``: of what was changed, not of the key. ``before`` and ``after``: the part that changed, null = it was not
     there.
@@ -321,6 +327,23 @@ class AuditRow(Base):
     request_id: Mapped[str]
     #: The session of a browser that made it (smore/redis/sessions.py: named), null = the key itself.
     session: Mapped[str | None]
+
+
+# For each row and for TRUNCATE, which looks at no row. Who owns the table can drop a trigger: this stops mistakes and
+# stolen queries.
+event.listen(
+    AuditRow.__table__,
+    "after_create",
+    DDL("""
+CREATE FUNCTION audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'the audit is append-only: %% is refused', TG_OP;
+END
+$$;
+CREATE TRIGGER audit_rows BEFORE UPDATE OR DELETE ON audit FOR EACH ROW EXECUTE FUNCTION audit_is_append_only();
+CREATE TRIGGER audit_whole BEFORE TRUNCATE ON audit FOR EACH STATEMENT EXECUTE FUNCTION audit_is_append_only()
+"""),
+)
 
 
 class SecretRow(Base):

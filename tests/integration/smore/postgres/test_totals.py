@@ -1,6 +1,5 @@
 """What ended, counted when it is recorded: sums as the Open Inference Protocol tells them, and minutes."""
 
-import importlib
 import json
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 import redis
 from sqlalchemy import Engine, text
 
+from lab.bench.history_counts import COUNTS
 from smore.messages import stream
 from smore.messages.stream import encode
 from smore.postgres.history.reader import Reader
@@ -130,18 +130,17 @@ def test_minutes_tell_what_ended_in_them(engine: Engine, redis_client: "redis.Re
     )
 
 
-def test_the_migration_counts_as_the_recorder_does(engine: Engine, redis_client: "redis.Redis") -> None:
+def test_the_benchmark_counts_as_the_recorder_does(engine: Engine, redis_client: "redis.Redis") -> None:
     tell(redis_client, *LIVES)
     Recorder(engine, redis_client, PREFIX).drain()
     with engine.begin() as connection:
-        # That migration is from before there were histograms.
+        # The benchmark makes no histograms.
         connection.execute(text("UPDATE function_minutes SET wholes = NULL"))
     counted = kept(engine)
     assert all(counted.values())
-    migration = importlib.import_module("migrations.versions.0011_what_is_kept_of_the_past")
     with engine.begin() as connection:
         connection.execute(text("TRUNCATE function_minutes, function_totals, job_harvest, run_starts"))
-        for statement in (migration.MINUTES, migration.TOTALS, migration.HARVEST, migration.STARTS):
+        for statement in COUNTS:
             connection.exec_driver_sql(statement)
 
     assert kept(engine) == counted
