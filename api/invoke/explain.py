@@ -238,17 +238,14 @@ async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Ex
         if complete or time.monotonic() > until:
             break
         await asyncio.sleep(LOOK_S)
-    facts = _facts(record, history)
+    facts = _present(record) if record is not None else history.past
+    assert facts is not None
     reply = await gateway.queue.reply(project, invocation) if record is not None and record.state in TERMINAL else None
     result = decode_result(reply.result) if reply is not None else Result(form="error")
     check, waits = await _now(gateway, project, invocation, record, facts)
     slack_s = facts.deadline_at - facts.finished_at if facts.finished_at is not None else None
-    return schemas.Explanation(
-        id=invocation,
-        function=facts.function,
-        revision=facts.revision,
-        state=State(facts.state),
-        cause=facts.cause,
+    return schemas.Explanation.of(
+        facts,
         summary=" ".join(
             [
                 in_words(
@@ -267,10 +264,6 @@ async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Ex
             ]
         ),
         traceback=result.traceback,
-        rows=facts.rows,
-        arrival_at=moment(facts.arrival_at),
-        deadline_at=moment(facts.deadline_at),
-        finished_at=_at(facts.finished_at),
         slack_s=slack_s,
         complete=complete,
         waits=waits,
@@ -322,57 +315,35 @@ def _complete(record: InvocationRecord, history: _PastRuns) -> bool:
     return runs or last.finished_at is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """An invocation from Redis or from the history; times in epoch seconds."""
+def _present(record: InvocationRecord) -> "PastInvocation":
+    """The record as the history will have it."""
+    from smore.postgres.history.values import PastInvocation
 
-    function: str
-    revision: int
-    state: str
-    cause: str
-    attempt: int
-    gpu: str
-    rows: int
-    arrival_at: float
-    deadline_at: float
-    finished_at: float | None
-    gate_s: float | None
-
-
-def _facts(record: InvocationRecord | None, history: _PastRuns) -> _Facts:
-    if record is not None:
-        return _Facts(
-            function=record.function.partition("/")[2],
-            revision=record.revision,
-            state=record.state,
-            cause=record.cause,
-            attempt=record.attempt,
-            gpu=record.gpu,
-            rows=record.rows,
-            arrival_at=record.arrival_us / 1e6,
-            deadline_at=record.deadline_us / 1e6,
-            finished_at=record.finished_us / 1e6 or None,
-            gate_s=record.gate_us / 1e6 or None,
-        )
-    past = history.past
-    assert past is not None
-    return _Facts(
-        function=past.function,
-        revision=past.revision,
-        state=past.state.value,
-        cause=past.cause,
-        attempt=past.attempt,
-        gpu=past.gpu,
-        rows=past.rows,
-        arrival_at=past.arrival_at,
-        deadline_at=past.deadline_at,
-        finished_at=past.finished_at,
-        gate_s=past.gate_s,
+    project, _, function = record.function.partition("/")
+    return PastInvocation(
+        id=record.id,
+        project=project,
+        function=function,
+        revision=record.revision,
+        state=State(record.state),
+        cause=record.cause,
+        attempt=record.attempt,
+        starts=record.starts,
+        arrival_at=record.arrival_us / 1e6,
+        deadline_at=record.deadline_us / 1e6,
+        claimed_at=record.claimed_us / 1e6 or None,
+        started_at=record.started_us / 1e6 or None,
+        finished_at=record.finished_us / 1e6 or None,
+        gpu=record.gpu,
+        rows=record.rows,
+        key_id="",
+        trace=record.trace,
+        gate_s=record.gate_us / 1e6 or None,
     )
 
 
 async def _now(
-    gateway: Gateway, project: str, id_: str, record: InvocationRecord | None, facts: _Facts
+    gateway: Gateway, project: str, id_: str, record: InvocationRecord | None, facts: "PastInvocation"
 ) -> tuple[AdmissionCheck, schemas.Waits | None]:
     """What the gate says now, and what one that waits waits for."""
     waits = record is not None and record.state == State.QUEUED
@@ -401,7 +372,7 @@ async def _now(
     )
 
 
-def _attempts(facts: _Facts, history: _PastRuns, record: InvocationRecord | None) -> list[schemas.Attempt]:
+def _attempts(facts: "PastInvocation", history: _PastRuns, record: InvocationRecord | None) -> list[schemas.Attempt]:
     attempts, since = [], facts.arrival_at
     for run in history.runs:
         decided = history.decisions.get(run.attempt)
@@ -419,18 +390,11 @@ def _attempts(facts: _Facts, history: _PastRuns, record: InvocationRecord | None
             run_s=run.run_s,
         )
         attempts.append(
-            schemas.Attempt(
-                attempt=run.attempt,
-                gpu=run.gpu,
-                state=run.state,
-                cause=run.cause,
-                cold=run.cold,
-                batch=run.batch,
-                rows=run.rows,
+            schemas.Attempt.of(
+                run,
                 co_runners=run.co_runners or [],
                 jobs=run.jobs or [],
                 job_names={job: history.names[job] for job in run.jobs or () if job in history.names},
-                finished_at=_at(run.finished_at),
                 worker_seen_at=_at(history.seen.get(run.attempt)),
                 phases_ms=schemas.Phases(
                     **phases, loading={name: seconds * 1e3 for name, seconds in (run.load_s or {}).items()}
@@ -444,26 +408,22 @@ def _attempts(facts: _Facts, history: _PastRuns, record: InvocationRecord | None
     return attempts
 
 
-def _predicted(facts: _Facts, run: "Execution", why: Reasons | None) -> schemas.Side | None:
+def _predicted(facts: "PastInvocation", run: "Execution", why: Reasons | None) -> schemas.Side | None:
     chosen = (
         next((candidate for candidate in why.candidates if candidate.gpu == run.gpu), None) if why is not None else None
     )
     if chosen is None:
         return None
     slowed = None if chosen.run_s is None else chosen.run_s * (1 + (chosen.function_degradation or 0.0))
-    return schemas.Side(
+    return schemas.Side.of(
+        chosen,
         run_s=slowed,
         finish_at=_at(chosen.finish_at),
         slack_s=None if chosen.finish_at is None else facts.deadline_at - chosen.finish_at,
-        function_degradation=chosen.function_degradation,
-        function_degradation_upper=chosen.function_degradation_upper,
-        training_degradation=chosen.training_degradation,
-        training_degradation_upper=chosen.training_degradation_upper,
-        known=chosen.known,
     )
 
 
-def _measured(facts: _Facts, run: "Execution", windows: list["JobWindow"]) -> schemas.Side:
+def _measured(facts: "PastInvocation", run: "Execution", windows: list["JobWindow"]) -> schemas.Side:
     return schemas.Side(
         run_s=run.run_s,
         finish_at=_at(run.finished_at),
@@ -476,20 +436,11 @@ def _measured(facts: _Facts, run: "Execution", windows: list["JobWindow"]) -> sc
 
 
 def _decision(why: Reasons, at: float | None) -> schemas.Decision:
-    return schemas.Decision(
-        at=_at(at),
-        policy=why.policy,
-        table=why.table,
-        seed=why.seed,
-        priority=why.priority,
-        candidates=[_candidate(candidate) for candidate in why.candidates],
-        refused=why.refused,
-        shadow=schemas.Shadow(policy=why.shadow.policy, gpu=why.shadow.gpu) if why.shadow is not None else None,
-    )
+    return schemas.Decision.of(why, at=_at(at), candidates=[_candidate(candidate) for candidate in why.candidates])
 
 
 def _candidate(candidate: Candidate) -> schemas.Candidate:
-    return schemas.Candidate(**{**msgspec.structs.asdict(candidate), "finish_at": _at(candidate.finish_at)})
+    return schemas.Candidate.of(candidate, finish_at=_at(candidate.finish_at))
 
 
 def _degradation(candidate: Candidate) -> Degradation:

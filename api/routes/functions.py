@@ -10,7 +10,6 @@ from fastapi.concurrency import run_in_threadpool
 from api import placing
 from api.address import base_url
 from api.auth import listed_projects, project_of
-from api.dates import moment
 from api.deps import (
     AdminKey,
     AllProjects,
@@ -288,9 +287,7 @@ def _shown(entry: FunctionEntry, spec: FunctionSpec | None) -> schemas.Function:
         deadline_ms=deadline_s * 1000,
         inputs=spec.inputs,
         outputs=spec.outputs,
-        scaling=schemas.Scaling(
-            min_warm=spec.min_warm, max_warm=spec.max_warm, keep_alive_s=spec.keep_alive_s, prewarm=spec.prewarm.value
-        ),
+        scaling=schemas.Scaling.of(spec),
     )
 
 
@@ -341,11 +338,10 @@ def list_revisions(gateway: TheGateway, caller: ReadKey, function: str, project:
     revisions = gateway.store().revisions(project_of(caller, project), function)
     return schemas.Revisions(
         revisions=[
-            schemas.Revision(
+            schemas.Revision.of(
+                revision,
                 revision=revision.number,
-                state=revision.state.value,
                 entrypoint=revision.spec.entrypoint,
-                created_at=moment(revision.created_at),
                 error=revision.log or None,
                 measured=_measured(revision.measured),
                 artifact=revision.spec.artifact.digest if revision.spec.artifact is not None else None,

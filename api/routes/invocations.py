@@ -272,18 +272,10 @@ async def get_executions(gateway: TheGateway, caller: ReadKey, invocation: str) 
 
 def _execution(run: "Execution") -> schemas.Execution:
     predicted = run.predicted
-    return schemas.Execution(
-        attempt=run.attempt,
-        gpu=run.gpu,
-        state=run.state,
-        cause=run.cause,
-        cold=run.cold,
-        run_s=run.run_s,
-        batch=run.batch,
-        rows=run.rows,
+    return schemas.Execution.of(
+        run,
         co_runners=run.co_runners or [],
         jobs=run.jobs or [],
-        degradation=run.degradation,
         predicted=None
         if predicted is None
         else schemas.Degradation(
@@ -293,8 +285,6 @@ def _execution(run: "Execution") -> schemas.Execution:
             training_upper=predicted.get("training_degradation_upper", 0.0),
             known=predicted.get("known", False),
         ),
-        started_at=moment(run.started_at) if run.started_at is not None else None,
-        finished_at=moment(run.finished_at) if run.finished_at is not None else None,
     )
 
 
@@ -409,19 +399,8 @@ def _pasts(gateway: Gateway, project: str, ids: Sequence[str]) -> list[schemas.I
 
 
 def _from_past(past: "PastInvocation", cold: bool | None = None) -> schemas.Invocation:
-    return schemas.Invocation(
-        id=past.id,
-        state=past.state,
-        project=past.project,
-        function=past.function,
-        revision=past.revision,
-        cause=past.cause,
-        attempt=past.attempt,
-        gpu=past.gpu,
-        rows=past.rows,
-        arrival_at=moment(past.arrival_at),
-        deadline_at=moment(past.deadline_at),
-        finished_at=moment(past.finished_at) if past.finished_at is not None else None,
+    return schemas.Invocation.of(
+        past,
         late_ms=0.0 if past.finished_at is None else round(max(0.0, past.finished_at - past.deadline_at) * 1e3, 3),
         cold=cold,
     )

@@ -3,11 +3,9 @@
 from fastapi import APIRouter
 
 from api.auth import require_operator
-from api.dates import moment
 from api.deps import AdminKey, TheGateway, TheTrail
 from api.schemas import keys as schemas
 from api.server.bodies import BoundedRoute
-from smore.domain.access import Scope
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=BoundedRoute)
 
@@ -30,19 +28,7 @@ def create_key(gateway: TheGateway, caller: AdminKey, trail: TheTrail, body: sch
 @router.get("")
 def list_keys(gateway: TheGateway, caller: AdminKey) -> schemas.Keys:
     """List the API keys of the project without their secrets, the newest first, revoked ones included."""
-    return schemas.Keys(
-        keys=[
-            schemas.Key(
-                id=one.id,
-                name=one.name,
-                project=one.project,
-                scopes=[Scope(scope) for scope in one.scopes],
-                created_at=moment(one.created_at),
-                revoked_at=moment(one.revoked_at) if one.revoked_at is not None else None,
-            )
-            for one in gateway.store().list_keys(caller.project)
-        ]
-    )
+    return schemas.Keys(keys=[schemas.Key.of(one) for one in gateway.store().list_keys(caller.project)])
 
 
 @router.delete("/{key}", status_code=204)

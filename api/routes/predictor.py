@@ -39,11 +39,8 @@ def get_predictor(gateway: TheGateway, _caller: ReadKey) -> schemas.Predictor:
         reason=champion.reason if champion is not None else "",
         manifest=dict(champion.manifest) if champion is not None else {},
         places=[
-            schemas.PredictorPlace(
-                device=place.device,
-                sharing_mode=place.sharing_mode,
-                trainings=place.trainings,
-                functions=place.functions,
+            schemas.PredictorPlace.of(
+                place,
                 measured=sum(place.measured),
                 weights=len(place.weights),
                 measured_trainings=sum(place.measured_trainings) if place.training_on_training else None,

@@ -68,17 +68,9 @@ def _function(name: str, kept: PrewarmStatus | None, account: "FunctionAccount |
     counts = _counts(account) if account is not None else schemas.PrewarmCounts()
     if kept is None:
         return schemas.PrewarmFunction(function=name, counts=counts)
-    return schemas.PrewarmFunction(
+    return schemas.PrewarmFunction.of(
+        kept,
         function=name,
-        mode=kept.mode,
-        source=kept.source,
-        silence=kept.silence,
-        wanted=kept.wanted,
-        loaded=kept.loaded,
-        unmet=kept.unmet,
-        load_s=kept.load_s,
-        parked=kept.parked,
-        host_s=kept.host_s,
         counts=counts,
         holds=[
             schemas.PrewarmHold(
@@ -90,7 +82,7 @@ def _function(name: str, kept: PrewarmStatus | None, account: "FunctionAccount |
 
 
 def _counts(account: "FunctionAccount") -> schemas.PrewarmCounts:
-    return schemas.PrewarmCounts(**{key: value for key, value in asdict(account).items() if key != "function"})
+    return schemas.PrewarmCounts.of(account)
 
 
 def _total(accounts: "Sequence[FunctionAccount]") -> schemas.PrewarmCounts:

@@ -2,7 +2,6 @@
 
 from fastapi import APIRouter
 
-from api.dates import moment
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail
 from api.schemas import quarantine as schemas
 from api.server.bodies import BoundedRoute
@@ -21,13 +20,7 @@ def list_quarantine(gateway: TheGateway, caller: ReadKey) -> schemas.Quarantine:
     """List the project's revisions in quarantine: no GPU instance runs them, because they broke devices."""
     return schemas.Quarantine(
         revisions=[
-            schemas.Quarantined(
-                function=function.partition("/")[2],
-                revision=revision,
-                cause=verdict.cause,
-                gpu=verdict.gpu,
-                at=moment(verdict.at),
-            )
+            schemas.Quarantined.of(verdict, function=function.partition("/")[2], revision=revision)
             for (function, revision), verdict in sorted(_faults(gateway).quarantined().items())
             if function.partition("/")[0] == caller.project
         ]

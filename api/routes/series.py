@@ -244,16 +244,7 @@ def _closed(at: float, sums: Any) -> "Closed":
 def list_predictor_versions(gateway: TheGateway, _caller: ReadKey, limit: PageLimit = 20) -> schemas.PredictorVersions:
     """List the fits of the predictor with what became of each and how far it errs, the newest first."""
     return schemas.PredictorVersions(
-        versions=[
-            schemas.PredictorVersion(
-                version=each.version,
-                created_at=moment(each.created_at),
-                state=each.state,
-                reason=each.reason,
-                manifest=dict(each.manifest),
-            )
-            for each in gateway.profiles().predictors(limit)
-        ]
+        versions=[schemas.PredictorVersion.of(each) for each in gateway.profiles().predictors(limit)]
     )
 
 

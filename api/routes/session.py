@@ -60,12 +60,7 @@ async def open_session(
 async def get_session(caller: ReadKey) -> schemas.Session:
     """Read the session of this request. 404 for a request with an API key."""
     entry = _session(caller).entry
-    return schemas.Session(
-        **_me(caller).model_dump(),
-        created_at=moment(entry.created_at),
-        expires_at=moment(entry.expires_at),
-        seen_at=moment(entry.seen_at),
-    )
+    return schemas.Session.of(entry, **_me(caller).model_dump())
 
 
 @router.delete("/session", status_code=204)

@@ -210,11 +210,8 @@ def remove_trace(
 
 
 def _shown(trace: "Imported") -> schemas.Trace:
-    return schemas.Trace(
-        id=trace.id,
-        name=trace.name,
-        digest=trace.digest,
-        created_at=moment(trace.created_at),
+    return schemas.Trace.of(
+        trace,
         since=moment(trace.from_at),
         until=moment(trace.until_at),
         functions=[

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     AfterValidator,
@@ -94,6 +94,12 @@ def _texts(kind: type) -> dict[str, str]:
 
 class Schema(BaseModel):
     """The text below a field is its description in the OpenAPI document, and in the client's types."""
+
+    @classmethod
+    def of(cls, source: object, **given: object) -> Self:
+        """With what is ``given``, else what ``source`` has under a field's name; epoch seconds become moments."""
+        fields = {name: getattr(source, name) for name in cls.model_fields if hasattr(source, name)}
+        return cls.model_validate(fields | given, from_attributes=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -15,21 +15,14 @@ if TYPE_CHECKING:
 def beside(pair: "JobPair", names: Mapping[str, str], workload: str) -> schemas.Beside:
     """``names`` of the jobs that may be named; ``workload`` of the job whose pair it is, '' = not said."""
     seconds = (pair.until_at if pair.until_at is not None else time.time()) - pair.from_at
-    return schemas.Beside(
+    return schemas.Beside.of(
+        pair,
         id=pair.other,
         name=names.get(pair.other, ANOTHER),
-        guest=pair.guest,
-        gpus=list(pair.gpus),
         since=moment(pair.from_at),
         until=moment(pair.until_at) if pair.until_at is not None else None,
         seconds=max(0.0, seconds),
-        predicted=pair.predicted,
-        measured=pair.measured,
-        loss=pair.loss,
-        loss_low=pair.loss_low,
-        loss_high=pair.loss_high,
         unmeasured=_unmeasured(pair, workload) if pair.loss is None else None,
-        held_s=pair.held_s,
     )
 
 

@@ -112,10 +112,7 @@ def stated(
         windows_to_go=to_go,
         to_go_s=to_go_s,
         past_budgets=past,
-        steps=[
-            of_jobs.BudgetStep(at=moment(step.at), gpu=step.gpu, step=step.step, duty=step.duty, factor=step.factor)
-            for step in steps
-        ],
+        steps=[of_jobs.BudgetStep.of(step) for step in steps],
         beside=beside,
         summary=f"{harvest.seconds:.1f} function-seconds harvested; "
         f"{''.join(_past(span, harvested=harvested) for span in past)}"
