@@ -19,8 +19,12 @@ Each figure is a count of findings that are not listed as exceptions:
   the same set of at least three field names; every class after the first counts. Files whose docstring says that they
   are generated repeat shapes on purpose and do not count.
 
-Two sizes are told beside them, and bound nothing: ``product_code``, lines of the product's Python code, and
-``docs_words``, words of the documents without generated pages and logs of measurements.
+* ``thin_descriptions``: fields of REST's bodies (api/schemas) and parameters whose description has three words or
+  fewer, or is another field's of the same body too.
+
+Three sizes are told beside them, and bound nothing: ``product_code``, lines of the product's Python code, ``docs_words``,
+words of the documents without generated pages and logs of measurements, and ``constructors_over_8``, the product's
+classes whose constructor takes more than eight arguments.
 
 ``tools/house.toml`` lists the exceptions: a table for each figure, a line for each finding, with the reason. An
 exception that matches no finding is an error, so the list stays current. The exit status is 1 where anything is found.
@@ -40,6 +44,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +56,9 @@ FILE_LINES: Final = 500
 CLASS_LINES: Final = 300
 #: Number of equal fields from which on two classes count as one shape written twice.
 SHAPE_FIELDS: Final = 3
+#: Words of the longest description that says nothing.
+THIN_WORDS: Final = 3
+ARGUMENTS: Final = 8
 FIGURES: Final = (
     "files_long",
     "classes_long",
@@ -60,6 +68,7 @@ FIGURES: Final = (
     "fmt_skips",
     "dead_references",
     "doubled_shapes",
+    "thin_descriptions",
 )
 EXCEPTIONS: Final = Path("tools/house.toml")
 PAPER: Final = "docs/paper.md"
@@ -442,6 +451,44 @@ def _shapes(
             yield node.name, fields(node)
 
 
+def thin_descriptions(sources: Iterable[Source]) -> Iterator[Finding]:
+    for source in sources:
+        if not source.name.startswith("api/"):
+            continue
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef) and source.name.startswith("api/schemas/"):
+                texts = _field_texts(node)
+                for field, text in texts.items():
+                    if len(text.split()) <= THIN_WORDS or list(texts.values()).count(text) > 1:
+                        name = f"{source.name}: {node.name}.{field}"
+                        yield Finding(figure="thin_descriptions", name=name, detail=text or "it has none")
+            elif isinstance(node, ast.keyword) and node.arg == "description" and isinstance(node.value, ast.Constant):
+                text = str(node.value.value)
+                if len(text.split()) <= THIN_WORDS:
+                    yield Finding(figure="thin_descriptions", name=f"{source.name}: {text}", detail="of a parameter")
+
+
+def _field_texts(node: ast.ClassDef) -> dict[str, str]:
+    """The text below each field of a class, '' = there is none."""
+    return {
+        field.target.id: str(below.value.value)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        else ""
+        for field, below in pairwise([*node.body, ast.Pass()])
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if "ClassVar" not in ast.unparse(field.annotation)
+    }
+
+
+def constructors_over_8(source: Source) -> int:
+    return sum(
+        isinstance(node, ast.FunctionDef)
+        and node.name == "__init__"
+        and len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]) - 1 > ARGUMENTS
+        for node in ast.walk(source.tree)
+    )
+
+
 def apply(findings: Iterable[Finding], exceptions: Mapping[str, Mapping[str, str]]) -> tuple[list[Finding], list[str]]:
     """
     The findings that are not listed as exceptions, and the errors of the list: a figure that does not exist, an
@@ -474,14 +521,15 @@ def read(root: Path) -> tuple[list[Source], list[str]]:
 
 
 def sizes(sources: Iterable[Source]) -> dict[str, int]:
-    """``product_code`` and ``docs_words``."""
-    code = words = 0
+    """``product_code``, ``docs_words`` and ``constructors_over_8``."""
+    code = words = constructors = 0
     for source in sources:
         if source.name.endswith(".py") and source.name.startswith(PRODUCT):
             code += len(source.code)
+            constructors += constructors_over_8(source)
         elif source.name.endswith(".md") and not source.name.startswith(NOT_WRITTEN):
             words += len(_WORD.findall(source.text))
-    return {"product_code": code, "docs_words": words}
+    return {"product_code": code, "docs_words": words, "constructors_over_8": constructors}
 
 
 def measure(sources: Sequence[Source], files: Sequence[str], root: Path) -> list[Finding]:
@@ -500,6 +548,7 @@ def measure(sources: Sequence[Source], files: Sequence[str], root: Path) -> list
         *dead_references(sources, files),
         *dead_roles(sources),
         *doubled_shapes(bounded),
+        *thin_descriptions(python),
     ]
 
 
