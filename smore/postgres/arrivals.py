@@ -16,7 +16,7 @@ from typing import Any, Final
 from sqlalchemy import Engine, case, delete, exists, false, func, or_, select, text
 from sqlalchemy.orm import Session
 
-from smore.postgres.rows import ForecasterRow, InstanceRow, TraceCountRow, TraceRow
+from smore.postgres.rows import ForecasterRow, InstanceRow, TraceCountRow, TraceRow, value_of
 from smore.postgres.sums import ArrivalsMinuteRow, CountedMinuteRow, RunStartsRow
 
 MINUTE_S: Final = 60.0
@@ -159,7 +159,8 @@ class Prewarming:
                 for function, (source, each) in counts.items()
             )
             session.commit()
-            return _trace(row, {function: (source, sum(each)) for function, (source, each) in counts.items()})
+            sums = {function: (source, sum(each)) for function, (source, each) in counts.items()}
+            return value_of(Imported, row, functions=sums)
 
     def traces(self, project: str) -> list[Imported]:
         """The newest first."""
@@ -178,7 +179,7 @@ class Prewarming:
                 select(*columns).where(TraceCountRow.trace.in_(by_trace))
             ):
                 by_trace[trace][function] = (source, int(n))
-            return [_trace(row, by_trace[row.id]) for row in rows]
+            return [value_of(Imported, row, functions=by_trace[row.id]) for row in rows]
 
     def remove_trace(self, project: str, id_: int) -> bool:
         """Delete an imported trace. False where there is no such trace."""
@@ -308,11 +309,7 @@ class Prewarming:
     def newest(self) -> Fitted | None:
         with Session(self._engine) as session:
             row = session.scalars(select(ForecasterRow).order_by(ForecasterRow.version.desc()).limit(1)).first()
-            if row is None:
-                return None
-            return Fitted(
-                version=row.version, created_at=row.created_at.timestamp(), manifest=row.manifest, model=row.model
-            )
+            return value_of(Fitted, row) if row is not None else None
 
 
 def spans(since: float, until: float) -> Iterator[tuple[int, float, float]]:
@@ -326,18 +323,6 @@ def spans(since: float, until: float) -> Iterator[tuple[int, float, float]]:
     for span, low, high in ((MINUTE_S, begin, first), (HOUR_S, first, last), (MINUTE_S, last, end)):
         if low < high:
             yield int(span), low, high
-
-
-def _trace(row: TraceRow, functions: Mapping[str, tuple[str, int]]) -> Imported:
-    return Imported(
-        id=row.id,
-        name=row.name,
-        digest=row.digest,
-        created_at=row.created_at.timestamp(),
-        from_at=row.from_at.timestamp(),
-        until_at=row.until_at.timestamp(),
-        functions=functions,
-    )
 
 
 def _moment(at: float) -> datetime:

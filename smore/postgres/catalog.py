@@ -26,7 +26,7 @@ from smore.domain.secret import Secret
 from smore.domain.spelling import nothing_named
 from smore.postgres import mirror
 from smore.postgres.jobs import JobStore
-from smore.postgres.rows import ApiKeyRow, FunctionRow, ProjectRow, RevisionRow, SecretRow, epoch_s, require_project
+from smore.postgres.rows import ApiKeyRow, FunctionRow, ProjectRow, RevisionRow, SecretRow, require_project, value_of
 from smore.redis.catalog import Catalog, KeyEntry
 
 
@@ -157,7 +157,7 @@ class Store:
                 .where(ApiKeyRow.project == project)
                 .order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id)
             )
-            return [_api_key(row) for row in rows]
+            return [value_of(ApiKey, row) for row in rows]
 
     def revoke_key(self, project: str, id_: str) -> None:
         """Revoke a key, at once for every gateway; a revoked key stays revoked. Raises NotFound."""
@@ -265,7 +265,7 @@ class Store:
             _function_row(session, project, name)
             of_function = (RevisionRow.project == project, RevisionRow.function == name)
             return [
-                _revision(row)
+                value_of(Revision, row, spec=spec_from_dict(row.spec))
                 for row in session.scalars(select(RevisionRow).where(*of_function).order_by(RevisionRow.number.desc()))
             ]
 
@@ -352,15 +352,7 @@ class Store:
         ).order_by(FunctionRow.name)
         with Session(self._engine) as session:
             return [
-                Function(
-                    project=row.project,
-                    name=row.name,
-                    revision=row.revision,
-                    deadline_s=row.deadline_s,
-                    spec=spec_from_dict(spec) if spec is not None else None,
-                    created_at=row.created_at.timestamp(),
-                    updated_at=row.updated_at.timestamp(),
-                )
+                value_of(Function, row, spec=spec_from_dict(spec) if spec is not None else None)
                 for row, spec in session.execute(query)
             ]
 
@@ -474,31 +466,8 @@ def _text(log: str) -> str:
 
 
 def _project(row: ProjectRow) -> Project:
-    return Project(name=row.name, created_at=row.created_at.timestamp(), limits=Limits(**row.limits))
-
-
-def _api_key(row: ApiKeyRow) -> ApiKey:
-    return ApiKey(
-        id=row.id,
-        project=row.project,
-        name=row.name,
-        scopes=row.scopes,
-        created_at=row.created_at.timestamp(),
-        revoked_at=epoch_s(row.revoked_at),
-    )
+    return value_of(Project, row, limits=Limits(**row.limits))
 
 
 def _secret(row: SecretRow) -> Secret:
     return Secret(name=row.name, created_at=row.created_at.astimezone(UTC), updated_at=row.updated_at.astimezone(UTC))
-
-
-def _revision(row: RevisionRow) -> Revision:
-    return Revision(
-        number=row.number,
-        state=row.state,
-        spec=spec_from_dict(row.spec),
-        measured=row.measured,
-        log=row.log,
-        created_at=row.created_at.timestamp(),
-        settled_at=epoch_s(row.settled_at),
-    )

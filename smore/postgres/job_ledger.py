@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from smore.domain.job import OVER, PLACED, REFUSED, STARTED, WAITING, Action, Outcome, PromiseState
 from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, worse_since, write_pairs
 from smore.postgres.job_promises import JobPromise, add_promise, promises_of, write_promise
-from smore.postgres.jobs import Attempt, Change, attempt_of, change
-from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow, ProjectRow
+from smore.postgres.jobs import Attempt, Change, change
+from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow, ProjectRow, value_of
 
 #: Runs that lengths are learnt from when a leader begins.
 RUNS: Final = 500
@@ -96,7 +96,7 @@ class JobLedger:
         row = JobAttemptRow
         newest = select(row).where(row.job.in_(jobs)).ext(distinct_on(row.job)).order_by(row.job, row.attempt.desc())
         with Session(self._engine) as session:
-            return {each.job: attempt_of(each) for each in session.scalars(newest)}
+            return {each.job: value_of(Attempt, each) for each in session.scalars(newest)}
 
     def pairs(self, jobs: Collection[str]) -> list[JobPair]:
         """All that these jobs have formed, the first ones first."""

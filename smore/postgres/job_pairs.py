@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Double, cast, func, insert, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from smore.postgres.rows import JobPairRow, JobRow, epoch_s
+from smore.postgres.rows import JobPairRow, JobRow, value_of
 
 _KEY: Final = ("job", "attempt", "other", "other_attempt")
 _MEASURED: Final = ("measured", "loss", "loss_low", "loss_high", "alone_s", "beside_s", "held_s")
@@ -83,11 +83,4 @@ def worse_since(session: Session, since: float) -> set[tuple[str, str, str]]:
 def pairs_of(session: Session, jobs: Collection[str]) -> list[JobPair]:
     """What these jobs lost to others, the first ones first."""
     query = select(JobPairRow).where(JobPairRow.job.in_(jobs)).order_by(JobPairRow.from_at, JobPairRow.other)
-    return [
-        JobPair(
-            **{name: getattr(row, name) for name in JobPair.__dataclass_fields__ if not name.endswith("_at")},
-            from_at=row.from_at.timestamp(),
-            until_at=epoch_s(row.until_at),
-        )
-        for row in session.scalars(query)
-    ]
+    return [value_of(JobPair, row) for row in session.scalars(query)]

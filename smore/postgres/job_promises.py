@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from smore.domain.job import PromiseState
-from smore.postgres.rows import JobPromiseRow, epoch_s
+from smore.postgres.rows import JobPromiseRow, value_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +28,7 @@ class JobPromise:
 def promises_of(session: Session, jobs: Collection[str]) -> dict[str, JobPromise]:
     """Those of the jobs that have asked for one, and of which it is decided."""
     rows = session.scalars(select(JobPromiseRow).where(JobPromiseRow.job.in_(jobs)))
-    return {
-        row.job: JobPromise(
-            by=epoch_s(row.by),
-            latest_start_at=epoch_s(row.latest_start_at),
-            earliest=epoch_s(row.earliest),
-            outcome=row.outcome,
-            why=row.why,
-            message=row.message,
-        )
-        for row in rows
-    }
+    return {row.job: value_of(JobPromise, row) for row in rows}
 
 
 def add_promise(session: Session, job: str, promise: JobPromise) -> None:

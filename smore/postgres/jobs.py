@@ -35,7 +35,7 @@ from smore.domain.spelling import did_you_mean
 from smore.postgres.job_pairs import JobPair, end_pairs, pairs_of
 from smore.postgres.job_promises import JobPromise, promises_of
 from smore.postgres.locks import Lock
-from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobRow, ProjectRow, epoch_s, require_project
+from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobRow, ProjectRow, require_project, value_of
 from smore.process.observability import logger
 
 log = logger(__name__)
@@ -415,7 +415,7 @@ class JobStore:
             rows = session.scalars(
                 select(JobAttemptRow).where(JobAttemptRow.job == id_).order_by(JobAttemptRow.attempt)
             )
-            return [attempt_of(row) for row in rows]
+            return [value_of(Attempt, row) for row in rows]
 
     def pairs(self, id_: str) -> list[JobPair]:
         """With which other jobs it shared GPU instances, and what it lost to them; the first ones first."""
@@ -434,17 +434,7 @@ class JobStore:
         """The newest first."""
         query = select(JobDecisionRow).where(JobDecisionRow.job == id_).order_by(JobDecisionRow.id.desc()).limit(limit)
         with Session(self._engine) as session:
-            return [
-                JobDecision(
-                    attempt=row.attempt,
-                    at=row.at.timestamp(),
-                    kind=row.kind,
-                    gpus=row.gpus,
-                    message=row.message,
-                    reasons=row.reasons,
-                )
-                for row in session.scalars(query)
-            ]
+            return [value_of(JobDecision, row) for row in session.scalars(query)]
 
 
 def change(session: Session, row: JobRow, action: Action, details: Change | None = None) -> bool:
@@ -537,23 +527,13 @@ def _admit_job(session: Session, project: str, admit: Admit | None) -> None:
     admit([job_of(row) for row in rows])
 
 
-_SAME: Final = [
-    name for name in Job.__dataclass_fields__ if name != "request" and not name.endswith(("_at", "_before"))
-]
 #: What was asked for and has a column of its own, which holds where something else was asked for since.
 _OF_REQUEST: Final = ("argv", "workload", "budget", "memory_mib")
 
 
 def job_of(row: JobRow) -> Job:
-    return Job(
-        **{name: getattr(row, name) for name in _SAME},
-        request=JobRequest.from_dict(row.spec | {name: getattr(row, name) for name in _OF_REQUEST}),
-        created_at=row.created_at.timestamp(),
-        started_at=epoch_s(row.started_at),
-        ended_at=epoch_s(row.ended_at),
-        queued_at=epoch_s(row.queued_at),
-        not_before=epoch_s(row.not_before),
-    )
+    request = JobRequest.from_dict(row.spec | {name: getattr(row, name) for name in _OF_REQUEST})
+    return value_of(Job, row, request=request)
 
 
 def _readable(rows: Iterable[JobRow]) -> list[Job]:
@@ -565,15 +545,3 @@ def _readable(rows: Iterable[JobRow]) -> list[Job]:
         except (TypeError, ValueError, AttributeError, OverflowError) as error:
             log.warning("unreadable job passed over", job=row.id, error=str(error))
     return jobs
-
-
-def attempt_of(row: JobAttemptRow) -> Attempt:
-    same: dict[str, Any] = {
-        name: getattr(row, name) for name in Attempt.__dataclass_fields__ if not name.endswith("_at")
-    }
-    return Attempt(
-        **same,
-        started_at=row.started_at.timestamp(),
-        up_at=epoch_s(row.up_at),
-        ended_at=epoch_s(row.ended_at),
-    )

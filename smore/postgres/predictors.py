@@ -23,7 +23,7 @@ from smore.domain.errors import Conflict, InvalidInput, NotFound
 from smore.domain.predictor import PredictorState
 from smore.domain.quote import quoted
 from smore.postgres.locks import Lock
-from smore.postgres.rows import ExecutionRow, JobPairRow, PredictorRow, ProfileRow
+from smore.postgres.rows import ExecutionRow, JobPairRow, PredictorRow, ProfileRow, value_of
 
 Source: TypeAlias = Literal["imported", "live"]
 
@@ -247,7 +247,7 @@ class Profiles:
         """The newest first."""
         with self._engine.connect() as connection:
             query = select(*_COLUMNS).order_by(PredictorRow.version.desc()).limit(limit)
-            return [_predictor(*row) for row in connection.execute(query)]
+            return [value_of(Predictor, row) for row in connection.execute(query)]
 
     def blobs(self, version: int) -> tuple[bytes, bytes]:
         """(table, artifact). Raises NotFound where there is no such version, or it was not published."""
@@ -262,22 +262,10 @@ class Profiles:
     def _first(self, query: Any) -> Predictor | None:
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
-        return _predictor(*row) if row is not None else None
+        return value_of(Predictor, row) if row is not None else None
 
 
-_COLUMNS = (
-    PredictorRow.version,
-    PredictorRow.created_at,
-    PredictorRow.state,
-    PredictorRow.reason,
-    PredictorRow.manifest,
-)
-
-
-def _predictor(
-    version: int, created_at: datetime, state: PredictorState, reason: str, manifest: dict[str, Any]
-) -> Predictor:
-    return Predictor(version=version, created_at=created_at.timestamp(), state=state, reason=reason, manifest=manifest)
+_COLUMNS = tuple(getattr(PredictorRow, name) for name in Predictor.__dataclass_fields__)
 
 
 def _predictor_row(session: Session, version: int) -> PredictorRow:

@@ -11,8 +11,9 @@ The sums of the history are in ``sums.py``. A new database gets these tables; ``
 ones, and a test holds the result equal to these.
 """
 
+from dataclasses import fields
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import (
     ARRAY,
@@ -43,6 +44,8 @@ from smore.domain.predictor import PredictorState
 from smore.domain.spelling import nothing_named
 from smore.postgres import sums as sums  # its tables belong to the same metadata
 from smore.postgres.base import Base as Base
+
+_Value = TypeVar("_Value")
 
 # The catalog
 
@@ -696,6 +699,9 @@ def require_project(session: Session, name: str) -> ProjectRow:
     return row
 
 
-def epoch_s(value: datetime | None) -> float | None:
-    """Epoch seconds of a column's time."""
-    return value.timestamp() if value is not None else None
+def value_of(kind: type[_Value], row: Any, **given: Any) -> _Value:
+    """A dataclass with what is ``given``, else what ``row`` has under a field's name, moments in epoch seconds."""
+    names = (field.name for field in fields(cast(Any, kind)))
+    cells = {name: getattr(row, name) for name in names if name not in given}
+    moments = {name: cell.timestamp() for name, cell in cells.items() if isinstance(cell, datetime)}
+    return kind(**cells | moments | given)
