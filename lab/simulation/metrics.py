@@ -121,6 +121,13 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean=mean, low=mean - half, high=mean + half)
 
 
+def wilson(hits: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927)."""
+    z = 1.96
+    middle, width = hits + z * z / (2 * n), z * math.sqrt(hits * (1 - hits) / n + z * z / (4 * n * n))
+    return (middle - width) / (1 + z * z / n), (middle + width) / (1 + z * z / n)
+
+
 def advantage(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     """By how much ours is better, paired by seed: positive = better, whichever way the metric counts."""
     sign = 1.0 if FIGURE_14.get(metric, True) else -1.0

@@ -23,7 +23,6 @@ not finite. Four gaps are allowed:
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Final, Protocol
 
 import numpy as np
@@ -34,6 +33,7 @@ from ml.predict.samples import METRICS, SOLO, Direction, Floats, Samples, featur
 from ml.rows import FEATURES, BadRow, Profile, Solo, Workload, degradation
 from smore.domain.degradation import Weights
 from smore.domain.function import Profile as Declared
+from smore.domain.loss import student
 from smore.messages.degradation import BadTable, PlaceTable, Table, decode, encode
 from smore.process.device_name import NVML_COUNTER
 
@@ -269,11 +269,9 @@ def _bound(mean: float, n: int, noise: _Measured) -> float:
     The value that the next measurement of a cell with ``n`` measurements stays under in 90 % of cases, for noise that
     is normal in log space.
 
-    The noise of the mean and of the next measurement add up. Student's quantile to first order, for few degrees of
-    freedom.
+    The noise of the mean and of the next measurement add up.
     """
-    z = NormalDist().inv_cdf(COVERAGE)
-    t = z + (z**3 + z) / (4 * noise.freedom)
+    t = student(COVERAGE, noise.freedom)
     return math.expm1(math.log1p(mean) + t * noise.noise * math.sqrt(1 + 1 / n))
 
 

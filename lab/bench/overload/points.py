@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.bench.overload.client import BLOCK_S
+from lab.simulation.metrics import wilson as interval_of_share
 from smore.domain.loss import Loss, student
 
 
@@ -70,9 +71,8 @@ def wilson(good: int, of: int) -> Estimate:
     """A share with its interval (Wilson 1927); NaN where ``of`` is 0."""
     if not of:
         return Estimate(value=math.nan, low=math.nan, high=math.nan)
-    z, share = 1.96, good / of
-    middle, reach = share + z * z / (2 * of), z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
-    return Estimate(value=share, low=(middle - reach) / (1 + z * z / of), high=(middle + reach) / (1 + z * z / of))
+    low, high = interval_of_share(good / of, of)
+    return Estimate(value=good / of, low=low, high=high)
 
 
 def per_second(

@@ -1,6 +1,5 @@
 """Judges a predictor on pairs that it was not fitted on."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
@@ -94,13 +93,6 @@ def judge(measured: Samples, fit: Fit, seed: int = SEED) -> JudgedPredictions | 
         predicted[held_out], upper[held_out] = predictor.predict(held_samples), predictor.upper(held_samples, COVERAGE)
         constant[held_out] = np.expm1(np.log1p(np.maximum(training.target, 0)).mean())
     return JudgedPredictions(samples=measured, predicted=predicted, upper=upper, constant=constant)
-
-
-def wilson(hits: float, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927)."""
-    z = 1.96
-    middle, width = hits + z * z / (2 * n), z * math.sqrt(hits * (1 - hits) / n + z * z / (4 * n * n))
-    return (middle - width) / (1 + z * z / n), (middle + width) / (1 + z * z / n)
 
 
 def pair_rows(profile: Profile) -> list[Row]:

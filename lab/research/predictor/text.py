@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from lab.research.predictor.evaluate import mae
-from lab.research.predictor.held_out import COVERAGE, FOLDS, LEAST_PAIRS, JudgedPredictions, pair_rows, wilson
+from lab.research.predictor.held_out import COVERAGE, FOLDS, LEAST_PAIRS, JudgedPredictions, pair_rows
 from lab.research.predictor.observations import (
     as_described,
     cells,
@@ -19,6 +19,7 @@ from lab.research.predictor.observations import (
     repeated_pairs,
 )
 from lab.research.predictor.published import DIRECTION_TITLES, PHASES, PUBLISHED, counted, ordered, percent, title, when
+from lab.simulation.metrics import wilson
 from ml.predict.samples import DIRECTIONS, Direction
 from ml.rows import Profile, Row
 

@@ -14,6 +14,7 @@ import pytest
 from lab.measure.plan import LADDERS
 from lab.research.predictor import held_out, observations, pictures, published, report
 from lab.research.predictor.text import profile_text
+from lab.simulation.metrics import wilson
 from ml.predict.samples import DIRECTIONS, Floats, Samples, noise_rmsle, samples
 from ml.rows import (
     FEATURES,
@@ -315,7 +316,7 @@ def test_a_repeated_pair_weighs_as_much_as_another() -> None:
 
 
 def test_wilson() -> None:
-    low, high = held_out.wilson(0.9, 100)
+    low, high = wilson(0.9, 100)
 
     assert (low, high) == (pytest.approx(0.826, abs=1e-3), pytest.approx(0.945, abs=1e-3))
 
