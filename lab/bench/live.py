@@ -42,6 +42,7 @@ from lab.bench.overload.run import enough_windows, looks
 from lab.research.compare import live, live_report
 from lab.research.compare.live import CALIBRATED_WITH, Calibration, LiveComparison, Plan, Run
 from lab.research.compare.section import BadReport
+from lab.research.replay.past_runs import PastRuns, Served
 from lab.simulation import world
 from lab.simulation.result import Inconsistent
 from lab.simulation.traces import Trace
@@ -51,8 +52,6 @@ from smore import local
 from smore.domain.errors import SmoreError
 from smore.domain.invocation import State
 from smore.postgres.connection import make_engine
-from smore.postgres.history.reader import Reader
-from smore.postgres.history.values import Served
 from smore.process.environment import settings
 from smore.traces import public
 
@@ -151,7 +150,7 @@ class Here:
         try:
 
             def complete() -> tuple[list[Served], int] | None:
-                page = Reader(engine).served(begin, end, MOST)
+                page = PastRuns(engine).served(begin, end, MOST)
                 return page if sum(invocation.state is State.SUCCEEDED for invocation in page[0]) >= well else None
 
             return cast("list[Served]", rig.patiently("the history of a run", complete)[0])

@@ -37,7 +37,7 @@ RATIOS: Final = (0.1, 10.0)
 
 
 class Served(Protocol):
-    """An invocation that has ended, with its last attempt (``smore.postgres.history.values.Served``)."""
+    """An invocation that has ended, with its last attempt (``lab.research.replay.past_runs.Served``)."""
 
     @property
     def function(self) -> str: ...

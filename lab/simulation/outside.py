@@ -6,7 +6,7 @@ Nobody has measured our eight models beside each other on a GPU. In each of thes
 other worlds and interference alone differs:
 
 ``gavel-v100``
-    Gavel's pairs of trainings on a V100 (ml/predict/outside.py): what each loses to each as measured, several added up.
+    Gavel's pairs of trainings on a V100 (lab/simulation/published.py): what each loses to each as measured, several added up.
     A function's stand-in is a training too, so it weighs as long as it runs. Demands of SMs, which Gavel does not
     publish, are those of ``digest``, so no check of SMs knows anything of what is lost. A pair that did not fit
     into the memory is taken as the dearest that was measured of its victim.
@@ -24,9 +24,9 @@ from typing import Final
 
 import numpy as np
 
+from lab.simulation import published
 from lab.simulation.fit import lines
 from lab.simulation.interference import BATCHES, DATA, MODELS, ROLES, InterferenceModel, encode
-from ml.predict import outside
 from ml.predict.samples import Samples
 
 #: Where the publishers' rows are.
@@ -59,7 +59,7 @@ _STEP: Final = 0.01
 
 
 def gavel_v100(folder: Path = ROWS) -> InterferenceModel:
-    samples = next(one for one in outside.gavel(folder) if one.name == "gavel-v100")
+    samples = next(one for one in published.gavel(folder) if one.name == "gavel-v100")
     lost: dict[str, dict[str, float]] = {}
     sizes: dict[str, set[int]] = {}
     for number, (victim, aggressor) in enumerate(zip(samples.victims, samples.aggressors, strict=True)):
@@ -83,7 +83,7 @@ def gavel_v100(folder: Path = ROWS) -> InterferenceModel:
 
 
 def parvagpu_a100(folder: Path = ROWS) -> InterferenceModel:
-    samples = next(one for one in outside.parvagpu(folder) if one.name == "parvagpu-a100-7g")
+    samples = next(one for one in published.parvagpu(folder) if one.name == "parvagpu-a100-7g")
     model = InterferenceModel(name="parvagpu-a100")
     law = replace(model.function, exponent=_EXPONENT)
     measured = {}

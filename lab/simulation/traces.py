@@ -30,9 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.simulation.archive import archive
+from lab.simulation.azure import by_function
+from lab.simulation.azure import invocations as invocations_of
 from lab.simulation.world import Reader, World, bad
-from ml.forecast.azure import by_function
-from ml.forecast.azure import invocations as invocations_of
 from smore.domain.errors import NotFound
 from smore.traces import public
 from smore.traces.recorded import BadTrace, opened, read_number, read_rows, refuse

@@ -3,7 +3,7 @@ Evaluates the recipes on pairs that they were not fitted on: ``python -m lab.res
 
 For every data set and direction: random splits at the paper's 20 % (a pair with its repeats and its other direction on
 one side of the split), a learning curve, and models left out whole. Measured rows are those of ``ml/data``; public
-measurements (``ml.predict.outside``) are read from ``--data``. With ``--json`` the last line of stdout is a JSON object
+measurements (``lab.simulation.published``) are read from ``--data``. With ``--json`` the last line of stdout is a JSON object
 of the figures and their 95 % intervals over splits.
 
 =============================== ====================================================================================================
@@ -41,8 +41,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.research.predictor.trivial import TRIVIAL
+from lab.simulation import published
 from ml import rows
-from ml.predict import outside
 from ml.predict.pairwise import RECIPES
 from ml.predict.samples import DIRECTIONS, SOLO, Floats, Samples, noise_rmsle, place_name, repeats, samples
 
@@ -536,7 +536,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         sets = own = measured_sets(options.rows)
         if options.data.is_dir():
-            sets = [*own, *outside.load(options.data)]
+            sets = [*own, *published.load(options.data)]
         else:
             print(f"{options.data} is not there: public measurements are left out", file=sys.stderr)
     except (rows.BadRow, OSError, UnicodeDecodeError) as error:

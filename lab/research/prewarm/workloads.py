@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.forecast.azure import by_function, invocations
+from lab.simulation.azure import by_function, invocations
 from ml.forecast.choice import Ahead
 from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
 from ml.forecast.intermittent import Intermittent

@@ -24,6 +24,7 @@ import redis
 from sqlalchemy.exc import OperationalError
 
 from lab.research.compare.comparison import quiet
+from lab.research.replay.past_runs import JobUse, PastRuns
 from lab.simulation import history_world, policies
 from lab.simulation.history_world import HistoryGpu, RecordedSpan
 from lab.simulation.result import Inconsistent, Result
@@ -37,8 +38,6 @@ from smore.domain.errors import SmoreError
 from smore.domain.loss import DEFAULT_BUDGET
 from smore.messages.reports import Report
 from smore.postgres.connection import make_engine
-from smore.postgres.history.reader import Reader
-from smore.postgres.history.values import JobUse
 from smore.process import observability
 from smore.process.environment import settings
 from smore.process.settings import Settings
@@ -119,7 +118,7 @@ class ReplayInput:
 
 
 def gather(
-    reader: Reader, reports: Sequence[Report], tables: Tables, config: Settings, since: float, until: float
+    reader: PastRuns, reports: Sequence[Report], tables: Tables, config: Settings, since: float, until: float
 ) -> ReplayInput:
     """The history of [since, until), epoch seconds. Raises BadTable if the published table cannot be read."""
     served, count = reader.served(since, until, MOST)
@@ -163,7 +162,7 @@ def _attached(report: Report | None) -> JobUse | None:
     return JobUse(job=most.id, gpu=report.gpu if report is not None else "", windows=0, solo_s=STEP_S, mean_s=None)
 
 
-def _gpus(reader: Reader, reports: Sequence[Report], since: float, until: float) -> list[HistoryGpu]:
+def _gpus(reader: PastRuns, reports: Sequence[Report], since: float, until: float) -> list[HistoryGpu]:
     now = {report.gpu: report for report in reports}
     jobs: dict[str, JobUse] = {}
     for held in reader.job_use(since, until):
@@ -308,7 +307,7 @@ def _read(config: Settings, since_s: float) -> ReplayInput:
     try:
         with connect(config) as client:
             reports, tables = Fleet(client, prefix).reports(), Tables(client, prefix)
-            return gather(Reader(engine), reports, tables, config, until - since_s, until)
+            return gather(PastRuns(engine), reports, tables, config, until - since_s, until)
     finally:
         engine.dispose()
 

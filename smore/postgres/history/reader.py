@@ -9,14 +9,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection as SqlConnection
-from sqlalchemy import Engine, RowMapping, Select, case, func, select, tuple_
+from sqlalchemy import Engine, Select, case, func, select
 from sqlalchemy.orm import Session
 
 from smore.domain.errors import InvocationNotFound
-from smore.domain.function import FunctionSpec, spec_from_dict
 from smore.domain.invocation import State
 from smore.domain.loss import Sums
 from smore.domain.workload import ProfiledBatch
@@ -28,13 +27,10 @@ from smore.postgres.history.values import (
     Closed,
     Execution,
     GpuSample,
-    GpuUse,
     Harvest,
-    JobUse,
     JobWindow,
     PastDecision,
     PastInvocation,
-    Served,
     Totals,
 )
 from smore.postgres.rows import (
@@ -49,13 +45,10 @@ from smore.postgres.rows import (
     JobWindowRow,
     LossWindowRow,
     ProfileRow,
-    RevisionRow,
     StreamCursorRow,
+    value_of,
 )
 from smore.postgres.sums import FunctionTotalRow, GpuMinuteRow, JobHarvestRow
-
-#: Rows that a long query fetches at once.
-_PAGE: Final = 1000
 
 _Value = TypeVar("_Value", BudgetStep, PastInvocation, Execution, JobWindow, GpuSample)
 
@@ -304,137 +297,11 @@ class Reader:
         with self._connect() as connection:
             return str(connection.execute(select(StreamCursorRow.last_id)).scalar() or "")
 
-    # ---- for replays: all projects -----------------------------------------------------------------------------------
-
-    def served(self, since: float, until: float, most: int) -> tuple[list[Served], int]:
-        """
-        The newest ``most`` invocations that arrived in [since, until) and have ended, in order of arrival, and how many
-        there were in all. Cancelled invocations are in neither.
-        """
-        row, run = InvocationRow, ExecutionRow
-        ended = (State.SUCCEEDED, State.FAILED, State.REJECTED, State.EXPIRED)
-        which = (
-            row.arrival_at >= _moment(since),
-            row.arrival_at < _moment(until),
-            row.state.in_(ended),
-            row.finished_at.is_not(None),
-        )
-        columns = (
-            row.id,
-            row.project,
-            row.function,
-            row.revision,
-            row.state,
-            row.attempt,
-            row.arrival_at,
-            row.deadline_at,
-            row.finished_at,
-            row.rows,
-            row.gpu,
-            run.run_s,
-            run.batch,
-            run.rows.label("batch_rows"),
-            run.cold,
-            run.load_s,
-            run.predicted,
-            run.claimed_at,
-            run.started_at,
-        )
-        query = select(*columns).outerjoin(run, (run.invocation == row.id) & (run.attempt == row.attempt))
-        query = query.where(*which).order_by(row.arrival_at.desc(), row.id.desc()).limit(most)
-        with self._connect() as connection:
-            count = connection.execute(select(func.count()).select_from(row).where(*which)).scalar_one()
-            served = [_served(line) for line in connection.execution_options(yield_per=_PAGE).execute(query).mappings()]
-        served.reverse()
-        return served, count
-
-    def gpu_use(self, since: float, until: float) -> list[GpuUse]:
-        """Of every GPU instance that reported in the whole minutes that begin in [since, until), by name."""
-        row = GpuMinuteRow
-        begin = _moment(since).replace(second=0, microsecond=0)
-        which = (row.minute >= begin, row.minute < _moment(until))
-        samples = func.sum(row.samples)
-        means = (func.sum(row.utilisation) / samples, func.sum(row.function_utilisation) / samples, samples)
-        query = select(row.gpu, *means, func.max(row.minute)).where(*which).group_by(row.gpu).order_by(row.gpu)
-        with self._connect() as connection:
-            means_of = connection.execute(query).all()
-            newest = tuple_(row.gpu, row.minute).in_([(gpu, last) for gpu, *_, last in means_of])
-            columns = (row.gpu, row.device, row.sharing_mode, row.memory_total_mib)
-            last = {minute.gpu: minute for minute in connection.execute(select(*columns).where(newest))}
-        return [
-            GpuUse(
-                gpu=gpu,
-                device=last[gpu].device,
-                sharing_mode=last[gpu].sharing_mode,
-                memory_total_mib=last[gpu].memory_total_mib,
-                utilisation=float(busy),
-                function_utilisation=float(part),
-                samples=samples,
-            )
-            for gpu, busy, part, samples, _ in means_of
-        ]
-
-    def job_use(self, since: float, until: float) -> list[JobUse]:
-        """Of every job on every GPU instance in [since, until), those of most windows first."""
-        row = JobWindowRow
-
-        # Weighted by the number of iterations: a window without any has 0 seconds.
-        alone, beside = func.sum(row.solo_count), func.sum(row.shared_count)
-        spent = func.sum(row.solo_s * row.solo_count), func.sum(row.shared_s * row.shared_count)
-        columns = (
-            func.count(),
-            spent[0] / func.nullif(alone, 0),
-            (spent[0] + spent[1]) / func.nullif(alone + beside, 0),
-        )
-        query = select(row.job, row.gpu, *columns).where(row.at >= _moment(since), row.at < _moment(until))
-        query = query.group_by(row.job, row.gpu).order_by(func.count().desc(), row.job, row.gpu)
-        with self._connect() as connection:
-            return [
-                JobUse(job=job, gpu=gpu, windows=windows, solo_s=_float(solo), mean_s=_float(mean))
-                for job, gpu, windows, solo, mean in connection.execute(query)
-            ]
-
-    def policies(self, since: float, until: float) -> dict[str, int]:
-        """
-        How many dispatches each policy decided in [since, until), the busiest first; '' where a decision does not say.
-        """
-        name = func.coalesce(DecisionRow.decision["policy"].astext, "")
-        query = (
-            select(name, func.count())
-            .where(DecisionRow.at >= _moment(since), DecisionRow.at < _moment(until))
-            .group_by(name)
-        )
-        with self._connect() as connection:
-            return {str(policy): int(n) for policy, n in connection.execute(query.order_by(func.count().desc(), name))}
-
-    def specs(self, revisions: Collection[tuple[str, int]]) -> dict[tuple[str, int], FunctionSpec]:
-        """Specs of (``<project>/<name>``, revision), with what their canaries measured; missing revisions are left out."""
-        wanted = [(*function.split("/", 1), number) for function, number in revisions]
-        row = RevisionRow
-        query = select(row.project, row.function, row.number, row.spec)
-        query = query.where(tuple_(row.project, row.function, row.number).in_(wanted))
-        with self._connect() as connection:
-            return {
-                (f"{project}/{function}", number): spec_from_dict(spec)
-                for project, function, number, spec in connection.execute(query)
-            }
-
-    def job_terms(self, jobs: Collection[str]) -> dict[str, tuple[str, float]]:
-        """Workload ('' = not said) and budget of jobs, by id."""
-        with self._connect() as connection:
-            return {
-                str(job): (workload, budget)
-                for job, workload, budget in connection.execute(
-                    select(JobRow.id, JobRow.workload, JobRow.budget).where(JobRow.id.in_(jobs))
-                )
-            }
-
     def _all(self, value: type[_Value], row: type[Base], narrow: Callable[[Select[Any]], Select[Any]]) -> list[_Value]:
         """Values whose fields are the columns of the same name, times as epoch seconds."""
-        names = [field.name for field in fields(value)]
-        query = narrow(select(*(getattr(row, name) for name in names)))
+        query = narrow(select(*(getattr(row, field.name) for field in fields(value))))
         with self._connect() as connection:
-            return [value(**dict(zip(names, map(_plain, cells), strict=True))) for cells in connection.execute(query)]
+            return [value_of(value, cells) for cells in connection.execute(query)]
 
 
 def closed_windows(jobs: Collection[str]) -> Select[Any]:
@@ -477,33 +344,6 @@ def _totals(function: str, revision: int, rows: Sequence[FunctionTotalRow]) -> T
     )
 
 
-def _served(row: RowMapping) -> Served:
-    started, claimed, load = row["started_at"], row["claimed_at"], row["load_s"]
-    return Served(
-        id=row["id"],
-        function=f"{row['project']}/{row['function']}",
-        revision=row["revision"],
-        state=State(row["state"]),
-        attempt=row["attempt"],
-        arrival_at=row["arrival_at"].timestamp(),
-        deadline_at=row["deadline_at"].timestamp(),
-        finished_at=row["finished_at"].timestamp(),
-        rows=row["rows"],
-        gpu=row["gpu"] or "",
-        run_s=row["run_s"],
-        batch=row["batch"],
-        batch_rows=row["batch_rows"],
-        cold=row["cold"],
-        load_s=sum(load.values()) if load else None,
-        slowdown=float((row["predicted"] or {}).get("function_degradation") or 0.0),
-        wait_s=(started - claimed).total_seconds() if started is not None and claimed is not None else None,
-    )
-
-
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
 def _first_id(at: float) -> str:
     """What no id of an earlier moment is behind (smore/domain/ids.py)."""
     return f"{min(max(0, int(at * 1000)), (1 << 48) - 1):012x}"
@@ -511,7 +351,3 @@ def _first_id(at: float) -> str:
 
 def _moment(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
-
-
-def _plain(cell: Any) -> Any:
-    return cell.timestamp() if isinstance(cell, datetime) else cell

@@ -142,66 +142,6 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """
-    An ended invocation with its last attempt, for replays. ``function`` is ``<project>/<name>``; times in epoch seconds.
-
-    ``attempt``: 0 = never dispatched; ``run_s``: of the whole batch, of ``batch`` invocations with ``batch_rows`` rows
-    (None = it did not run to the end); ``slowdown``: the degradation that the decision expected; ``load_s``: a cold
-    start, all phases; ``wait_s``: from the dispatch to the start.
-    """
-
-    id: str
-    function: str
-    revision: int
-    state: State
-    attempt: int
-    arrival_at: float
-    deadline_at: float
-    finished_at: float
-    rows: int
-    gpu: str
-    run_s: float | None
-    batch: int | None
-    batch_rows: int | None
-    cold: bool | None
-    load_s: float | None
-    slowdown: float
-    wait_s: float | None
-
-    @property
-    def met(self) -> bool:
-        return self.state is State.SUCCEEDED and self.finished_at <= self.deadline_at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
-    """A GPU instance over a span: means of its samples, and its device as of the last one."""
-
-    gpu: str
-    device: str
-    sharing_mode: str
-    memory_total_mib: float
-    utilisation: float
-    function_utilisation: float
-    samples: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobUse:
-    """
-    A serverful job on a GPU instance over a span: mean seconds of an iteration alone, and of any iteration; None = there
-    was none.
-    """
-
-    job: str
-    gpu: str
-    windows: int
-    solo_s: float | None
-    mean_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTotal:
     """``batches`` of ``rows`` rows that ran, for ``run_s`` seconds in all."""
 

@@ -12,6 +12,7 @@ import redis
 from sqlalchemy import Engine
 
 from lab.research.replay import replay
+from lab.research.replay.past_runs import PastRuns
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import State
@@ -19,7 +20,6 @@ from smore.messages import stream
 from smore.messages.degradation import PlaceTable, Table
 from smore.messages.reports import JobReport, Report, encode_report
 from smore.postgres.catalog import Store
-from smore.postgres.history.reader import Reader
 from smore.postgres.history.recorder import Recorder
 from smore.process.settings import PolicySettings, Settings
 from smore.redis.fleet import Fleet
@@ -221,7 +221,7 @@ def test_the_reader_yields_what_ended_with_its_last_attempt(
         *life(begin_us + 4_000_000, state=""),
         *life(begin_us - 10_000_000_000),
     )
-    reader = Reader(engine)
+    reader = PastRuns(engine)
 
     found, count = reader.served(*span(begin_us), most=10)
 
@@ -249,7 +249,7 @@ def test_gpu_instances_and_jobs_over_a_span(
 ) -> None:
     job = placed(store, "night", ["cpu0"], workload=WORKLOAD, budget=0.05)
     serve(*(told(begin_us + second * 1_000_000) for second in range(25)))
-    reader = Reader(engine)
+    reader = PastRuns(engine)
 
     (gpu,) = reader.gpu_use(*span(begin_us))
     (use,) = reader.job_use(*span(begin_us))
@@ -290,7 +290,7 @@ def test_a_replay_puts_what_happened_beside_what_would_have(
     platform: Settings, engine: Engine, redis_client: "redis.Redis", begin_us: int
 ) -> None:
     reports, tables = Fleet(redis_client, PREFIX).reports(), Tables(redis_client, PREFIX)
-    found = replay.gather(Reader(engine), reports, tables, platform, *span(begin_us))
+    found = replay.gather(PastRuns(engine), reports, tables, platform, *span(begin_us))
 
     assert len(found.span.served) == 300
     assert found.notes == ["1 invocations are of revisions that the catalog no longer knows."]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
+from lab.research.replay.past_runs import PastRuns
 from smore.domain.loss import Sums
 from smore.postgres.driver import driver
 from smore.postgres.history import histogram, series
@@ -171,7 +172,7 @@ def test_rows_from_before_are_summed_up_an_hour_at_a_time(engine: Engine, redis_
     reader = Reader(engine)
     assert reader.last_report("cpu0", HOUR + 200) == HOUR + 79
     assert reader.last_report("cpu0", HOUR + 70) == HOUR + 59, "the minute that goes on beyond says nothing of before"
-    (use,) = reader.gpu_use(HOUR, HOUR + 3600)
+    (use,) = PastRuns(engine).gpu_use(HOUR, HOUR + 3600)
     assert (use.samples, use.utilisation, use.device) == (80, pytest.approx(0.5), "a device")
 
 

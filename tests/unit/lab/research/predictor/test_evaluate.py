@@ -29,8 +29,8 @@ from lab.research.predictor.evaluate import (
     split,
     tables,
 )
+from lab.simulation import published
 from ml import rows
-from ml.predict import outside
 from ml.predict.pairwise import RECIPES, FittedPredictor
 from ml.predict.samples import DIRECTIONS, Direction, Samples, samples
 from ml.rows import Colocation, Row
@@ -602,7 +602,7 @@ def test_public_sets_are_taken_and_only_some_on_request(
         asked.append(folder)
         return public
 
-    monkeypatch.setattr(outside, "load", load)
+    monkeypatch.setattr(published, "load", load)
     path = write(tmp_path / "rows.jsonl", [*solos(), *pairs(12)])
 
     options = ["--splits", "2", "--json", "--workers", "1", "--only", "gavel", "cpu"]
@@ -643,7 +643,7 @@ def test_nothing_to_evaluate(
         f"{tmp_path / 'absent'} is not there: public measurements are left out\nthere is nothing to evaluate\n",
     )
 
-    monkeypatch.setattr(outside, "load", lambda folder: [measured("training", name="gavel-k80")])
+    monkeypatch.setattr(published, "load", lambda folder: [measured("training", name="gavel-k80")])
     assert main(["--rows", "--data", str(tmp_path), "--json", "--only", "cpu"]) == 1
     assert capsys.readouterr() == ("", "there is nothing to evaluate\n")
 

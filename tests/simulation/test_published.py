@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from lab.measure.layers import table_iii
-from ml.predict.outside import _FUNCTIONS, _TRAININGS, gavel, gavel_loaded, load, parvagpu, parvagpu_loaded
+from lab.simulation.published import _FUNCTIONS, _TRAININGS, gavel, gavel_loaded, load, parvagpu, parvagpu_loaded
 from ml.predict.samples import SOLO
 from ml.rows import FEATURES, BadRow
 from zoo.model import card
 
-DATA = Path(__file__).parents[4] / "ml" / "data" / "interference"
+DATA = Path(__file__).parents[2] / "ml" / "data" / "interference"
 
 GAVEL = "gpu,model1,batch1,scale1,model2,batch2,scale2,solo_tput1,solo_tput2,coloc_tput1,coloc_tput2"
 PARVA = "model,Mig instance,Batch size,Workload Number,Throughput,Latency"
