@@ -823,6 +823,10 @@ def test_a_foreign_projects_key_sees_nothing(
             elif path.startswith("/v1/blobs/"):
                 # Any digest may be asked for and sent, into one's own project (test_uploads.py).
                 assert response.status_code in (404, 422) or not response.json()["complete"], what
+            elif path.endswith("/lanes"):
+                # Of a shared GPU instance each project sees its own work.
+                own = response.json()
+                assert (own["warm"], set(own["ended"])) == ([], {None}), what
             elif (names and path.startswith(("/v1/gpus/", "/v1/projects/"))) or path.endswith(
                 ("/boost", "/pin", "/move", "/allow")
             ):
