@@ -24,7 +24,9 @@ ADDED = {
     "api/trainings/request.py": {
         "        micro_batches=_micro_batches(body, workload),\n": '        note=body.note or "",\n',
     },
-    "api/trainings/views.py": {"        micro_batches=list(request.micro_batches),\n": "        note=request.note,\n"},
+    "api/trainings/views.py": {
+        '        "micro_batches": list(request.micro_batches),\n': '        "note": request.note,\n'
+    },
     "client/smore_client/generated.py": {
         '    """In how many parts its loop can run a batch where memory is short"""\n': (
             '    note: str = ""\n    """What its owner remarked"""\n'
