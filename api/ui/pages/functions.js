@@ -1,4 +1,4 @@
-/** The functions of the session's project, those first that keep the fewest deadlines. */
+/** The functions of the session's project; those that met the smallest part of their deadlines come first. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
@@ -21,7 +21,7 @@ export function open(page) {
   const warm = ofProject("/v1/prewarm");
   const view = () => html`
     <h1>Functions</h1>
-    <p class="quiet">Of ${page.project === EVERY ? "all projects" : html`the project ${name(page.project ?? page.me.project)}`}. Calls are those that ended in the last day; those first that keep the fewest deadlines.</p>
+    <p class="quiet">Of ${page.project === EVERY ? "all projects" : html`the project ${name(page.project ?? page.me.project)}`}. Calls are those that ended in the last day. Functions that met the smallest part of their deadlines come first.</p>
     <form class="filters" role="search" @submit=${(/** @type {Event} */ e) => e.preventDefault()}>
       <label>Function <input type="search" .value=${page.query("function")} @change=${(/** @type {any} */ e) => page.refine({ function: e.target.value.trim() })}></label>
     </form>
