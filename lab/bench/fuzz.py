@@ -111,6 +111,8 @@ DEPENDS: Final[Mapping[str, str]] = {
     "GET /v1/predictions": "parameters that only go together",
     "GET /v1/jobs": "parameters that exclude each other",
     "GET /v1/queues": "parameters that exclude each other",
+    "GET /v1/functions": "parameters that exclude each other",
+    "GET /v1/gpus/{gpu}/lanes": "parameters that exclude each other, and a span that begins before it ends",
     "GET /v1/live": "parameters that exclude each other",
     "GET /v1/jobs/attempts": "parameters that exclude each other, and a span that begins before it ends",
     "GET /v1/gpus:series": "a span that begins before it ends",
