@@ -8,6 +8,7 @@ from typing import Final
 import redis
 from sqlalchemy.exc import OperationalError
 
+from smore.domain.own_rule import BadRule
 from smore.postgres.job_ledger import Fenced
 from smore.process.observability import logger
 
@@ -37,10 +38,13 @@ class Apart:
 
     @contextmanager
     def of(self, job: str) -> Iterator[None]:
-        """What is done here is about this training alone. Raises what is about none: a server is away, another leads."""
+        """
+        What is done here is about this training alone. Raises what is about none: a server is away, another leads, the
+        operator's own rule failed.
+        """
         try:
             yield
-        except (Fenced, OperationalError, redis.RedisError):
+        except (Fenced, OperationalError, redis.RedisError, BadRule):
             raise
         except Exception as error:
             log.exception("training passed over", job=job)

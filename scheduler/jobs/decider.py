@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import Final
 
 import redis
@@ -19,10 +20,11 @@ from sqlalchemy.exc import OperationalError
 from scheduler.jobs.apart import Apart
 from scheduler.jobs.lead import Lead, WentWrong
 from scheduler.policy.jobs.knobs import JobKnobs
+from smore.domain.own_rule import BadRule
 from smore.postgres.history.reader import Reader
 from smore.postgres.job_ledger import Fenced, JobLedger
 from smore.postgres.jobs import JobStore
-from smore.process.observability import logger
+from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
@@ -30,14 +32,17 @@ from smore.redis.job_queue import JobQueue
 from smore.redis.outage import is_outage
 from smore.redis.tables import Tables
 
-log = logger(__name__)
+log = metrics.logger(__name__)
 
 #: How often a standby looks whether the lease is free, and whether a server serves again, seconds.
 LOOK_S: Final = 0.5
 
 
 class Decider:
-    """Leads whenever it finds the lease free, until ``stop`` is set."""
+    """
+    Leads whenever it finds the lease free, until ``stop`` is set. After a rule of an operator's own has failed the product's
+    decides, for as long as this process lives.
+    """
 
     def __init__(
         self, client: "redis.Redis", engine: Engine, config: Settings, stop: threading.Event, knobs: JobKnobs
@@ -57,6 +62,11 @@ class Decider:
                 waits = ""
             except Fenced:
                 log.warning("fenced off")
+            except BadRule as error:
+                self._knobs = replace(self._knobs, name="smore-jobs", rule=None)
+                metrics.JOB_RULE_FAILURES.inc()
+                log.error("the rule for trainings failed; smore-jobs decides from now on", reason=str(error))
+                continue
             except WentWrong as error:
                 self._queue.failed(str(error))
                 continue

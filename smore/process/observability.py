@@ -236,6 +236,11 @@ JOBS_ENDED = Counter(
     registry=CONTROL,
 )
 JOB_RESTARTS = Counter("smore_job_restarts", "Trainings started again, by why", ["why"], registry=CONTROL)
+JOB_RULE_FAILURES = Counter(
+    "smore_job_rule_failures",
+    "Rules for trainings of an operator's own that raised or gave an answer that they may not: smore-jobs decides since",
+    registry=CONTROL,
+)
 JOB_PROMISES = Counter(
     "smore_job_promises",
     "Promised ends of trainings: `given`, `refused`, `kept`, `broken`, `broken_host_lost`, `broken_failed` (its own attempt),"

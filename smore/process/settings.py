@@ -237,7 +237,8 @@ class PrewarmSettings(BaseModel):
 class JobsSettings(BaseModel):
     """The queue of trainings and the job scheduler."""
 
-    #: The rule that decides: a named setting of scheduler/policy/jobs/knobs.py that stops no running training.
+    #: The rule that decides: a named setting of scheduler/policy/jobs/knobs.py that stops no running training, or a rule of
+    #: one's own, ``module:Class`` or ``FILE.py:Class`` (smore/domain/job_rule.py).
     policy: str = "smore-jobs"
     #: Knobs that differ from the named setting, as a JSON object: ``{"back_off_s": 30}``.
     knobs: dict[str, Any] = {}

@@ -179,8 +179,6 @@ def job_setting(name: str, **changed: Any) -> JobKnobs:
 
 def why_not_live(knobs: JobKnobs) -> str | None:
     """Why a setting may not lead live trainings, in words; None = it may."""
-    if knobs.rule is not None:
-        return f"{knobs.name} is a rule of one's own; it is for the simulator alone"
     if knobs.preemptive:
         return (
             f"{knobs.name} stops running trainings for others, and nothing may stop a training that has no checkpoint at"

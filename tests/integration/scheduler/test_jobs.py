@@ -1,7 +1,9 @@
 """The job scheduler on a real Postgres and a real Redis, with workers that only say that they obey."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,14 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from api.trainings import views
+from scheduler.jobs.decider import Decider
 from scheduler.jobs.lead import WentWrong
 from scheduler.jobs.recording import replay
+from scheduler.policy.jobs.knobs import SETTINGS
+from scheduler.policy.jobs.own_rule import OwnJobRule
 from smore.cli import job_words
 from smore.domain.job import Action, JobRequest, JobState, Outcome
+from smore.domain.job_rule import WaitingJob
 from smore.messages.commands import DropCheckpoints, ForgetJob, StartJob, StopJob
 from smore.postgres.catalog import Store
 from smore.postgres.job_ledger import Fenced, JobLedger
@@ -24,7 +30,7 @@ from smore.process.observability import CONTROL
 from smore.process.settings import JobsSettings, Settings
 from smore.process.vault import Vault, make_key, seal_env
 from smore.redis.fleet import Fleet
-from tests.support.eventually import PATIENCE
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.job_stage import Stage
 
 
@@ -545,3 +551,49 @@ def test_checkpoints_go_when_their_job_is_over_for_long(stage: Stage, engine: En
     assert dropped == [("b1", jobs["old"].id)]
     again = stage.jobs.restart("default", jobs["old"].id)
     assert (again.iterations, again.home) == (0, ""), "it may begin anywhere, and begins anew"
+
+
+class LongNamesFirst:
+    def order(self, job: WaitingJob) -> float:
+        return -{"first": 5, "b": 1, "bbb": 3}[job.name]
+
+
+def test_a_rule_of_ones_own_leads_until_it_fails(stage: Stage, redis_client: "redis.Redis") -> None:
+    """Then the product's goes on with the same trainings."""
+
+    def failures() -> float:
+        return CONTROL.get_sample_value("smore_job_rule_failures_total") or 0.0
+
+    def runs(job: Job) -> None:
+        def running() -> bool:
+            stage.ranks.beat()
+            return stage.states(job) == [JobState.RUNNING]
+
+        eventually(running, what=f"{job.name} runs")
+
+    def setting() -> str:
+        queue = stage.queue.queue()
+        return queue.setting if queue is not None else ""
+
+    before, stop = failures(), threading.Event()
+    own = OwnJobRule("mine:Mine", LongNamesFirst())  # type: ignore[arg-type]
+    knobs = replace(SETTINGS["smore-jobs"], name="mine:Mine", rule=own)
+    stage.ranks.beat()
+    thread = threading.Thread(target=Decider(redis_client, stage.engine, stage.config, stop, knobs).run, daemon=True)
+    thread.start()
+    try:
+        first, earlier, later = (stage.submit(name, count=4) for name in ("first", "b", "bbb"))
+        runs(first)
+        assert setting() == "mine:Mine"
+        stage.ranks.tell(first.id, state="ended", exit_code=0)
+        runs(later)
+        unknown = stage.submit("unknown", count=4)
+        eventually(lambda: setting() == "smore-jobs", what="smore-jobs decides")
+        assert failures() == before + 1
+        stage.ranks.tell(later.id, state="ended", exit_code=0)
+        runs(earlier)
+        assert stage.states(unknown) == [JobState.QUEUED]
+    finally:
+        stop.set()
+        thread.join(5 * PATIENCE)
+    assert not thread.is_alive()
