@@ -21,16 +21,11 @@ from scheduler.jobs.apart import Apart
 from scheduler.jobs.lead import Lead, WentWrong
 from scheduler.policy.jobs.knobs import JobKnobs
 from smore.domain.own_rule import BadRule
-from smore.postgres.history.reader import Reader
-from smore.postgres.job_ledger import Fenced, JobLedger
-from smore.postgres.jobs import JobStore
+from smore.postgres.job_ledger import Fenced
 from smore.process import observability as metrics
 from smore.process.settings import Settings
-from smore.redis.catalog import Catalog
-from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
 from smore.redis.outage import is_outage
-from smore.redis.tables import Tables
 
 log = metrics.logger(__name__)
 
@@ -84,20 +79,8 @@ class Decider:
             self._stop.wait(LOOK_S)
 
     def _lead(self) -> None:
-        settings, prefix = self._config.jobs, self._config.redis.prefix
-        lead = Lead(
-            self._config,
-            self._knobs,
-            self._queue,
-            Fleet(self._client, prefix),
-            Catalog(self._client, prefix),
-            JobLedger(self._engine),
-            JobStore(self._engine),
-            Reader(self._engine),
-            Tables(self._client, prefix),
-            self._holder,
-            self._apart,
-        )
+        settings = self._config.jobs
+        lead = Lead(self._config, self._knobs, self._client, self._engine, self._holder, self._apart)
         # A clock that is set counts for nothing where it is measured how long something takes.
         steady = time.time() - time.monotonic()
         lead.begin(steady + time.monotonic())

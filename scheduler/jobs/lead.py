@@ -12,6 +12,9 @@ from dataclasses import asdict
 from math import inf
 from typing import Final, assert_never
 
+import redis
+from sqlalchemy import Engine
+
 from scheduler.jobs import ends, losses
 from scheduler.jobs.apart import Apart
 from scheduler.jobs.attached import Attached
@@ -96,33 +99,33 @@ class Lead:
         self,
         config: Settings,
         knobs: JobKnobs,
-        queue: JobQueue,
-        fleet: Fleet,
-        catalog: Catalog,
-        ledger: JobLedger,
-        store: JobStore,
-        reader: Reader,
-        tables: Tables,
+        client: "redis.Redis",
+        engine: Engine,
         holder: str,
         apart: Apart,
     ) -> None:
+        prefix = config.redis.prefix
         self._apart = apart
         self._settings, self._setting = config.jobs, knobs.name
-        self._queue, self._fleet, self._catalog = queue, fleet, catalog
-        self._ledger, self._store = ledger, store
-        self._known_pairs = KnownPairs(tables, ledger.worse_since)
-        self._specs = Specs(reader, self._known_pairs.alone_s, ledger.former)
+        self._queue, self._fleet, self._catalog = (
+            JobQueue(client, prefix),
+            Fleet(client, prefix),
+            Catalog(client, prefix),
+        )
+        self._ledger, self._store = JobLedger(engine), JobStore(engine)
+        self._known_pairs = KnownPairs(Tables(client, prefix), self._ledger.worse_since)
+        self._specs = Specs(Reader(engine), self._known_pairs.alone_s, self._ledger.former)
         self._decide = JobPolicy(knobs).decide
         self._record = Recording(self._settings.record, knobs.name, self._settings.knobs)
-        self._board = Board(queue, self._decide, self._specs, holder, knobs.name, apart)
-        self._variables = Variables(ledger, config.secrets_file)
-        self._orders = Orders(fleet, ledger.standing, self._variables.of)
-        self._progress = ProgressLog(ledger, apart)
-        self._old_checkpoints = OldCheckpoints(fleet, ledger, self._settings.checkpoints_days)
-        self._attached = Attached(store, self._settings.silent_s, apart)
+        self._board = Board(self._queue, self._decide, self._specs, holder, knobs.name, apart)
+        self._variables = Variables(self._ledger, config.secrets_file)
+        self._orders = Orders(self._fleet, self._ledger.standing, self._variables.of)
+        self._progress = ProgressLog(self._ledger, apart)
+        self._old_checkpoints = OldCheckpoints(self._fleet, self._ledger, self._settings.checkpoints_days)
+        self._attached = Attached(self._store, self._settings.silent_s, apart)
         self._watch = Watch(self._settings.silent_s, {}, 0.0)
         self._sharing = Sharing(self._specs.alone_s)
-        self._pledges = Pledges(ledger, fleet, apart)
+        self._pledges = Pledges(self._ledger, self._fleet, apart)
         #: Jobs that the rule knows: the row as it was read last.
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, Attempt] = {}

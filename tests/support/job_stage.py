@@ -12,12 +12,8 @@ from scheduler.jobs.lead import Lead
 from scheduler.policy.jobs.knobs import SETTINGS
 from smore.domain.job import JobRequest, JobState
 from smore.messages.job_queue import PublishedJob, TrialAnswer
-from smore.postgres.history.reader import Reader
-from smore.postgres.job_ledger import JobLedger
 from smore.postgres.jobs import Job, JobStore
 from smore.process.settings import Settings
-from smore.redis.catalog import Catalog
-from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
 from smore.redis.tables import Tables
 from tests.support import fake_platform
@@ -41,21 +37,7 @@ class Stage:
 
     def new_lead(self) -> Lead:
         """Another process takes the lead, with nothing but Postgres and the reports."""
-        prefix = self.config.redis.prefix
-        fleet, catalog = Fleet(self._client, prefix), Catalog(self._client, prefix)
-        self.lead = Lead(
-            self.config,
-            SETTINGS["smore-jobs"],
-            self.queue,
-            fleet,
-            catalog,
-            JobLedger(self.engine),
-            self.jobs,
-            Reader(self.engine),
-            Tables(self._client, prefix),
-            "t",
-            self.apart,
-        )
+        self.lead = Lead(self.config, SETTINGS["smore-jobs"], self._client, self.engine, "t", self.apart)
         self.lead.begin(self.at)
         return self.lead
 
