@@ -45,13 +45,15 @@ from worker.frames import SLACK_MIB, Confinement, Results
 from worker.function_logs import FunctionLogs
 from worker.heartbeat import Heartbeat
 from worker.pool.errors import LoadFailed, Unservable
+from worker.pool.loading import Supplies
 from worker.pool.parked import Parked
 from worker.pool.pool import Pool
+from worker.pool.residents import Residents
 from worker.pool.secrets import Secrets
 from worker.runner.output import OutputReader
 from worker.runner.runner_handle import Bounds, Runner
 from worker.runner.survivors import end_survivors
-from worker.runner.zygote_handle import Zygote
+from worker.runner.zygote_handle import Zygote, setup
 from worker.sandbox.cgroup import ShareGroup, remove_left
 from worker.tasks import register_run
 from worker.training.checkpoints import Checkpoints
@@ -68,6 +70,7 @@ from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import Prober, RunGate
 from worker.training.starting import Starting
 from worker.training.watch import users_of
+from worker.training.windows import Probing
 
 log = observability.logger(__name__)
 
@@ -111,7 +114,7 @@ class Worker:
         beyond_mib = SLACK_MIB + own.scratch_mib
         self._home = home
         on_gpu = device.handler_device != "cpu"
-        self._bounds = Bounds(
+        bounds = Bounds(
             group=self._runner_groups,
             beyond_mib=beyond_mib,
             processes=own.processes,
@@ -129,18 +132,20 @@ class Worker:
         self._reader = OutputReader(self.logs.take)
         self.zygote = Zygote(
             nursery=own.nursery or run.resolve() / NURSERY,
-            cores=device.cores,
-            nice=own.function_nice,
-            environment=for_functions(own, device),
-            scratch=run / "scratch" / own.gpu,
-            home=home,
-            confinement=confined,
-            bounds=self._bounds,
+            setup=setup(
+                scratch=run / "scratch" / own.gpu,
+                home=home,
+                confinement=confined,
+                cores=device.cores,
+                near=near(device, cores),
+                threads=own.threads,
+                nice=own.function_nice,
+                environment=for_functions(own, device),
+            ),
             record=self._record,
+            bounds=bounds,
             exited=self._exited,
             started=self._join_group,
-            near=near(device, cores),
-            threads=own.threads,
             reader=self._reader,
         )
         catalog, limit = Catalog(client, config.redis.prefix), own.cache_mib << 20
@@ -160,22 +165,24 @@ class Worker:
         secrets = Secrets(catalog, config.secrets_file)
         ranks = Ranks(owns_rest=device.handler_device == "cuda")
         self.pool = Pool(
-            gpu=own.gpu,
+            residents=Residents(
+                gpu=own.gpu,
+                boot=self.boot,
+                changed=lambda: self.heartbeat.wake(),
+                parked=Parked(own.host_mib, own.keep_host_s),
+            ),
             device=device,
-            zygote=lambda: self.zygote,
+            supplies=Supplies(
+                zygote=self.zygote,
+                runtime_of=self.runtimes.provide,
+                secrets_of=secrets.of,
+                results=Results(one=config.queue.max_result_bytes, together=config.queue.result_bytes),
+            ),
+            trainings=ranks,
             standby=own.standby,
-            others_mib=ranks.memory_mib,
-            owed_mib=ranks.owed_mib,
-            growing=ranks.growing,
             window_over=lambda: self.gate.window_over(own.probe_max_s),
             beyond_mib=beyond_mib,
             faulted=self._faulted,
-            changed=lambda: self.heartbeat.wake(),
-            boot=self.boot,
-            runtime_of=self.runtimes.provide,
-            secrets_of=secrets.of,
-            parked=Parked(own.host_mib, own.keep_host_s),
-            results=Results(one=config.queue.max_result_bytes, together=config.queue.result_bytes),
         )
         self.gate = RunGate(self.pool.activity)
         node, address = own.node or os.uname().nodename, own.address or own_address(config)
@@ -184,6 +191,7 @@ class Worker:
             config.jobs.checkpoints or home / "checkpoints", kept_days * 86_400 if kept_days is not None else None
         )
         fleet, records = Fleet(client, config.redis.prefix), Records(home / "run" / "jobs")
+        probing = Probing(seed=self.boot, share=own.probe_share, longest_s=own.probe_max_s)
         watch = RankWatch(
             gpu=own.gpu,
             ranks=ranks,
@@ -192,11 +200,9 @@ class Worker:
             activity=self.pool.activity,
             device=device,
             steps_of=lambda id_: RemoteSteps(client, config.redis.prefix, id_, own.gpu),
-            seed=self.boot,
-            probe_share=own.probe_share,
-            probe_max_s=own.probe_max_s,
+            probing=probing,
         )
-        holding = Holding(records, seed=self.boot, share=own.probe_share, longest_s=own.probe_max_s)
+        holding = Holding(records, probing)
         self.jobs = Jobs(
             gpu=own.gpu,
             ranks=ranks,

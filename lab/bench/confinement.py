@@ -31,7 +31,7 @@ from smore.process.settings import WorkerSettings
 from worker.child_env import ROOT
 from worker.frames import SLACK_MIB, Confinement, Load, Results
 from worker.runner.runner_handle import Bounds
-from worker.runner.zygote_handle import Zygote
+from worker.runner.zygote_handle import Zygote, setup
 
 FUNCTIONS = {"echo": "zoo.echo:Function", "mobilenet": "zoo.mobilenet:Function"}
 LOAD_S = 60.0
@@ -65,17 +65,15 @@ def zygote(home: Path, place: Path, *, shut: bool, own_users: bool = True, devic
     )
     made = Zygote(
         nursery=place,
-        cores=(max(os.sched_getaffinity(0)),) if device == "cpu" else (),
-        nice=0,
-        environment={},
-        scratch=home / "run" / "scratch",
-        home=home,
-        confinement=confinement,
-        bounds=bounds if shut else None,
+        setup=setup(
+            scratch=home / "run" / "scratch",
+            home=home,
+            confinement=confinement,
+            cores=(max(os.sched_getaffinity(0)),) if device == "cpu" else (),
+            threads=given.threads,
+        ),
         record=home / "run" / "record",
-        exited=lambda _: None,
-        started=lambda _: None,
-        threads=given.threads,
+        bounds=bounds if shut else None,
     )
     # Not before it is there.
     made.fork().end()

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from worker.frames import Confinement
-from worker.runner.zygote_handle import Zygote
+from worker.runner.zygote_handle import Zygote, setup
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,14 +35,11 @@ def zygote(folder: Path, name: str = "one") -> Zygote:
     """A zygote of the nursery at ``<folder>/nursery.sock``; its runners are not shut in."""
     return Zygote(
         nursery=folder / "nursery.sock",
-        cores=(max(os.sched_getaffinity(0)),),
-        nice=0,
-        environment={},
-        scratch=folder / name,
-        home=folder,
-        bounds=None,
-        confinement=Confinement(on=False),
+        setup=setup(
+            scratch=folder / name,
+            home=folder,
+            confinement=Confinement(on=False),
+            cores=(max(os.sched_getaffinity(0)),),
+        ),
         record=folder / f"{name}.json",
-        exited=lambda _: None,
-        started=lambda _: None,
     )

@@ -16,8 +16,11 @@ from worker.artifacts.runtime import RuntimeEnvironment
 from worker.device.device import CpuPartition
 from worker.frames import Loaded, Results
 from worker.frames import Parked as ParkedAnswer
+from worker.pool.loading import Supplies
 from worker.pool.parked import Parked
 from worker.pool.pool import Pool
+from worker.pool.residents import Residents
+from worker.pool.trainings import Trainings
 from worker.runner.host_memory import HostBound
 from worker.runner.runner_handle import RunnerDied
 from worker.runner.zygote_handle import Zygote
@@ -46,7 +49,7 @@ class FakeRunner:
 
 class Stage:
     """
-    A pool on a CPU partition of ``memory_mib``, or on ``device``; ``faulted`` and ``parked`` as for :class:`Pool`. The
+    A pool on a CPU partition of ``memory_mib``, or on ``device``; the others as for :class:`Pool` and its residents. The
     figures of jobs are the test's to set.
     """
 
@@ -57,6 +60,8 @@ class Stage:
         device: Any = None,
         faulted: Callable[[str, int, str, Cause], None] = lambda *_: None,
         parked: Parked | None = None,
+        beyond_mib: float = 0.0,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.now = 1000.0
         self.made: list[FakeRunner] = []
@@ -64,19 +69,18 @@ class Stage:
         self.fork: Callable[[], Any] = self._fork
         self.supply: Callable[[str, FunctionSpec], Any] = self._supply
         self.supplied: list[str] = []
+        takes = {"memory_mib": lambda: self.jobs_mib, "owed_mib": lambda: self.owed_mib, "growing": str}
         self.pool = Pool(
-            gpu="g",
+            residents=Residents(gpu="g", boot="", parked=parked, changed=changed, clock=lambda: self.now),
             device=device if device is not None else CpuPartition(WorkerSettings(memory_mib=memory_mib)),
-            zygote=lambda: cast(Zygote, SimpleNamespace(fork=lambda: self.fork())),
-            standby=False,
-            others_mib=lambda: self.jobs_mib,
-            owed_mib=lambda: self.owed_mib,
+            supplies=Supplies(
+                zygote=cast(Zygote, SimpleNamespace(fork=lambda: self.fork())),
+                runtime_of=lambda *which: self.supply(*which),
+                results=Results(one=1, together=1),
+            ),
+            trainings=cast(Trainings, SimpleNamespace(**takes)),
+            beyond_mib=beyond_mib,
             faulted=faulted,
-            parked=parked,
-            changed=lambda: None,
-            runtime_of=lambda *which: self.supply(*which),
-            clock=lambda: self.now,
-            results=Results(one=1, together=1),
         )
 
     def _supply(self, function: str, spec: FunctionSpec) -> RuntimeEnvironment:

@@ -21,6 +21,7 @@ from worker.training.record import Records
 from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import RunGate
 from worker.training.starting import Starting
+from worker.training.windows import Probing
 
 
 def jobs(
@@ -69,7 +70,7 @@ def jobs(
         address="10.0.0.7",
         visible=visible,
     )
-    ranks = Ranks()
+    ranks, probing = Ranks(), Probing(seed="s", share=0.0, longest_s=1.0)
     device = SimpleNamespace(
         process_memory_mib=lambda _pid: 1.0, quick_memory_mib=lambda _pid: None, computing=computing
     )
@@ -81,9 +82,7 @@ def jobs(
         activity=activity,
         device=cast(Device, device),
         steps_of=steps_of or cast(Any, lambda _id: None),
-        seed="s",
-        probe_share=0.0,
-        probe_max_s=1.0,
+        probing=probing,
     )
     own: dict[str, Any] = {
         "gate": RunGate(activity),
@@ -96,7 +95,7 @@ def jobs(
     return Jobs(
         gpu=gpu,
         ranks=ranks,
-        holding=Holding(records, seed="s", share=0.0, longest_s=1.0),
+        holding=Holding(records, probing),
         records=records,
         launcher=launcher,
         checkpoints=checkpoints,

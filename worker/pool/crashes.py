@@ -36,8 +36,8 @@ CRASH_STATUSES: Final = frozenset(
 
 class Crashes:
     """
-    The quarantine of one worker and what leads into it. ``gpu`` labels its metrics; ``faulted`` is called with
-    (function, revision, culprit, cause) for every fault that counts over all workers, in the thread that noticed it.
+    The quarantine of one worker and what leads into it. ``faulted`` is called with (function, revision, culprit, cause)
+    for every fault that counts over all workers, in the thread that noticed it.
 
     The quarantine is guarded by the pool's lock, which every method takes itself unless it says otherwise.
     """
@@ -45,12 +45,10 @@ class Crashes:
     def __init__(
         self,
         *,
-        gpu: str,
         residents: Residents,
         health: DeviceHealth,
         faulted: Callable[[str, int, str, Cause], None],
     ) -> None:
-        self._gpu = gpu
         self._residents = residents
         self._health = health
         self._faulted = faulted
@@ -93,7 +91,7 @@ class Crashes:
         User code ended its runner, or ``broke`` the protocol, for which its runner was ended. ``culprit``: the id of
         the invocation. Nobody is blamed while the device is at fault.
         """
-        observability.RUNNER_DEATHS.labels(instance.function, self._gpu, cause.value).inc()
+        observability.RUNNER_DEATHS.labels(instance.function, self._residents.gpu, cause.value).inc()
         if self._health.failed():
             return
         self._count(instance, culprit)
@@ -102,7 +100,7 @@ class Crashes:
 
     def in_load(self, instance: Instance, runner: Runner, fault: Cause | None) -> None:
         """A runner ended while it was loaded or moved. ``fault``: what that counts as over all workers, None = nothing."""
-        observability.RUNNER_DEATHS.labels(instance.function, self._gpu, Cause.LOAD_FAILED.value).inc()
+        observability.RUNNER_DEATHS.labels(instance.function, self._residents.gpu, Cause.LOAD_FAILED.value).inc()
         if self._health.failed():
             return
         culprit = f"load of runner {runner.pid}"
@@ -119,7 +117,7 @@ class Crashes:
             pid=runner.pid,
             status=runner.status,
         )
-        observability.RUNNER_DEATHS.labels(instance.function, self._gpu, Cause.CRASHED.value).inc()
+        observability.RUNNER_DEATHS.labels(instance.function, self._residents.gpu, Cause.CRASHED.value).inc()
 
     def _count(self, instance: Instance, culprit: str) -> None:
         with self._residents.lock:

@@ -5,8 +5,6 @@ The order: parked instances of other revisions, then idle ones that the leader d
 the least recently used first. Decides alone; :mod:`worker.pool.loading` then parks or unloads what was chosen.
 """
 
-from collections.abc import Callable
-
 from smore.domain.function import FunctionSpec
 from smore.messages.reports import WarmState
 from worker.device.device import Device
@@ -16,12 +14,13 @@ from worker.pool.memory import Memory
 from worker.pool.quarantine import Key
 from worker.pool.residents import Residents
 from worker.pool.standby import Standby
+from worker.pool.trainings import Trainings
 from worker.runner.runner_handle import Runner
 
 
 class Eviction:
     """
-    What the leader holds, and the choice of what goes. ``growing`` as in :class:`worker.pool.pool.Pool`.
+    What the leader holds, and the choice of what goes.
 
     Every method is called with the pool's lock held. An instance that a method returns as going leaves from then on:
     ``leaving`` is set.
@@ -34,13 +33,13 @@ class Eviction:
         device: Device,
         memory: Memory,
         standby: Standby,
-        growing: Callable[[], str],
+        trainings: Trainings,
     ) -> None:
         self._residents = residents
         self._device = device
         self._memory = memory
         self._standby = standby
-        self._growing = growing
+        self._trainings = trainings
         #: How many instances of a revision the leader has asked to hold, and until when (seconds of the pool's clock).
         self._holds: dict[Key, tuple[int, float]] = {}
 
@@ -142,7 +141,7 @@ class Eviction:
         While the rest of the device belongs to a training that may grow: all idle instances there, and the standby
         runner, which the caller must end.
         """
-        if not self._growing():
+        if not self._trainings.growing():
             return [], None
         idle = _leave([instance for instance in self.evictable() if self._memory.on_device(instance.spec)])
         return idle, self._standby.take()

@@ -6,6 +6,7 @@ ends, its instance is either ready or out of the pool with its memory back, and 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from smore.domain.function import FunctionSpec
@@ -35,38 +36,44 @@ LOAD_S: Final = 120.0
 PARK_S: Final = 30.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supplies:
+    """
+    What a load needs. ``runtime_of`` provides what an uploaded function runs on
+    (:meth:`worker.artifacts.runtime.RuntimeProvider.provide`). ``secrets_of`` gives a revision's secrets by name and may
+    raise LoadFailed and Unservable. ``results`` bounds what runners may answer.
+    """
+
+    zygote: Zygote
+    runtime_of: Callable[[str, FunctionSpec], RuntimeEnvironment]
+    secrets_of: Callable[[str, FunctionSpec], Mapping[str, str]] = lambda *_: {}
+    results: Results
+
+
 class Loader:
     """
-    Parameters as in :class:`worker.pool.pool.Pool`. Every method is called without the pool's lock, takes it where it
-    changes an instance, and never holds it while it waits for a process.
+    Every method is called without the pool's lock, takes it where it changes an instance, and never holds it while it
+    waits for a process.
     """
 
     def __init__(
         self,
         *,
-        gpu: str,
         residents: Residents,
         device: Device,
         health: DeviceHealth,
         standby: Standby,
         crashes: Crashes,
         activity: Activity,
-        zygote: Callable[[], Zygote],
-        runtime_of: Callable[[str, FunctionSpec], RuntimeEnvironment],
-        secrets_of: Callable[[str, FunctionSpec], Mapping[str, str]],
-        results: Results,
+        supplies: Supplies,
     ) -> None:
-        self._gpu = gpu
         self._residents = residents
         self._device = device
         self._health = health
         self._standby = standby
         self._crashes = crashes
         self._activity = activity
-        self._zygote = zygote
-        self._runtime_of = runtime_of
-        self._secrets_of = secrets_of
-        self._results = results
+        self._supplies = supplies
         #: Revisions whose handlers name nothing that can be moved to host memory. Only ever grows; needs no lock.
         self._unparkable: set[Key] = set()
 
@@ -75,7 +82,7 @@ class Loader:
     def runtime(self, function: str, spec: FunctionSpec) -> RuntimeEnvironment:
         """What an uploaded function runs on, the caller's to close; may take minutes. Raises LoadFailed, Unservable."""
         try:
-            return self._runtime_of(function, spec)
+            return self._supplies.runtime_of(function, spec)
         except RuntimeFailed as error:
             raise LoadFailed(str(error)) from error
         except RuntimeUnavailable as error:
@@ -127,17 +134,17 @@ class Loader:
         # One that declares no memory of the device gets none of it: neither it nor a standby runner's context.
         device = self._device.handler_device if spec.memory_mib else "cpu"
         runner = instance.runner = (
-            self._take_runner() if device == self._device.handler_device else self._zygote().fork()
+            self._take_runner() if device == self._device.handler_device else self._supplies.zygote.fork()
         )
         request = Load(
             entrypoint=spec.entrypoint,
             device=device,
             memory_mib=spec.memory_mib,
-            results=self._results,
+            results=self._supplies.results,
             label=instance.label,
             folder=str(runtime.folder) if runtime is not None else "",
             environment=str(runtime.environment) if runtime is not None and runtime.environment is not None else "",
-            secrets=dict(self._secrets_of(instance.function, spec)),
+            secrets=dict(self._supplies.secrets_of(instance.function, spec)),
             max_batch=spec.max_batch,
         )
         return runner, runner.load(request, max(LOAD_S, spec.timeout_s))
@@ -146,7 +153,7 @@ class Loader:
         runner = self._standby.take()
         if runner is not None and not runner.ended.is_set():
             return runner
-        return self._zygote().fork()
+        return self._supplies.zygote.fork()
 
     def _restore(self, instance: Instance) -> tuple[Runner, Loaded] | None:
         """None where its revision is not parked, or where moving it back failed: then it is loaded anew."""
@@ -211,7 +218,7 @@ class Loader:
     def _refused(self, instance: Instance, error: RunnerFailed) -> LoadFailed | Unservable:
         """The load was answered with an error: whether that is the handler's doing."""
         if reason := self._device_reason(error):
-            return Unservable(f"Nothing can run on {self._gpu}: {reason}")
+            return Unservable(f"Nothing can run on {self._residents.gpu}: {reason}")
         if error.cause is Cause.DEVICE_FULL and self._health.full(instance):
             return Unservable(f"Others have taken the device's memory. {error}")
         if error.cause is Cause.CONTEXT_LOST:

@@ -7,7 +7,7 @@ whose driver gives the figures of all processes at once.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from smore.domain.function import FunctionSpec
@@ -17,6 +17,7 @@ from worker.pool.instance import Instance
 from worker.pool.quarantine import Key
 from worker.pool.residents import Residents
 from worker.pool.standby import Standby
+from worker.pool.trainings import Trainings
 
 #: Most seconds between two measurements of an instance that runs. The first ones follow its load closely; the time
 #: between them doubles.
@@ -25,7 +26,7 @@ _MEASURE_S: Final = 10.0
 
 class Memory:
     """
-    MiB of the device by instance and revision. ``others_mib`` and ``owed_mib`` as in :class:`worker.pool.pool.Pool`.
+    MiB of the device by instance and revision.
 
     What a revision was measured to need is guarded by the pool's lock; each method says whether it is held.
     """
@@ -36,14 +37,12 @@ class Memory:
         residents: Residents,
         device: Device,
         standby: Standby,
-        others_mib: Callable[[], float],
-        owed_mib: Callable[[], float],
+        trainings: Trainings,
     ) -> None:
         self._residents = residents
         self._device = device
         self._standby = standby
-        self._others_mib = others_mib
-        self._owed_mib = owed_mib
+        self._trainings = trainings
         #: What an instance of a revision was last measured to hold.
         self._measured_mib: dict[Key, float] = {}
 
@@ -65,7 +64,7 @@ class Memory:
         What has to go before one more instance of the revision fits, beside jobs and all that is counted here; at most
         0 = it fits. Lock held.
         """
-        used_mib = self.used_mib() + self._others_mib()
+        used_mib = self.used_mib() + self._trainings.memory_mib()
         excess_mib = used_mib + self.need_mib(key, spec) - self._device.memory_total_mib
         return max(excess_mib, self._missing_mib(key, spec)) if self.on_device(spec) else excess_mib
 
@@ -85,7 +84,7 @@ class Memory:
                 runner = instance.runner
                 held_mib = self._device.runner_memory_mib(runner.pid) if runner is not None else None
                 promised_mib += max(0.0, instance.memory_mib - (held_mib or 0.0))
-        return self.need_mib(key, spec) - (free_mib - self._owed_mib() - promised_mib)
+        return self.need_mib(key, spec) - (free_mib - self._trainings.owed_mib() - promised_mib)
 
     # ---- measuring ---------------------------------------------------------------------------------------------------
 

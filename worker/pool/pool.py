@@ -13,7 +13,6 @@ fault, ``held`` the runs that a closed window stops, ``status`` the reports.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -24,9 +23,7 @@ from smore.messages.commands import ALL_REVISIONS
 from smore.messages.reports import WarmState
 from smore.process import observability
 from worker.activity import Activity
-from worker.artifacts.runtime import RuntimeEnvironment
 from worker.device.device import Device
-from worker.frames import Results
 from worker.pool.crashes import Crashes
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.eviction import Eviction
@@ -34,17 +31,16 @@ from worker.pool.health import DeviceHealth
 from worker.pool.held import Held
 from worker.pool.instance import Instance
 from worker.pool.lifecycle import Ending
-from worker.pool.loading import Loader
+from worker.pool.loading import Loader, Supplies
 from worker.pool.memory import Memory
-from worker.pool.parked import Parked
 from worker.pool.quarantine import Key
 from worker.pool.relief import Relief
 from worker.pool.residents import Residents
 from worker.pool.standby import Standby
 from worker.pool.status import Status
+from worker.pool.trainings import Trainings
 from worker.pool.upkeep import ROUND_S, Upkeep
 from worker.runner.runner_handle import Runner
-from worker.runner.zygote_handle import Zygote
 
 log = observability.logger(__name__)
 
@@ -72,17 +68,10 @@ class Pool:
     The warm pool of one GPU instance. Every method is safe from any thread: it takes the shared lock itself and lets go
     of it for whatever takes time, which happens in the caller's thread unless the method says otherwise.
 
-    ``others_mib`` is what serverful jobs hold of the device or have reserved, ``owed_mib`` the part of it that they do
-    not hold yet; ``growing`` says why all that is left belongs to a job for now, '' = it does not. All three are asked
-    with the lock held. ``beyond_mib``: what a runner may take of a CPU partition above what its function declares.
-    ``faulted`` is called with (function, revision, culprit, cause) for every fault of a device that a function may have
-    caused. ``secrets_of`` gives a revision's secrets by name and may raise LoadFailed and Unservable. ``results``
-    bounds what runners may answer. ``changed`` is called (briefly, with the lock held) when reports would say something
-    new. ``runtime_of`` provides what uploaded functions run on
-    (:meth:`worker.artifacts.runtime.RuntimeProvider.provide`).
-
-    ``parked``: where instances that are let go of may wait; by default none is parked. ``window_over`` waits until no
-    closed window is under way: work for the device that can be put off is no part of one. ``clock`` gives seconds.
+    ``standby``: whether a runner without a model waits for the next load. ``beyond_mib``: what a runner may take of a CPU
+    partition above what its function declares. ``faulted`` is called with (function, revision, culprit, cause) for every
+    fault of a device that a function may have caused. ``window_over`` waits until no closed window is under way: work
+    for the device that can be put off is no part of one.
 
     The zygote's ``exited`` must be :meth:`exited`.
     """
@@ -90,78 +79,56 @@ class Pool:
     def __init__(
         self,
         *,
-        gpu: str,
+        residents: Residents,
         device: Device,
-        zygote: Callable[[], Zygote],
-        standby: bool,
-        others_mib: Callable[[], float],
-        owed_mib: Callable[[], float] = lambda: 0.0,
-        growing: Callable[[], str] = lambda: "",
+        supplies: Supplies,
+        trainings: Trainings,
+        standby: bool = False,
         window_over: Callable[[], object] = lambda: None,
         beyond_mib: float = 0.0,
         faulted: Callable[[str, int, str, Cause], None] = lambda *_: None,
-        secrets_of: Callable[[str, FunctionSpec], Mapping[str, str]] = lambda *_: {},
-        results: Results,
-        changed: Callable[[], None],
-        runtime_of: Callable[[str, FunctionSpec], RuntimeEnvironment],
-        boot: str = "",
-        parked: Parked | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.activity = Activity()
-        self._gpu = gpu
-        self._growing = growing
+        self._residents = residents
+        self._trainings = trainings
         self._window_over = window_over
-        self._clock = clock
-        parked = parked if parked is not None else Parked()
-        self._residents = Residents(boot=boot, parked=parked, changed=changed, clock=clock)
-        self.held = Held(self._residents, self.activity)
-        self._health = DeviceHealth(device, self._residents)
-        self._crashes = Crashes(gpu=gpu, residents=self._residents, health=self._health, faulted=faulted)
+        self.held = Held(residents, self.activity)
+        self._health = DeviceHealth(device, residents)
+        self._crashes = Crashes(residents=residents, health=self._health, faulted=faulted)
         self._standby = Standby(
-            residents=self._residents,
+            residents=residents,
             device=device,
             health=self._health,
             activity=self.activity,
-            zygote=zygote,
+            zygote=supplies.zygote,
             wanted=standby,
-            owed_mib=owed_mib,
-            growing=growing,
+            trainings=trainings,
         )
-        self._memory = Memory(
-            residents=self._residents, device=device, standby=self._standby, others_mib=others_mib, owed_mib=owed_mib
-        )
+        self._memory = Memory(residents=residents, device=device, standby=self._standby, trainings=trainings)
         self._eviction = Eviction(
-            residents=self._residents, device=device, memory=self._memory, standby=self._standby, growing=growing
+            residents=residents, device=device, memory=self._memory, standby=self._standby, trainings=trainings
         )
         self._loader = Loader(
-            gpu=gpu,
-            residents=self._residents,
+            residents=residents,
             device=device,
             health=self._health,
             standby=self._standby,
             crashes=self._crashes,
             activity=self.activity,
-            zygote=zygote,
-            runtime_of=runtime_of,
-            secrets_of=secrets_of,
-            results=results,
+            supplies=supplies,
         )
         self._relief = Relief(
-            residents=self._residents,
+            residents=residents,
             device=device,
             memory=self._memory,
             eviction=self._eviction,
             standby=self._standby,
             loader=self._loader,
-            others_mib=others_mib,
-            owed_mib=owed_mib,
-            growing=growing,
+            trainings=trainings,
             beyond_mib=beyond_mib,
         )
         self.upkeep = Upkeep(
-            gpu=gpu,
-            residents=self._residents,
+            residents=residents,
             memory=self._memory,
             eviction=self._eviction,
             standby=self._standby,
@@ -169,8 +136,7 @@ class Pool:
             window_over=window_over,
         )
         self.status = Status(
-            gpu=gpu,
-            residents=self._residents,
+            residents=residents,
             memory=self._memory,
             standby=self._standby,
             crashes=self._crashes,
@@ -232,14 +198,14 @@ class Pool:
         Unservable, Quarantined, LoadFailed.
         """
         key, residents = (function, revision), self._residents
-        began = self._clock()
+        began = self._residents.clock()
         awaited: Instance | None = None
         with residents.lock:
             while True:
                 if residents.closed:
                     raise Unservable("The worker is ending.")
                 if reason := self.health():
-                    raise Unservable(f"Nothing can run on {self._gpu}: {reason}")
+                    raise Unservable(f"Nothing can run on {self._residents.gpu}: {reason}")
                 self._crashes.refuse_quarantined(key)
                 if awaited is not None and awaited.failure is not None:
                     raise awaited.failure
@@ -247,15 +213,15 @@ class Pool:
                 idle = next((instance for instance in staying if instance.state is WarmState.IDLE), None)
                 if idle is not None:
                     idle.state = WarmState.BUSY
-                    idle.lifecycle.begin(self._clock(), idle.spec.keep_alive_s)
+                    idle.lifecycle.begin(self._residents.clock(), idle.spec.keep_alive_s)
                     self.activity.begin()
-                    waited_us = int((self._clock() - began) * 1e6) if awaited is not None else 0
+                    waited_us = int((self._residents.clock() - began) * 1e6) if awaited is not None else 0
                     new, idle.used = not idle.used, True
                     return Seat(instance=idle, cold=awaited is not None, load_us=waited_us, new=new)
                 if not wanted():
                     raise Unservable("Nobody waits for it any more, or the worker is ending.")
                 if len(staying) < spec.max_warm:
-                    if self._memory.on_device(spec) and (growing := self._growing()):
+                    if self._memory.on_device(spec) and (growing := self._trainings.growing()):
                         raise Unservable(growing)
                     victims = self._eviction.make_room(key, spec)
                     if victims is not None:
@@ -265,7 +231,7 @@ class Pool:
                     awaited = next((i for i in staying if i.state is WarmState.LOADING), awaited)
                     if awaited is not None:
                         awaited.lifecycle.await_()
-                left_s = until - self._clock()
+                left_s = until - self._residents.clock()
                 if left_s <= 0:
                     raise Unservable("Every instance is busy and there is no room for another.")
                 residents.freed.wait(min(left_s, ROUND_S))
@@ -276,14 +242,14 @@ class Pool:
         except BaseException:
             self.activity.end()
             raise
-        observability.COLD_STARTS.labels(function, self._gpu).inc()
+        observability.COLD_STARTS.labels(function, self._residents.gpu).inc()
         new, instance.used = not instance.used, True
-        load_us = int((self._clock() - began) * 1e6 + sum(prepared.values()) * 1e3)
+        load_us = int((self._residents.clock() - began) * 1e6 + sum(prepared.values()) * 1e3)
         return Seat(instance=instance, cold=True, load_us=load_us, new=new)
 
     def _add(self, function: str, revision: int, spec: FunctionSpec, *, asked_at: float | None = None) -> Instance:
         """``asked_at``: when a batch asked for it, None = it is loaded ahead. With the lock held."""
-        now = self._clock()
+        now = self._residents.clock()
         lifecycle = self._residents.lifecycles.begin(
             function, revision, prewarmed=asked_at is None, now=now if asked_at is None else asked_at
         )
@@ -298,7 +264,7 @@ class Pool:
         try:
             with residents.lock:
                 self.held.count_again(instance)
-                instance.used_at = self._clock()
+                instance.used_at = self._residents.clock()
                 instance.lifecycle.rest(instance.used_at)
                 if healthy and not instance.leaving and not residents.closed and not seat.runner.ended.is_set():
                     instance.state = WarmState.IDLE
@@ -361,7 +327,7 @@ class Pool:
                 return
             if hold_s > 0:
                 self._eviction.hold(key, instances, hold_s)
-            if reason := self.health() or (self._growing() if self._memory.on_device(spec) else ""):
+            if reason := self.health() or (self._trainings.growing() if self._memory.on_device(spec) else ""):
                 log.info("not prewarmed", function=function, revision=revision, reason=reason)
                 return
             for _ in range(min(instances, spec.max_warm) - len(residents.staying(key))):

@@ -6,7 +6,7 @@ What goes is killed, not unloaded: unloading takes time that training may not ha
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from smore.domain.invocation import Cause
@@ -19,6 +19,7 @@ from worker.pool.loading import Loader
 from worker.pool.memory import Memory
 from worker.pool.residents import Residents
 from worker.pool.standby import Standby
+from worker.pool.trainings import Trainings
 
 log = observability.logger(__name__)
 
@@ -28,7 +29,7 @@ _CONTEXT_GROWTH_MIB: Final = 512.0
 
 class Relief:
     """
-    Decides which instances go for training, and kills them. Parameters as in :class:`worker.pool.pool.Pool`.
+    Decides which instances go for training, and kills them. ``beyond_mib`` as in :class:`worker.pool.pool.Pool`.
 
     Keeps no state of its own. Measures without the pool's lock, decides with it, kills without it. ``held``, where it
     is an argument, is what each instance was measured to hold, MiB by its ``id()``.
@@ -43,9 +44,7 @@ class Relief:
         eviction: Eviction,
         standby: Standby,
         loader: Loader,
-        others_mib: Callable[[], float],
-        owed_mib: Callable[[], float],
-        growing: Callable[[], str],
+        trainings: Trainings,
         beyond_mib: float,
     ) -> None:
         self._residents = residents
@@ -54,9 +53,7 @@ class Relief:
         self._eviction = eviction
         self._standby = standby
         self._loader = loader
-        self._others_mib = others_mib
-        self._owed_mib = owed_mib
-        self._growing = growing
+        self._trainings = trainings
         self._beyond_mib = beyond_mib
 
     def relieve(self) -> list[Instance]:
@@ -73,7 +70,7 @@ class Relief:
         held = {id(instance): self._memory.quick_mib(instance) for instance in seen}
         with residents.lock:
             self._memory.take_driver_figures(seen)
-            if self._growing():
+            if self._trainings.growing():
                 residents.upkeep.notify()
             parked = residents.parked.staying() if self._short_mib(seen, held, ()) > 0 else []
             for instance in parked:
@@ -82,7 +79,7 @@ class Relief:
             coming_mib = sum(held[id(instance)] for instance in going) + sum(instance.memory_mib for instance in parked)
             going += self._make_free(seen, held, coming_mib)
             short = self._standby.runner is not None and self._short_mib(seen, held, going) > 0
-            standby = self._standby.give_up() if short and self._owed_mib() else None
+            standby = self._standby.give_up() if short and self._trainings.owed_mib() else None
             if going or standby is not None:
                 residents.changed()
         if standby is not None:
@@ -123,8 +120,8 @@ class Relief:
         Free is what the device, or on a CPU partition the machine, has left for anybody, and what is left of the
         partition's own share.
         """
-        owed_mib = self._owed_mib()
-        jobs_hold_mib = self._others_mib() - owed_mib
+        owed_mib = self._trainings.owed_mib()
+        jobs_hold_mib = self._trainings.memory_mib() - owed_mib
         functions_mib = (
             self._standby.memory_mib + self._residents.parked.memory_mib + sum(held[id(instance)] for instance in seen)
         )
@@ -148,7 +145,7 @@ class Relief:
             key=lambda instance: instance.spec.memory_mib - held[id(instance)],
         )
         going = []
-        for instance in (*idle, *(at_work if self._owed_mib() else ())):
+        for instance in (*idle, *(at_work if self._trainings.owed_mib() else ())):
             # The standby runner goes before anything that works.
             kept_mib = 0.0 if instance.state is WarmState.IDLE else self._standby.memory_mib
             if short_mib - kept_mib <= 0:

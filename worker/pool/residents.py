@@ -6,6 +6,7 @@ an instance is in this set or among the parked ones as long as its process may h
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from smore.messages.reports import WarmState
@@ -19,14 +20,24 @@ from worker.runner.runner_handle import Runner
 class Residents:
     """
     Instances by revision, the parked ones and the lifecycles of both. ``clock`` gives seconds; ``changed`` is called,
-    briefly and with the lock held, when a report would say something new.
+    briefly and with the lock held, when a report would say something new. ``parked``: where instances that are let go
+    of may wait; by default none is parked.
 
     Lock discipline: every part of one pool shares ``lock``, which is reentrant. Every field and method here is used
     with it held, unless its docstring says otherwise. Nobody holds it during what takes time: forks, loads, moves,
     kills and waits for processes.
     """
 
-    def __init__(self, *, boot: str, parked: Parked, changed: Callable[[], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        gpu: str,
+        boot: str,
+        changed: Callable[[], None],
+        parked: Parked | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.gpu = gpu
         self.lock = threading.RLock()
         #: Notified when an instance or memory becomes free.
         self.freed = threading.Condition(self.lock)
@@ -35,7 +46,7 @@ class Residents:
         self.upkeep = threading.Condition(self.lock)
         self.clock = clock
         self.changed = changed
-        self.parked = parked
+        self.parked = parked if parked is not None else Parked()
         self.lifecycles = Lifecycles(boot)
         #: Loads that have begun and not ended.
         self.loading = 0

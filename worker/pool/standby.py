@@ -5,7 +5,6 @@ The pool takes it for a load and has the next one made. On a GPU it also shows w
 device, and how much memory a process holds there before it computes anything.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from smore.process import observability
@@ -14,6 +13,7 @@ from worker.device.device import Device
 from worker.frames import BadFrame
 from worker.pool.health import DeviceHealth, names_no_device
 from worker.pool.residents import Residents
+from worker.pool.trainings import Trainings
 from worker.runner.runner_handle import NoRunner, Runner, RunnerDied, RunnerFailed, RunnerTimeout
 from worker.runner.zygote_handle import Zygote
 
@@ -33,7 +33,7 @@ CONTEXT_MIB: Final = 600.0
 class Standby:
     """
     At most one standby runner. ``wanted``: whether there is to be one; without it one is made only to find out whether
-    an unusable device works again. ``owed_mib`` and ``growing`` as in :class:`worker.pool.pool.Pool`.
+    an unusable device works again.
 
     The runner, its memory and the time of the next try are guarded by the pool's lock; :meth:`make` forks without it.
     """
@@ -45,10 +45,9 @@ class Standby:
         device: Device,
         health: DeviceHealth,
         activity: Activity,
-        zygote: Callable[[], Zygote],
+        zygote: Zygote,
         wanted: bool,
-        owed_mib: Callable[[], float],
-        growing: Callable[[], str],
+        trainings: Trainings,
     ) -> None:
         self._residents = residents
         self._device = device
@@ -56,8 +55,7 @@ class Standby:
         self._activity = activity
         self._zygote = zygote
         self._wanted = wanted
-        self._owed_mib = owed_mib
-        self._growing = growing
+        self._trainings = trainings
         #: MiB that a process takes of the device before it computes anything; on a CPU partition none are counted.
         self.context_mib = CONTEXT_MIB if device.handler_device == "cuda" else 0.0
         self.runner: Runner | None = None
@@ -75,8 +73,8 @@ class Standby:
         if self._device.handler_device == "cpu":
             return True
         free_mib = self._device.free_mib()
-        room = free_mib is None or free_mib - self._owed_mib() > self.context_mib
-        return room and not self._device.health() and not self._growing()
+        room = free_mib is None or free_mib - self._trainings.owed_mib() > self.context_mib
+        return room and not self._device.health() and not self._trainings.growing()
 
     def make(self) -> None:
         """Fork one and let it begin to use the device. A failure is logged, and the next try is put off."""
@@ -84,7 +82,7 @@ class Standby:
         try:
             # Of no function: a training that it slows down has not lost that to functions.
             with self._activity.working(function=False):
-                runner = self._zygote().fork()
+                runner = self._zygote.fork()
                 runner.prepare(self._device.handler_device, _PREPARE_S)
         except (NoRunner, RunnerDied, RunnerTimeout, RunnerFailed, BadFrame) as error:
             log.warning("no standby runner", error=str(error))

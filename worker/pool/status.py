@@ -24,9 +24,8 @@ class Status:
     """
 
     def __init__(
-        self, *, gpu: str, residents: Residents, memory: Memory, standby: Standby, crashes: Crashes, eviction: Eviction
+        self, *, residents: Residents, memory: Memory, standby: Standby, crashes: Crashes, eviction: Eviction
     ) -> None:
-        self._gpu = gpu
         self._eviction = eviction
         self._residents = residents
         self._memory = memory
@@ -81,7 +80,7 @@ class Status:
         residents = self._residents
         with residents.lock:
             living = ((instance.lifecycle, instance.memory_mib) for instance in residents)
-            return residents.lifecycles.due(self._gpu, residents.clock(), living)
+            return residents.lifecycles.due(residents.gpu, residents.clock(), living)
 
     def acknowledge(self, events: Sequence[stream.Warmed]) -> None:
         """These have reached the stream."""

@@ -31,7 +31,6 @@ class Upkeep:
     def __init__(
         self,
         *,
-        gpu: str,
         residents: Residents,
         memory: Memory,
         eviction: Eviction,
@@ -39,7 +38,6 @@ class Upkeep:
         loader: Loader,
         window_over: Callable[[], object],
     ) -> None:
-        self._gpu = gpu
         self._residents = residents
         self._memory = memory
         self._eviction = eviction
@@ -66,7 +64,7 @@ class Upkeep:
             self.round()
             with residents.lock:
                 memory_mib = sum(instance.memory_mib for instance in residents)
-                observability.RESIDENT_BYTES.labels(self._gpu).set(memory_mib * 2**20)
+                observability.RESIDENT_BYTES.labels(residents.gpu).set(memory_mib * 2**20)
                 if not residents.closed:
                     residents.upkeep.wait(max(0.005, min([ROUND_S, *self._eviction.next_end_s()])))
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from smore.process import observability
@@ -44,6 +45,34 @@ class _Pending:
         self.pid = 0
 
 
+def setup(
+    *,
+    scratch: Path,
+    home: Path,
+    confinement: frames.Confinement,
+    cores: Sequence[int] = (),
+    near: Sequence[int] = (),
+    threads: int = 0,
+    nice: int = 0,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> frames.Setup:
+    """
+    ``cores``: those that a zygote and its runners keep to, with one thread each; without them they start on ``near`` (none
+    = those of this process) and compute with ``threads`` threads (0 = torch's default). ``environment``: more variables.
+    """
+    threads = 1 if cores else threads
+    own_threads = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    return frames.Setup(
+        cores=list(cores or near) or sorted(os.sched_getaffinity(0)),
+        threads=threads,
+        nice=nice,
+        environment=for_runners({**MALLOC, "PYTHONPATH": str(ROOT), **own_threads, **environment}),
+        scratch=str(scratch),
+        home=str(home),
+        confinement=confinement,
+    )
+
+
 class Zygote:
     """
     The zygote of one worker, asked for anew when it has died (then its runners have died with it). Safe from any thread;
@@ -51,41 +80,24 @@ class Zygote:
 
     ``nursery`` is the socket that hands out zygotes (:mod:`worker.runner.nursery`). ``record`` is the file with the
     zygote's session, for :func:`worker.runner.survivors.end_survivors`. ``started`` is called with the process number
-    of every zygote and ``exited`` with every runner that has ended, in a thread of this object. ``cores``: those that
-    the zygote and its runners keep to, with one thread each; without them they start on ``near`` (none = the worker's
-    cores) and compute with ``threads`` threads (0 = torch's default). ``reader``: who reads what runners print; without
-    one it goes where the worker's own output goes.
+    of every zygote and ``exited`` with every runner that has ended, in a thread of this object. ``reader``: who reads
+    what runners print; without one it goes where the worker's own output goes.
     """
 
     def __init__(
         self,
         *,
         nursery: Path,
-        cores: Sequence[int],
-        nice: int,
-        environment: Mapping[str, str],
-        scratch: Path,
-        home: Path,
-        confinement: frames.Confinement,
-        bounds: Bounds | None,
+        setup: frames.Setup,
         record: Path,
-        exited: Callable[[Runner], None],
-        started: Callable[[int], None],
-        near: Sequence[int] = (),
-        threads: int = 0,
+        bounds: Bounds | None = None,
+        exited: Callable[[Runner], None] = lambda _: None,
+        started: Callable[[int], None] = lambda _: None,
         reader: OutputReader | None = None,
     ) -> None:
         self._nursery = nursery
+        self._setup = setup
         self._reader = reader
-        self._cores = cores
-        self._near = near
-        self._threads = 1 if cores else threads
-        self._nice = nice
-        own_threads = {"OMP_NUM_THREADS": str(self._threads)} if self._threads else {}
-        self._environment = {**MALLOC, "PYTHONPATH": str(ROOT), **own_threads, **environment}
-        self._scratch = scratch
-        self._home = home
-        self._confinement = confinement
         self._bounds = bounds
         self._record = record
         self._exited = exited
@@ -137,22 +149,13 @@ class Zygote:
     def _ask(self) -> socket.socket:
         """The connection that becomes the zygote's. Raises OSError."""
         control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        setup = frames.Setup(
-            cores=list(self._cores or self._near) or sorted(os.sched_getaffinity(0)),
-            threads=self._threads,
-            nice=self._nice,
-            environment=for_runners(self._environment),
-            scratch=str(self._scratch),
-            home=str(self._home),
-            confinement=self._confinement,
-        )
         passed: list[int] = []
         try:
             passed.append(os.open(self._nursery.parent, os.O_RDONLY | os.O_DIRECTORY))
             passed.append(os.pidfd_open(os.getpid()))
             # A zygote does not wait long for its setup.
             control.connect(os.fspath(self._nursery))
-            socket.send_fds(control, [frames.encode(setup)], [*passed, 1, 2])
+            socket.send_fds(control, [frames.encode(self._setup)], [*passed, 1, 2])
         except BaseException:
             control.close()
             raise

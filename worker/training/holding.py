@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ from worker.training import pauser
 from worker.training.governor import Governor
 from worker.training.job import Job
 from worker.training.record import Records
-from worker.training.windows import Windows
+from worker.training.windows import Probing
 
 log = observability.logger(__name__)
 
@@ -71,21 +72,17 @@ class Pace:
 
 class Holding:
     """
-    Of one GPU instance; the caller's lock guards it. ``seed``, ``share`` and ``longest_s``: of the host's closed windows, as
-    of :class:`~worker.training.windows.Windows`.
+    Of one GPU instance; the caller's lock guards it. ``probing``: the host's closed windows.
     """
 
     def __init__(
         self,
         records: Records,
-        *,
-        seed: str,
-        share: float,
-        longest_s: float,
+        probing: Probing,
         cpu_s: Callable[[Job], float] = lambda job: sum(map(proc.cpu_s, proc.tree(job.record.pid))),
     ) -> None:
         self._records, self._cpu_s = records, cpu_s
-        self._seed, self._share, self._longest_s = seed, share, min(longest_s, WINDOW_MAX_S)
+        self._probing = replace(probing, longest_s=min(probing.longest_s, WINDOW_MAX_S))
         self.host: Job | None = None
         self.guest: Job | None = None
         self._governor = Governor()
@@ -124,8 +121,7 @@ class Holding:
         self.release()
         self.host, self.guest = host, guest
         if host is not None and guest is not None:
-            seed = f"{self._seed}/{host.record.key}/{guest.record.key}"
-            host.guest_windows = Windows(seed=seed, share=self._share, longest_s=self._longest_s, since=now)
+            host.guest_windows = self._probing.windows(f"{host.record.key}/{guest.record.key}", now)
             host.windows.renew(now)
             self._pace, self._cpu = Pace(), self._cpu_s(guest)
 

@@ -16,7 +16,7 @@ from worker.training.job import Job
 from worker.training.ranks import Ranks
 from worker.training.record import Record, Records
 from worker.training.remote_steps import RemoteSteps
-from worker.training.windows import Windows
+from worker.training.windows import Probing
 
 log = observability.logger(__name__)
 
@@ -32,8 +32,7 @@ class RankWatch:
     """
     Every method but :meth:`read_steps` is called with the lock of ``ranks`` held.
 
-    ``steps_of`` makes the reader of an attached job's steps. ``probe_share`` and ``probe_max_s``: see
-    :class:`~worker.training.windows.Windows`, whose times follow from ``seed`` and the record's key.
+    ``steps_of`` makes the reader of an attached job's steps.
     """
 
     def __init__(
@@ -46,24 +45,20 @@ class RankWatch:
         activity: Activity,
         device: Device,
         steps_of: Callable[[str], RemoteSteps],
-        seed: str,
-        probe_share: float,
-        probe_max_s: float,
+        probing: Probing,
     ) -> None:
         self._gpu = gpu
         self._ranks, self._records, self._checkpoints = ranks, records, checkpoints
         self._activity, self._device, self._steps_of = activity, device, steps_of
-        self._seed, self._probe_share, self._probe_max_s = seed, probe_share, probe_max_s
+        self._probing = probing
         #: Keys of ranks of which it was logged that they are passed over.
         self._failing: set[str] = set()
 
     def open(self, record: Record) -> Job:
         """A rank, which is watched from now on."""
-        seed = f"{self._seed}/{record.key}"
-        windows = Windows(seed=seed, share=self._probe_share, longest_s=self._probe_max_s, since=time.time())
         tracked = record.tracked
         reader = self._steps_of(record.id) if tracked else TrackReader(str(self._records.track(record.key)))
-        job = Job(record, reader, windows)
+        job = Job(record, reader, self._probing.windows(record.key, time.time()))
         self._ranks.add(job)
         return job
 

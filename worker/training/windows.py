@@ -60,11 +60,26 @@ class _Iteration:
         return self.end - self.begin
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probing:
+    """
+    When windows are closed. ``seed`` makes the times reproducible; ``share`` of the time is closed, 0 = never; no window is
+    longer than ``longest_s``, the wait for running batches included.
+    """
+
+    seed: str
+    share: float
+    longest_s: float
+
+    def windows(self, key: str, since: float) -> "Windows":
+        """Of a rank, or of a rank and its guest, by the keys of their records."""
+        return Windows(seed=f"{self.seed}/{key}", share=self.share, longest_s=self.longest_s, since=since)
+
+
 class Windows:
     """
-    Not thread-safe. ``seed`` makes the times reproducible; ``share`` of the time is closed, 0 = never; no window is
-    longer than ``longest_s``, the wait for running batches included. Iterations that began before ``since`` are left
-    out: nobody knows what ran then.
+    Not thread-safe. Iterations that began before ``since`` are left out: nobody knows what ran then. The others as in
+    :class:`Probing`.
     """
 
     def __init__(self, *, seed: str, share: float, longest_s: float, since: float) -> None:

@@ -17,7 +17,7 @@ from tests.support.eventually import eventually
 from tests.support.nursery import nursery
 from worker.frames import Confinement, Item, Load, Results
 from worker.runner.runner_handle import Runner, RunnerDied
-from worker.runner.zygote_handle import Zygote
+from worker.runner.zygote_handle import Zygote, setup
 from worker.sandbox import landlock
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no signals yet")
@@ -59,19 +59,15 @@ def shut_in(
             patch.setenv(variable, value)
         zygote = Zygote(
             nursery=nursery(),
-            cores=(),
-            nice=0,
-            environment={},
-            scratch=home / "run" / name,
-            home=home,
-            bounds=None,
-            confinement=Confinement(
-                own_users=False, tcp_ports=tcp_ports, readable=[str(home / "allowed")], scratch_mib=1, **shut
+            setup=setup(
+                scratch=home / "run" / name,
+                home=home,
+                confinement=Confinement(
+                    own_users=False, tcp_ports=tcp_ports, readable=[str(home / "allowed")], scratch_mib=1, **shut
+                ),
+                near=near,
             ),
             record=home / "run" / f"{name}.json",
-            exited=lambda runner: None,
-            started=lambda pid: None,
-            near=near,
         )
         runner = zygote.fork()
         results = Results(one=1 << 20, together=1 << 20)

@@ -18,7 +18,7 @@ from tests.support.nursery import nursery
 from worker import proc
 from worker.artifacts.environments import BuildFailed, Environments
 from worker.frames import Confinement, Item, Load, Results, packages_of
-from worker.runner.zygote_handle import Zygote
+from worker.runner.zygote_handle import Zygote, setup
 from worker.sandbox import landlock
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no signals yet")
@@ -158,16 +158,12 @@ def test_a_hostile_package_is_built_in_its_cell_and_runs_nowhere_else(stage: Sta
         # What it brought runs in the runner alone, when that is shut in.
         zygote = Zygote(
             nursery=nursery(),
-            cores=(),
-            nice=0,
-            environment={},
-            scratch=stage.home / "scratch",
-            home=stage.home,
-            bounds=None,
-            confinement=Confinement(own_users=own_users, readable=[str(stage.home / "cache")]),
+            setup=setup(
+                scratch=stage.home / "scratch",
+                home=stage.home,
+                confinement=Confinement(own_users=own_users, readable=[str(stage.home / "cache")]),
+            ),
             record=stage.home / "record",
-            exited=lambda runner: None,
-            started=lambda pid: None,
         )
         try:
             runner = zygote.fork()

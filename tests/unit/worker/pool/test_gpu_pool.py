@@ -27,9 +27,12 @@ from worker.device.device import CudaDevice
 from worker.frames import Load, Loaded, Results
 from worker.heartbeat import Heartbeat
 from worker.pool.errors import LoadFailed, Unservable
+from worker.pool.loading import Supplies
 from worker.pool.parked import Parked
 from worker.pool.pool import Pool
+from worker.pool.residents import Residents
 from worker.pool.standby import CONTEXT_MIB
+from worker.pool.trainings import Trainings
 from worker.runner.runner_handle import RunnerFailed
 from worker.runner.zygote_handle import Zygote
 from worker.training.job import SETTLED_ITERATIONS, SETTLED_S, UNTRACKED_SETTLED_S, Job
@@ -99,21 +102,22 @@ class Stage:
         self.prepared = 0
         self.told: list[str] = []
         self.gate: RunGate | None = None
+        parked = Parked(host_mib, 600.0)
+        takes = SimpleNamespace(
+            memory_mib=lambda: self.jobs_mib, owed_mib=lambda: self.owed_mib, growing=lambda: self.growing
+        )
         self.pool = Pool(
-            gpu="g",
+            residents=Residents(gpu="g", boot="", parked=parked, changed=lambda: None, clock=lambda: self.now),
             device=self.device,
-            zygote=lambda: cast(Zygote, SimpleNamespace(fork=self._fork)),
+            supplies=Supplies(
+                zygote=cast(Zygote, SimpleNamespace(fork=self._fork)),
+                runtime_of=lambda *_: RuntimeEnvironment(Path("/code"), None, {}),
+                results=Results(one=1, together=1),
+            ),
+            trainings=cast(Trainings, takes),
             standby=standby,
-            others_mib=lambda: self.jobs_mib,
-            owed_mib=lambda: self.owed_mib,
-            growing=lambda: self.growing,
             window_over=lambda: self.gate is None or self.gate.window_over(30.0),
             faulted=lambda function, *_: self.told.append(function),
-            runtime_of=lambda *_: RuntimeEnvironment(Path("/code"), None, {}),
-            changed=lambda: None,
-            clock=lambda: self.now,
-            results=Results(one=1, together=1),
-            parked=Parked(host_mib, 600.0),
         )
 
     def _fork(self) -> Runner:

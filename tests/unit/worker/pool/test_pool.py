@@ -2,7 +2,7 @@
 
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,13 +16,10 @@ from smore.process.settings import WorkerSettings
 from tests.support.eventually import eventually
 from tests.support.pool_stage import FakeRunner, Killed, Stage, lifecycle_events
 from worker.artifacts.runtime import RuntimeEnvironment, RuntimeFailed, RuntimeUnavailable
-from worker.device.device import CpuPartition, Device, Load
-from worker.frames import Results
+from worker.device.device import CpuPartition, Load
 from worker.heartbeat import STALLED_S, ConsumerWatch
 from worker.pool.errors import LoadFailed, Quarantined, Unservable
-from worker.pool.pool import Pool
 from worker.runner.runner_handle import NoRunner
-from worker.runner.zygote_handle import Zygote
 
 UPLOADED = Artifact(code="a" * 64)
 
@@ -309,24 +306,14 @@ class Training(Stage):
     """A pool beside a job that is owed memory; every instance holds 60 MiB of its 100 unless told otherwise."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.device = Measured()
-        self.owed_mib = 0.0
         self.told: list[tuple[str, str]] = []
         self.changes: list[float] = []
-        self.pool = Pool(
-            gpu="g",
-            device=cast(Device, self.device),
-            zygote=lambda: cast(Zygote, SimpleNamespace(fork=self._fork)),
-            standby=False,
-            others_mib=lambda: self.jobs_mib,
-            owed_mib=lambda: self.owed_mib,
+        super().__init__(
+            device=self.device,
             beyond_mib=50.0,
             faulted=lambda function, revision, culprit, cause: self.told.append((function, cause.value)),
-            runtime_of=lambda *which: self.supply(*which),
             changed=lambda: self.changes.append(self.now),
-            clock=lambda: self.now,
-            results=Results(one=1, together=1),
         )
 
     def _fork(self) -> FakeRunner:

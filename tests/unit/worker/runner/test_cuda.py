@@ -23,7 +23,7 @@ from worker.device.device import CpuPartition
 from worker.frames import Confinement, Item, Load, Loaded, Results
 from worker.runner import cuda
 from worker.runner.runner_handle import Bounds, Runner, RunnerFailed
-from worker.runner.zygote_handle import Zygote
+from worker.runner.zygote_handle import setup
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[4]
@@ -209,22 +209,14 @@ def test_a_full_batch_is_tried_before_anybody_waits() -> None:
         assert seen(max_batch=8) == [[181]], "one that has no room for it serves what there is room for"
 
 
-def test_a_zygotes_threads_are_those_of_its_cores_or_as_many_as_are_set(tmp_path: Path) -> None:
+def test_a_zygotes_threads_are_those_of_its_cores_or_as_many_as_are_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
     def threads(**given: Any) -> str | None:
-        made = Zygote(
-            nursery=tmp_path / "nursery.sock",
-            nice=0,
-            scratch=tmp_path,
-            home=tmp_path,
-            confinement=Confinement(on=False),
-            bounds=None,
-            record=tmp_path / "r",
-            exited=lambda _: None,
-            started=lambda _: None,
-            environment={},
-            **given,
-        )
-        return made._environment.get("OMP_NUM_THREADS")
+        made = setup(scratch=tmp_path, home=tmp_path, confinement=Confinement(on=False), **given)
+        return made.environment.get("OMP_NUM_THREADS")
 
     assert [threads(cores=(0,), threads=4), threads(cores=(), threads=4), threads(cores=())] == ["1", "4", None]
 

@@ -25,7 +25,7 @@ from worker.training.governor import FRACTIONS, Governor
 from worker.training.holding import Holding, Pace, wake
 from worker.training.job import Job
 from worker.training.record import Records, to_start
-from worker.training.windows import Closing, Windows
+from worker.training.windows import Closing, Probing, Windows
 
 
 def sample(mean: float, n: int = 50) -> Sample:
@@ -33,6 +33,7 @@ def sample(mean: float, n: int = 50) -> Sample:
 
 
 CLOSED = sample(0.1)
+PROBING = Probing(seed="s", share=0.03, longest_s=10.0)
 
 
 def windows(loss: float, *, since: float = 100.0, count: int = 3, scatter: float = 0.01) -> list[Window]:
@@ -136,9 +137,7 @@ def stage(tmp_path: Path) -> Any:
     records = Records(tmp_path)
     host, guest = job(records, "host", 10.0), job(records, "guest", 20.0, hosts=("host",))
     looks(records, guest)
-    return SimpleNamespace(
-        records=records, host=host, guest=guest, holding=Holding(records, seed="s", share=0.03, longest_s=10.0)
-    )
+    return SimpleNamespace(records=records, host=host, guest=guest, holding=Holding(records, PROBING))
 
 
 def slow(host: Job, now: float, *, closed_s: float = 0.1, open_s: float = 0.138) -> float:
@@ -222,7 +221,7 @@ def test_a_guest_that_computes_while_it_says_that_it_waits_is_stopped(
     clock, used, paused = 100.0, 0.0, []
     monkeypatch.setattr("worker.training.holding.time.monotonic", lambda: clock)
     monkeypatch.setattr(Holding, "_pause", lambda _, fraction: paused.append(fraction))
-    holding = Holding(stage.records, seed="s", share=0.03, longest_s=10.0, cpu_s=lambda _: used)
+    holding = Holding(stage.records, PROBING, cpu_s=lambda _: used)
     path = stage.records.hold(stage.guest.record.key)
 
     def since(at: float) -> None:
@@ -281,7 +280,7 @@ def test_a_loop_that_does_not_look_is_stopped_and_goes_on_when_its_worker_dies(t
     records = Records(tmp_path)
     with asleep() as pid:
         host, guest = job(records, "host", 10.0), job(records, "guest", 20.0, hosts=("host",), pid=pid)
-        holding = Holding(records, seed="s", share=0.03, longest_s=10.0)
+        holding = Holding(records, PROBING)
         holding.look(100.0, [host, guest])
         assert holding._pauser is None, "there is nothing to stop yet"
         holding.shut(True)
