@@ -15,6 +15,7 @@ from tools.house import (
     Source,
     apply,
     circles,
+    constructors_over_8,
     dead_references,
     dead_roles,
     doubled_shapes,
@@ -87,6 +88,17 @@ def test_a_file_and_a_class_are_long_beyond_the_bound(tmp_path: Path) -> None:
 
     assert names(long_files(sources)) == ["long.py", "classes.py"]
     assert names(long_classes(sources)) == ["classes.py: Long"]
+
+
+def test_a_constructor_of_the_product_takes_eight_arguments(tmp_path: Path) -> None:
+    def taking(count: int) -> str:
+        given = ", ".join(f"x{number}" for number in range(count))
+        return f"class Takes{count}:\n    def __init__(self, {given}): ...\n    def other(self, {given}): ...\n"
+
+    product, beside = (f"{room}/a.py" for room in ("api", "lab"))
+    sources = tree(tmp_path, {name: taking(8) + taking(9) for name in (product, beside)})
+
+    assert names(constructors_over_8(sources)) == [f"{product}: Takes9"]
 
 
 def test_only_comments_that_keep_the_formatter_away_are_skips(tmp_path: Path) -> None:
