@@ -1,7 +1,6 @@
 """Turns a batch of stream entries into rows for the history, in memory."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,18 +23,8 @@ from smore.postgres.history.staging import (
     LATE,
     LOSS_WINDOWS,
     MINUTES,
+    STAGES,
     Stage,
-    StagedBoot,
-    StagedBudgetStep,
-    StagedDecision,
-    StagedExecution,
-    StagedGpuSample,
-    StagedInstance,
-    StagedInvocation,
-    StagedJobWindow,
-    StagedLossWindow,
-    StagedMinute,
-    StagedRow,
 )
 from smore.postgres.history.values import JOB_WINDOW_S
 from smore.process.observability import logger
@@ -85,16 +74,8 @@ class Fold:
     """The rows of a batch of entries. An invocation that arrived and ended within the batch is one row."""
 
     def __init__(self) -> None:
-        self.invocations: dict[str, StagedInvocation] = {}
-        self.executions: dict[tuple[str, int], StagedExecution] = {}
-        self.decisions: list[StagedDecision] = []
-        self.gpu_samples: dict[tuple[str, int], StagedGpuSample] = {}
-        self.job_windows: dict[tuple[str, str, int], StagedJobWindow] = {}
-        self.loss_windows: dict[tuple[str, str, int], StagedLossWindow] = {}
-        self.budget_steps: list[StagedBudgetStep] = []
-        self.minutes: dict[int, StagedMinute] = {}
-        self.instances: dict[str, StagedInstance] = {}
-        self.boots: dict[str, StagedBoot] = {}
+        #: By what makes them one row of the history.
+        self.rows: dict[Stage, dict[Any, Any]] = {stage: {} for stage in STAGES}
         self.tally = Tally()
 
     def add(self, entry: str, raw: bytes) -> None:
@@ -114,9 +95,7 @@ class Fold:
                 self._reported(event)
             case stream.Stepped() as event:
                 number = stream_number(entry)
-                self.budget_steps.append(
-                    StagedBudgetStep(number, event.job, event.gpu, event.at_us, event.step, event.duty, event.factor)
-                )
+                self.rows[BUDGET_STEPS][number] = BUDGET_STEPS.of(event, id=number, at=event.at_us)
             case stream.Warmed() as event:
                 self._warmed(event)
             case stream.CatalogChanged():
@@ -125,57 +104,48 @@ class Fold:
             case stream.Asked() | stream.Wanted():
                 pass
 
-    def stages(self) -> Sequence[tuple[Stage, Collection[StagedRow]]]:
-        return (
-            (INVOCATIONS, self.invocations.values()),
-            (EXECUTIONS, self.executions.values()),
-            (DECISIONS, self.decisions),
-            (GPU_SAMPLES, self.gpu_samples.values()),
-            (JOB_WINDOWS, self.job_windows.values()),
-            (LOSS_WINDOWS, self.loss_windows.values()),
-            (BUDGET_STEPS, self.budget_steps),
-            (MINUTES, self.minutes.values()),
-            (INSTANCES, self.instances.values()),
-            (BOOTS, self.boots.values()),
-        )
-
     def _counted(self, entry: str) -> None:
         """Mark the second of an entry as counted: the platform was up."""
         second = int(entry.partition("-")[0]) // 1000
         minute = second // 60
-        row = self.minutes.get(minute)
+        rows = self.rows[MINUTES]
+        row = rows.get(minute)
         if row is None:
-            row = self.minutes[minute] = StagedMinute(minute * 60_000_000, 0)
+            row = rows[minute] = MINUTES.row(minute=minute * 60_000_000)
         row.seconds |= 1 << second % 60
 
-    def _invocation(self, function: str, id_: str) -> StagedInvocation:
-        row = self.invocations.get(id_)
+    def _invocation(self, function: str, id_: str) -> Any:
+        rows = self.rows[INVOCATIONS]
+        row = rows.get(id_)
         if row is None:
             project, _, name = function.partition("/")
-            row = self.invocations[id_] = StagedInvocation(id_, project, name)
+            row = rows[id_] = INVOCATIONS.row(id=id_, project=project, function=name)
         return row
 
-    def _execution(self, function: str, id_: str, attempt: int, gpu: str) -> StagedExecution:
-        row = self.executions.get((id_, attempt))
+    def _execution(self, function: str, id_: str, attempt: int, gpu: str) -> Any:
+        rows = self.rows[EXECUTIONS]
+        row = rows.get((id_, attempt))
         if row is None:
             project, _, name = function.partition("/")
-            row = self.executions[id_, attempt] = StagedExecution(id_, attempt, project, name, gpu)
+            row = rows[id_, attempt] = EXECUTIONS.row(
+                invocation=id_, attempt=attempt, project=project, function=name, gpu=gpu
+            )
         return row
 
     def _arrived(self, event: stream.Arrived) -> None:
         project, _, name = event.function.partition("/")
-        self.invocations[event.id] = StagedInvocation(
-            event.id,
-            project,
-            name,
-            event.revision,
+        self.rows[INVOCATIONS][event.id] = INVOCATIONS.row(
+            id=event.id,
+            project=project,
+            function=name,
+            revision=event.revision,
             state="queued",
-            arrival=event.arrival_us,
-            deadline=event.deadline_us,
+            arrival_at=event.arrival_us,
+            deadline_at=event.deadline_us,
             rows=event.rows,
             key_id=event.key_id,
             trace=event.trace,
-            gate=event.gate_us,
+            gate_s=event.gate_us / 1e6,
         )
 
     def _dispatched(self, entry: str, event: stream.Dispatched) -> None:
@@ -183,11 +153,13 @@ class Fold:
         number = stream_number(entry)
         reasons = _reasons(event.decision)
         decision = event.decision if reasons is None else _json(pack_reasons(reasons))
-        self.decisions.append(StagedDecision(number, project, name, event.gpu, event.at_us, decision))
+        self.rows[DECISIONS][number] = DECISIONS.row(
+            id=number, project=project, function=name, gpu=event.gpu, at=event.at_us, decision=decision
+        )
         (predicted, unforeseen), batch = _predicted(reasons or {}, event.gpu), len(event.attempts)
         for id_, attempt in event.attempts:
             row = self._invocation(event.function, id_)
-            row.state, row.cause, row.attempt, row.gpu, row.claimed, row.started = (
+            row.state, row.cause, row.attempt, row.gpu, row.claimed_at, row.started_at = (
                 "dispatched",
                 "",
                 attempt,
@@ -195,55 +167,48 @@ class Fold:
                 event.at_us,
                 0,
             )
-            self.executions[id_, attempt] = StagedExecution(
-                id_,
-                attempt,
-                project,
-                name,
-                event.gpu,
-                number,
+            self.rows[EXECUTIONS][id_, attempt] = EXECUTIONS.row(
+                invocation=id_,
+                attempt=attempt,
+                project=project,
+                function=name,
+                gpu=event.gpu,
+                decision_id=number,
                 state="dispatched",
                 batch=batch,
                 predicted=predicted,
-                claimed=event.at_us,
+                claimed_at=event.at_us,
                 unforeseen=unforeseen,
             )
 
     def _warmed(self, event: stream.Warmed) -> None:
         project, _, name = event.function.partition("/")
-        earlier = self.instances.get(event.id)
-        if earlier is not None and earlier.told > event.at_us:
+        earlier = self.rows[INSTANCES].get(event.id)
+        if earlier is not None and earlier.told_at > event.at_us:
             return
-        self.instances[event.id] = StagedInstance(
-            event.id,
-            event.gpu,
-            event.boot,
-            project,
-            name,
-            event.revision,
-            str(bool(event.prewarmed)),
-            event.outcome,
-            event.why,
-            event.asked_us,
-            event.ready_us,
-            event.used_us,
-            event.ended_us,
-            event.at_us,
-            event.load_us / 1e6,
-            event.busy_us / 1e6,
-            event.idle_us / 1e6,
-            event.uses,
-            event.saved,
-            event.memory_kib / 1024,
-            str(bool(event.host)),
+        self.rows[INSTANCES][event.id] = INSTANCES.of(
+            event,
+            project=project,
+            function=name,
+            prewarmed=str(bool(event.prewarmed)),
+            asked_at=event.asked_us,
+            ready_at=event.ready_us,
+            used_at=event.used_us,
+            ended_at=event.ended_us,
+            told_at=event.at_us,
+            load_s=event.load_us / 1e6,
+            busy_s=event.busy_us / 1e6,
+            idle_s=event.idle_us / 1e6,
+            memory_mib=event.memory_kib / 1024,
+            host=str(bool(event.host)),
         )
 
     def _returned(self, event: stream.Returned) -> None:
         row = self._invocation(event.function, event.id)
         row.revision, row.state, row.cause, row.attempt = event.revision, "queued", event.cause, event.attempt
-        row.arrival, row.deadline, row.gpu, row.rows = event.arrival_us, event.deadline_us, "", event.rows
+        row.arrival_at, row.deadline_at, row.gpu, row.rows = event.arrival_us, event.deadline_us, "", event.rows
         run = self._execution(event.function, event.id, event.attempt, event.gpu)
-        run.state, run.cause, run.finished = "queued", event.cause, event.at_us
+        run.state, run.cause, run.finished_at = "queued", event.cause, event.at_us
 
     def _settled(self, event: stream.Settled) -> None:
         self.tally.ended[event.function, event.state] += 1
@@ -252,31 +217,31 @@ class Fold:
         project, _, name = event.function.partition("/")
         # The record keeps the start of an earlier attempt until the next one starts.
         started = event.started_us if event.started_us >= event.claimed_us else 0
-        earlier = self.invocations.get(event.id)
-        self.invocations[event.id] = ended = StagedInvocation(
-            event.id,
-            project,
-            name,
-            event.revision,
+        earlier = self.rows[INVOCATIONS].get(event.id)
+        self.rows[INVOCATIONS][event.id] = ended = INVOCATIONS.row(
+            id=event.id,
+            project=project,
+            function=name,
+            revision=event.revision,
             state=event.state,
             cause=event.cause,
             attempt=event.attempt,
             starts=event.starts,
-            arrival=event.arrival_us,
-            deadline=event.deadline_us,
-            claimed=event.claimed_us,
-            started=started,
-            finished=event.finished_us,
+            arrival_at=event.arrival_us,
+            deadline_at=event.deadline_us,
+            claimed_at=event.claimed_us,
+            started_at=started,
+            finished_at=event.finished_us,
             gpu=event.gpu,
             rows=event.rows,
             key_id=event.key_id,
             trace=event.trace,
-            gate=earlier.gate if earlier is not None else 0,
+            gate_s=earlier.gate_s if earlier is not None else 0.0,
         )
         if not event.gpu:
             return  # the invocation ended while it waited
         row = self._execution(event.function, event.id, event.attempt, event.gpu)
-        row.state, row.cause, row.claimed, row.started, row.finished = (
+        row.state, row.cause, row.claimed_at, row.started_at, row.finished_at = (
             event.state,
             event.cause,
             event.claimed_us,
@@ -304,55 +269,25 @@ class Fold:
                 run.rows,
                 row.jobs,
             )
-            ended.load = sum(run.load_ms.values()) / 1000
+            ended.load_s = sum(run.load_ms.values()) / 1000
 
     def _reported(self, event: stream.Reported) -> None:
         report = decode_report(event.report)
         second = event.at_us // 1_000_000 * 1_000_000
-        self.gpu_samples[report.gpu, second] = StagedGpuSample(
-            report.gpu,
-            second,
-            report.utilisation,
-            report.function_utilisation,
-            report.memory_used_mib,
-            report.memory_total_mib,
-            report.running,
-            report.utilisation_counter,
-            report.device,
-            report.sharing_mode,
+        self.rows[GPU_SAMPLES][report.gpu, second] = GPU_SAMPLES.of(
+            report, at=second, counter=report.utilisation_counter
         )
         window = event.at_us // (JOB_WINDOW_S * 1_000_000) * (JOB_WINDOW_S * 1_000_000)
-        self.boots[report.gpu] = StagedBoot(report.gpu, report.boot, event.at_us)
+        self.rows[BOOTS][report.gpu] = BOOTS.row(gpu=report.gpu, boot=report.boot, at=event.at_us)
         for job in report.jobs:
-            self.job_windows[job.id, report.gpu, window] = StagedJobWindow(
-                job.id,
-                window,
-                job.project,
-                report.gpu,
-                job.iterations,
-                job.window_s,
-                job.solo_s,
-                job.solo_count,
-                job.shared_s,
-                job.shared_count,
-                report.device,
-                report.sharing_mode,
+            of_report = {"job": job.id, "gpu": report.gpu}
+            self.rows[JOB_WINDOWS][job.id, report.gpu, window] = JOB_WINDOWS.of(
+                job, at=window, device=report.device, sharing_mode=report.sharing_mode, **of_report
             )
             for loss in job.windows:
                 start = int(loss.start * 1e6)
-                self.loss_windows[job.id, report.gpu, start] = StagedLossWindow(
-                    job.id,
-                    report.gpu,
-                    start,
-                    int(loss.end * 1e6),
-                    job.project,
-                    loss.before_s,
-                    loss.before_n,
-                    loss.closed_s,
-                    loss.closed_n,
-                    loss.closed_sd,
-                    loss.after_s,
-                    loss.after_n,
+                self.rows[LOSS_WINDOWS][job.id, report.gpu, start] = LOSS_WINDOWS.of(
+                    loss, start_at=start, end_at=int(loss.end * 1e6), project=job.project, **of_report
                 )
 
 

@@ -17,7 +17,7 @@ from smore.domain.invocation import TERMINAL
 from smore.messages import stream
 from smore.postgres.driver import Connection, driver
 from smore.postgres.history.fold import Fold, Tally, stream_number
-from smore.postgres.history.staging import CREATE, EMPTY, Stage, StagedRow
+from smore.postgres.history.staging import CREATE, EMPTY, Stage
 from smore.process.observability import (
     DEADLINES_MISSED,
     INVOCATIONS_ENDED,
@@ -151,9 +151,9 @@ class Recorder:
                 _skipped(entry, error)
         try:
             with connection.transaction():
-                for stage, rows in fold.stages():
+                for stage, rows in fold.rows.items():
                     if rows:
-                        _merge(connection, stage, rows)
+                        _merge(connection, stage, rows.values())
             tally.add(fold.tally)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             if len(entries) == 1:
@@ -180,7 +180,7 @@ def _begin(functions: Iterable[str]) -> None:
             DEADLINES_MISSED.labels(function, state.value)
 
 
-def _merge(connection: Connection, stage: Stage, rows: Collection[StagedRow]) -> None:
+def _merge(connection: Connection, stage: Stage, rows: Collection[object]) -> None:
     with connection.cursor() as cursor:
         with cursor.copy(stage.copy) as copy:
             copy.write("\n".join(map(stage.line, rows)) + "\n")

@@ -4,206 +4,87 @@ that merges it into the tables of smore/postgres/rows.py.
 
 Merging never replaces a later state by an earlier one, and an arrival is counted when its row is inserted, so reading
 entries again (Redis was reset, the database restored) changes nothing. In staged rows 0 and '' stand for unknown values,
-and times are microseconds. The garbage collector does not track them; it would scan all of them.
+times are microseconds, truths and JSON are text.
 """
 
 # ruff: noqa: S608 - every SQL text is put together from names and expressions of this module
 
 import re
+from datetime import datetime
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any
 
 import msgspec
+from sqlalchemy import ColumnElement
 
+from smore.postgres.base import Base
 from smore.postgres.history import histogram
 from smore.postgres.history.minutes import GPU_MINUTE, GPU_MINUTE_COLUMNS, LOSS_HOUR, LOSS_HOUR_COLUMNS
-
-
-class StagedInvocation(msgspec.Struct, gc=False):
-    id: str
-    project: str
-    function: str
-    revision: int = 0
-    state: str = ""
-    cause: str = ""
-    attempt: int = 0
-    starts: int = 0
-    arrival: int = 0
-    deadline: int = 0
-    claimed: int = 0
-    started: int = 0
-    finished: int = 0
-    gpu: str = ""
-    rows: int = 0
-    key_id: str = ""
-    trace: str = ""
-    gate: int = 0
-    # Of its last run, for the counters.
-    cold: str = ""
-    load: float = 0.0
-    run_s: float = 0.0
-    batch: int = 0
-    batch_rows: int = 0
-    jobs: str = ""
-
-
-class StagedExecution(msgspec.Struct, gc=False):
-    invocation: str
-    attempt: int
-    project: str
-    function: str
-    gpu: str
-    decision_id: int = 0
-    state: str = ""
-    cause: str = ""
-    cold: str = ""
-    load_s: str = ""
-    run_s: float = 0.0
-    batch: int = 0
-    rows: int = 0
-    co_runners: str = ""
-    jobs: str = ""
-    predicted: str = ""
-    claimed: int = 0
-    started: int = 0
-    finished: int = 0
-    device: str = ""
-    sharing_mode: str = ""
-    unforeseen: str = ""
-
-
-class StagedDecision(msgspec.Struct, gc=False):
-    id: int
-    project: str
-    function: str
-    gpu: str
-    at: int
-    decision: str
-
-
-class StagedMinute(msgspec.Struct, gc=False):
-    minute: int
-    seconds: int
-
-
-class StagedInstance(msgspec.Struct, gc=False):
-    id: str
-    gpu: str
-    boot: str
-    project: str
-    function: str
-    revision: int
-    prewarmed: str
-    outcome: str
-    why: str
-    asked: int
-    ready: int
-    used: int
-    ended: int
-    told: int
-    load_s: float
-    busy_s: float
-    idle_s: float
-    uses: int
-    saved: int
-    memory_mib: float
-    host: str
-
-
-class StagedBoot(msgspec.Struct, gc=False):
-    gpu: str
-    boot: str
-    at: int
-
-
-class StagedGpuSample(msgspec.Struct, gc=False):
-    gpu: str
-    at: int
-    utilisation: float
-    function_utilisation: float
-    memory_used_mib: float
-    memory_total_mib: float
-    running: int
-    counter: str
-    device: str
-    sharing_mode: str
-
-
-class StagedJobWindow(msgspec.Struct, gc=False):
-    job: str
-    at: int
-    project: str
-    gpu: str
-    iterations: int
-    window_s: float
-    solo_s: float
-    solo_count: int
-    shared_s: float
-    shared_count: int
-    device: str
-    sharing_mode: str
-
-
-class StagedLossWindow(msgspec.Struct, gc=False):
-    job: str
-    gpu: str
-    start: int
-    end: int
-    project: str
-    before_s: float
-    before_n: int
-    closed_s: float
-    closed_n: int
-    closed_sd: float
-    after_s: float
-    after_n: int
-
-
-class StagedBudgetStep(msgspec.Struct, gc=False):
-    id: int
-    job: str
-    gpu: str
-    at: int
-    step: str
-    duty: float
-    factor: float
-
-
-StagedRow: TypeAlias = (
-    StagedInvocation
-    | StagedExecution
-    | StagedDecision
-    | StagedGpuSample
-    | StagedJobWindow
-    | StagedLossWindow
-    | StagedBudgetStep
-    | StagedMinute
-    | StagedInstance
-    | StagedBoot
+from smore.postgres.rows import (
+    BudgetStepRow,
+    DecisionRow,
+    ExecutionRow,
+    GpuSampleRow,
+    InstanceRow,
+    InvocationRow,
+    JobWindowRow,
+    LossWindowRow,
 )
+from smore.postgres.sums import CountedMinuteRow
 
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": ""}
 _ESCAPED = re.compile(r"[\\\t\n\r\0]")
 _TYPES = {str: "text", int: "bigint", float: "float8"}
 
 
+def _at(column: str) -> str:
+    """A timestamp from microseconds, exact: a double holds 2^53 of them."""
+    return f"CASE WHEN {column} > 0 THEN to_timestamp({column}::float8 / 1e6) END"
+
+
+def _staged(column: ColumnElement[Any]) -> tuple[type, str]:
+    """The type of a column's staged values, and the SQL that makes the column's of them."""
+    name, kind = column.name, column.type.python_type
+    if kind is datetime:
+        return int, _at(name)
+    if kind in (bool, object):  # SQLAlchemy knows no type of what JSON holds
+        return str, f"nullif({name}, '')::{'boolean' if kind is bool else 'jsonb'}"
+    staged = str if issubclass(kind, str) else kind
+    return staged, f"nullif({name}, {staged()!r})" if column.nullable else name
+
+
 class Stage:
     """
-    A temporary table that every commit empties, with a column for each field of ``row``. ``merges``: the SQL statements
-    that merge it into the history.
+    A temporary table that every commit empties, with the columns of ``table`` and those of ``more``; ``row`` makes its
+    rows, of which the garbage collector tracks none: it would scan all of them.
+
+    ``merges``: the SQL statements that merge it into the history, where STAGE is its name, COLUMNS are the names of the
+    columns of ``table`` and CELLS the values for them.
     """
 
-    def __init__(self, row: type[StagedRow], *merges: str) -> None:
-        self.name = f"stage{row.__name__.lower()}"
-        columns = ", ".join(f'"{field.name}" {_TYPES[field.type]}' for field in msgspec.structs.fields(row))
-        self.create = f"CREATE TEMPORARY TABLE IF NOT EXISTS {self.name} ({columns}) ON COMMIT DELETE ROWS"
+    def __init__(self, table: type[Base] | None, *merges: str, **more: type) -> None:
+        columns = {column.name: _staged(column) for column in table.__table__.columns} if table is not None else {}
+        kinds = {name: kind for name, (kind, _) in columns.items()} | more
+        self.name = f"stage_{table.__tablename__ if table is not None else '_'.join(more)}"
+        self.row: Any = msgspec.defstruct(self.name, [(name, kind, kind()) for name, kind in kinds.items()], gc=False)
+        created = ", ".join(f'"{name}" {_TYPES[kind]}' for name, kind in kinds.items())
+        self.create = f"CREATE TEMPORARY TABLE IF NOT EXISTS {self.name} ({created}) ON COMMIT DELETE ROWS"
         self.copy = f"COPY {self.name} FROM STDIN"
-        self.merges = [merge.replace("STAGE", self.name) for merge in merges]
-        self._cells = attrgetter(*row.__struct_fields__)
-        self._tabs = len(row.__struct_fields__) - 1
-        self._form = "\t".join(["%s"] * len(row.__struct_fields__))
+        cells = ", ".join(cell for _, cell in columns.values())
+        self.merges = [
+            merge.replace("STAGE", self.name).replace("COLUMNS", ", ".join(columns)).replace("CELLS", cells)
+            for merge in merges
+        ]
+        self._cells = attrgetter(*kinds)
+        self._tabs = len(kinds) - 1
+        self._form = "\t".join(["%s"] * len(kinds))
 
-    def line(self, row: StagedRow) -> str:
+    def of(self, source: object, **given: object) -> Any:
+        """A row of what is given, and of what ``source`` has under the names of the other columns."""
+        names = self.row.__struct_fields__
+        return self.row(**{name: getattr(source, name) for name in names if name not in given}, **given)
+
+    def line(self, row: Any) -> str:
         """The row in COPY's text format, without NUL, which Postgres' text cannot hold."""
         cells = self._cells(row)
         line = self._form % cells
@@ -211,11 +92,6 @@ class Stage:
         if line.count("\t") != self._tabs or "\\" in line or "\n" in line or "\r" in line or "\0" in line:
             line = "\t".join(_ESCAPED.sub(lambda match: _ESCAPES[match[0]], str(cell)) for cell in cells)
         return line
-
-
-def _at(column: str) -> str:
-    """A timestamp from microseconds, exact: a double holds 2^53 of them."""
-    return f"CASE WHEN {column} > 0 THEN to_timestamp({column}::float8 / 1e6) END"
 
 
 def _progress(table: str) -> str:
@@ -227,15 +103,11 @@ def _progress(table: str) -> str:
 
 
 INVOCATIONS = Stage(
-    StagedInvocation,
+    InvocationRow,
     # Invocations whose arrival is known, from any event.
     f"""
     WITH merged AS (
-        INSERT INTO invocations AS i (id, project, function, revision, state, cause, attempt, starts, arrival_at, deadline_at, claimed_at,
-            started_at, finished_at, gpu, rows, key_id, trace, gate_s)
-        SELECT id, project, function, revision, state, cause, attempt, starts, {_at("arrival")}, {_at("deadline")}, {_at("claimed")},
-            {_at("started")}, {_at("finished")}, gpu, rows, key_id, trace, CASE WHEN gate > 0 THEN gate::float8 / 1e6 END
-        FROM STAGE WHERE arrival > 0
+        INSERT INTO invocations AS i (COLUMNS) SELECT CELLS FROM STAGE WHERE arrival_at > 0
         ON CONFLICT (id) DO UPDATE SET state = excluded.state, cause = excluded.cause, attempt = excluded.attempt,
             starts = greatest(excluded.starts, i.starts), claimed_at = coalesce(excluded.claimed_at, i.claimed_at),
             started_at = coalesce(excluded.started_at, i.started_at), finished_at = excluded.finished_at, gpu = excluded.gpu,
@@ -247,7 +119,7 @@ INVOCATIONS = Stage(
         SELECT project, function, date_trunc('minute', arrival_at), count(*) FROM merged WHERE inserted GROUP BY 1, 2, 3
         ON CONFLICT (project, function, minute) DO UPDATE SET n = a.n + excluded.n
     ), ended AS (
-        SELECT m.*, nullif(s.cold, '')::boolean AS cold, s.load AS load_s, nullif(s.run_s, 0) AS run_s,
+        SELECT m.*, nullif(s.cold, '')::boolean AS cold, s.load_s, nullif(s.run_s, 0) AS run_s,
             CASE WHEN s.run_s > 0 THEN s.batch_rows ELSE 0 END AS batch_rows, 1.0::float8 / greatest(s.batch, 1) AS part,
             nullif(s.jobs, '')::jsonb AS jobs, m.state = 'succeeded' AS good,
             extract(epoch FROM m.finished_at - m.arrival_at)::float8 AS whole_s,
@@ -305,27 +177,28 @@ INVOCATIONS = Stage(
     """,
     # A step of an invocation that arrived in an earlier batch.
     f"""
-    UPDATE invocations AS i SET state = s.state, attempt = s.attempt, gpu = s.gpu, claimed_at = coalesce({_at("s.claimed")}, i.claimed_at),
-        started_at = coalesce({_at("s.started")}, i.started_at)
-    FROM STAGE AS s WHERE s.arrival = 0 AND i.id = s.id AND i.finished_at IS NULL AND {_progress("s")} > {_progress("i")}
+    UPDATE invocations AS i SET state = s.state, attempt = s.attempt, gpu = s.gpu,
+        claimed_at = coalesce({_at("s.claimed_at")}, i.claimed_at), started_at = coalesce({_at("s.started_at")}, i.started_at)
+    FROM STAGE AS s WHERE s.arrival_at = 0 AND i.id = s.id AND i.finished_at IS NULL AND {_progress("s")} > {_progress("i")}
     """,
+    # Of its last run, for the counters.
+    cold=str,
+    load_s=float,
+    run_s=float,
+    batch=int,
+    batch_rows=int,
+    jobs=str,
 )
 
 #: The reason of a cold start where the leader expected a warm one: the instance was still loading.
 LATE = "late"
 
 EXECUTIONS = Stage(
-    StagedExecution,
+    ExecutionRow,
     # States are compared as text: running comes after dispatched in the alphabet, too.
     f"""
     WITH merged AS (
-        INSERT INTO executions AS e (invocation, attempt, project, function, gpu, decision_id, state, cause, cold, load_s, run_s, batch,
-            rows, co_runners, jobs, predicted, device, sharing_mode, unforeseen, claimed_at, started_at, finished_at)
-        SELECT invocation, attempt, project, function, gpu, nullif(decision_id, 0), state, cause, nullif(cold, '')::boolean,
-            nullif(load_s, '')::jsonb, nullif(run_s, 0), nullif(batch, 0), nullif(rows, 0), nullif(co_runners, '')::jsonb,
-            nullif(jobs, '')::jsonb, nullif(predicted, '')::jsonb, nullif(device, ''), nullif(sharing_mode, ''),
-            nullif(unforeseen, ''), {_at("claimed")}, {_at("started")}, {_at("finished")}
-        FROM STAGE
+        INSERT INTO executions AS e (COLUMNS) SELECT CELLS FROM STAGE
         ON CONFLICT (invocation, attempt) DO UPDATE SET decision_id = coalesce(e.decision_id, excluded.decision_id), state = excluded.state,
             cause = excluded.cause, cold = excluded.cold, load_s = excluded.load_s, run_s = excluded.run_s,
             batch = coalesce(excluded.batch, e.batch), rows = excluded.rows, co_runners = excluded.co_runners, jobs = excluded.jobs,
@@ -348,23 +221,13 @@ EXECUTIONS = Stage(
     """,
 )
 
-DECISIONS = Stage(
-    StagedDecision,
-    f"""
-    INSERT INTO decisions (id, project, function, gpu, at, decision)
-    SELECT id, project, function, gpu, {_at("at")}, decision::jsonb FROM STAGE ON CONFLICT DO NOTHING
-    """,
-)
+DECISIONS = Stage(DecisionRow, "INSERT INTO decisions (COLUMNS) SELECT CELLS FROM STAGE ON CONFLICT DO NOTHING")
 
 GPU_SAMPLES = Stage(
-    StagedGpuSample,
+    GpuSampleRow,
     f"""
     WITH samples AS (
-        INSERT INTO gpu_samples (gpu, at, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter,
-            device, sharing_mode)
-        SELECT gpu, {_at("at")}, utilisation, function_utilisation, memory_used_mib, memory_total_mib, running, counter, device,
-            sharing_mode
-        FROM STAGE ON CONFLICT DO NOTHING RETURNING *
+        INSERT INTO gpu_samples (COLUMNS) SELECT CELLS FROM STAGE ON CONFLICT DO NOTHING RETURNING *
     )
     INSERT INTO gpu_minutes AS m ({GPU_MINUTE_COLUMNS}) {GPU_MINUTE} FROM samples GROUP BY 1, 2
     ON CONFLICT (gpu, minute) DO UPDATE SET samples = m.samples + excluded.samples, utilisation = m.utilisation + excluded.utilisation,
@@ -376,11 +239,9 @@ GPU_SAMPLES = Stage(
 )
 
 JOB_WINDOWS = Stage(
-    StagedJobWindow,
-    f"""
-    INSERT INTO job_windows AS w (job, at, project, gpu, iterations, window_s, solo_s, solo_count, shared_s, shared_count, device,
-        sharing_mode)
-    SELECT job, {_at("at")}, project, gpu, iterations, window_s, solo_s, solo_count, shared_s, shared_count, device, sharing_mode FROM STAGE
+    JobWindowRow,
+    """
+    INSERT INTO job_windows AS w (COLUMNS) SELECT CELLS FROM STAGE
     ON CONFLICT (job, at, gpu) DO UPDATE SET iterations = excluded.iterations, window_s = excluded.window_s, solo_s = excluded.solo_s,
         solo_count = excluded.solo_count, shared_s = excluded.shared_s, shared_count = excluded.shared_count
     WHERE excluded.iterations >= w.iterations
@@ -388,13 +249,11 @@ JOB_WINDOWS = Stage(
 )
 
 LOSS_WINDOWS = Stage(
-    StagedLossWindow,
+    LossWindowRow,
     # A window never changes, and comes with many reports.
     f"""
     WITH windows AS (
-        INSERT INTO loss_windows (job, gpu, start_at, end_at, project, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n)
-        SELECT job, gpu, {_at("start")}, {_at('"end"')}, project, before_s, before_n, closed_s, closed_n, closed_sd, after_s, after_n
-        FROM STAGE ON CONFLICT DO NOTHING RETURNING *
+        INSERT INTO loss_windows (COLUMNS) SELECT CELLS FROM STAGE ON CONFLICT DO NOTHING RETURNING *
     )
     INSERT INTO loss_hours AS l ({LOSS_HOUR_COLUMNS}) {LOSS_HOUR} FROM windows GROUP BY 1, 2, 3, 4
     ON CONFLICT (hour, job, gpu) DO UPDATE SET windows = l.windows + excluded.windows, open_s = l.open_s + excluded.open_s,
@@ -403,16 +262,10 @@ LOSS_WINDOWS = Stage(
     """,
 )
 
-BUDGET_STEPS = Stage(
-    StagedBudgetStep,
-    f"""
-    INSERT INTO budget_steps (id, job, gpu, at, step, duty, factor)
-    SELECT id, job, gpu, {_at("at")}, step, duty, factor FROM STAGE ON CONFLICT DO NOTHING
-    """,
-)
+BUDGET_STEPS = Stage(BudgetStepRow, "INSERT INTO budget_steps (COLUMNS) SELECT CELLS FROM STAGE ON CONFLICT DO NOTHING")
 
 MINUTES = Stage(
-    StagedMinute,
+    CountedMinuteRow,
     # Bits, so that reading entries again changes nothing.
     f"""
     INSERT INTO counted_minutes AS m (minute, seconds) SELECT {_at("minute")}, bit_or(seconds) FROM STAGE GROUP BY 1
@@ -421,13 +274,9 @@ MINUTES = Stage(
 )
 
 INSTANCES = Stage(
-    StagedInstance,
-    f"""
-    INSERT INTO instances AS i (id, gpu, boot, project, function, revision, prewarmed, outcome, why, asked_at, ready_at, used_at, ended_at,
-        told_at, load_s, busy_s, idle_s, uses, saved, memory_mib, host)
-    SELECT DISTINCT ON (id) id, gpu, boot, project, function, revision, prewarmed::boolean, outcome, why, {_at("asked")}, {_at("ready")},
-        {_at("used")}, {_at("ended")}, {_at("told")}, load_s, busy_s, idle_s, uses, saved, memory_mib, host::boolean
-    FROM STAGE ORDER BY id, told DESC
+    InstanceRow,
+    """
+    INSERT INTO instances AS i (COLUMNS) SELECT DISTINCT ON (id) CELLS FROM STAGE ORDER BY id, told_at DESC
     ON CONFLICT (id) DO UPDATE SET outcome = excluded.outcome, why = excluded.why, ready_at = excluded.ready_at, used_at = excluded.used_at,
         ended_at = excluded.ended_at, told_at = excluded.told_at, load_s = excluded.load_s, busy_s = excluded.busy_s,
         idle_s = excluded.idle_s, uses = excluded.uses, saved = excluded.saved, memory_mib = excluded.memory_mib
@@ -442,13 +291,16 @@ _WORKER_LOST = """
 """
 
 BOOTS = Stage(
-    StagedBoot,
+    None,
     # A restarted worker has none of the instances of its former process.
     f"{_WORKER_LOST} FROM STAGE AS s WHERE i.ended_at IS NULL AND i.gpu = s.gpu AND i.boot <> s.boot AND i.told_at <"
     f" {_at('s.at')}",
+    gpu=str,
+    boot=str,
+    at=int,
 )
 
-_STAGES = (
+STAGES = (
     INVOCATIONS,
     EXECUTIONS,
     DECISIONS,
@@ -460,5 +312,5 @@ _STAGES = (
     INSTANCES,
     BOOTS,
 )
-CREATE = "; ".join(stage.create for stage in _STAGES)
-EMPTY = f"TRUNCATE {', '.join(stage.name for stage in _STAGES)}"
+CREATE = "; ".join(stage.create for stage in STAGES)
+EMPTY = f"TRUNCATE {', '.join(stage.name for stage in STAGES)}"

@@ -97,7 +97,7 @@ def test_a_recorder_that_is_killed_counts_no_minute_twice(
 
     def killed(connection: Any, stage: Any, staged: Any) -> None:
         merge(connection, stage, staged)
-        if stage.name == "stagestagedgpusample":
+        if stage.name == "stage_gpu_samples":
             with engine.begin() as other:
                 other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": connection.info.backend_pid})
 
