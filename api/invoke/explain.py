@@ -20,6 +20,7 @@ from api.invoke.admit import earliest, limit_reached
 from api.invoke.request import DryRunRequest
 from api.schemas import explain as schemas
 from api.schemas.invocations import Degradation
+from smore.domain.candidate import Candidate
 from smore.domain.errors import (
     CallerError,
     DeadlineExpired,
@@ -33,7 +34,7 @@ from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import TERMINAL, Cause, State
 from smore.domain.limits import Limits
-from smore.messages.reasons import Candidate, DryRunAnswer, Reasons, decode_answer, reasons
+from smore.messages.reasons import DryRunAnswer, Reasons, decode_answer, reasons
 from smore.messages.results import Result, decode_result
 from smore.messages.wording import (
     beside,

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, assert_never
 
 import redis
@@ -31,6 +32,7 @@ from scheduler.policy.decisions import (
     Throttle,
 )
 from scheduler.policy.events import ClaimRefused, Event
+from smore.domain.candidate import Candidate
 from smore.domain.invocation import End
 from smore.domain.learned import Learned, LearnedCost
 from smore.messages import commands
@@ -48,6 +50,17 @@ log = metrics.logger(__name__)
 
 #: For how long a published prewarm status counts, seconds.
 STATE_TTL_S: Final = 10.0
+#: To how many digits the numbers of a candidate are written.
+_DIGITS: Final = {
+    "delay_s": 4,
+    "run_s": 5,
+    "finish_at": 4,
+    "impact": 4,
+    "function_degradation": 4,
+    "function_degradation_upper": 4,
+    "training_degradation": 4,
+    "training_degradation_upper": 4,
+}
 
 
 class Fenced(Exception):
@@ -265,15 +278,8 @@ def weighed(reasons: Reasons) -> dict[str, object]:
     """The GPU instances that were weighed, the best one first, and how many were refused for what: for a line of a log."""
     return {
         "candidates": [
-            {
-                "gpu": candidate.gpu,
-                "warm": candidate.warm,
-                "delay_s": round(candidate.start_delay_s, 4),
-                "run_s": round(candidate.run_s, 5),
-                "impact": round(candidate.impact, 4),
-                "refusal": candidate.refusal,
-            }
-            for candidate in reasons.candidates
+            {name: getattr(candidate, name) for name in ("gpu", "warm", "delay_s", "run_s", "impact", "refusal")}
+            for candidate in map(_rounded, reasons.candidates)
         ],
         "refused": {code.value: count for code, count in reasons.refused.items()},
     }
@@ -304,31 +310,18 @@ def _reasons_json(reasons: Reasons, schedule_us: int) -> bytes:
 
 def _reasons_message(reasons: Reasons, schedule_us: int) -> reasons_message.Reasons:
     """The policy's reasons as they are written: rounded, for they are many."""
-    shadow = reasons.shadow
     return reasons_message.Reasons(
         policy=reasons.policy,
         table=reasons.table_version,
         seed=reasons.seed,
         priority=round(reasons.priority, 4),
         schedule_us=schedule_us,
-        candidates=[
-            reasons_message.Candidate(
-                gpu=candidate.gpu,
-                warm=candidate.warm,
-                delay_s=round(candidate.start_delay_s, 4),
-                run_s=round(candidate.run_s, 5),
-                finish_at=round(candidate.finish_at, 4),
-                impact=round(candidate.impact, 4),
-                function_degradation=round(candidate.function_degradation, 4),
-                function_degradation_upper=round(candidate.function_degradation_upper, 4),
-                training_degradation=round(candidate.training_degradation, 4),
-                training_degradation_upper=round(candidate.training_degradation_upper, 4),
-                known=candidate.known,
-                refusal=candidate.refusal,
-            )
-            for candidate in reasons.candidates
-        ],
+        candidates=list(map(_rounded, reasons.candidates)),
         refused={code.value: count for code, count in reasons.refused.items()},
-        shadow=None if shadow is None else reasons_message.Shadow(policy=shadow.policy, gpu=shadow.gpu),
+        shadow=reasons.shadow,
         unforeseen=reasons.unforeseen or UNSET,
     )
+
+
+def _rounded(candidate: Candidate) -> Candidate:
+    return replace(candidate, **{name: round(getattr(candidate, name), digits) for name, digits in _DIGITS.items()})

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from scheduler.policy import kernel
 from scheduler.policy.kernel import Floats
+from smore.domain.candidate import Candidate, Shadow
 from smore.domain.invocation import End
 from smore.domain.learned import Learned, LearnedCost
 from smore.domain.loss import Step
@@ -53,37 +54,6 @@ REFUSALS: Mapping[int, Refusal] = {
 }
 
 
-class Candidate(NamedTuple):
-    """
-    One GPU instance as it was weighed. Seconds; ``impact`` weighs what the batch costs the training, itself and the
-    other batches there.
-
-    ``function_degradation`` of the batch and ``training_degradation`` of the training by all functions there, with
-    their 90 % bounds, are fractions; ``known``: they came from the table, not from what was declared.
-    """
-
-    gpu: str
-    warm: bool
-    start_delay_s: float
-    run_s: float
-    finish_at: float
-    impact: float
-    function_degradation: float
-    function_degradation_upper: float
-    training_degradation: float
-    training_degradation_upper: float
-    known: bool
-    refusal: Refusal | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shadow:
-    """Where another policy would have placed the same batch at the same moment; None = nowhere, so far."""
-
-    policy: str
-    gpu: str | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reasons:
     """
@@ -104,7 +74,7 @@ class Reasons:
     names: Sequence[str]
     numbers: Floats
     counts: Sequence[int]
-    shadow: "Shadow | None" = None
+    shadow: Shadow | None = None
     #: Of a cold start, why no instance stood ready (prewarm/status.py: ColdStartReason).
     unforeseen: str = ""
 

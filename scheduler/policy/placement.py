@@ -10,13 +10,14 @@ import numpy as np
 
 from scheduler.policy import kernel
 from scheduler.policy.cluster import Bools, Cluster
-from scheduler.policy.decisions import Reasons, Shadow
+from scheduler.policy.decisions import Reasons
 from scheduler.policy.demand import Demand
 from scheduler.policy.kernel import Ints
 from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule
 from scheduler.policy.ordering import waiting_batch
 from scheduler.policy.overrides import Overrides
 from scheduler.policy.own_rule import OwnRule
+from smore.domain.candidate import Shadow
 from smore.domain.placement_rule import Offer
 
 _SM_RULES: Final = {

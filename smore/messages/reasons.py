@@ -7,35 +7,14 @@ missing or not finite is None, so that an old decision is still shown.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, Final
 
 import msgspec
 
+from smore.domain.candidate import Candidate, Shadow
 
-class Candidate(msgspec.Struct, frozen=True):
-    """
-    One GPU instance as it was weighed (scheduler/policy/decisions.py). ``run_s``: alone; ``refusal`` None = acceptable.
-    """
-
-    gpu: str
-    warm: bool = False
-    delay_s: float | None = None
-    run_s: float | None = None
-    finish_at: float | None = None
-    impact: float | None = None
-    function_degradation: float | None = None
-    function_degradation_upper: float | None = None
-    training_degradation: float | None = None
-    training_degradation_upper: float | None = None
-    known: bool = False
-    refusal: str | None = None
-
-
-class Shadow(msgspec.Struct, frozen=True):
-    """Where another policy would have gone with the same batch at the same moment; ``gpu`` None = nowhere."""
-
-    policy: str
-    gpu: str | None = None
+_FIELDS: Final = tuple(field.name for field in fields(Candidate))
 
 
 class Reasons(msgspec.Struct, frozen=True):
@@ -86,9 +65,7 @@ def pack_reasons(reasons: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = {name: value for name, value in reasons.items() if value not in (None, {}, [], "")}
     if "candidates" in kept:
-        kept["candidates"] = [
-            [candidate.get(name) for name in Candidate.__struct_fields__] for candidate in kept["candidates"]
-        ]
+        kept["candidates"] = [[candidate.get(name) for name in _FIELDS] for candidate in kept["candidates"]]
     return kept
 
 
@@ -98,11 +75,7 @@ def unpack_reasons(kept: Mapping[str, Any]) -> dict[str, Any]:
     """
     candidates = [
         (
-            {
-                name: value
-                for name, value in zip(Candidate.__struct_fields__, candidate, strict=False)
-                if value is not None
-            }
+            {name: value for name, value in zip(_FIELDS, candidate, strict=False) if value is not None}
             if isinstance(candidate, list)
             else candidate
         )

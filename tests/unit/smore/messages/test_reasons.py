@@ -8,10 +8,10 @@ import pytest
 
 from api.invoke.explain import _dry_run
 from scheduler.policy.decisions import Refusal
+from smore.domain.candidate import Candidate
 from smore.domain.errors import Draining
 from smore.domain.invocation import Cause, State
 from smore.messages.reasons import (
-    Candidate,
     DryRunAnswer,
     Reasons,
     decode_answer,
