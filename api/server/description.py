@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from api.schemas.fields import describe_parts
 from api.schemas.functions import FunctionBody
-from api.server.examples import ANSWERS, ANSWERS_OF, BODIES, PARAMETERS, command
+from api.server.examples import BODIES, PARAMETERS, command, example_of
 from api.server.invocation_description import (
     ENDINGS,
     MAYBE_RETRY_AFTER,
@@ -90,10 +90,17 @@ def describe(
     """
     document = get_openapi(title=title, summary=summary, version=version, routes=routes)
     document["info"]["description"] = INTRODUCTION
+    function = FunctionBody.model_json_schema(ref_template="#/components/schemas/{model}")
+    document["components"]["schemas"] |= {
+        **call_schemas({}, {}),
+        "Rows": ROWS,
+        **function.pop("$defs"),
+        FunctionBody.__name__: function,
+    }
     named = routes_by_name(operations)
     for path, item in document["paths"].items():
         for method, operation in item.items():
-            _illustrate(method.upper(), path, operation)
+            _illustrate(method.upper(), path, operation, document["components"]["schemas"])
         standard = path == "/v2" or path.startswith("/v2/")
         for method, operation in item.items():
             answers: dict[str, Any] = operation["responses"]
@@ -115,13 +122,6 @@ def describe(
     for name in _FOREIGN:
         document["components"]["schemas"].pop(name, None)
     document["components"]["headers"] = dict(_HEADERS)
-    function = FunctionBody.model_json_schema(ref_template="#/components/schemas/{model}")
-    document["components"]["schemas"] |= {
-        **call_schemas({}, {}),
-        "Rows": ROWS,
-        **function.pop("$defs"),
-        FunctionBody.__name__: function,
-    }
     describe_parts(document["components"]["schemas"])
     return document
 
@@ -132,7 +132,7 @@ def at(document: Mapping[str, Any], url: str) -> dict[str, Any]:
     return {**document, "info": info, "servers": [{"url": url}]}
 
 
-def _illustrate(method: str, path: str, operation: dict[str, Any]) -> None:
+def _illustrate(method: str, path: str, operation: dict[str, Any], schemas: Mapping[str, Any]) -> None:
     """Add the examples of an operation: a command, its parameters, its body, its answer."""
     name = f"{method} {path}"
     shell = command(method, path, key="security" in operation)
@@ -144,11 +144,14 @@ def _illustrate(method: str, path: str, operation: dict[str, Any]) -> None:
     bodies = operation.get("requestBody", {}).get("content", {})
     if "application/json" in bodies and name in BODIES:
         bodies["application/json"]["example"] = BODIES[name]
-    for status, answer in operation["responses"].items():
-        content = answer.get("content", {}).get("application/json", {})
-        schema = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-        if status.startswith("2") and schema in ANSWERS:
-            content["example"] = ANSWERS_OF.get(name, ANSWERS[schema])
+    for status, answered in operation["responses"].items():
+        content = answered.get("content", {}).get("application/json", {})
+        if status.startswith("2") and "$ref" in content.get("schema", {}):
+            content["example"] = example_of(content["schema"], schemas)
+    if path.endswith("/{invocation}/cancel"):
+        given = operation["responses"]["200"]["content"]["application/json"]["example"]
+        given |= {"state": "cancelled", "cause": "cancelled"}
+        del given["output"]
 
 
 def _headers(status: str, answer: Mapping[str, Any], *, repeatable: bool) -> dict[str, Any]:

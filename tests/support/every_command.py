@@ -7,9 +7,10 @@ import httpx
 import typer
 
 from api.app import create_app
-from api.server.examples import ANSWERS, PARAMETERS
+from api.server.examples import PARAMETERS
 from smore.cli import app
 from smore.process.settings import RedisSettings, Settings
+from tests.support.answers import ANSWERS
 
 
 def commands() -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 import smore_client
-from api.server.examples import ANSWERS, PARAMETERS
+from api.server.examples import PARAMETERS
+from tests.support.answers import ANSWERS
 from tests.support.cli import PROBLEM, smore
 from tests.support.every_command import Examples, commands
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.server.examples import ANSWERS
 from smore.cli.series import sparkline
+from tests.support.answers import ANSWERS
 from tests.support.cli import Serve, serve, smore
 
 __all__ = ["serve"]

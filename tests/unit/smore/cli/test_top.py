@@ -10,8 +10,8 @@ from api.schemas.gpus import Gpu
 from api.schemas.jobs import Job
 from api.schemas.live import LiveProblem
 from api.schemas.queues import Queue
-from api.server.examples import ANSWERS
 from smore.cli.top import _tables
+from tests.support.answers import ANSWERS
 
 
 def drawn(rows: dict[str, list[dict[str, Any]]], width: int, height: int | None) -> list[str]:
