@@ -18,8 +18,6 @@ from smore.redis.catalog import AsyncCatalog, KeyEntry
 from smore.redis.sessions import SessionEntry, Sessions
 
 HEADER: Final = "X-SMore-Session"
-#: Scopes that a session may have. ``deploy`` equals a shell on the GPU workers.
-TICKED: Final = (Scope.READ, Scope.INVOKE, Scope.JOBS, Scope.ADMIN)
 #: What no session may do, and nothing below /v2: a stolen one must leave neither a key nor code behind.
 FORBIDDEN: Final = frozenset(
     {

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from smore.traces.recorded import read_number, read_rows, refuse
+from lab.simulation.rows import read_number, read_rows
+from smore.traces.recorded import refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

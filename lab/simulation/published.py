@@ -232,7 +232,7 @@ def parvagpu_loaded(folder: Path) -> list[Loaded]:
     median and the busy time. Targets are raw: noise makes some negative.
 
     A pair is a model at a batch, with one number over all k and all slices. Its samples are therefore not repeats of
-    one measurement, and :func:`ml.predict.samples.noise_rmsle` does not apply. Rows of k = 1 are the reference and make
+    one measurement, and ``lab.research.predictor.noise.noise_rmsle`` does not apply. Rows of k = 1 are the reference and make
     no sample.
     """
     throughputs: dict[tuple[int, str, int, int], tuple[str, float]] = {}

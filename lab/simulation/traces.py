@@ -32,10 +32,11 @@ from numpy.typing import NDArray
 from lab.simulation.archive import archive
 from lab.simulation.azure import by_function
 from lab.simulation.azure import invocations as invocations_of
+from lab.simulation.rows import read_number, read_rows
 from lab.simulation.world import Reader, World, bad
 from smore.domain.errors import NotFound
 from smore.traces import public
-from smore.traces.recorded import BadTrace, opened, read_number, read_rows, refuse
+from smore.traces.recorded import BadTrace, opened, refuse
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -7,7 +7,6 @@ minute by minute, and asked for the following minutes. Its bytes hold its parame
 
 import io
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Protocol, Self
 
@@ -249,30 +248,3 @@ def rolling(
         mean[:, minute], any_[:, minute] = ahead[:, 0], chances[:, 0]
         forecaster.update(counts[:, minute])
     return mean, any_
-
-
-def brier(any_: Floats, counts: Floats) -> Floats:
-    """
-    [F]: mean squared difference between the chance of a request and whether there was one; NaN where nothing was
-    forecast.
-    """
-    came = np.where(np.isnan(counts), np.nan, counts > 0)
-    squares = (any_ - came) ** 2
-    known = np.isfinite(squares)
-    return np.asarray(
-        np.where(
-            known.any(axis=1), np.where(known, squares, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1)), math.nan
-        )
-    )
-
-
-def mase(mean: Floats, counts: Floats, begin: int) -> Floats:
-    """
-    Mean absolute scaled error [F]: the mean absolute error from the minute ``begin`` on, over that of the naive
-    forecast (the minute before) in the earlier minutes (Hyndman and Koehler, 2006); NaN where the earlier counts are
-    constant.
-    """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        wrong = np.nanmean(np.abs(mean[:, begin:] - counts[:, begin:]), axis=1)
-        usual = np.nanmean(np.abs(np.diff(counts[:, :begin], axis=1)), axis=1)
-        return np.where(usual > 0, wrong / usual, math.nan)

@@ -43,8 +43,6 @@ class ProcessStatus:
     #: ``RUNNING``, ``STARTING`` (its first second), ``BACKOFF`` (died while it started, starts again), ``STOPPED``…
     state: str
     pid: int | None
-    #: Seconds since its start; 0 while it is not running.
-    uptime_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +224,6 @@ class Supervisor:
                 name=str(info["name"]),
                 state=str(info["statename"]),
                 pid=cast(int, info["pid"]) or None,
-                uptime_s=float(cast(int, info["now"]) - cast(int, info["start"])) if info["pid"] else 0.0,
             )
             for info in self._all()
         )

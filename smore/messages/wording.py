@@ -73,9 +73,6 @@ def worker_lost(gpu: str, seen_at: float, attempt: int = 0) -> str:
     return f"{which} was lost with the worker of {gpu}{when}: the worker died, or was cut off."
 
 
-PHASES = ("queue", "schedule", "dispatch", "load", "run")
-
-
 def refused_in_words(refused: Mapping[str, int]) -> str:
     """
     ``{"busy": 2, "memory": 1}`` to ``2 GPU instances are busy with the function, 1 has too little memory``; '' for

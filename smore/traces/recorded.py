@@ -94,27 +94,6 @@ def read_lists(path: Path, most: float = math.inf) -> Generator[tuple[int, Seque
             raise refuse(path, reader.line_num, "row", str(error)) from error
 
 
-def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row) of each row of a CSV file. Raises BadTrace where the header lacks a name of ``needed``."""
-    lists = read_lists(path)
-    _, header, _ = next(lists)
-    for name in needed:
-        if name not in header:
-            raise refuse(path, 1, name, "no column of this name")
-    for line, _, values in lists:
-        yield line, dict(zip(header, values, strict=True))
-
-
-def read_number(path: Path, line: int, field: str, text: object, low: float = 0.0) -> float:
-    try:
-        value = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise refuse(path, line, field, f"a number is expected, not {quoted(text)}") from None
-    if not math.isfinite(value) or value < low:
-        raise refuse(path, line, field, f"a number of at least {low:g} is expected, not {quoted(text)}")
-    return value
-
-
 # ---- what is imported ------------------------------------------------------------------------------------------------
 
 

@@ -40,11 +40,12 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.research.predictor.noise import noise_rmsle, repeats
 from lab.research.predictor.trivial import TRIVIAL
 from lab.simulation import published
 from ml import rows
 from ml.predict.pairwise import RECIPES
-from ml.predict.samples import DIRECTIONS, SOLO, Floats, Samples, noise_rmsle, place_name, repeats, samples
+from ml.predict.samples import DIRECTIONS, SOLO, Floats, Samples, samples
 
 ROOT = Path(__file__).parents[3]
 TRAIN_FRACTION: Final = 0.2
@@ -309,6 +310,11 @@ def measured_sets(paths: Sequence[Path]) -> list[Samples]:
         name = base_name if uses_of_name[base_name] == 1 else f"{base_name}-{uses_of_name[base_name]}"
         sets += [samples(profile, direction, name=name) for direction in DIRECTIONS]
     return [part for part in sets if len(np.unique(part.pair)) >= 10]
+
+
+def place_name(place: rows.DeviceMode) -> str:
+    """A short name of a device for figures: its kind."""
+    return "cpu" if place.device.startswith("CPU partition") else place.device.lower().replace(" ", "-")
 
 
 def tables(report: EvaluationReport) -> Iterator[str]:

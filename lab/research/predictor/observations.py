@@ -212,7 +212,7 @@ def pooled(groups: Iterable[Sequence[float]]) -> Spread:
 
 def noise(measured: Mapping[tuple[Workload, Workload], Sequence[float]]) -> Spread:
     """
-    The noise floor: the deviation of repeats of one pair, as ``ml.predict.samples.noise_rmsle``. A workload beside itself
+    The noise floor: the deviation of repeats of one pair, as ``lab.research.predictor.noise.noise_rmsle``. A workload beside itself
     is left out: its value is the mean of two sides, which deviates less.
     """
     return pooled(values for (victim, aggressor), values in measured.items() if victim != aggressor)

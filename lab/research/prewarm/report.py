@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from lab.research.prewarm.cases import LOADS_S, TraceEvaluation
-from lab.research.prewarm.scores import cold_rate, intervals, rates
-from ml.forecast.forecaster import brier, mase
+from lab.research.prewarm.scores import brier, cold_rate, intervals, mase, rates
 from scheduler.backtest.cost import waste_s
 from scheduler.policy.prewarm.kernel import (
     AHEADS,

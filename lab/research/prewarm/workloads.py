@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.research.prewarm.intermittent import Intermittent
 from lab.simulation.azure import by_function, invocations
 from ml.forecast.choice import Ahead
 from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
-from ml.forecast.intermittent import Intermittent
 from ml.forecast.lstm import Grouped, Shared
 from scheduler.backtest.instances import Workload
 from smore.domain.errors import NotFound

@@ -21,10 +21,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from lab.simulation.rows import read_number, read_rows
 from lab.simulation.world import Reader, bad
 from smore.domain.job import EARLIEST
 from smore.traces.public import locate
-from smore.traces.recorded import read_number, read_rows, refuse
+from smore.traces.recorded import refuse
 
 HOUR_S: Final = 3600.0
 KINDS: Final = ("muri", "pollux", "philly", "drawn", "made", "csv")

@@ -3,8 +3,8 @@
 import pytest
 
 from lab.simulation.jobs.speeds import ITERATION_MS, NUMBERS, speeds
+from lab.simulation.rows import read_rows
 from smore.traces.public import BUNDLED, locate
-from smore.traces.recorded import read_rows
 
 
 def test_iteration_times_are_those_of_the_bundled_traces() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.research.predictor.noise import noise_rmsle
 from ml import rows
-from ml.predict.samples import METRICS, noise_rmsle, samples
+from ml.predict.samples import METRICS, samples
 from ml.rows import (
     FEATURES,
     BadRow,

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, brier, mase, rolling
-from ml.forecast.intermittent import Intermittent
+from lab.research.prewarm.intermittent import Intermittent
+from lab.research.prewarm.scores import brier, mase
+from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
 from ml.forecast.lstm import WINDOW, Cells, Grouped, LongShort, Shared
 
 pytestmark = pytest.mark.numeric

@@ -45,7 +45,7 @@ class TestMachine:
             return [("control", "nobody leads trainings")]
 
         monkeypatch.setattr(local, "await_rest", await_rest)
-        leader = local.ProcessStatus(name="scheduler-0", state="RUNNING", pid=17, uptime_s=1.0)
+        leader = local.ProcessStatus(name="scheduler-0", state="RUNNING", pid=17)
         monkeypatch.setattr(local, "status", lambda home: (leader,))
         platform = serve()
         ready = {"checks": {"leader": {"ok": True, "detail": "host:17"}}, "warnings": ["The platform is drained."]}
@@ -166,9 +166,7 @@ class TestMachine:
         )
         monkeypatch.setattr(local, "endpoints", lambda home: reached)
         monkeypatch.setattr(local, "without_metrics", lambda endpoints: {"control": "process 5 has port 8414"})
-        processes = [
-            local.ProcessStatus(name=name, state="RUNNING", pid=17, uptime_s=1.0) for name in ("beat", "control")
-        ]
+        processes = [local.ProcessStatus(name=name, state="RUNNING", pid=17) for name in ("beat", "control")]
         monkeypatch.setattr(local, "status", lambda home: processes)
         (home / "logs" / "supervisor.log").write_text(
             "2026-01-30 11:00:00,001 INFO exited: beat (exit status 0; expected)\n"

@@ -34,7 +34,7 @@ class Supervised:
     """A supervisor whose processes all have the same state."""
 
     def __init__(self, state: str = "RUNNING") -> None:
-        self._status = ProcessStatus(name="scheduler-0", state=state, pid=None, uptime_s=0.0)
+        self._status = ProcessStatus(name="scheduler-0", state=state, pid=None)
 
     def status(self) -> tuple[ProcessStatus, ...]:
         return (self._status,)
