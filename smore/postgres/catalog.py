@@ -4,10 +4,10 @@ The catalog in Postgres: projects, API keys, functions with their revisions, sec
 
 Every change but those of jobs is committed in Postgres first and then mirrored to Redis (``smore/postgres/mirror.py``),
 where all hot paths read. Where Redis is away the change stands, and redis-py's error reaches the caller. The next change
-of the same row, or :meth:`Store.sync_mirror`, brings the mirror up to date.
+of the same row, or :func:`smore.postgres.mirror.refresh`, brings the mirror up to date.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -25,6 +25,7 @@ from smore.domain.limits import Limits
 from smore.domain.secret import Secret
 from smore.domain.spelling import nothing_named
 from smore.postgres import mirror
+from smore.postgres.driver import driver
 from smore.postgres.jobs import JobStore
 from smore.postgres.rows import ApiKeyRow, FunctionRow, ProjectRow, RevisionRow, SecretRow, require_project, value_of
 from smore.redis.catalog import Catalog, KeyEntry
@@ -126,10 +127,7 @@ class Store:
                 raise InvalidSpec("burst: it needs a rate_per_s", field="burst")
             row.limits = limits.to_dict()
             session.commit()
-        with self._engine.connect() as connection:
-            mirror.refresh_project(
-                cast(mirror.Connection, connection.connection.driver_connection), self._catalog, name
-            )
+        self._mirror(mirror.refresh_project, name)
         return limits
 
     def create_key(self, project: str, name: str, scopes: Collection[Scope]) -> tuple[KeyEntry, str]:
@@ -146,7 +144,7 @@ class Store:
             require_project(session, project)
             session.add(ApiKeyRow(id=id_, project=project, name=name, digest=digest, scopes=held))
             session.commit()
-        self._mirror_key(id_)
+        self._mirror(mirror.refresh_key, id_)
         return entry, token
 
     def list_keys(self, project: str) -> list[ApiKey]:
@@ -168,7 +166,7 @@ class Store:
             if row.revoked_at is None:
                 row.revoked_at = datetime.now(UTC)
             session.commit()
-        self._mirror_key(id_)
+        self._mirror(mirror.refresh_key, id_)
 
     # ---- functions ---------------------------------------------------------------------------------------------------
 
@@ -207,7 +205,7 @@ class Store:
                 )
             )
             session.commit()
-        self._mirror_function(project, name, number)
+        self._mirror(mirror.refresh_function, project, name, number)
         return number, True
 
     def activate(self, project: str, name: str, revision: int, measured: Mapping[str, Any]) -> None:
@@ -233,7 +231,7 @@ class Store:
                 # Canaries of two registrations may end in either order.
                 function.revision = max(function.revision, revision)
             session.commit()
-        self._mirror_function(project, name, revision)
+        self._mirror(mirror.refresh_function, project, name, revision)
 
     def fail_revision(self, project: str, name: str, revision: int, log: str) -> None:
         """
@@ -255,9 +253,6 @@ class Store:
             with Session(self._engine) as session:
                 raise _no_function(session, project, name)
         return functions[0]
-
-    def list_functions(self, project: str) -> list[Function]:
-        return self._functions(FunctionRow.project == project)
 
     def revisions(self, project: str, name: str) -> list[Revision]:
         """The newest first. Raises FunctionNotFound."""
@@ -299,7 +294,7 @@ class Store:
                 raise Conflict(f"Revision {revision} of {name} was never active.")
             function.revision = revision
             session.commit()
-        self._mirror_function(project, name, revision)
+        self._mirror(mirror.refresh_function, project, name, revision)
 
     def set_deadline(self, project: str, name: str, deadline_s: float | None) -> None:
         """
@@ -310,7 +305,7 @@ class Store:
         with Session(self._engine) as session:
             _function_row(session, project, name).deadline_s = deadline_s
             session.commit()
-        self._mirror_function(project, name)
+        self._mirror(mirror.refresh_function, project, name)
 
     def set_scaling(self, project: str, name: str, changes: Mapping[str, Any]) -> FunctionSpec:
         """
@@ -329,7 +324,7 @@ class Store:
             row.spec = spec.to_dict()
             revision = function.revision
             session.commit()
-        self._mirror_function(project, name, revision)
+        self._mirror(mirror.refresh_function, project, name, revision)
         return spec
 
     def delete_function(self, project: str, name: str) -> None:
@@ -337,7 +332,7 @@ class Store:
         with Session(self._engine) as session:
             _function_row(session, project, name).deleted_at = datetime.now(UTC)
             session.commit()
-        self._mirror_function(project, name)
+        self._mirror(mirror.refresh_function, project, name)
 
     def _functions(self, *which: Any) -> list[Function]:
         current = (
@@ -370,7 +365,7 @@ class Store:
             )
             session.commit()
             secret = _secret(session.get_one(SecretRow, (project, name)))
-        self._mirror_secret(project, name)
+        self._mirror(mirror.refresh_secret, project, name)
         return secret
 
     def list_secrets(self, project: str) -> list[Secret]:
@@ -387,29 +382,13 @@ class Store:
                 raise NotFound(f"There is no secret {name} in this project.")
             session.delete(row)
             session.commit()
-        self._mirror_secret(project, name)
+        self._mirror(mirror.refresh_secret, project, name)
 
     # ---- the mirror --------------------------------------------------------------------------------------------------
 
-    def sync_mirror(self) -> int:
-        """Make Redis' mirror equal to Postgres. Returns how many entries differed."""
-        with self._engine.connect() as connection:
-            return mirror.refresh(cast(mirror.Connection, connection.connection.driver_connection), self._catalog)
-
-    def _mirror_function(self, project: str, name: str, revision: int = 0) -> None:
-        with self._engine.connect() as connection:
-            driver = cast(mirror.Connection, connection.connection.driver_connection)
-            mirror.refresh_function(driver, self._catalog, project, name, revision)
-
-    def _mirror_secret(self, project: str, name: str) -> None:
-        with self._engine.connect() as connection:
-            mirror.refresh_secret(
-                cast(mirror.Connection, connection.connection.driver_connection), self._catalog, project, name
-            )
-
-    def _mirror_key(self, id_: str) -> None:
-        with self._engine.connect() as connection:
-            mirror.refresh_key(cast(mirror.Connection, connection.connection.driver_connection), self._catalog, id_)
+    def _mirror(self, refresh: Callable[..., None], *which: object) -> None:
+        with driver(self._engine) as connection:
+            refresh(connection, self._catalog, *which)
 
 
 def _function_row(session: Session, project: str, name: str) -> FunctionRow:

@@ -6,6 +6,8 @@ so that of two writers the earlier one cannot overwrite the later one's values i
 ``python -m migrations`` runs at every start, and SQLAlchemy would double its time.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import psycopg
@@ -18,10 +20,16 @@ from smore.redis.catalog import Catalog, FunctionEntry, KeyEntry, ProjectEntry
 
 Connection: TypeAlias = "psycopg.Connection[TupleRow]"
 
-_LOCK = "SELECT pg_advisory_xact_lock(%s)"
 _FUNCTIONS = "SELECT project, name, revision, deadline_s FROM functions WHERE deleted_at IS NULL"
 _PROJECTS = "SELECT name, limits FROM projects WHERE limits <> '{}'::jsonb"
 _KEYS = "SELECT id, project, digest, scopes, name FROM api_keys WHERE revoked_at IS NULL"
+
+
+@contextmanager
+def _locked(connection: Connection) -> Iterator[None]:
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (Lock.MIRROR.value,))
+        yield
 
 
 def refresh(connection: Connection, catalog: Catalog) -> int:
@@ -29,8 +37,7 @@ def refresh(connection: Connection, catalog: Catalog) -> int:
     Make the whole mirror equal to Postgres: at a start, and after Redis has lost its data. Returns how many entries
     differed.
     """
-    with connection.transaction():
-        connection.execute(_LOCK, (Lock.MIRROR.value,))
+    with _locked(connection):
         revisions = connection.execute(
             "SELECT r.project || '/' || r.function, r.number, r.spec FROM revisions r JOIN functions f ON f.project ="
             " r.project AND f.name = r.function WHERE f.deleted_at IS NULL AND r.state <> 'failed'"
@@ -52,8 +59,7 @@ def refresh(connection: Connection, catalog: Catalog) -> int:
 
 def refresh_function(connection: Connection, catalog: Catalog, project: str, name: str, revision: int = 0) -> None:
     """Mirror one function. Its ``revision`` (0 = none) comes first, so that whoever reads the function finds it."""
-    with connection.transaction():
-        connection.execute(_LOCK, (Lock.MIRROR.value,))
+    with _locked(connection):
         of_function = (project, name)
         spec = connection.execute(
             "SELECT spec FROM revisions WHERE project = %s AND function = %s AND number = %s", (*of_function, revision)
@@ -69,8 +75,7 @@ def refresh_function(connection: Connection, catalog: Catalog, project: str, nam
 
 
 def refresh_key(connection: Connection, catalog: Catalog, id_: str) -> None:
-    with connection.transaction():
-        connection.execute(_LOCK, (Lock.MIRROR.value,))
+    with _locked(connection):
         with connection.cursor(row_factory=class_row(KeyEntry)) as cursor:
             entry = cursor.execute(f"{_KEYS} AND id = %s", (id_,)).fetchone()
         if entry is None:
@@ -80,15 +85,13 @@ def refresh_key(connection: Connection, catalog: Catalog, id_: str) -> None:
 
 
 def refresh_project(connection: Connection, catalog: Catalog, name: str) -> None:
-    with connection.transaction():
-        connection.execute(_LOCK, (Lock.MIRROR.value,))
+    with _locked(connection):
         row = connection.execute("SELECT limits FROM projects WHERE name = %s", (name,)).fetchone()
         catalog.put_project(ProjectEntry(name=name, limits=Limits(**row[0]) if row is not None else Limits()))
 
 
 def refresh_secret(connection: Connection, catalog: Catalog, project: str, name: str) -> None:
-    with connection.transaction():
-        connection.execute(_LOCK, (Lock.MIRROR.value,))
+    with _locked(connection):
         row = connection.execute(
             "SELECT sealed FROM secrets WHERE project = %s AND name = %s", (project, name)
         ).fetchone()

@@ -26,7 +26,6 @@ from smore.postgres.history.values import (
     BudgetStep,
     Closed,
     Execution,
-    GpuSample,
     Harvest,
     JobWindow,
     PastDecision,
@@ -50,7 +49,7 @@ from smore.postgres.rows import (
 )
 from smore.postgres.sums import FunctionTotalRow, GpuMinuteRow, JobHarvestRow
 
-_Value = TypeVar("_Value", BudgetStep, PastInvocation, Execution, JobWindow, GpuSample)
+_Value = TypeVar("_Value", BudgetStep, PastInvocation, Execution, JobWindow)
 
 
 class Reader:
@@ -163,9 +162,6 @@ class Reader:
         which = (row.job == job, row.gpu == gpu, row.at > _moment(start - JOB_WINDOW_S), row.at <= _moment(end))
         return self._all(JobWindow, row, lambda q: q.where(*which).order_by(row.at.desc()).limit(1))
 
-    def job_windows(self, job: str) -> list[JobWindow]:
-        return self._all(JobWindow, JobWindowRow, lambda q: q.where(JobWindowRow.job == job).order_by(JobWindowRow.at))
-
     def closed(
         self, jobs: Collection[str], since: float | None = None, until: float | None = None
     ) -> dict[str, dict[int, Closed]]:
@@ -275,11 +271,6 @@ class Reader:
             for solo in solos
         }
         return [rows[batch] for batch in sorted(rows)]
-
-    def gpu_samples(self, gpu: str, since: float) -> list[GpuSample]:
-        """From the epoch second ``since`` on."""
-        which = (GpuSampleRow.gpu == gpu, GpuSampleRow.at >= datetime.fromtimestamp(since, UTC))
-        return self._all(GpuSample, GpuSampleRow, lambda q: q.where(*which).order_by(GpuSampleRow.at))
 
     def last_report(self, gpu: str, until: float) -> float | None:
         """The second in which a worker last reported before ``until``, of those that were recorded; epoch seconds."""

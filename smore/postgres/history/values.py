@@ -130,18 +130,6 @@ class Harvest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSample:
-    gpu: str
-    at: float
-    utilisation: float
-    function_utilisation: float
-    memory_used_mib: float
-    memory_total_mib: float
-    running: int
-    counter: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTotal:
     """``batches`` of ``rows`` rows that ran, for ``run_s`` seconds in all."""
 
