@@ -8,7 +8,7 @@ from api.auth import is_operator
 from api.dates import moment
 from api.deps import Gateway
 from api.invoke.admit import earliest
-from api.schemas import gpus as gpu_schemas
+from api.schemas import gpus as schemas
 from api.trainings import views
 from api.trainings.names import saying
 from smore.domain.job import OVER
@@ -51,85 +51,43 @@ def _gpu(
     training = {job.id: job for job in report.jobs if job.state not in OVER and not job.unseen}
     own, sees_all = f"{caller.project}/", is_operator(caller)
     draining = f"-g:{report.gpu}" in paused
-    return {
-        "id": report.gpu,
-        "kind": report.kind,
-        "device": report.device,
-        "sharing_mode": report.sharing_mode,
-        "slots": report.slots,
-        "running": report.running,
-        "utilisation": report.utilisation,
-        "function_utilisation": report.function_utilisation,
-        "utilisation_counter": report.utilisation_counter,
-        "counters": report.counters,
-        "health": report.health,
-        "memory_used_mib": report.memory_used_mib,
-        "memory_total_mib": report.memory_total_mib,
-        "node": report.node,
-        "duty": report.duty,
-        "closed_until": moment(report.closed_until) if report.closed else None,
-        "silent_since": None,
-        "paused": "*" in paused or f"g:{report.gpu}" in paused,
-        "draining": draining,
-        "drained": draining and not (report.running or report.warm or training),
-        "reported_at": moment(report.at),
-        "warm": [
-            {
-                "function": one.function.removeprefix(own),
-                "revision": one.revision,
-                "state": one.state,
-                "memory_mib": one.memory_mib,
-                "idle_s": one.idle_s,
-            }
+    return schemas.Gpu.row(
+        report,
+        id=report.gpu,
+        closed_until=moment(report.closed_until) if report.closed else None,
+        silent_since=None,
+        paused="*" in paused or f"g:{report.gpu}" in paused,
+        draining=draining,
+        drained=draining and not (report.running or report.warm or training),
+        reported_at=moment(report.at),
+        warm=[
+            schemas.Warm.row(one, function=one.function.removeprefix(own))
             for one in report.warm
             if one.function.startswith(own)
         ],
-        "parked": [
-            {
-                "function": one.function.removeprefix(own),
-                "revision": one.revision,
-                "memory_mib": one.memory_mib,
-                "host_mib": one.host_mib,
-                "left_s": one.left_s,
-            }
+        parked=[
+            schemas.Parked.row(one, function=one.function.removeprefix(own))
             for one in report.parked
             if one.function.startswith(own)
         ],
-        "quarantined": [revision.removeprefix(own) for revision in report.quarantined if revision.startswith(own)],
-        "trainings": len(training),
-        "jobs": [
-            {
-                "id": job.id,
-                "project": job.project,
-                "guest": job.guest,
-                "name": names.get(job.id, ""),
-                "budget": job.budget,
-                "loss": job.loss,
-                "loss_low": job.loss_low,
-                "loss_high": job.loss_high,
-                "loss_windows": job.loss_windows,
-                "iterations": job.iterations,
-                "held": job.held,
-            }
+        quarantined=[revision.removeprefix(own) for revision in report.quarantined if revision.startswith(own)],
+        trainings=len(training),
+        jobs=[
+            schemas.GpuJob.row(job, name=names.get(job.id, ""))
             for job in training.values()
             if sees_all or job.project == caller.project
         ],
-        "strangers": None
+        strangers=None
         if report.strangers is None
         else [
-            {
-                "pid": one.pid,
-                "name": one.name,
-                "memory_mib": one.memory_mib,
-                "allowed": f"{report.gpu}|{one.pid}|{one.start}" in allowed,
-            }
+            schemas.Stranger.row(one, allowed=f"{report.gpu}|{one.pid}|{one.start}" in allowed)
             for one in report.strangers
         ],
-    }
+    )
 
 
 def _silent(gpu: str, at: float, paused: frozenset[str]) -> dict[str, Any]:
-    return gpu_schemas.Gpu(
+    return schemas.Gpu(
         id=gpu,
         kind="",
         device="",

@@ -6,8 +6,7 @@ Wherever a job is named, its id and its name will do.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -59,7 +58,6 @@ from smore.redis.job_queue import JobQueue, no_leader
 from smore.redis.logs import job_log
 
 if TYPE_CHECKING:
-    from smore.postgres.audit import Change
     from smore.postgres.job_pairs import JobPair
     from smore.postgres.job_promises import JobPromise
     from smore.postgres.jobs import Job
@@ -312,11 +310,7 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, pr
 @router.post("/jobs/{job}/hold")
 def hold_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, project: OfProject = None) -> schemas.Job:
     """Keep a job that waits from being started until it is released. 409 for one that does not wait."""
-    record = _job(gateway, caller, job, project)
-    with _changed(gateway, caller, trail, record) as change:
-        held = gateway.store().jobs.hold(record.project, record.id)
-        change.after = {"state": held.state.value}
-    return views.shown(held, [])
+    return _changed(gateway, caller, trail, _job(gateway, caller, job, project), gateway.store().jobs.hold)
 
 
 @router.post("/jobs/{job}/release")
@@ -324,11 +318,7 @@ def release_job(
     gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, project: OfProject = None
 ) -> schemas.Job:
     """Let a job that is held wait for its turn again. 409 for one that is not held."""
-    record = _job(gateway, caller, job, project)
-    with _changed(gateway, caller, trail, record) as change:
-        released = gateway.store().jobs.release(record.project, record.id)
-        change.after = {"state": released.state.value}
-    return views.shown(released, [])
+    return _changed(gateway, caller, trail, _job(gateway, caller, job, project), gateway.store().jobs.release)
 
 
 @router.post("/jobs/{job}/restart")
@@ -339,11 +329,7 @@ def restart_job(
     Queue a job that is over again, for another attempt from its last checkpoint, or from the beginning where it has written
     none (`checkpoint` 0). 409 for one that is not over, or that was started elsewhere.
     """
-    record = _job(gateway, caller, job, project)
-    with _changed(gateway, caller, trail, record) as change:
-        restarted = gateway.store().jobs.restart(record.project, record.id)
-        change.after = {"state": restarted.state.value}
-    return views.shown(restarted, [])
+    return _changed(gateway, caller, trail, _job(gateway, caller, job, project), gateway.store().jobs.restart)
 
 
 @router.post("/jobs/{job}/move")
@@ -356,11 +342,8 @@ def move_job(
     project: OfProject = None,
 ) -> schemas.Job:
     """Put a job that waits before all others; of two that were put first, the later one. 409 for one that does not wait."""
-    record = _job(gateway, caller, job, project)
-    with _changed(gateway, caller, trail, record) as change:
-        moved = gateway.store().jobs.put_first(record.project, record.id)
-        change.after = {"first": True}
-    return views.shown(moved, [])
+    record, put_first = _job(gateway, caller, job, project), gateway.store().jobs.put_first
+    return _changed(gateway, caller, trail, record, put_first, {"first": True})
 
 
 @router.post("/jobs/{job}/allow", status_code=202)
@@ -414,12 +397,20 @@ def _job(gateway: Gateway, caller: KeyEntry, reference: str, project: str | None
     return gateway.store().jobs.find(project_of(caller, project), reference)
 
 
-@contextmanager
-def _changed(gateway: Gateway, caller: KeyEntry, trail: Trail, job: "Job") -> "Iterator[Change]":
-    """Record a change of a job, and let the job scheduler see it at once."""
+def _changed(
+    gateway: Gateway,
+    caller: KeyEntry,
+    trail: Trail,
+    job: "Job",
+    act: "Callable[[str, str], Job]",
+    after: Mapping[str, bool] | None = None,
+) -> schemas.Job:
+    """Change a job, record that, and let the job scheduler see it at once; ``after``: what is recorded, None = its state."""
     with trail.change(caller, f"job/{job.id}", {"state": job.state.value}, project=job.project) as change:
-        yield change
+        changed = act(job.project, job.id)
+        change.after = after or {"state": changed.state.value}
     _wake(gateway)
+    return views.shown(changed, [])
 
 
 def _wake(gateway: Gateway) -> None:

@@ -7,6 +7,7 @@ GPU instances: both cost other functions something, so only operators may set th
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -18,7 +19,7 @@ from api.deps import AdminKey, AllProjects, Gateway, OfProject, OperatorKey, Rea
 from api.pauses import set_pauses
 from api.schemas import queues as schemas
 from api.server.bodies import BoundedRoute
-from smore.domain.errors import FunctionNotFound, NotFound
+from smore.domain.errors import NotFound
 from smore.domain.override import Override
 from smore.domain.spelling import nothing_named
 from smore.redis.catalog import KeyEntry
@@ -65,37 +66,32 @@ def resume_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> Non
 @router.post("/{function}/pause", status_code=204)
 def pause(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
     """Stop dispatching a function's invocations. They are still accepted, and their deadlines run."""
-    key = _key(gateway, caller, function, project)
-    set_pauses(
-        gateway, trail, caller, f"function/{function}", f"f:{key}", on=("paused",), project=key.partition("/")[0]
-    )
+    _set(gateway, trail, caller, function, project, on=("paused",))
 
 
 @router.post("/{function}/drain", status_code=202)
 def drain(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
     """Accept no new invocation of a function (503 `draining`). Those that wait are served."""
-    key = _key(gateway, caller, function, project)
-    set_pauses(
-        gateway, trail, caller, f"function/{function}", f"f:{key}", on=("draining",), project=key.partition("/")[0]
-    )
+    _set(gateway, trail, caller, function, project, on=("draining",))
 
 
 @router.post("/{function}/resume", status_code=204)
 def resume(gateway: TheGateway, caller: AdminKey, trail: TheTrail, function: str, project: OfProject = None) -> None:
     """End a pause and a drain of a function."""
+    _set(gateway, trail, caller, function, project, on=())
+
+
+def _set(
+    gateway: Gateway, trail: Trail, caller: KeyEntry, function: str, project: str | None, *, on: Sequence[str]
+) -> None:
     key = _key(gateway, caller, function, project)
-    set_pauses(gateway, trail, caller, f"function/{function}", f"f:{key}", on=(), project=key.partition("/")[0])
+    set_pauses(gateway, trail, caller, f"function/{function}", f"f:{key}", on=on, project=key.partition("/")[0])
 
 
 def _key(gateway: Gateway, caller: KeyEntry, function: str, project: str | None) -> str:
     if project not in (None, caller.project):
         require_operator(caller)
-    home = project or caller.project
-    key = f"{home}/{function}"
-    if key not in gateway.catalog.functions:
-        names = [entry.name for entry in list(gateway.catalog.functions.values()) if entry.key.startswith(f"{home}/")]
-        raise FunctionNotFound(nothing_named("function", function, names, "in this project"))
-    return key
+    return gateway.known_function(project or caller.project, function).key
 
 
 # ---- purge -----------------------------------------------------------------------------------------------------------

@@ -328,19 +328,13 @@ def _price(device: str, prices: Mapping[str, float]) -> float | None:
 
 def _harvested(part: "Part") -> dict[str, Any]:
     lost = estimate_of(part.lost) if part.lost is not None else None
-    return {
-        "key": part.key,
-        "run_s": part.run_s,
-        "money": part.money,
-        "invocations": part.invocations,
-        "met": part.met,
-        "cold": part.cold,
-        "saved": part.saved,
-        "lost": lost.mean if lost is not None else None,
-        "lost_low": lost.low if lost is not None else None,
-        "lost_high": lost.high if lost is not None else None,
-        "windows": part.lost.windows if part.lost is not None else 0,
-    }
+    return schemas.Harvested.row(
+        part,
+        lost=lost.mean if lost is not None else None,
+        lost_low=lost.low if lost is not None else None,
+        lost_high=lost.high if lost is not None else None,
+        windows=part.lost.windows if part.lost is not None else 0,
+    )
 
 
 def _total(part: "Part") -> schemas.HarvestTotal:

@@ -98,8 +98,12 @@ class Schema(BaseModel):
     @classmethod
     def of(cls, source: object, **given: object) -> Self:
         """With what is ``given``, else what ``source`` has under a field's name; epoch seconds become moments."""
-        fields = {name: getattr(source, name) for name in cls.model_fields if hasattr(source, name)}
-        return cls.model_validate(fields | given, from_attributes=True)
+        return cls.model_validate(cls.row(source, **given), from_attributes=True)
+
+    @classmethod
+    def row(cls, source: object, **given: object) -> dict[str, Any]:
+        """The fields of :meth:`of` as they are, by name."""
+        return {name: getattr(source, name) for name in cls.model_fields if hasattr(source, name)} | given
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -327,17 +327,7 @@ def explanation(
         summary=say(" ".join(sentences)),
         expected=expected(of_queue, say) if of_queue is not None and job.state not in OVER else None,
         places=[replace(place, message=say(place.message)) for place in places],
-        decisions=[
-            schemas.JobDecision(
-                at=moment(one.at),
-                attempt=one.attempt,
-                kind=one.kind,
-                gpus=list(one.gpus),
-                message=say(_message(one)),
-                reasons=dict(one.reasons) if one.reasons is not None else None,
-            )
-            for one in decisions
-        ],
+        decisions=[schemas.JobDecision.of(one, message=say(_message(one))) for one in decisions],
     )
 
 
@@ -364,23 +354,7 @@ def attempts(job: "Job", of_job: Sequence["Attempt"]) -> schemas.JobAttempts:
     return schemas.JobAttempts(
         id=job.id,
         name=job.name,
-        attempts=[
-            schemas.JobAttempt(
-                attempt=one.attempt,
-                gpus=list(one.gpus),
-                nodes=list(one.nodes),
-                started_at=moment(one.started_at),
-                up_at=_moment(one.up_at),
-                ended_at=_moment(one.ended_at),
-                why=one.why,
-                message=one.message,
-                exit_code=one.exit_code,
-                iterations_from=one.iterations_from,
-                iterations=one.iterations,
-                micro_batches=one.micro_batches,
-            )
-            for one in of_job
-        ],
+        attempts=[schemas.JobAttempt.of(one) for one in of_job],
     )
 
 
