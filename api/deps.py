@@ -29,7 +29,6 @@ from smore.domain.errors import Forbidden, FunctionNotFound, Unavailable
 from smore.domain.function import FunctionSpec
 from smore.domain.spelling import nothing_named
 from smore.process.instance import instance_id
-from smore.process.observability import logger
 from smore.process.settings import Settings
 from smore.redis.catalog import AsyncCatalog, Catalog, FunctionEntry, KeyEntry
 from smore.redis.connection import connect
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from smore.postgres.history.series import Series
     from smore.postgres.predictors import Profiles
     from smore.process.vault import Vault
-
-log = logger("api")
 
 #: Seconds that a start waits for Redis. After them the gateway serves, and answers 503.
 START_PATIENCE_S = 5.0

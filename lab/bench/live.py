@@ -45,9 +45,9 @@ from lab.research.compare.section import BadReport
 from lab.research.replay.past_runs import PastRuns, Served
 from lab.simulation import world
 from lab.simulation.result import Inconsistent
+from lab.simulation.spelt import parse
 from lab.simulation.traces import Trace
 from lab.simulation.world import World
-from scheduler.policy.setting import parse
 from smore import local
 from smore.domain.errors import SmoreError
 from smore.domain.invocation import State

@@ -30,9 +30,10 @@ import numpy as np
 import torch
 
 from lab.bench import report
+from lab.research.prewarm.shared import Shared
 from ml.forecast.forecaster import Floats, Forecaster, Renewal
 from ml.forecast.foresight import Best
-from ml.forecast.lstm import LongShort, Shared
+from ml.forecast.lstm import LongShort
 from scheduler.tasks.forecasting import Rehearsal
 from smore.process.settings import PrewarmSettings
 

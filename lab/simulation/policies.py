@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lab.simulation.predictor import Belief
+from lab.simulation.spelt import parse
 from lab.simulation.world import World
 from scheduler.policy.engine import Engine
 from scheduler.policy.events import Event, GpuReported
 from scheduler.policy.knobs import PRESETS, preset
 from scheduler.policy.policy import Policy, Round
-from scheduler.policy.setting import UnknownPolicy, parse
+from scheduler.policy.setting import UnknownPolicy
 
 Factory = Callable[[int], Policy]
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from lab.simulation.archive import archive
 from lab.simulation.azure import by_function
 from lab.simulation.azure import invocations as invocations_of
-from lab.simulation.rows import read_number, read_rows
+from lab.simulation.rows import locate, read_number, read_rows
 from lab.simulation.world import Reader, World, bad
 from smore.domain.errors import NotFound
 from smore.traces import public
@@ -547,13 +547,11 @@ def of(document: Mapping[str, Any], world: World, seed: int, *, data: Sequence[P
             first = reader.whole("first", 0, 0, 10_000_000) if reader.has("first") else None
             folder = reader.word("folder", "azure2019")
             reader.end()
-            invocations, durations = (
-                public.locate(f"{folder}/{name}.csv", data) for name in ("invocations", "durations")
-            )
+            invocations, durations = (locate(f"{folder}/{name}.csv", data) for name in ("invocations", "durations"))
             source = _azure(_stamped(invocations), _stamped(durations))
             return scaled(source, world, rate_per_s=rate, seconds=int(seconds), seed=seed, first=first)
         if kind == "llm":
-            path = public.locate(reader.word("file", "inference/azure_llm_2023_code.csv.gz"), data)
+            path = locate(reader.word("file", "inference/azure_llm_2023_code.csv.gz"), data)
             reader.end()
             return llm(path, world, rate_per_s=rate, seconds=seconds, seed=seed)
         options = {

@@ -7,8 +7,7 @@ of that sentence (assumption A10).
 """
 
 import math
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -94,28 +93,6 @@ class Observation:
         return tuple(sorted((self.victim, *self.beside)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """
-    Mean absolute errors, fractions, over ``n`` observations in ``groups`` distinct sets of workloads: ``ones`` with all
-    weights one, ``learned`` with weights learned from the other sets, ``in_sample`` with weights learned from all sets.
-    """
-
-    n: int
-    groups: int
-    ones: float
-    learned: float
-    in_sample: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """The errors of Eq. 3 and of Eq. 4; None without such an observation."""
-
-    training: Errors | None
-    function: Errors | None
-
-
 def learn(
     observations: Iterable[Observation], pairs: Pairs, *, rule: UpdateRule | None = None, epochs: int = 30
 ) -> Weights:
@@ -143,55 +120,6 @@ def mean_error(weights: Weights, observations: Iterable[Observation], pairs: Pai
     Mean absolute error of Eq. 3 and 4 over at least one observation, a fraction. Raises whatever ``pairs`` raises.
     """
     return _mean(_error(weights, observation, pairs) for observation in observations)
-
-
-def evaluate(
-    observations: Sequence[Observation],
-    pairs: Pairs,
-    *,
-    rule: UpdateRule | None = None,
-    epochs: int = 30,
-    folds: int = 0,
-    seed: int = 0,
-) -> Evaluation:
-    """
-    The errors of learned weights, cross-validated over distinct sets of workloads.
-
-    Whole sets are left out, because repeats of one set are not independent. ``folds`` = 0 leaves out one set at a time;
-    otherwise ``seed`` decides which sets are left out together. Weights are learned as in :func:`learn`.
-    """
-    groups = list(dict.fromkeys(observation.group for observation in observations))
-    random.Random(seed).shuffle(groups)
-    parts = min(folds or len(groups), len(groups))
-    held_out: list[tuple[Observation, float]] = []
-    for part in range(parts):
-        absent = set(groups[part::parts])
-        weights = learn(
-            [observation for observation in observations if observation.group not in absent],
-            pairs,
-            rule=rule,
-            epochs=epochs,
-        )
-        held_out += [
-            (observation, _error(weights, observation, pairs))
-            for observation in observations
-            if observation.group in absent
-        ]
-    everything = learn(observations, pairs, rule=rule, epochs=epochs)
-
-    def errors(side: Side) -> Errors | None:
-        chosen = [(observation, error) for observation, error in held_out if observation.side == side]
-        if not chosen:
-            return None
-        return Errors(
-            n=len(chosen),
-            groups=len({observation.group for observation, _ in chosen}),
-            ones=mean_error(Weights(), (observation for observation, _ in chosen), pairs),
-            learned=_mean(error for _, error in chosen),
-            in_sample=mean_error(everything, (observation for observation, _ in chosen), pairs),
-        )
-
-    return Evaluation(training=errors("training"), function=errors("function"))
 
 
 def _case(observation: Observation, pairs: Pairs) -> WeightedSum[str]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from scheduler.policy.kernel import Floats, Ints
 from scheduler.policy.prewarm import kernel
-from scheduler.policy.prewarm.kernel import COLUMNS, FIELDS, HISTOGRAM, KEEP, PRICED, REQUESTS, WINDOWS
+from scheduler.policy.prewarm.kernel import COLUMNS, FIELDS, HISTOGRAM, KEEP, PRICED, WINDOWS
 
 #: Rows that are kept before they are reduced to a tally.
 BUFFER: Final = 1 << 16
@@ -114,16 +114,6 @@ def score(
             used = _run(work, setup, function, seed, from_minute, rows, facts[function])
             kernel.reduce(rows, used, facts[function], 60.0 * from_minute, 60.0 * work.counts.shape[1])
     return facts
-
-
-def lives(work: Workload, setup: Setup, function: int, seed: int) -> Floats:
-    """The rows of one function over the whole trace. ValueError where they are more than a replay keeps."""
-    rows = np.zeros((BUFFER, COLUMNS))
-    tally = np.zeros(FIELDS)
-    used = _run(work, setup, function, seed, 0, rows, tally)
-    if tally[REQUESTS] > 0:
-        raise ValueError(f"more than {BUFFER} rows: take a shorter trace")
-    return rows[:used]
 
 
 def _run(work: Workload, setup: Setup, function: int, seed: int, from_minute: int, rows: Floats, tally: Floats) -> int:

@@ -33,31 +33,6 @@ def choose(settings: Mapping[str, Setting], name: str, changed: Mapping[str, Any
     return replace(setting, **{knob: _value(setting, knob, value) for knob, value in changed.items()})
 
 
-def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """
-    (name of a setting, knobs that differ) of ``name:knob=value:knob=value``, a value being a number, true, false or a
-    word. The name may be that of a class, ``module:Class``. Raises UnknownPolicy where a knob has no value.
-    """
-    name, *changed = text.split(":")
-    if changed and changed[0].isidentifier():
-        name = f"{name}:{changed.pop(0)}"
-    return name, dict(map(_knob, changed))
-
-
-def _knob(text: str) -> tuple[str, Any]:
-    knob, sign, value = text.partition("=")
-    if not sign:
-        raise UnknownPolicy(f"{text!r} is not of the form knob=value")
-    if value in ("true", "false"):
-        return knob, value == "true"
-    for kind in (int, float):
-        try:
-            return knob, kind(value)
-        except ValueError:
-            continue
-    return knob, value
-
-
 def _value(setting: Any, knob: str, value: Any) -> Any:
     """A knob's value from what JSON can say. Raises UnknownPolicy, which names the knob."""
     names = [field.name for field in fields(setting)]

@@ -10,12 +10,12 @@ import re
 import tarfile
 import tempfile
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from smore.domain.errors import InvalidSpec, NotFound
+from smore.domain.errors import InvalidSpec
 
 BUNDLED: Final = Path(__file__).with_name("data")
 #: Bytes that are read at once.
@@ -74,20 +74,6 @@ def fetched(home: Path) -> Path:
 def folders(home: Path, data: Path | None = None) -> tuple[Path, ...]:
     """Where files are looked for: in ``data`` alone, or, if it is None, among what was fetched and what is bundled."""
     return (data,) if data is not None else (fetched(home), BUNDLED)
-
-
-def locate(path: str, among: Sequence[Path]) -> Path:
-    """
-    The file at ``path``, or its packed form ``path``.gz, in the first of the folders that has it. Raises NotFound,
-    which says how to get it.
-    """
-    for folder in among:
-        for file in (folder / f"{path}.gz", folder / path):
-            if file.is_file():
-                return file
-    name = path.partition("/")[0]
-    hint = f"; `smore data fetch {name}` brings all of it" if name in DATA_SETS and BUNDLED in among else ""
-    raise NotFound(f"no {path} in {' or in '.join(map(str, among))}{hint}")
 
 
 def fetch(data_set: DataSet, folder: Path, *, progress: Callable[[int, int], None], url: str = "") -> list[Path]:

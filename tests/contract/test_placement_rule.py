@@ -11,10 +11,11 @@ import pytest
 
 from lab.research.compare.__main__ import main as compare
 from lab.simulation import policies
+from lab.simulation.spelt import parse
 from scheduler.policy.decisions import Dispatch
 from scheduler.policy.knobs import Knobs, preset
 from scheduler.policy.own_rule import load_rule
-from scheduler.policy.setting import UnknownPolicy, parse
+from scheduler.policy.setting import UnknownPolicy
 from smore.domain.own_rule import BadRule
 from smore.domain.placement_rule import METHODS, Offer, PlacementRule, WaitingBatch
 from smore.testing.rules import check_placement_rule

@@ -4,8 +4,9 @@ from math import isfinite
 from typing import Final
 
 from lab.simulation.policies import OF_THE_PAPER, chosen
+from lab.simulation.spelt import parse
 from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
-from scheduler.policy.setting import UnknownPolicy, choose, parse
+from scheduler.policy.setting import UnknownPolicy, choose
 
 _ORDER: Final = {
     Order.PRIORITY: "highest priority first (Eq. 5 of the paper)",

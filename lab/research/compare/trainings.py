@@ -27,9 +27,9 @@ from lab.simulation.jobs.simulator import simulate_jobs
 from lab.simulation.jobs.traces import jobs
 from lab.simulation.jobs.world import load_job_preset
 from lab.simulation.metrics import Interval, interval
+from lab.simulation.spelt import parse
 from lab.simulation.world import bad
 from scheduler.policy.jobs.knobs import job_setting
-from scheduler.policy.setting import parse
 
 #: Metrics of which reductions are said for every two settings.
 REDUCED: Final = ("jct", "p95", "wait")

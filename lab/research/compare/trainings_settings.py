@@ -4,8 +4,8 @@ from math import isfinite
 from typing import Final
 
 from lab.simulation.jobs.world import JobWorld
+from lab.simulation.spelt import parse
 from scheduler.policy.jobs.knobs import HOUR_S, JobKnobs, JobOrder, Passing, Sharing, job_setting
-from scheduler.policy.setting import parse
 
 #: What a named setting stands for, where its knobs do not say it.
 REMARKS: Final = {

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.research.prewarm.intermittent import Intermittent
+from lab.research.prewarm.shared import Shared
 from lab.simulation.azure import by_function, invocations
 from ml.forecast.choice import Ahead
 from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
-from ml.forecast.lstm import Grouped, Shared
+from ml.forecast.lstm import Grouped
 from scheduler.backtest.instances import Workload
 from smore.domain.errors import NotFound
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from lab.simulation.jobs.traces import SimulatedJob
-from lab.simulation.rows import read_number, read_rows
+from lab.simulation.rows import locate, read_number, read_rows
 from lab.simulation.world import bad
-from smore.traces.public import BUNDLED, locate
+from smore.traces.public import BUNDLED
 from smore.traces.recorded import refuse
 
 #: Of the law of Muri's pairs: how slowdowns grow with what is asked of a resource, and what sharing itself costs.

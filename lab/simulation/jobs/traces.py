@@ -21,10 +21,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from lab.simulation.rows import read_number, read_rows
+from lab.simulation.rows import locate, read_number, read_rows
 from lab.simulation.world import Reader, bad
 from smore.domain.job import EARLIEST
-from smore.traces.public import locate
 from smore.traces.recorded import refuse
 
 HOUR_S: Final = 3600.0

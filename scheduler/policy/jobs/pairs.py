@@ -6,7 +6,7 @@ together from now on is t_a/2 + (1 - 1/(2 x_a)) B where A >= B, else t_b/2 + (1 
 is t_b + t_a/2. No start between the two is better than the better of them (tests/unit/scheduler/policy/jobs/test_pairs.py).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from scheduler.policy.jobs.events import PairKnown
@@ -103,20 +103,3 @@ def ends(left_s: float, hosts: Sequence[Host]) -> tuple[float, list[float]]:
     """When a job would end that starts now beside ``hosts``, and when each of them, in seconds from now."""
     end = end_beside(left_s, [(host.left_s * host.its, host.own) for host in hosts])
     return end, [end_beside(host.left_s, [(end, host.its)]) for host in hosts]
-
-
-def iteration_s(compute_s: Mapping[int, float], batch: int, count: int, rest_s: float = 0.0) -> float:
-    """
-    Time of an iteration whose ``batch`` is run in ``count`` parts: (count - 1) c(b) + c(b) + the rest, where b is the size
-    of a part, and c, the time to compute one, lies on the straight line through the profile's batches (``compute_s``:
-    batch → seconds; the nearest line in the sense of least squares; one batch alone: in proportion).
-    """
-    part = batch / count
-    if len(compute_s) == 1:
-        ((size, seconds),) = compute_s.items()
-        return count * seconds * part / size + rest_s
-    mean_b, mean_s = sum(compute_s) / len(compute_s), sum(compute_s.values()) / len(compute_s)
-    slope = sum((size - mean_b) * (seconds - mean_s) for size, seconds in compute_s.items()) / sum(
-        (size - mean_b) ** 2 for size in compute_s
-    )
-    return count * max(0.0, mean_s + slope * (part - mean_b)) + rest_s

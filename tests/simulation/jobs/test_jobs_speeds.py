@@ -3,8 +3,8 @@
 import pytest
 
 from lab.simulation.jobs.speeds import ITERATION_MS, NUMBERS, speeds
-from lab.simulation.rows import read_rows
-from smore.traces.public import BUNDLED, locate
+from lab.simulation.rows import locate, read_rows
+from smore.traces.public import BUNDLED
 
 
 def test_iteration_times_are_those_of_the_bundled_traces() -> None:

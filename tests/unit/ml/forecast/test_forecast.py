@@ -8,8 +8,9 @@ import torch
 
 from lab.research.prewarm.intermittent import Intermittent
 from lab.research.prewarm.scores import brier, mase
+from lab.research.prewarm.shared import Shared
 from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
-from ml.forecast.lstm import WINDOW, Cells, Grouped, LongShort, Shared
+from ml.forecast.lstm import WINDOW, Cells, Grouped, LongShort
 
 pytestmark = pytest.mark.numeric
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ml.predict.multiway import Observation, Pairs, evaluate, learn, mean_error, published, weights_of
+from ml.predict.multiway import Observation, Pairs, learn, mean_error, published, weights_of
 from ml.rows import BadRow, Role, Workload
 from smore.domain.degradation import K_MAX, UpdateRule, Weights
 from smore.messages.degradation import Weight
@@ -77,7 +77,7 @@ def observed(
     return found
 
 
-def test_evaluation_holds_out_whole_sets_of_workloads() -> None:
+def test_weights_are_worth_something_on_sets_of_workloads_that_they_have_not_seen() -> None:
     generator, draw = Generator(super_additive), random.Random(3)
     few = MODELS[:3]
     sets = {(draw.choice(few[:2]), *sorted(draw.choices(few, k=draw.randint(2, 3)))) for _ in range(200)}
@@ -88,33 +88,12 @@ def test_evaluation_holds_out_whole_sets_of_workloads() -> None:
         for one in observed(generator, i, functions, at=repeat)
     ]
 
-    found = evaluate(measured, known(generator))
-
-    assert found.training is not None
-    assert found.function is not None
-    assert (found.training.n, found.training.groups) == (2 * len(sets), len(sets))
-    assert found.function.n == sum(2 * (len(one) - 1) for one in sets)
-    for errors in (found.training, found.function):
-        assert errors.in_sample < errors.ones / 3
-        assert errors.in_sample <= errors.learned < errors.ones / 2
-
-
-def test_evaluation_of_nothing_is_nothing() -> None:
-    found = evaluate([], {})
-
-    assert (found.training, found.function) == (None, None)
-
-
-def test_evaluation_does_not_learn_from_what_it_judges() -> None:
-    """One set of workloads alone: its weights are learned from nothing, so they stay one."""
-    generator = Generator(super_additive)
-    measured = [one for repeat in range(3) for one in observed(generator, "vgg16", ["bert", "bert"], at=repeat)]
-
-    found = evaluate(measured, known(generator))
-
-    assert found.training is not None
-    assert found.training.learned == found.training.ones
-    assert found.training.in_sample < found.training.ones / 10
+    pairs, apart = known(generator), sorted({one.group for one in measured})
+    weights = {group: learn([one for one in measured if one.group != group], pairs) for group in apart}
+    for side in ("training", "function"):
+        judged = [one for one in measured if one.side == side]
+        learned = [mean_error(weights[one.group], [one], pairs) for one in judged]
+        assert math.fsum(learned) / len(learned) < mean_error(Weights(), judged, pairs) / 2
 
 
 def test_observations_teach_the_weights_of_their_models() -> None:

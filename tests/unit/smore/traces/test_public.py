@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from lab.simulation.rows import locate
 from smore.cli.app import app
 from smore.domain.errors import NotFound
 from smore.traces import public
@@ -133,16 +134,16 @@ def test_the_command_fetches_lists_and_refuses(tmp_path: Path, server: str, monk
 
 def test_what_was_fetched_goes_before_what_is_bundled(tmp_path: Path) -> None:
     among = public.folders(tmp_path)
-    assert public.locate("azure2019/invocations.csv", among) == public.BUNDLED / "azure2019" / "invocations.csv.gz"
+    assert locate("azure2019/invocations.csv", among) == public.BUNDLED / "azure2019" / "invocations.csv.gz"
     fetched = tmp_path / "data" / "azure2019" / "invocations.csv"
     fetched.parent.mkdir(parents=True)
     fetched.write_text("")
-    assert public.locate("azure2019/invocations.csv", among) == fetched
+    assert locate("azure2019/invocations.csv", among) == fetched
     with pytest.raises(NotFound, match=re.escape("`smore data fetch azure2019` brings all of it")):
-        public.locate("azure2019/d01/invocations.csv", among)
+        locate("azure2019/d01/invocations.csv", among)
     # A folder that the user names is the only one.
     with pytest.raises(NotFound, match=re.escape(f"no azure2019/memory.csv in {tmp_path}") + "$"):
-        public.locate("azure2019/memory.csv", public.folders(tmp_path, tmp_path))
+        locate("azure2019/memory.csv", public.folders(tmp_path, tmp_path))
 
 
 def test_the_bundled_excerpt_is_small_and_names_its_licence() -> None:

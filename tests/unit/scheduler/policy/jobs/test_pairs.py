@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scheduler.policy.jobs.events import PairKnown
-from scheduler.policy.jobs.pairs import Host, Pairs, Slowdown, end_beside, ends, iteration_s, share_now, wait_for
+from scheduler.policy.jobs.pairs import Host, Pairs, Slowdown, end_beside, ends, share_now, wait_for
 
 QUADRUPLES, STARTS = 20_000, 101
 
@@ -88,11 +88,3 @@ def test_pairs_are_known_by_device_and_direction_and_forgotten_with_the_next_tab
     pairs.learn([PairKnown("A", "a", "b", 1.3, 1.4)])
     assert not pairs.was_worse("A", "a", "b")
     assert pairs.of("A", "b", "a") is None
-
-
-def test_an_iteration_in_parts_computes_as_often_and_waits_once() -> None:
-    # 2 ms a call and 1 ms for each of a batch of 16: two calls of 8.
-    profile = {batch: 0.002 + 0.001 * batch for batch in (4, 16, 32)}
-    assert iteration_s(profile, 16, 1, rest_s=0.5) == pytest.approx(0.518)
-    assert iteration_s(profile, 16, 2, rest_s=0.5) == pytest.approx(0.520)
-    assert iteration_s({16: 0.016}, 16, 4) == pytest.approx(0.016)
