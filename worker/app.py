@@ -46,7 +46,7 @@ from worker.function_logs import FunctionLogs
 from worker.heartbeat import Heartbeat
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.loading import Supplies
-from worker.pool.parked import Parked
+from worker.pool.parked import ParkedInstances
 from worker.pool.pool import Pool
 from worker.pool.residents import Residents
 from worker.pool.secrets import Secrets
@@ -169,7 +169,7 @@ class Worker:
                 gpu=own.gpu,
                 boot=self.boot,
                 changed=lambda: self.heartbeat.wake(),
-                parked=Parked(own.host_mib, own.keep_host_s),
+                parked=ParkedInstances(own.host_mib, own.keep_host_s),
             ),
             device=device,
             supplies=Supplies(

@@ -41,7 +41,7 @@ from smore.redis.quarantine import Faults
 from smore.redis.queue import Queue
 from worker import proc
 from worker.batches import Executor
-from worker.device.device import Device, Load
+from worker.device.device import CpuLoad, Device
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.pool import Pool
 from worker.training.jobs import Jobs
@@ -285,7 +285,7 @@ class Heartbeat:
         runners = self._pool.status.runners()
         functions_s = sum(proc.cpu_s(pid) for pid in (*runners, *self._zygotes()))
         sample = self._device.utilisation(
-            Load(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.ranks.cpu_s(), runners=runners)
+            CpuLoad(at=now, functions_cpu_s=functions_s, jobs_cpu_s=self._jobs.ranks.cpu_s(), runners=runners)
         )
         self._utilisation, self._counters = (sample.total, sample.functions), sample.counters
 

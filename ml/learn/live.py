@@ -159,7 +159,7 @@ def parse(document: Mapping[str, Any]) -> Observed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TimedRun:
     """
     One batch on a GPU instance from ``start`` to ``end`` (epoch seconds), of which it computed for ``run_s`` seconds.
 
@@ -189,7 +189,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TrainedJob:
     """
     A serverful job. ``workload`` is None if the job does not name it. ``began`` and ``ended`` are the worker's reports,
     epoch seconds, inf = not yet.
@@ -240,8 +240,8 @@ class Pair:
 class History:
     """Runs, jobs, windows and measured pairs of trainings of one span of time."""
 
-    runs: Sequence[Run] = ()
-    jobs: Sequence[Job] = ()
+    runs: Sequence[TimedRun] = ()
+    jobs: Sequence[TrainedJob] = ()
     windows: Sequence[Window] = ()
     pairs: Sequence[Pair] = ()
 
@@ -290,7 +290,7 @@ def read(engine: Engine, *, since: float, until: float) -> History:
     bounds = {"since": datetime.fromtimestamp(since, UTC), "until": datetime.fromtimestamp(until, UTC)}
     with engine.connect() as connection:
         runs = [
-            Run(
+            TimedRun(
                 gpu=gpu,
                 place=(device or "", mode or ""),
                 model=model or "",
@@ -307,7 +307,7 @@ def read(engine: Engine, *, since: float, until: float) -> History:
             )
         ]
         jobs = [
-            Job(
+            TrainedJob(
                 id=id_,
                 gpus=tuple(gpus),
                 workload=_training(workload or None),
@@ -397,7 +397,7 @@ def live_rows(history: History, alone: Alone, before: Iterable[Observed] = ()) -
 
 def undisturbed(
     history: History, passed: "Counter[str] | None" = None
-) -> Iterator[tuple[Run, Workload | None, tuple[Workload, ...]]]:
+) -> Iterator[tuple[TimedRun, Workload | None, tuple[Workload, ...]]]:
     """
     Runs whose co-runners did not change, each with the training beside it (None = none) and the functions beside it
     (sorted). Ordered by GPU instance, then by time. ``passed`` counts the skipped runs by reason.
@@ -405,7 +405,7 @@ def undisturbed(
     skipped: Counter[str] = Counter() if passed is None else passed
     lives = _jobs_by_gpu(history.jobs)
     for gpu, runs in _runs_by_gpu(history.runs).items():
-        earlier: list[Run] = []
+        earlier: list[TimedRun] = []
         for position, run in enumerate(runs):
             earlier = [other for other in earlier if other.end > run.start]
             later = runs[position + 1 : bisect_left(runs, run.end, lo=position + 1, key=lambda other: other.start)]
@@ -429,7 +429,7 @@ def undisturbed(
                 yield run, present_jobs[0].workload if present_jobs else None, functions
 
 
-def _functions_beside(run: Run, others: Sequence[Run]) -> tuple[Workload, ...] | None:
+def _functions_beside(run: TimedRun, others: Sequence[TimedRun]) -> tuple[Workload, ...] | None:
     """
     The functions that were at work beside a run for :data:`COVER` of its time. () = nothing else ran; None = they
     changed.
@@ -444,7 +444,7 @@ def _functions_beside(run: Run, others: Sequence[Run]) -> tuple[Workload, ...] |
     return tuple(sorted(_function(*model_rows) for model_rows in functions)) if steady else None
 
 
-def _at_work(runs: Iterable[Run], start: float, end: float) -> dict[tuple[tuple[str, int], ...], float]:
+def _at_work(runs: Iterable[TimedRun], start: float, end: float) -> dict[tuple[tuple[str, int], ...], float]:
     """
     Seconds of [start, end) in which each set of functions was at work; the key () stands for none.
 
@@ -470,22 +470,22 @@ def _at_work(runs: Iterable[Run], start: float, end: float) -> dict[tuple[tuple[
     return seconds
 
 
-def _runs_by_gpu(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    by_gpu: dict[str, list[Run]] = defaultdict(list)
+def _runs_by_gpu(runs: Iterable[TimedRun]) -> dict[str, list[TimedRun]]:
+    by_gpu: dict[str, list[TimedRun]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.start):
         by_gpu[run.gpu].append(run)
     return by_gpu
 
 
-def _jobs_by_gpu(jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    by_gpu: dict[str, list[Job]] = defaultdict(list)
+def _jobs_by_gpu(jobs: Iterable[TrainedJob]) -> dict[str, list[TrainedJob]]:
+    by_gpu: dict[str, list[TrainedJob]] = defaultdict(list)
     for job in jobs:
         for gpu in job.gpus:
             by_gpu[gpu].append(job)
     return by_gpu
 
 
-def _steady(start: float, end: float, noted: Sequence[str], jobs: Sequence[Job]) -> list[Job] | None:
+def _steady(start: float, end: float, noted: Sequence[str], jobs: Sequence[TrainedJob]) -> list[TrainedJob] | None:
     """
     The job (or none, as an empty list) that was present during the whole interval and that the worker reported too;
     None if the jobs changed, were several, or differ from the report.
@@ -500,7 +500,7 @@ def _steady(start: float, end: float, noted: Sequence[str], jobs: Sequence[Job])
 def _functions(
     history: History, alone: Alone, measured_until: Mapping[Cell, float], passed: "Counter[str]"
 ) -> Iterator[Observed]:
-    shared: dict[Cell, list[Run]] = defaultdict(list)
+    shared: dict[Cell, list[TimedRun]] = defaultdict(list)
     solo: dict[tuple[PlaceKey, Workload], list[float]] = defaultdict(list)
     for run, training, functions in undisturbed(history, passed):
         beside = functions if training is None else (training, *functions)
@@ -584,7 +584,7 @@ def _trainings(
         )
 
 
-def _has_neighbours(window: Window, jobs: Sequence[Job]) -> bool:
+def _has_neighbours(window: Window, jobs: Sequence[TrainedJob]) -> bool:
     """Whether another training was on the window's GPU instance."""
     start = window.end - window.window_s
     return any(job.id != window.job and job.created < window.end and job.ended > start for job in jobs)
@@ -625,7 +625,9 @@ def _mean(parts: Iterable[tuple[float, int]]) -> tuple[int, float]:
     return count, math.fsum(mean * n for mean, n in listed) / count if count else 0.0
 
 
-def _fixed_functions(window: Window, job: Job, jobs: Sequence[Job], runs: Sequence[Run]) -> tuple[Workload, ...]:
+def _fixed_functions(
+    window: Window, job: TrainedJob, jobs: Sequence[TrainedJob], runs: Sequence[TimedRun]
+) -> tuple[Workload, ...]:
     """
     The functions that were at work beside the job during the whole window; () if they changed or are unknown. ``runs``
     are sorted by start.

@@ -91,7 +91,7 @@ def _products(first: Floats, second: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class GaussianProcess:
     """
     A process conditioned on samples.
 
@@ -221,7 +221,7 @@ def log_marginal_likelihood(columns: Floats, target: Floats, layout: Layout) -> 
     return float(-0.5 * whitened @ whitened - np.log(np.diag(root)).sum())
 
 
-def fit(columns: Floats, target: Floats, layout: Layout, *, seed: int) -> Process:
+def fit(columns: Floats, target: Floats, layout: Layout, *, seed: int) -> GaussianProcess:
     """The process of ``target`` [n] over ``columns`` [n, c] with the most probable hyperparameters."""
     centre, scale = _standards(columns)
     inputs = _standard(columns, centre, scale)
@@ -232,7 +232,7 @@ def fit(columns: Floats, target: Floats, layout: Layout, *, seed: int) -> Proces
     _, noise = _amplitudes(layout, hyper)
     covariance = _covariance(layout, hyper, inputs, inputs) + noise * np.eye(len(target))
     root = np.linalg.inv(np.linalg.cholesky(covariance))
-    return Process(
+    return GaussianProcess(
         layout=layout,
         centre=centre,
         scale=scale,

@@ -475,7 +475,7 @@ class Ours:
     """``share``: of the device, that the victim gets. ``process`` predicts what is added to the effect of sharing."""
 
     share: float | None
-    process: gaussian.Process
+    process: gaussian.GaussianProcess
 
     def log_mean(self, samples: Samples) -> Floats:
         return np.maximum(shared(samples, self.share) + self.process.mean(columns(samples, self.share)), 0.0)
@@ -495,7 +495,7 @@ def _restore_ours(arrays: Mapping[str, NDArray[Any]]) -> Model:
     fields: dict[str, Any] = {name: arrays[name] for name in _PROCESS_ARRAYS}
     fields |= {name: float(arrays[name]) for name in ("level", "unit")}
     share = float(arrays["share"])
-    return Ours(None if np.isnan(share) else share, gaussian.Process(layout=_layout(), **fields))
+    return Ours(None if np.isnan(share) else share, gaussian.GaussianProcess(layout=_layout(), **fields))
 
 
 def _learn_ours(samples: Samples, seed: int, bounds: bool) -> tuple[Model, Scores]:

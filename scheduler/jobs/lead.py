@@ -26,7 +26,7 @@ from scheduler.jobs.orders import Orders
 from scheduler.jobs.pledges import Pledges
 from scheduler.jobs.progress import ProgressLog
 from scheduler.jobs.recording import Recording
-from scheduler.jobs.sharing import KnownPairs, Sharing
+from scheduler.jobs.sharing import KnownPairs, SharedAttempts
 from scheduler.jobs.specs import Specs
 from scheduler.jobs.variables import Variables
 from scheduler.jobs.watch import Watch, node_of
@@ -124,7 +124,7 @@ class Lead:
         self._old_checkpoints = OldCheckpoints(self._fleet, self._ledger, self._settings.checkpoints_days)
         self._attached = Attached(self._store, self._settings.silent_s, apart)
         self._watch = Watch(self._settings.silent_s, {}, 0.0)
-        self._sharing = Sharing(self._specs.alone_s)
+        self._sharing = SharedAttempts(self._specs.alone_s)
         self._pledges = Pledges(self._ledger, self._fleet, apart)
         #: Jobs that the rule knows: the row as it was read last.
         self._jobs: dict[str, Job] = {}

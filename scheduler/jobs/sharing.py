@@ -104,7 +104,7 @@ class _Measured:
     changed: bool = False
 
 
-class Sharing:
+class SharedAttempts:
     """The pairs of the attempts under way, those too of which the other one is over."""
 
     def __init__(self, alone_of: AloneOf) -> None:

@@ -51,7 +51,7 @@ _BLIND: Final = frozenset({NVML_COUNTER, "none"})
 _REFUSED_S: Final = 5
 
 
-class Refused(Exception):
+class PolicyRefused(Exception):
     """The policy lacks what it decides by."""
 
 
@@ -124,7 +124,7 @@ class Leader:
                 self._make_policy, self._without_rule = self._without_rule, None
                 metrics.PLACEMENT_RULE_FAILURES.inc()
                 log.error("the placement rule failed; the platform's own decides from now on", reason=str(error))
-            except Refused as error:
+            except PolicyRefused as error:
                 self._refuse(str(error))
                 self._queue.resign(self._token)
                 return
@@ -176,7 +176,7 @@ class Leader:
                     raise Fenced
                 next_renew = mono + settings.lease_s / 4
                 if refusal := self._refusal():
-                    raise Refused(refusal)
+                    raise PolicyRefused(refusal)
                 self._show_gpus()
                 events += [*self._inbound.new_table(), *self._inbound.new_forecasts()]
             due_s = max(0.0, min(settings.tick_s, next_publication - mono))

@@ -362,7 +362,7 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     """
     from smore import local
     from smore.local import doctor as checks
-    from smore.local.findings import Finding, Verdict
+    from smore.local.findings import Finding, Grade
 
     config = configuration()
     url = os.environ.get("SMORE_URL")
@@ -387,6 +387,6 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
                 write(f"{finding.verdict.value}: {finding.name}\n  {finding.fix}")
         if end := local.endpoints(config.home):
             say_page(end.gateway_url)
-    broken = [finding.name for finding in findings if finding.verdict is Verdict.BROKEN]
+    broken = [finding.name for finding in findings if finding.verdict is Grade.BROKEN]
     if broken:
         fail(f"broken: {', '.join(broken)}", EXIT_FAILED)

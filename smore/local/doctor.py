@@ -21,7 +21,7 @@ import redis
 
 from smore.local import platform_checks
 from smore.local.embedded import OLDEST_REDIS
-from smore.local.findings import Finding, Site, Verdict, broken, ok, unknown, warning
+from smore.local.findings import Finding, Grade, Site, broken, ok, unknown, warning
 from smore.local.gpu_checks import nvml
 from smore.local.server_versions import Server, known, repaired
 from smore.messages.reports import Report
@@ -111,7 +111,7 @@ def _carefully(check: Callable[..., Iterator[Finding]], *arguments: object) -> l
         findings += check(*arguments)
     except Exception as error:  # noqa: BLE001 - the other checks go on whatever it is
         findings.append(
-            Finding(name=check.__name__.strip("_").replace("_", " "), verdict=Verdict.UNKNOWN, found=str(error))
+            Finding(name=check.__name__.strip("_").replace("_", " "), verdict=Grade.UNKNOWN, found=str(error))
         )
     return findings
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from smore.local.supervision import End
 
 
-class Verdict(StrEnum):
+class Grade(StrEnum):
     OK = "ok"
     WARNING = "warning"
     BROKEN = "broken"
@@ -24,7 +24,7 @@ class Finding:
     """The result of one check. ``found``: what was observed; ``fix``: the remedy, "" = none is needed."""
 
     name: str
-    verdict: Verdict
+    verdict: Grade
     found: str
     fix: str = ""
 
@@ -66,16 +66,16 @@ class Site:
 
 
 def ok(name: str, found: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.OK, found=found)
+    return Finding(name=name, verdict=Grade.OK, found=found)
 
 
 def warning(name: str, found: str, fix: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.WARNING, found=found, fix=fix)
+    return Finding(name=name, verdict=Grade.WARNING, found=found, fix=fix)
 
 
 def broken(name: str, found: str, fix: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.BROKEN, found=found, fix=fix)
+    return Finding(name=name, verdict=Grade.BROKEN, found=found, fix=fix)
 
 
 def unknown(name: str, found: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.UNKNOWN, found=found)
+    return Finding(name=name, verdict=Grade.UNKNOWN, found=found)

@@ -16,7 +16,7 @@ FAULTS: Final = 3
 WINDOW_S: Final = 600.0
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantineVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Why and since when (epoch seconds) a revision is quarantined; ``cause`` and ``gpu`` are those of the last fault."""
 
     cause: str
@@ -25,7 +25,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Verdict).decode
+_decode = msgspec.json.Decoder(QuarantineVerdict).decode
 
 
 class Faults:
@@ -55,9 +55,9 @@ class Faults:
         count = cast("list[int]", pipe.execute())[2]
         if count < FAULTS:
             return False
-        return bool(self._redis.hsetnx(self._shut_out, field, _encode(Verdict(cause=cause, gpu=gpu, at=now))))
+        return bool(self._redis.hsetnx(self._shut_out, field, _encode(QuarantineVerdict(cause=cause, gpu=gpu, at=now))))
 
-    def quarantined(self) -> dict[tuple[str, int], Verdict]:
+    def quarantined(self) -> dict[tuple[str, int], QuarantineVerdict]:
         """Quarantined revisions, by (function, revision)."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._shut_out))
         verdicts = {}

@@ -36,7 +36,7 @@ TIMEOUT_S: Final = 5.0
 CLOSE_S: Final = 2.0
 
 
-class Refused(Exception):
+class StepsRefused(Exception):
     """The gateway refuses this training; a repeated request would be refused as well."""
 
 
@@ -150,7 +150,7 @@ class RemoteTracker(Tracker):
             except Unknown:
                 self._registration["former"], self._job = self._job, ""
                 wait_s = FIRST_PAUSE_S
-            except Refused as error:
+            except StepsRefused as error:
                 warn("the platform refuses to track this training, which goes on: %s", error)
                 self._given_up = True
             except Exception as error:  # noqa: BLE001 - it runs in somebody's training
@@ -207,7 +207,7 @@ class RemoteTracker(Tracker):
             if error.code == 429 and path.endswith("/steps"):
                 raise TooMany from error
             if error.code < 500 and error.code not in (408, 429):
-                raise Refused(f"{error.code} {detail}") from error
+                raise StepsRefused(f"{error.code} {detail}") from error
             raise
         reply: dict[str, object] = json.loads(raw) if raw else {}
         return reply

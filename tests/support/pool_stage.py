@@ -17,7 +17,7 @@ from worker.device.device import CpuPartition
 from worker.frames import Loaded, Results
 from worker.frames import Parked as ParkedAnswer
 from worker.pool.loading import Supplies
-from worker.pool.parked import Parked
+from worker.pool.parked import ParkedInstances
 from worker.pool.pool import Pool
 from worker.pool.residents import Residents
 from worker.pool.trainings import Trainings
@@ -59,7 +59,7 @@ class Stage:
         *,
         device: Any = None,
         faulted: Callable[[str, int, str, Cause], None] = lambda *_: None,
-        parked: Parked | None = None,
+        parked: ParkedInstances | None = None,
         beyond_mib: float = 0.0,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -166,7 +166,7 @@ class Host(Stage):
     def __init__(self, host_mib: float = 200.0) -> None:
         device = CpuPartition(WorkerSettings(memory_mib=300))
         device.runner_memory_mib = lambda pid: 10.0  # type: ignore[method-assign]
-        self.parked = Parked(host_mib, keep_s=600.0)
+        self.parked = ParkedInstances(host_mib, keep_s=600.0)
         super().__init__(device=device, parked=self.parked)
         self.said: list[str] = []
         self.refused: Exception | None = None

@@ -26,7 +26,7 @@ log = observability.logger(__name__)
 _READ_ONLY: Final = 0o555
 
 
-class Held:
+class HeldFolder:
     """A folder of the cache that stays until this is closed."""
 
     def __init__(self, folder: Path, descriptor: int) -> None:
@@ -58,7 +58,7 @@ class ArtifactCache:
         self._root = root
         self._limit = limit_bytes
 
-    def take(self, key: str, make: Callable[[Path, int], None]) -> Held:
+    def take(self, key: str, make: Callable[[Path, int], None]) -> HeldFolder:
         """
         The folder of this key. Where there is none ``make`` fills an empty one, once; other callers wait for it.
 
@@ -75,14 +75,14 @@ class ArtifactCache:
             self._make(key, make)
             # Another worker may have removed it before this one has shared its lock: then it is made again.
 
-    def _share(self, key: str) -> Held | None:
+    def _share(self, key: str) -> HeldFolder | None:
         descriptor = self._lock(key, fcntl.LOCK_SH)
         try:
             os.utime(self._record(key))
         except FileNotFoundError:
             os.close(descriptor)
             return None
-        return Held(self._root / key, descriptor)
+        return HeldFolder(self._root / key, descriptor)
 
     def _make(self, key: str, make: Callable[[Path, int], None]) -> None:
         descriptor = self._lock(key, fcntl.LOCK_EX)

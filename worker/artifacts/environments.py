@@ -31,7 +31,7 @@ from smore.definition.requirements import check_requirements
 from smore.domain.artifact import Artifact
 from smore.domain.errors import InvalidSpec
 from worker.artifacts.builder import Build
-from worker.artifacts.cache import ArtifactCache, Held
+from worker.artifacts.cache import ArtifactCache, HeldFolder
 from worker.child_env import ROOT, scrubbed
 from worker.frames import Confinement, packages_of
 
@@ -107,7 +107,7 @@ class Environments:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
 
-    def take(self, requirements: Sequence[str], artifact: Artifact, code: Path) -> Held:
+    def take(self, requirements: Sequence[str], artifact: Artifact, code: Path) -> HeldFolder:
         """
         The environment of these requirements, the caller's to close. ``code`` is the unpacked folder, which has the
         function's own wheels.

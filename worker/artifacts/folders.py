@@ -16,7 +16,7 @@ from smore.blobs import archive
 from smore.blobs.store import Source
 from smore.domain.artifact import Artifact, check_path
 from smore.domain.errors import WrongDigest
-from worker.artifacts.cache import ArtifactCache, Held
+from worker.artifacts.cache import ArtifactCache, HeldFolder
 
 #: Seconds since the last write after which a file without a second link is in no fetch that is under way.
 _FETCHED_S: Final = 3600.0
@@ -34,7 +34,7 @@ class Artifacts:
         self._cache = ArtifactCache(root / "folders", limit_bytes)
         self._source = source
 
-    def take(self, project: str, artifact: Artifact) -> Held:
+    def take(self, project: str, artifact: Artifact) -> HeldFolder:
         """
         The unpacked folder, the caller's to close.
 

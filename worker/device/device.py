@@ -40,7 +40,7 @@ class Utilisation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class CpuLoad:
     """
     The CPU seconds that the processes of this worker have used until ``at`` (monotonic seconds), for a device that does
     not measure by itself.
@@ -115,7 +115,7 @@ class Device(Protocol):
     def computing(self) -> Mapping[int, float] | None:
         """MiB of every process that computes on it, by process number; None where the device does not say."""
 
-    def utilisation(self, load: Load) -> Utilisation:
+    def utilisation(self, load: CpuLoad) -> Utilisation:
         """Since the last call."""
 
 
@@ -146,7 +146,7 @@ class CpuPartition:
         self.sharing_mode = sharing(config.sharing_mode, config.function_nice)
         # No process of a partition may use a GPU of the machine.
         self.environment: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": ""}
-        self._last: Load | None = None
+        self._last: CpuLoad | None = None
 
     def process_memory_mib(self, pid: int) -> float | None:
         return proc.private_mib(pid)
@@ -185,7 +185,7 @@ class CpuPartition:
         # There is no list of the processes that compute on these cores.
         return None
 
-    def utilisation(self, load: Load) -> Utilisation:
+    def utilisation(self, load: CpuLoad) -> Utilisation:
         last, self._last = self._last, load
         if last is None or load.at <= last.at:
             return Utilisation(total=0.0, functions=0.0)
@@ -438,7 +438,7 @@ class CudaDevice:
     def looked_at(self) -> float:
         return self._asked_at
 
-    def utilisation(self, load: Load) -> Utilisation:
+    def utilisation(self, load: CpuLoad) -> Utilisation:
         """The functions' figure is their part of the time slices of all processes, as NVML gives it."""
         counters = self._counters.get()
         with self._lock:

@@ -21,7 +21,7 @@ class _Entry:
     until: float
 
 
-class Parked:
+class ParkedInstances:
     """
     Parked instances, the one parked longest ago first; guarded by the pool's lock. ``most_mib``: of host memory, 0 = no
     instance is parked; ``keep_s``: seconds for which one stays.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from smore.messages.reports import WarmState
 from worker.pool.instance import Instance
 from worker.pool.lifecycle import Ending, Lifecycles
-from worker.pool.parked import Parked
+from worker.pool.parked import ParkedInstances
 from worker.pool.quarantine import Key
 from worker.runner.runner_handle import Runner
 
@@ -34,7 +34,7 @@ class Residents:
         gpu: str,
         boot: str,
         changed: Callable[[], None],
-        parked: Parked | None = None,
+        parked: ParkedInstances | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.gpu = gpu
@@ -46,7 +46,7 @@ class Residents:
         self.upkeep = threading.Condition(self.lock)
         self.clock = clock
         self.changed = changed
-        self.parked = parked if parked is not None else Parked()
+        self.parked = parked if parked is not None else ParkedInstances()
         self.lifecycles = Lifecycles(boot)
         #: Loads that have begun and not ended.
         self.loading = 0

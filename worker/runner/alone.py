@@ -1,7 +1,7 @@
 """
 A handler in a process of its own, without a platform: the program behind ``smore run``.
 
-It reads one :class:`LocalRun` (JSON) from standard input and writes one :class:`Report` (JSON) to standard output; what
+It reads one :class:`LocalRun` (JSON) from standard input and writes one :class:`AloneReport` (JSON) to standard output; what
 the handler prints goes to standard error. The document and the inputs are checked as in the gateway
 (smore/definition/), the handler is loaded and run as in a runner (worker/runner/runner.py), and its answers are checked
 as in a worker (worker/runner/answers.py). There is no sandbox, no limit of memory, and no environment of its own: it has
@@ -57,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True):
     run_ms: float = 0.0
 
 
-class Report(msgspec.Struct, frozen=True):
+class AloneReport(msgspec.Struct, frozen=True):
     """
     What came of a :class:`LocalRun`. ``cause``: why nothing ran, "" = the handler was loaded; ``phases_ms``: milliseconds
     of the load by phase; ``deadline_ms``: the function's; ``missing``: requirements that this interpreter lacks.
@@ -126,21 +126,23 @@ def missing(requirements: Sequence[str]) -> list[str]:
     return lacking
 
 
-def run(request: LocalRun) -> Report:
+def run(request: LocalRun) -> AloneReport:
     """Load the handler and run it on the inputs, those that may share a batch together."""
     try:
         name, spec = read_document(request.document)
     except CallerError as error:
-        return Report(cause=error.code, message=str(error))
+        return AloneReport(cause=error.code, message=str(error))
     lacking = missing(spec.requirements)
     try:
         loaded = _load(name, spec, request)
         inputs = [loaded.resident.shown_example()] if request.inputs is None else request.inputs
         outcomes = list(_outcomes(loaded, inputs))
     except _Refused as error:
-        return Report(cause=error.cause, message=str(error), missing=lacking)
+        return AloneReport(cause=error.cause, message=str(error), missing=lacking)
     loaded.resident.unload()
-    return Report(phases_ms=loaded.phases_ms, deadline_ms=spec.deadline_s * 1e3, missing=lacking, outcomes=outcomes)
+    return AloneReport(
+        phases_ms=loaded.phases_ms, deadline_ms=spec.deadline_s * 1e3, missing=lacking, outcomes=outcomes
+    )
 
 
 def _load(name: str, spec: FunctionSpec, request: LocalRun) -> _Loaded:

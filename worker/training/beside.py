@@ -1,6 +1,6 @@
 """
 What the iterations of a training take while other trainings are on its GPU instance, and while none is. Used by
-:class:`worker.training.job.Job`. Pure: times are arguments, epoch seconds.
+:class:`worker.training.job.Rank`. Pure: times are arguments, epoch seconds.
 
 Iterations that met a function count for neither, nor those in which a training came, began or went.
 """
@@ -69,7 +69,7 @@ class _Blocks:
         return Pace(mean, count, error)
 
 
-class Beside:
+class PaceBeside:
     """
     Iterations by who else trains here. ``alone``: what a former worker had measured.
     """

@@ -24,7 +24,7 @@ from smore.tracking.hold import GANG_S, HoldFile
 from worker import proc
 from worker.training import pauser
 from worker.training.governor import Governor
-from worker.training.job import Job
+from worker.training.job import Rank
 from worker.training.record import Records
 from worker.training.windows import Probing
 
@@ -79,12 +79,12 @@ class Holding:
         self,
         records: Records,
         probing: Probing,
-        cpu_s: Callable[[Job], float] = lambda job: sum(map(proc.cpu_s, proc.tree(job.record.pid))),
+        cpu_s: Callable[[Rank], float] = lambda job: sum(map(proc.cpu_s, proc.tree(job.record.pid))),
     ) -> None:
         self._records, self._cpu_s = records, cpu_s
         self._probing = replace(probing, longest_s=min(probing.longest_s, WINDOW_MAX_S))
-        self.host: Job | None = None
-        self.guest: Job | None = None
+        self.host: Rank | None = None
+        self.guest: Rank | None = None
         self._governor = Governor()
         self._shut = False
         self._pauser: subprocess.Popen[bytes] | None = None
@@ -101,7 +101,7 @@ class Holding:
         """The part of the time in which the guest may run, 1 = freely."""
         return self._governor.fraction if self.guest is not None else 1.0
 
-    def look(self, now: float, jobs: Collection[Job]) -> None:
+    def look(self, now: float, jobs: Collection[Rank]) -> None:
         """
         See who is here, judge, and say it again. ``now``: epoch seconds. Called every :data:`LOOK_S`.
         """
@@ -117,7 +117,7 @@ class Holding:
             host.windows.renew(now)
         self._say()
 
-    def _meet(self, now: float, host: Job | None, guest: Job | None) -> None:
+    def _meet(self, now: float, host: Rank | None, guest: Rank | None) -> None:
         self.release()
         self.host, self.guest = host, guest
         if host is not None and guest is not None:
@@ -139,7 +139,7 @@ class Holding:
             self._pauser.wait()
             self._pauser = None
 
-    def reported(self, job: Job) -> tuple[float | None, float]:
+    def reported(self, job: Rank) -> tuple[float | None, float]:
         """The part of the time in which a job may run as a guest, None = it is none; seconds for which it was held back."""
         held_s = HoldFile(self._records.hold(job.record.key)).read().seconds if job.record.hosts else 0.0
         return (self.fraction if job is self.guest else None), held_s
@@ -215,7 +215,7 @@ class Holding:
             return  # another one is started at the next look
 
 
-def wake(job: Job) -> None:
+def wake(job: Rank) -> None:
     """Continue a training that may have been stopped to hold it back."""
     if job.record.alive():
         try:
@@ -224,7 +224,7 @@ def wake(job: Job) -> None:
             return
 
 
-def _pair(running: Collection[Job]) -> tuple[Job | None, Job | None]:
+def _pair(running: Collection[Rank]) -> tuple[Rank | None, Rank | None]:
     """
     The host and its guest, which was started beside it, whichever process began first. Where both were started beside the
     other, a former host has come back: the one that began later is the guest.

@@ -17,7 +17,7 @@ from smore.messages.reports import JobReport
 from smore.tracking.ring import TrackReader
 from worker import proc
 from worker.activity import Activity
-from worker.training.beside import Beside, Pace
+from worker.training.beside import Pace, PaceBeside
 from worker.training.record import Record
 from worker.training.remote_steps import RemoteSteps
 from worker.training.windows import Windows
@@ -62,7 +62,7 @@ class Sum:
 
 
 @dataclass(slots=True)
-class Job:
+class Rank:
     """Times are monotonic seconds where nothing else is said."""
 
     record: Record
@@ -92,12 +92,12 @@ class Job:
     #: When it is killed.
     kill_at: float | None = None
     #: Its iterations by who else trains here.
-    beside: Beside = field(init=False)
+    beside: PaceBeside = field(init=False)
     #: Closed windows in which its guest is held back, None = it is no host.
     guest_windows: Windows | None = None
 
     def __post_init__(self) -> None:
-        self.beside = Beside(Pace(*self.record.alone))
+        self.beside = PaceBeside(Pace(*self.record.alone))
 
     @property
     def running(self) -> bool:
@@ -230,7 +230,7 @@ class Job:
         """Whether its iterations have begun; one that tells none is taken to need a while."""
         return self.reader.count > 0 or time.time() - self.record.started_at > _BEGUN_S
 
-    def meet(self, now: float, others: Collection["Job"]) -> bool:
+    def meet(self, now: float, others: Collection["Rank"]) -> bool:
         """
         Which other trainings are here from ``now`` (epoch seconds) on. Returns whether the record has changed: what it took
         alone must outlive the worker.

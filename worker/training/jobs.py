@@ -26,13 +26,13 @@ from smore.process import observability
 from worker.training.checkpoints import Checkpoints
 from worker.training.fences import Fences
 from worker.training.holding import Holding, wake
-from worker.training.job import Job
+from worker.training.job import Rank
 from worker.training.launcher import Launcher
 from worker.training.rank_watch import RankWatch
 from worker.training.ranks import Ranks
 from worker.training.record import TOKEN, Record, Records, begun, to_attach, to_start
 from worker.training.run_gate import RunGate
-from worker.training.starting import Refused, Starting, Unwanted
+from worker.training.starting import RankRefused, Starting, Unwanted
 from worker.training.watch import find
 
 log = observability.logger(__name__)
@@ -152,7 +152,7 @@ class Jobs:
         log.warning("job passed over: its attempt is past", job=command.id, attempt=command.attempt)
         return True
 
-    def _begin(self, job: Job, command: StartJob) -> None:
+    def _begin(self, job: Rank, command: StartJob) -> None:
         record = job.record
 
         def wanted() -> bool:
@@ -175,7 +175,7 @@ class Jobs:
         except Unwanted:
             return
         except Exception as error:
-            if not isinstance(error, Refused | OSError):
+            if not isinstance(error, RankRefused | OSError):
                 log.exception("job not started", job=record.key)
             with self.ranks.lock:
                 if wanted():
@@ -225,7 +225,7 @@ class Jobs:
             return False
         return True
 
-    def _refuse(self, job: Job, reason: str) -> None:
+    def _refuse(self, job: Rank, reason: str) -> None:
         log.error("job refused", job=job.record.key, reason=reason)
         job.record.reason = reason
         self.watch.close(job, JobState.ENDED, REFUSED)
@@ -270,7 +270,7 @@ class Jobs:
             else:
                 self._signal_end(job, grace_s)
 
-    def _signal_end(self, job: Job, grace_s: float) -> None:
+    def _signal_end(self, job: Rank, grace_s: float) -> None:
         if job is self._holding.guest:
             self._holding.release()
         kill_at = time.monotonic() + grace_s
@@ -321,7 +321,7 @@ class Jobs:
             if job.recorded and self._shipped(job.record.key):
                 self._forget(job)
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: Rank) -> None:
         self.ranks.remove(job)
         self.watch.forget(job)
         self._records.remove(job.record.key)

@@ -12,7 +12,7 @@ from smore.tracking.ring import TrackReader
 from worker.activity import Activity
 from worker.device.device import Device
 from worker.training.checkpoints import Checkpoints
-from worker.training.job import Job
+from worker.training.job import Rank
 from worker.training.ranks import Ranks
 from worker.training.record import Record, Records
 from worker.training.remote_steps import RemoteSteps
@@ -54,15 +54,15 @@ class RankWatch:
         #: Keys of ranks of which it was logged that they are passed over.
         self._failing: set[str] = set()
 
-    def open(self, record: Record) -> Job:
+    def open(self, record: Record) -> Rank:
         """A rank, which is watched from now on."""
         tracked = record.tracked
         reader = self._steps_of(record.id) if tracked else TrackReader(str(self._records.track(record.key)))
-        job = Job(record, reader, self._probing.windows(record.key, time.time()))
+        job = Rank(record, reader, self._probing.windows(record.key, time.time()))
         self._ranks.add(job)
         return job
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: Rank) -> None:
         """It is watched no more."""
         self._failing.discard(job.record.key)
 
@@ -75,7 +75,7 @@ class RankWatch:
                     ended |= self._look_at(job, now, mono)
         return ended
 
-    def _look_at(self, job: Job, now: float, mono: float) -> bool:
+    def _look_at(self, job: Rank, now: float, mono: float) -> bool:
         """Whether it has ended since the last look."""
         ended = self._notice_end(job, mono) or self._notice_misplaced(job, now)
         if job.running and job.kill_at is not None and mono >= job.kill_at:
@@ -85,7 +85,7 @@ class RankWatch:
         return ended
 
     @contextmanager
-    def apart(self, job: Job) -> Iterator[None]:
+    def apart(self, job: Rank) -> Iterator[None]:
         """What goes wrong with one job stops no other; it is logged once."""
         try:
             yield
@@ -108,7 +108,7 @@ class RankWatch:
             else:
                 job.refuse_steps()
 
-    def _notice_end(self, job: Job, mono: float) -> bool:
+    def _notice_end(self, job: Rank, mono: float) -> bool:
         """Whether it has ended since the last look."""
         record = job.record
         if job.alive():
@@ -136,7 +136,7 @@ class RankWatch:
                 if job.meet(now, [other for other in running if other.record.id != job.record.id]):
                     self._records.write(job.record)
 
-    def _notice_misplaced(self, job: Job, now: float) -> bool:
+    def _notice_misplaced(self, job: Rank, now: float) -> bool:
         """Whether an attached process is let go of now, because it does not compute on the GPU."""
         record = job.record
         if not job.running or not record.attached or record.tracked or record.placed:
@@ -154,7 +154,7 @@ class RankWatch:
             return True
         return False
 
-    def close(self, job: Job, state: JobState, code: int | None) -> None:
+    def close(self, job: Rank, state: JobState, code: int | None) -> None:
         """It is over."""
         job.close(state, code)
         self._records.write(job.record)

@@ -4,7 +4,7 @@ import threading
 import time
 
 from worker import proc
-from worker.training.job import Job
+from worker.training.job import Rank
 
 
 class Ranks:
@@ -20,25 +20,25 @@ class Ranks:
     def __init__(self, *, owns_rest: bool = False) -> None:
         self.lock = threading.RLock()
         self._owns_rest = owns_rest
-        self._by_key: dict[str, Job] = {}
+        self._by_key: dict[str, Rank] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
 
-    def add(self, job: Job) -> None:
+    def add(self, job: Rank) -> None:
         self._by_key[job.record.key] = job
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: Rank) -> None:
         del self._by_key[job.record.key]
 
-    def get(self, key: str) -> Job | None:
+    def get(self, key: str) -> Rank | None:
         return self._by_key.get(key)
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[Rank]:
         """In the order in which they came."""
         return list(self._by_key.values())
 
-    def of(self, id_: str) -> list[Job]:
+    def of(self, id_: str) -> list[Rank]:
         """The ranks here of a job, of all its attempts."""
         return [job for job in self.all() if job.record.id == id_]
 

@@ -25,7 +25,7 @@ from smore.tracking.regular import open_regular
 from smore.tracking.ring import MOST_COUNT
 from worker import proc
 from worker.training import shim
-from worker.training.watch import Process
+from worker.training.watch import Watched
 
 log = observability.logger(__name__)
 
@@ -219,7 +219,7 @@ def to_start(command: StartJob, gpu: str) -> Record:
     )
 
 
-def to_attach(command: AttachJob, gpu: str, process: Process) -> Record:
+def to_attach(command: AttachJob, gpu: str, process: Watched) -> Record:
     """The record of a training that runs elsewhere."""
     return Record(
         id=command.id,

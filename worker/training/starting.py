@@ -28,7 +28,7 @@ _OUTAGE: Final = (redis.RedisError, ConnectionError)
 T = TypeVar("T")
 
 
-class Refused(Exception):
+class RankRefused(Exception):
     """The rank cannot begin; the message says why."""
 
 
@@ -71,7 +71,7 @@ class Starting:
         try:
             values = _patiently(lambda: self._secrets_of(command.project, names), wanted, "its secrets cannot be read")
         except ValueError as error:
-            raise Refused(str(error)) from error
+            raise RankRefused(str(error)) from error
         return {variable: values[name] for variable, name in secrets.items()}
 
     def environment(self, command: StartJob, wanted: Callable[[], bool]) -> Mapping[str, str]:
@@ -141,7 +141,7 @@ def _patiently(ask: Callable[[], T | None], wanted: Callable[[], bool], problem:
         if answer is not None:
             return answer
         if time.monotonic() > until:
-            raise Refused(f"{problem}, for {PATIENCE_S:g} s{why}")
+            raise RankRefused(f"{problem}, for {PATIENCE_S:g} s{why}")
         time.sleep(_LOOK_S)
     raise Unwanted
 

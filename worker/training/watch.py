@@ -38,7 +38,7 @@ ANYBODY: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class Watched:
     """
     A process to watch, and its start in clock ticks since the boot; 0 = none may be, because of ``reason``. ``there``: it
     runs, whether it may be watched or not.
@@ -58,7 +58,7 @@ def find(
     users: frozenset[int] | None,
     token: str,
     watched: Set[int],
-) -> Process:
+) -> Watched:
     """
     The process that the command names, if it may be watched. A command that names its start and the boot does not prove
     whose it is: everybody on the machine can read them in /proc, a function as well. But nobody elsewhere guesses them, as
@@ -67,19 +67,19 @@ def find(
     """
     pid = command.pid
     if command.tracked and not command.boot and users is not None:
-        return Process(reason="it has not said when its process began, and on which boot of the machine")
+        return Watched(reason="it has not said when its process began, and on which boot of the machine")
     if command.boot:
         pid = proc.find(command.pid, command.start) if command.boot == proc.boot_id() else 0
     start = proc.start_time(pid) if pid else None
     if start is None:
-        return Process(reason=f"there is no process {command.pid} on the machine of {gpu}")
+        return Watched(reason=f"there is no process {command.pid} on the machine of {gpu}")
     reason = refusal(pid, cores=cores, users=None, token=token)
     if not reason and (pid in watched or not watched.isdisjoint(proc.tree(pid))):
         reason = f"process {pid} is watched already, or one that it has started is"
     if reason:
-        return Process(reason=reason)
+        return Watched(reason=reason)
     reason = refusal(pid, cores=cores, users=users, token=token)
-    return Process(reason=reason, there=True) if reason else Process(pid, start, there=True)
+    return Watched(reason=reason, there=True) if reason else Watched(pid, start, there=True)
 
 
 def refusal(pid: int, *, cores: Sequence[int], users: frozenset[int] | None, token: str) -> str:

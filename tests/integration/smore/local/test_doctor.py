@@ -12,7 +12,7 @@ import redis
 from sqlalchemy import Engine, text
 
 from smore.local import doctor
-from smore.local.findings import Finding, Site, Verdict
+from smore.local.findings import Finding, Grade, Site
 from smore.local.started_settings import audit_settings, note_settings
 from smore.local.supervision import End
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, encode_report
@@ -70,7 +70,7 @@ def ills(place: Site) -> dict[str, Finding]:
     return {
         one.name: one
         for one in doctor.examine(place)
-        if one.verdict is not Verdict.OK and one.name not in ("open files", "disk", "Redis version", "Postgres version")
+        if one.verdict is not Grade.OK and one.name not in ("open files", "disk", "Redis version", "Postgres version")
     }
 
 
@@ -78,7 +78,7 @@ def test_where_all_is_well_nothing_is_said(place: Site, monkeypatch: pytest.Monk
     monkeypatch.setenv("SMORE_LOG_LEVEL", "info")
     monkeypatch.setenv("SMORE_URL", "http://there")
     assert ills(place) == {}
-    found = {one.name: one.found for one in doctor.examine(place) if one.verdict is Verdict.OK and not one.fix}
+    found = {one.name: one.found for one in doctor.examine(place) if one.verdict is Grade.OK and not one.fix}
     assert all(found.values())
     assert "no function is registered" in found["visibility timeout"]
     assert "SMORE_LOG_LEVEL" in found["settings"] and "SMORE_URL" not in found["settings"], "the client reads that one"
@@ -113,7 +113,7 @@ def test_two_controls_and_none(place: Site, config: Settings, redis_client: "red
     for client in redis_client.client_list():
         if client["name"].startswith("smore-control"):
             redis_client.client_kill_filter(_id=client["id"])
-    assert ills(place)["control"].verdict is Verdict.WARNING
+    assert ills(place)["control"].verdict is Grade.WARNING
 
 
 def test_what_is_paused_and_drained(place: Site, config: Settings, redis_client: "redis.Redis") -> None:
@@ -126,7 +126,7 @@ def test_what_is_paused_and_drained(place: Site, config: Settings, redis_client:
         f"GPU instances paused: {GPU}",
         "Functions drained: default/echo",
     ]
-    assert all(one.verdict is Verdict.WARNING and "by key key1" in one.found for one in said)
+    assert all(one.verdict is Grade.WARNING and "by key key1" in one.found for one in said)
     assert [one.fix for one in said][:2] == ["`smore drain --all --end` ends it.", "`smore gpus resume GPU` ends it."]
     # As set before it was written down since when and by whom.
     redis_client.delete(f"{config.redis.prefix}paused:by")
@@ -137,9 +137,9 @@ def test_no_leader_and_no_gpu_instance(place: Site, redis_client: "redis.Redis")
     redis_client.flushdb()
     found = ills(place)
     assert {name: one.verdict for name, one in found.items()} == {
-        "leader": Verdict.BROKEN,
-        "leader of trainings": Verdict.BROKEN,
-        "GPU instances": Verdict.BROKEN,
+        "leader": Grade.BROKEN,
+        "leader of trainings": Grade.BROKEN,
+        "GPU instances": Grade.BROKEN,
     }
 
 
@@ -182,12 +182,12 @@ def test_a_supervisor_that_was_killed_and_a_training_that_stands_still(
     )
     ended = found.pop("ends of worker-cpu0")
     assert (ended.verdict, ended.found) == (
-        Verdict.WARNING,
+        Grade.WARNING,
         "2 since the start, last at 09:00:01 (terminated by SIGKILL)",
     )
     assert {name: one.verdict for name, one in found.items()} == {
-        "supervisor": Verdict.BROKEN,
-        f"training j1 on {GPU}": Verdict.WARNING,
+        "supervisor": Grade.BROKEN,
+        f"training j1 on {GPU}": Grade.WARNING,
     }
     assert "smore up" in found["supervisor"].fix
     assert "kill -CONT 4711" in found[f"training j1 on {GPU}"].fix
@@ -195,9 +195,9 @@ def test_a_supervisor_that_was_killed_and_a_training_that_stands_still(
 
 def test_servers_that_are_away(place: Site) -> None:
     away = replace(place, redis_url="redis://127.0.0.1:1/0", postgres_url="postgresql://smore@127.0.0.1:1/smore")
-    assert {one.name for one in ills(away).values() if one.verdict is Verdict.BROKEN} == {"Redis", "Postgres"}
+    assert {one.name for one in ills(away).values() if one.verdict is Grade.BROKEN} == {"Redis", "Postgres"}
     none = replace(place, redis_url=None, postgres_url=None)
-    assert {one.name for one in ills(none).values() if one.verdict is Verdict.BROKEN} == {"Redis", "Postgres"}
+    assert {one.name for one in ills(none).values() if one.verdict is Grade.BROKEN} == {"Redis", "Postgres"}
 
 
 def test_an_old_schema_and_a_disabled_audit(place: Site, engine: Engine) -> None:
@@ -224,7 +224,7 @@ def test_this_machine(place: Site) -> None:
     (place.config.home / "key").chmod(0o644)
     found = ills(place)
     assert set(found) == {"huge pages", "overcommit", "listen backlog", "key file"}
-    assert found["key file"].verdict is Verdict.BROKEN
+    assert found["key file"].verdict is Grade.BROKEN
     assert all(one.fix for one in found.values())
 
 
@@ -235,7 +235,7 @@ def test_a_check_that_cannot_be_made_is_said(place: Site, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(doctor, "_OF_PLACE", (breaks,))
     (found,) = ills(place).values()
-    assert (found.name, found.verdict, found.found) == ("breaks", Verdict.UNKNOWN, "no such thing")
+    assert (found.name, found.verdict, found.found) == ("breaks", Grade.UNKNOWN, "no such thing")
 
 
 def test_settings_that_are_not_those_of_the_last_start_are_in_the_audit(

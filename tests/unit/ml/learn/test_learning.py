@@ -15,7 +15,7 @@ import pytest
 from ml.learn import learning
 from ml.learn.challenge import Challenge, PairPredictor, Unusable, load_toolkit, overlay, pack, rmsle, unpack
 from ml.learn.dataset import Point, Rows, gather, hold_back, observations, points, samples_of
-from ml.learn.live import History, Job, Observed, Run
+from ml.learn.live import History, Observed, TimedRun, TrainedJob
 from ml.predict.multiway import mean_error, weights_of
 from ml.predict.samples import Samples
 from ml.predict.table import pair_wise, place_table
@@ -468,7 +468,7 @@ def published() -> Table:
 
 def beside(count: int, run_s: float, **changes: object) -> History:
     runs = [
-        Run(
+        TimedRun(
             gpu="cpu0",
             place=HERE,
             model="bert/cpu",
@@ -482,7 +482,7 @@ def beside(count: int, run_s: float, **changes: object) -> History:
         )
         for number in range(count)
     ]
-    job = Job(id="j1", gpus=("cpu0",), workload=training("vgg16", 8), created=T0, began=T0, ended=math.inf)
+    job = TrainedJob(id="j1", gpus=("cpu0",), workload=training("vgg16", 8), created=T0, began=T0, ended=math.inf)
     return History(runs=[replace(run, **changes) for run in runs], jobs=[job])  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ml.learn.live import MIN_RUNS, History, Job, Observed, Pair, Run, Window, live_rows, parse
+from ml.learn.live import MIN_RUNS, History, Observed, Pair, TimedRun, TrainedJob, Window, live_rows, parse
 from ml.rows import BadRow
 from tests.support.measured import PLACE, alone_s, function, solo, training
 
@@ -18,13 +18,13 @@ F, T = function("bert", 2), training("vgg16", 8)
 G = function("vgg16", 8)
 U = training("bert", 8)
 ALONE = {HERE: {F: solo(F), G: solo(G), T: solo(T), U: solo(U)}}
-JOB = Job(id="j1", gpus=("cpu0",), workload=T, created=T0 - 60, began=T0 - 59, ended=math.inf)
+JOB = TrainedJob(id="j1", gpus=("cpu0",), workload=T, created=T0 - 60, began=T0 - 59, ended=math.inf)
 
 
-def run(number: int, **changes: Any) -> Run:
+def run(number: int, **changes: Any) -> TimedRun:
     """Twenty milliseconds every tenth of a second beside ``j1``, each a bit slower than the one before."""
     start = T0 + number / 10
-    made = Run(
+    made = TimedRun(
         gpu="cpu0",
         place=HERE,
         model="bert/cpu",
@@ -39,17 +39,20 @@ def run(number: int, **changes: Any) -> Run:
     return replace(made, **changes)
 
 
-def runs(count: int = MIN_RUNS, first: int = 0, **changes: Any) -> list[Run]:
+def runs(count: int = MIN_RUNS, first: int = 0, **changes: Any) -> list[TimedRun]:
     return [run(number, **changes) for number in range(first, first + count)]
 
 
 def rows(
-    found: Sequence[Run], jobs: Sequence[Job] = (JOB,), windows: Sequence[Window] = (), before: Sequence[Observed] = ()
+    found: Sequence[TimedRun],
+    jobs: Sequence[TrainedJob] = (JOB,),
+    windows: Sequence[Window] = (),
+    before: Sequence[Observed] = (),
 ) -> list[Observed]:
     return list(live_rows(History(runs=found, jobs=jobs, windows=windows), ALONE, before).rows)
 
 
-def passed(found: Sequence[Run], jobs: Sequence[Job] = (JOB,)) -> dict[str, int]:
+def passed(found: Sequence[TimedRun], jobs: Sequence[TrainedJob] = (JOB,)) -> dict[str, int]:
     return dict(live_rows(History(runs=found, jobs=jobs), ALONE).passed)
 
 
@@ -176,7 +179,7 @@ def test_a_job_that_came_or_went_changes_the_co_runners() -> None:
 # A function beside several
 
 
-def beside_g(**changes: Any) -> list[Run]:
+def beside_g(**changes: Any) -> list[TimedRun]:
     """
     A hundred runs of F that compute for 50 ms, each with one of G that begins 10 ms before that and ends 20 ms after
     it.
@@ -188,7 +191,7 @@ def beside_g(**changes: Any) -> list[Run]:
     return [*own, *(replace(one, beside=False) for one in others)]
 
 
-def of_f(found: Sequence[Run], jobs: Sequence[Job] = (JOB,)) -> list[Observed]:
+def of_f(found: Sequence[TimedRun], jobs: Sequence[TrainedJob] = (JOB,)) -> list[Observed]:
     return [row for row in rows(found, jobs) if row.victim == F]
 
 
@@ -283,7 +286,7 @@ BUSY = [run(number, run_s=0.098, end=T0 + number / 10 + 0.099) for number in ran
 LASTING = replace(JOB, ended=math.inf, began=T0 - 59)
 
 
-def trainings(found: Sequence[Run], *windows: Window, jobs: Sequence[Job] = (LASTING,)) -> list[Observed]:
+def trainings(found: Sequence[TimedRun], *windows: Window, jobs: Sequence[TrainedJob] = (LASTING,)) -> list[Observed]:
     return [row for row in rows(found, jobs, windows) if row.direction == "training"]
 
 
@@ -303,7 +306,7 @@ def test_iterations_alone_of_the_same_job_are_the_better_reference() -> None:
 
 def test_iterations_beside_another_training_are_no_reference() -> None:
     earlier = window(end=T0 - 10, shared_count=0, solo_count=100, solo_s=0.21)
-    guest = Job(id="j2", gpus=("cpu0",), workload=U, created=T0 - 60, began=T0 - 59, ended=T0 - 15)
+    guest = TrainedJob(id="j2", gpus=("cpu0",), workload=U, created=T0 - 60, began=T0 - 59, ended=T0 - 15)
 
     (row,) = trainings(BUSY, earlier, window(), jobs=(LASTING, guest))
     assert row.alone_from == "profile"
@@ -335,7 +338,7 @@ def test_windows_of_one_cell_are_one_row() -> None:
         [],
     ],
 )
-def test_a_window_in_which_the_co_runners_changed_is_no_sample(found: list[Run]) -> None:
+def test_a_window_in_which_the_co_runners_changed_is_no_sample(found: list[TimedRun]) -> None:
     assert trainings(found, window()) == []
 
 
@@ -363,7 +366,7 @@ def test_a_training_beside_two_functions() -> None:
         [*TOGETHER[1:], replace(TOGETHER[0], sound=False)],
     ],
 )
-def test_a_window_in_which_the_set_changed_is_no_sample(found: list[Run]) -> None:
+def test_a_window_in_which_the_set_changed_is_no_sample(found: list[TimedRun]) -> None:
     history = History(runs=found, jobs=[LASTING], windows=[window()])
 
     assert [row for row in live_rows(history, ALONE).rows if row.direction == "training"] == []

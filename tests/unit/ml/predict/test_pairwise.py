@@ -424,7 +424,7 @@ def drawn_hyper(seed: int = 0) -> Floats:
     return means + 0.5 * deviations * np.random.default_rng(seed).normal(0.0, 1.0, len(means))
 
 
-def conditioned(like: gaussian.Process, inputs: Floats, standard: Floats) -> gaussian.Process:
+def conditioned(like: gaussian.GaussianProcess, inputs: Floats, standard: Floats) -> gaussian.GaussianProcess:
     """The same process with the same hyperparameters after other samples, by plain formulas."""
     noise = math.exp(like.hyper[-1]) + gaussian.JITTER
     covariance = plain(like.hyper, inputs, inputs) + noise * np.eye(len(inputs))
@@ -433,10 +433,10 @@ def conditioned(like: gaussian.Process, inputs: Floats, standard: Floats) -> gau
     return replace(like, inputs=inputs, weights=weights, root=root)
 
 
-def process(count: int = 25, *, hyper: Floats | None = None) -> tuple[gaussian.Process, Floats, Floats]:
+def process(count: int = 25, *, hyper: Floats | None = None) -> tuple[gaussian.GaussianProcess, Floats, Floats]:
     """A process after ``count`` samples, their columns and target; columns are standard and the target is not."""
     inputs, standard = inputs_and_target(count)
-    empty = gaussian.Process(
+    empty = gaussian.GaussianProcess(
         layout=LAYOUT,
         centre=np.zeros(8),
         scale=np.ones(8),
@@ -749,13 +749,13 @@ def test_residuals_are_of_pairs_that_were_left_out(known: Samples) -> None:
 
 def test_ours_leaves_out_pairs_and_models(known: Samples, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[Any]] = []
-    left_out = gaussian.Process.left_out
+    left_out = gaussian.GaussianProcess.left_out
 
-    def spy(self: gaussian.Process, parts: Sequence[Any]) -> list[Floats]:
+    def spy(self: gaussian.GaussianProcess, parts: Sequence[Any]) -> list[Floats]:
         asked.append([part.tolist() for part in parts])
         return left_out(self, parts)
 
-    monkeypatch.setattr(gaussian.Process, "left_out", spy)
+    monkeypatch.setattr(gaussian.GaussianProcess, "left_out", spy)
     twice = replace(known, pair=np.arange(40) // 2)
     predictor = fit(twice)
 

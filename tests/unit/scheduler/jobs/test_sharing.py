@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from scheduler.jobs.attempts import Attempt
-from scheduler.jobs.sharing import KnownPairs, Sharing
+from scheduler.jobs.sharing import KnownPairs, SharedAttempts
 from scheduler.policy.jobs.decisions import Beside
 from scheduler.policy.jobs.events import Event, GuestHeldBack, PairMeasured, PairsKnown
 from scheduler.policy.jobs.spec import MicroBatches
@@ -43,7 +43,7 @@ class Stage:
     """A host and a guest, of which the guest's profile says 0.1 s."""
 
     def __init__(self) -> None:
-        self.sharing = Sharing(lambda workload, _: 0.1 if workload == "light" else None)
+        self.sharing = SharedAttempts(lambda workload, _: 0.1 if workload == "light" else None)
         self.attempts = {"host": attempt("host"), "guest": attempt("guest")}
         costs = Beside("host", 1.2, 1.3, 1.1, 1.15)
         pairs = self.sharing.begin(0.0, "guest", 1, ["g0"], [(costs, self.attempts["host"])], PLACE)
@@ -114,7 +114,7 @@ def test_the_next_leader_counts_no_time_held_twice() -> None:
     stage.attempts["guest"] = attempt("guest", held_s=10.0)
     stage.follow(20.0)
     assert stage.guest.held_s == 10.0
-    stage.sharing = Sharing(lambda *_: None)
+    stage.sharing = SharedAttempts(lambda *_: None)
     stage.sharing.take_over([stage.guest, stage.host])
     stage.attempts["guest"] = attempt("guest", held_s=12.0)
     stage.follow(30.0)

@@ -153,6 +153,7 @@ def test_a_deadline_that_no_cold_start_meets_is_met_out_of_host_memory(engine: D
     chosen, other = dispatch.reasons.candidates
     assert (chosen.gpu, chosen.warm, chosen.delay_s) == ("b", False, HOST_S)
     assert (other.gpu, other.delay_s) == ("a", 1.0)
+    assert chosen.finish_at is not None and other.finish_at is not None
     assert chosen.finish_at < T + 1.5 < other.finish_at
 
 

@@ -14,7 +14,7 @@ from smore import local
 from smore.cli import logs, machine
 from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
 from smore.local import doctor
-from smore.local.findings import Finding, Site, Verdict
+from smore.local.findings import Finding, Grade, Site
 from smore.local.started_settings import note_settings
 from smore.local.trainings import left_running
 from smore.process.environment import InvalidSetting
@@ -404,10 +404,10 @@ def test_away_from_any_platform_the_doctor_asks_the_one_at_the_url(
 
 @pytest.mark.parametrize(
     ("verdict", "code"),
-    [(Verdict.OK, 0), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0), (Verdict.BROKEN, EXIT_FAILED)],
+    [(Grade.OK, 0), (Grade.WARNING, 0), (Grade.UNKNOWN, 0), (Grade.BROKEN, EXIT_FAILED)],
 )
 def test_the_doctor_ends_with_one_where_something_is_broken(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: Verdict, code: int
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: Grade, code: int
 ) -> None:
     place = Site(config=Settings(), redis_url=None, postgres_url=None, processes={})
     monkeypatch.setattr(doctor, "site", lambda _config: place)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from smore.local import gpu_checks
-from smore.local.findings import Finding, Site, Verdict
+from smore.local.findings import Finding, Grade, Site
 from smore.process.settings import Settings
 from tests.support import nvml
 from tests.support.nvml import Fake, Gpu, Machine
@@ -29,7 +29,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 def ills(place: Site) -> dict[str, Finding]:
-    return {one.name: one for one in gpu_checks.nvml(place) if one.verdict is not Verdict.OK}
+    return {one.name: one for one in gpu_checks.nvml(place) if one.verdict is not Grade.OK}
 
 
 def test_a_healthy_host(place: Site, fake: Fake) -> None:
@@ -47,17 +47,17 @@ def _set(name: str, value: object) -> Callable[[Gpu], None]:
 @pytest.mark.parametrize(
     ("change", "name", "verdict"),
     [
-        (_set("compute_mode", 3), "GPU 0 compute mode", Verdict.BROKEN),
-        (_set("persistence", False), "GPU 0 persistence", Verdict.WARNING),
-        (_set("mig_pending", True), "GPU 0 MIG", Verdict.WARNING),
-        (_set("remap_pending", True), "GPU 0 memory", Verdict.WARNING),
-        (_set("remap_failed", True), "GPU 0 memory", Verdict.BROKEN),
-        (_set("pages_pending", True), "GPU 0 memory", Verdict.WARNING),
-        (_set("fabric", 2), "GPU 0 fabric", Verdict.BROKEN),
-        (lambda gpu: gpu.errors.update({"*": "GPU_IS_LOST"}), "GPU 0", Verdict.BROKEN),
+        (_set("compute_mode", 3), "GPU 0 compute mode", Grade.BROKEN),
+        (_set("persistence", False), "GPU 0 persistence", Grade.WARNING),
+        (_set("mig_pending", True), "GPU 0 MIG", Grade.WARNING),
+        (_set("remap_pending", True), "GPU 0 memory", Grade.WARNING),
+        (_set("remap_failed", True), "GPU 0 memory", Grade.BROKEN),
+        (_set("pages_pending", True), "GPU 0 memory", Grade.WARNING),
+        (_set("fabric", 2), "GPU 0 fabric", Grade.BROKEN),
+        (lambda gpu: gpu.errors.update({"*": "GPU_IS_LOST"}), "GPU 0", Grade.BROKEN),
     ],
 )
-def test_one_gpu(place: Site, fake: Fake, change: Callable[[Gpu], None], name: str, verdict: Verdict) -> None:
+def test_one_gpu(place: Site, fake: Fake, change: Callable[[Gpu], None], name: str, verdict: Grade) -> None:
     change(fake.machine.gpus[0])
     assert {one.name: one.verdict for one in ills(place).values()} == {name: verdict}
 
@@ -86,7 +86,7 @@ def test_the_host(place: Site, fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_no_driver_and_one_that_does_not_answer(place: Site, fake: Fake, tmp_path: Path) -> None:
     fake.machine.errors["nvmlInit"] = "UNKNOWN"
-    assert ills(place)["NVML"].verdict is Verdict.BROKEN
+    assert ills(place)["NVML"].verdict is Grade.BROKEN
     (tmp_path / "dev/nvidiactl").unlink()
     assert ills(place) == {}
 

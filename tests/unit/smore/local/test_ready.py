@@ -20,7 +20,7 @@ from prometheus_client import start_http_server
 from smore.local import doctor, ports, scrape
 from smore.local.asking import Endpoints, await_rest
 from smore.local.embedded import StartFailed
-from smore.local.findings import Finding, Site, Verdict
+from smore.local.findings import Finding, Grade, Site
 from smore.local.layout import Process
 from smore.local.machine import _await_ready, _layout
 from smore.local.started_settings import note_metrics_port
@@ -243,7 +243,7 @@ def test_a_process_whose_port_another_one_has_is_named(scraped: int, tmp_path: P
     )
     findings = {each.name: each for each in doctor.examine(place)}
     assert findings["metrics"].found == f"scheduler-0 {scraped} of 127.0.0.1"
-    assert findings["metrics of control"].verdict is Verdict.WARNING and "kill 17" in findings["metrics of control"].fix
+    assert findings["metrics of control"].verdict is Grade.WARNING and "kill 17" in findings["metrics of control"].fix
     assert findings["folder"].found == f"{tmp_path}, logs in {tmp_path / 'logs'}"
 
 
@@ -294,8 +294,8 @@ def test_the_doctor_names_the_folder_and_the_url_of_the_platform_that_answers(ga
         return finding
 
     gateway.left = [(200, {"status": "ok", "instance": "own"})]
-    assert (looked(place).verdict, looked(place).found) == (Verdict.OK, f"{url}, of the platform in {tmp_path}")
+    assert (looked(place).verdict, looked(place).found) == (Grade.OK, f"{url}, of the platform in {tmp_path}")
     gateway.left = [(200, {"status": "ok", "instance": "stranger"})]
-    assert (looked(place).verdict, "another platform answers" in looked(place).found) == (Verdict.BROKEN, True)
+    assert (looked(place).verdict, "another platform answers" in looked(place).found) == (Grade.BROKEN, True)
     silent = looked(replace(place, gateway_url=f"http://127.0.0.1:{ports.free_block('127.0.0.1', 20_000, 1, ())}"))
-    assert (silent.verdict, silent.fix) == (Verdict.BROKEN, "`smore logs gateway` says why it does not serve")
+    assert (silent.verdict, silent.fix) == (Grade.BROKEN, "`smore logs gateway` says why it does not serve")

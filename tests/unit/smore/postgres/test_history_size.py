@@ -5,7 +5,7 @@ import pytest
 from lab.bench.history import percentile
 from lab.bench.soak import growth, worst_growth
 from smore.local.doctor import outlook
-from smore.local.findings import Verdict
+from smore.local.findings import Grade
 from smore.postgres.history.retention import GIB, Size
 from smore.process.settings import PostgresSettings
 
@@ -37,13 +37,13 @@ def size(gib: float, daily: float | None, files: float = 0.0) -> Size:
 )
 def test_a_history_that_retention_bounds_is_well(found: Size, free: float | None, said: str) -> None:
     finding = outlook(found, KEPT, None if free is None else free * GIB)
-    assert (finding.verdict, finding.fix) == (Verdict.OK, "")
+    assert (finding.verdict, finding.fix) == (Grade.OK, "")
     assert said in finding.found
 
 
 def test_a_disk_that_is_full_before_retention_bounds_the_history_is_told() -> None:
     finding = outlook(size(2, 1, files=3), KEPT, 8 * GIB)
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is Grade.WARNING
     assert "the disk is full in 9.0 days" in finding.found
     assert "SMORE_POSTGRES__RETENTION_GIB" in finding.fix
     assert "11.0" in finding.fix

@@ -16,7 +16,7 @@ import pytest
 
 import smore
 from smore.tracking import remote
-from smore.tracking.remote import Refused, RemoteTracker, TooMany, Unknown
+from smore.tracking.remote import RemoteTracker, StepsRefused, TooMany, Unknown
 from smore.tracking.ring import CAPACITY, Tracker
 from tests.support.eventually import eventually
 from worker import proc
@@ -157,7 +157,7 @@ def test_a_job_that_the_platform_has_lost_is_registered_anew(made: list[Told]) -
 
 def test_one_that_is_refused_is_left_alone(made: list[Told], caplog: pytest.LogCaptureFixture) -> None:
     def no(_path: str, _body: dict[str, Any]) -> dict[str, Any]:
-        raise Refused("403 no")
+        raise StepsRefused("403 no")
 
     with caplog.at_level(logging.WARNING):
         tracker = Told(no)
@@ -170,10 +170,10 @@ def test_one_that_is_refused_is_left_alone(made: list[Told], caplog: pytest.LogC
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (401, Refused),
-        (410, Refused),
-        (422, Refused),
-        (409, Refused),
+        (401, StepsRefused),
+        (410, StepsRefused),
+        (422, StepsRefused),
+        (409, StepsRefused),
         (429, urllib.error.HTTPError),
         (503, urllib.error.HTTPError),
     ],

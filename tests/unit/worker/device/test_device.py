@@ -13,7 +13,7 @@ from tests.support import nvml
 from tests.support.eventually import eventually
 from tests.support.nvml import Gpu, Instance, Machine, Process
 from worker import proc
-from worker.device.device import KEPT_S, CudaDevice, Load, open_device
+from worker.device.device import KEPT_S, CpuLoad, CudaDevice, open_device
 
 #: A worker has a device of the whole machine; so names of tests that run at the same time differ.
 A, MIG_A, MIG_B = (f"{name}-{os.getpid()}" for name in ("GPU-a", "MIG-a", "MIG-b"))
@@ -38,7 +38,7 @@ class Bench:
         return self.device
 
     def utilisation(self, runners: tuple[int, ...] = ()) -> Any:
-        return self.after().utilisation(Load(at=self.now, functions_cpu_s=0.0, jobs_cpu_s=0.0, runners=runners))
+        return self.after().utilisation(CpuLoad(at=self.now, functions_cpu_s=0.0, jobs_cpu_s=0.0, runners=runners))
 
 
 @pytest.fixture

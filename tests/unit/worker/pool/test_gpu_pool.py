@@ -28,14 +28,14 @@ from worker.frames import Load, Loaded, Results
 from worker.heartbeat import Heartbeat
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.loading import Supplies
-from worker.pool.parked import Parked
+from worker.pool.parked import ParkedInstances
 from worker.pool.pool import Pool
 from worker.pool.residents import Residents
 from worker.pool.standby import CONTEXT_MIB
 from worker.pool.trainings import Trainings
 from worker.runner.runner_handle import RunnerFailed
 from worker.runner.zygote_handle import Zygote
-from worker.training.job import SETTLED_ITERATIONS, SETTLED_S, UNTRACKED_SETTLED_S, Job
+from worker.training.job import SETTLED_ITERATIONS, SETTLED_S, UNTRACKED_SETTLED_S, Rank
 from worker.training.jobs import Jobs
 from worker.training.record import Record
 from worker.training.run_gate import RunGate
@@ -102,7 +102,7 @@ class Stage:
         self.prepared = 0
         self.told: list[str] = []
         self.gate: RunGate | None = None
-        parked = Parked(host_mib, 600.0)
+        parked = ParkedInstances(host_mib, 600.0)
         takes = SimpleNamespace(
             memory_mib=lambda: self.jobs_mib, owed_mib=lambda: self.owed_mib, growing=lambda: self.growing
         )
@@ -405,12 +405,12 @@ class Steps:
 
 
 @pytest.fixture
-def job() -> Job:
+def job() -> Rank:
     record = Record(id="t", project="p", name="n", argv=[], pid=1, start=1, boot="b", token="", gpu="g")
-    return Job(record, Steps(), Windows(seed="s", share=0.0, longest_s=1.0, since=0.0))  # type: ignore[arg-type]
+    return Rank(record, Steps(), Windows(seed="s", share=0.0, longest_s=1.0, since=0.0))  # type: ignore[arg-type]
 
 
-def test_when_a_training_has_found_its_size(job: Job) -> None:
+def test_when_a_training_has_found_its_size(job: Rank) -> None:
     def at(mono: float, peak_mib: float, iterations: int) -> bool:
         job.record.peak_mib, job.reader.count = peak_mib, iterations
         job.note_peak(mono)
@@ -425,7 +425,7 @@ def test_when_a_training_has_found_its_size(job: Job) -> None:
     assert at(10_021 + SETTLED_S, 62_000.0, 20_000)
 
 
-def test_a_training_that_tells_no_iterations(job: Job) -> None:
+def test_a_training_that_tells_no_iterations(job: Rank) -> None:
     job.record.peak_mib = 500.0
     job.note_peak(0.0)
     assert job.growing(UNTRACKED_SETTLED_S - 1) and not job.growing(UNTRACKED_SETTLED_S), "it may be reading its data"

@@ -16,7 +16,7 @@ from smore.process.settings import WorkerSettings
 from tests.support.eventually import eventually
 from tests.support.pool_stage import FakeRunner, Killed, Stage, lifecycle_events
 from worker.artifacts.runtime import RuntimeEnvironment, RuntimeFailed, RuntimeUnavailable
-from worker.device.device import CpuPartition, Load
+from worker.device.device import CpuLoad, CpuPartition
 from worker.heartbeat import STALLED_S, ConsumerWatch
 from worker.pool.errors import LoadFailed, Quarantined, Unservable
 from worker.runner.runner_handle import NoRunner
@@ -252,8 +252,8 @@ def test_an_idle_runner_that_ends_leaves_the_pool() -> None:
 def test_a_cpu_partitions_utilisation_is_of_its_share() -> None:
     device = CpuPartition(WorkerSettings(share=0.5, device="0"))
 
-    def load(at: float, functions_s: float, jobs_s: float) -> Load:
-        return Load(at=at, functions_cpu_s=functions_s, jobs_cpu_s=jobs_s, runners=())
+    def load(at: float, functions_s: float, jobs_s: float) -> CpuLoad:
+        return CpuLoad(at=at, functions_cpu_s=functions_s, jobs_cpu_s=jobs_s, runners=())
 
     assert device.utilisation(load(10, 5, 5)).total == 0
     found = device.utilisation(load(12, 5.2, 5.3))

@@ -2,12 +2,12 @@
 
 import pytest
 
-from worker.training.beside import ALONE_S, Beside, Pace
+from worker.training.beside import ALONE_S, Pace, PaceBeside
 
 HOST, GUEST = frozenset[str](), frozenset({"guest"})
 
 
-def iterate(beside: Beside, begin: float, count: int, seconds: float) -> float:
+def iterate(beside: PaceBeside, begin: float, count: int, seconds: float) -> float:
     """``count`` iterations from ``begin`` on; their end."""
     for number in range(1, count + 1):
         beside.add(begin + number * seconds, seconds)
@@ -15,7 +15,7 @@ def iterate(beside: Beside, begin: float, count: int, seconds: float) -> float:
 
 
 def test_iterations_count_by_who_else_trains() -> None:
-    beside = Beside()
+    beside = PaceBeside()
     iterate(beside, 0.0, 5, 1.0)
     assert beside.alone == Pace(), "nobody has said yet who trains here"
     assert beside.meet(10.0, HOST)
@@ -39,7 +39,7 @@ def test_iterations_count_by_who_else_trains() -> None:
 
 
 def test_alone_goes_back_a_while_and_a_short_time_alone_does_not_replace_a_long_one() -> None:
-    beside = Beside()
+    beside = PaceBeside()
     beside.meet(0.0, HOST)
     at = iterate(beside, 0.0, int(2 * ALONE_S), 1.0)
     assert beside.alone.n <= ALONE_S + 3
@@ -54,7 +54,7 @@ def test_alone_goes_back_a_while_and_a_short_time_alone_does_not_replace_a_long_
 
 
 def test_scatter_is_that_of_blocks_and_outlives_the_worker() -> None:
-    beside = Beside(Pace(0.5, 40, 0.01))
+    beside = PaceBeside(Pace(0.5, 40, 0.01))
     assert beside.alone == Pace(0.5, 40, 0.01)
     beside.meet(0.0, HOST)
     at = 0.0

@@ -23,7 +23,7 @@ from worker import proc
 from worker.training import pauser
 from worker.training.governor import FRACTIONS, Governor
 from worker.training.holding import Holding, Pace, wake
-from worker.training.job import Job
+from worker.training.job import Rank
 from worker.training.record import Records, to_start
 from worker.training.windows import Closing, Probing, Windows
 
@@ -110,7 +110,7 @@ class Steps:
 
 def job(
     records: Records, name: str, began: float, *, hosts: tuple[str, ...] = (), share: float = 0.2, pid: int = 0
-) -> Job:
+) -> Rank:
     request = JobRequest(share=share)
     command = StartJob(version=1, id=name, project="p", name=name, request=request, env={}, attempt=1, hosts=hosts)
     record = to_start(command, "gpu0")
@@ -118,16 +118,16 @@ def job(
     record.started_at = began
     HoldFile(records.hold(record.key)).make()
     windows = Windows(seed=name, share=0.03, longest_s=10.0, since=0.0)
-    return Job(record, Steps(), windows)  # type: ignore[arg-type]
+    return Rank(record, Steps(), windows)  # type: ignore[arg-type]
 
 
-def looks(records: Records, of: Job) -> None:
+def looks(records: Records, of: Rank) -> None:
     """The loop of the training looks at its file."""
     path = records.hold(of.record.key)
     path.write_bytes(path.read_bytes()[:40] + struct.pack("<Q", 7) + bytes(16))
 
 
-def fraction(records: Records, of: Job) -> float:
+def fraction(records: Records, of: Rank) -> float:
     said: float = struct.unpack_from("<d", records.hold(of.record.key).read_bytes(), 8)[0]
     return said
 
@@ -140,7 +140,7 @@ def stage(tmp_path: Path) -> Any:
     return SimpleNamespace(records=records, host=host, guest=guest, holding=Holding(records, PROBING))
 
 
-def slow(host: Job, now: float, *, closed_s: float = 0.1, open_s: float = 0.138) -> float:
+def slow(host: Rank, now: float, *, closed_s: float = 0.1, open_s: float = 0.138) -> float:
     """Windows in which the host is seen to be slower beside its guest; the time after them."""
     windows = host.guest_windows
     assert windows is not None

@@ -22,7 +22,7 @@ from tests.support.fake_platform import report as a_report
 from tests.support.trainings import jobs
 from worker import proc
 from worker.activity import Activity
-from worker.training.job import STEPS_PER_S, Job
+from worker.training.job import STEPS_PER_S, Rank
 from worker.training.record import Record, Records
 from worker.training.windows import Windows
 
@@ -100,7 +100,7 @@ def test_only_functions_make_an_iteration_shared_and_nobody_knows_of_those_befor
 
     record = Record(id="j", project="p", name="n", argv=[], pid=0, start=0, boot="", token="", gpu="g")
     windows = Windows(seed="s", share=0.03, longest_s=10.0, since=1000.0)
-    job = Job(record, Steps(), windows)  # type: ignore[arg-type]
+    job = Rank(record, Steps(), windows)  # type: ignore[arg-type]
     for at, function in ((1002.0, False), (1004.0, True)):
         clock.advance_to(at)
         with activity.working(function=function):
@@ -127,10 +127,10 @@ class Ring:
         return [(time.time(), 1e-6)] * most if self.steps is None else self.steps
 
 
-def running(steps: list[tuple[float, float]] | None = None, **of: Any) -> Job:
+def running(steps: list[tuple[float, float]] | None = None, **of: Any) -> Rank:
     told: dict[str, Any] = {"id": "j", "argv": [], "pid": os.getpid(), "start": 0, "boot": "", "token": "", "gpu": "g"}
     windows = Windows(seed="s", share=0.03, longest_s=10.0, since=0.0)
-    return Job(Record(project="p", name="n", **{**told, **of}), Ring(steps), windows)  # type: ignore[arg-type]
+    return Rank(Record(project="p", name="n", **{**told, **of}), Ring(steps), windows)  # type: ignore[arg-type]
 
 
 def test_what_is_no_iteration_counts_for_nothing() -> None:
