@@ -24,7 +24,7 @@ from scheduler.policy.ordering import Heads, Ordering
 from scheduler.policy.overrides import Overrides
 from scheduler.policy.placement import Placement
 from scheduler.policy.prewarm.prewarmer import Prewarmer
-from smore.domain.invocation import Cause, End, EndAction
+from smore.domain.invocation import Cause, End, EndAction, EndedFor
 
 
 class Dispatching:
@@ -96,10 +96,8 @@ class Dispatching:
                         demand.placed.add(now, 0, since)
                     if not self._cluster.cells[demand.column, kernel.OUTSTANDING].any():
                         demand.relax()
-                    closed = self._overrides.against(demand)
-                    message = "No GPU instance could finish it before its deadline"
-                    message = f"{message}: {closed}." if closed else f"{message}."
-                    decisions.append(ending(head, "expire", Cause.DEADLINE_EXPIRED, message))
+                    end = ending(head, "expire", Cause.DEADLINE_EXPIRED, *self._overrides.against(demand))
+                    decisions.append(end)
         return heads
 
     def _place(self, now: float, heads: Heads, decisions: list[Decision]) -> None:
@@ -253,5 +251,11 @@ class Dispatching:
         decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[row]))
 
 
-def ending(invocation: InvocationArrived, action: EndAction, cause: Cause, message: str) -> End:
-    return End(function=invocation.function, id=invocation.id, action=action, cause=cause, message=message)
+def ending(
+    invocation: InvocationArrived,
+    action: EndAction,
+    cause: Cause,
+    why: EndedFor,
+    held: tuple[int, int, int] = (0, 0, 0),
+) -> End:
+    return End(function=invocation.function, id=invocation.id, action=action, cause=cause, why=why, held=held)

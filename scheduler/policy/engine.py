@@ -64,7 +64,7 @@ from scheduler.policy.placement import Placement
 from scheduler.policy.policy import Round
 from scheduler.policy.prewarm.prewarmer import Prewarmer
 from smore.domain.function import FunctionSpec
-from smore.domain.invocation import Cause, End
+from smore.domain.invocation import Cause, End, EndedFor
 from smore.domain.learned import Learned
 
 #: No quarantine is shorter, seconds (worker/pool/quarantine.py): what waits for longer may outlast it.
@@ -202,15 +202,13 @@ class Engine:
             self._returned(now, event.id, event.attempt)  # its former attempt's place is free
         demand = self.cluster.find(event.function, event.revision)
         if demand is None:
-            decisions.append(ending(event, "fail", Cause.FUNCTION_DELETED, "The revision is not known any more."))
+            decisions.append(ending(event, "fail", Cause.FUNCTION_DELETED, EndedFor.NO_REVISION))
             return
         if event.attempt == 0 and 0 < self.cluster.largest < demand.memory_mib:
-            message = "It needs more memory than any GPU instance has."
-            decisions.append(ending(event, "reject", Cause.INFEASIBLE, message))
+            decisions.append(ending(event, "reject", Cause.INFEASIBLE, EndedFor.NO_DEVICE_HOLDS_IT))
             return
         if event.attempt == 0 and not self.overrides.fits(demand):
-            message = "It needs more memory than its project may keep warm."
-            decisions.append(ending(event, "reject", Cause.INFEASIBLE, message))
+            decisions.append(ending(event, "reject", Cause.INFEASIBLE, EndedFor.OVER_WARM_LIMIT))
             return
         if event.deadline_at < now + QUARANTINE_S and self.cluster.keeps_out(demand.column):
             decisions.append(_kept_out(event))
@@ -287,7 +285,7 @@ class Engine:
             decisions += self.prewarmer.forget(function)
         for invocation in list(self.waiting.of_function(function)):
             self.waiting.remove(invocation.id)
-            decisions.append(ending(invocation, "fail", Cause.FUNCTION_DELETED, "The function was deleted."))
+            decisions.append(ending(invocation, "fail", Cause.FUNCTION_DELETED, EndedFor.DELETED))
 
     def _reported(self, now: float, event: GpuReported, decisions: list[Decision]) -> None:
         cluster = self.cluster
@@ -424,8 +422,7 @@ class Engine:
 
 
 def _kept_out(invocation: InvocationArrived) -> End:
-    message = "All GPU instances keep its revision out after crashes."
-    return ending(invocation, "fail", Cause.QUARANTINED, message)
+    return ending(invocation, "fail", Cause.QUARANTINED, EndedFor.KEPT_OUT)
 
 
 def prepare() -> None:

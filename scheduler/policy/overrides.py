@@ -18,6 +18,7 @@ from scheduler.policy.decisions import Offload
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import InvocationArrived
 from scheduler.policy.lanes import Lane
+from smore.domain.invocation import EndedFor
 from smore.domain.override import Override
 
 _Head = tuple[Demand, InvocationArrived]
@@ -76,28 +77,25 @@ class Overrides:
     def gpu_drained(self, gpu: str) -> bool:
         return f"-g:{gpu}" in self._paused
 
-    def against(self, demand: Demand) -> str:
+    def against(self, demand: Demand) -> tuple[EndedFor, tuple[int, int, int]]:
         """
-        What people have paused or drained that keeps a function from GPU instances now, as the end of a sentence; '' =
-        nothing.
+        Why a function is late: because of what people have paused or drained that keeps it from GPU instances now, or of
+        itself; and the numbers of :class:`~smore.domain.invocation.End`.
         """
+        none = (0, 0, 0)
         if self.platform_paused:
-            return "the whole platform is paused"
+            return EndedFor.PLATFORM_PAUSED, none
         if self.function_paused(demand.function):
-            return "its function is paused"
+            return EndedFor.FUNCTION_PAUSED, none
         cluster = self._cluster
         if not cluster.paused.any():
-            return ""
+            return EndedFor.TOO_LATE, none
         allowed = cluster.alive & (cluster.cells[demand.column, kernel.AWAY, : len(cluster)] == 0.0)
         held = [self.gpu_paused(cluster.names[row]) for row in np.flatnonzero(allowed).tolist()]
-        paused, drained = held.count(kernel.HELD), held.count(kernel.DRAINED)
-        parts = [
-            f"{count} {'is' if count == 1 else 'are'} {word}"
-            for count, word in ((drained, "drained"), (paused, "paused"))
-            if count
-        ]
-        noun = "GPU instance" if len(held) == 1 else "GPU instances"
-        return f"of {len(held)} {noun} that it may use, {' and '.join(parts)}" if parts else ""
+        drained, paused = held.count(kernel.DRAINED), held.count(kernel.HELD)
+        if not drained and not paused:
+            return EndedFor.TOO_LATE, none
+        return EndedFor.DEVICES_PAUSED, (len(held), drained, paused)
 
     def without_paused(self, heads: dict[Lane, _Head]) -> dict[Lane, _Head]:
         """Lanes of functions that are not paused."""

@@ -87,12 +87,30 @@ class Cause(StrEnum):
 EndAction = Literal["reject", "expire", "fail"]
 
 
+class EndedFor(StrEnum):
+    """What the scheduler ends a waiting invocation for (smore/messages/wording.py: ended_for)."""
+
+    NO_REVISION = "no_revision"
+    DELETED = "deleted"
+    NO_DEVICE_HOLDS_IT = "no_device_holds_it"
+    OVER_WARM_LIMIT = "over_warm_limit"
+    KEPT_OUT = "kept_out"
+    TOO_LATE = "too_late"
+    PLATFORM_PAUSED = "platform_paused"
+    FUNCTION_PAUSED = "function_paused"
+    DEVICES_PAUSED = "devices_paused"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A waiting invocation that the scheduler ends, without a run."""
+    """
+    A waiting invocation that the scheduler ends, without a run. ``held``: of GPU instances that people keep from it, how many
+    it might use, and how many of them are drained and paused.
+    """
 
     function: str
     id: str
     action: EndAction
     cause: Cause
-    message: str
+    why: EndedFor
+    held: tuple[int, int, int] = (0, 0, 0)

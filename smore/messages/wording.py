@@ -5,7 +5,7 @@ Reasons, causes and phases of an invocation, and what is paused, in words: for t
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from smore.domain.invocation import Cause, State
+from smore.domain.invocation import Cause, End, EndedFor, State
 from smore.domain.override import Pause
 from smore.messages.reasons import Reasons
 
@@ -61,6 +61,33 @@ CAUSES: Mapping[str, str] = {
     Cause.WORKER_BUSY: "the worker had no room for it",
     Cause.DEVICE_FULL: "others had taken the memory of the GPU",
 }
+
+
+_LATE = "No GPU instance could finish it before its deadline"
+_ENDED_FOR: Mapping[EndedFor, str] = {
+    EndedFor.NO_REVISION: "The revision is not known any more.",
+    EndedFor.DELETED: "The function was deleted.",
+    EndedFor.NO_DEVICE_HOLDS_IT: "It needs more memory than any GPU instance has.",
+    EndedFor.OVER_WARM_LIMIT: "It needs more memory than its project may keep warm.",
+    EndedFor.KEPT_OUT: "All GPU instances keep its revision out after crashes.",
+    EndedFor.TOO_LATE: f"{_LATE}.",
+    EndedFor.PLATFORM_PAUSED: f"{_LATE}: the whole platform is paused.",
+    EndedFor.FUNCTION_PAUSED: f"{_LATE}: its function is paused.",
+}
+
+
+def ended_for(end: End) -> str:
+    """Why the scheduler ended an invocation that waited, in a sentence."""
+    if end.why is not EndedFor.DEVICES_PAUSED:
+        return _ENDED_FOR[end.why]
+    several, *counts = end.held
+    parts = [
+        f"{count} {'is' if count == 1 else 'are'} {word}"
+        for count, word in zip(counts, ("drained", "paused"), strict=True)
+        if count
+    ]
+    noun = "GPU instance" if several == 1 else "GPU instances"
+    return f"{_LATE}: of {several} {noun} that it may use, {' and '.join(parts)}."
 
 
 def worker_lost(gpu: str, seen_at: float, attempt: int = 0) -> str:

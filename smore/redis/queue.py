@@ -15,6 +15,7 @@ import redis
 
 from smore.domain.invocation import Cause, Encoding, End
 from smore.messages.results import error_result
+from smore.messages.wording import ended_for
 from smore.process.settings import QueueSettings
 from smore.redis.logs import function_log, log_key
 from smore.redis.payloads import Payloads
@@ -250,7 +251,7 @@ class Queue:
                 "id": ending.id,
                 "action": ending.action,
                 "cause": ending.cause.value,
-                "result": error_result(ending.message),
+                "result": error_result(ended_for(ending)),
             }
             for ending in endings
         ]

@@ -27,6 +27,7 @@ import numpy as np
 from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, End, State
 from smore.handler import Handler
 from smore.messages.results import error_result
+from smore.messages.wording import ended_for
 from smore.process.settings import QueueSettings
 from smore.redis.queue import Claim, RunOutcome, Snapshot, StartedInvocation
 from smore.redis.records import InvocationRecord, LeasedInvocation, QueuedInvocation, Reply, reply_of
@@ -266,7 +267,7 @@ class InMemoryQueue:
             waits = invocation is not None and invocation.state is State.QUEUED
             if invocation is not None and waits:
                 state = TRANSITIONS[ending.action][State.QUEUED]
-                self._end(invocation, state, ending.cause, error_result(ending.message))
+                self._end(invocation, state, ending.cause, error_result(ended_for(ending)))
             ended.append(waits)
         return ended
 

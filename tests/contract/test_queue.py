@@ -12,7 +12,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from smore.domain.invocation import Cause, End
+from smore.domain.invocation import Cause, End, EndedFor
 from smore.process.settings import QueueSettings
 from smore.redis.gateway_queue import GatewayQueue
 from smore.redis.queue import Claim, Queue, RunOutcome, Snapshot, StartedInvocation
@@ -274,7 +274,7 @@ def test_only_the_leader_that_holds_the_lease_may_claim_settle_and_reap(stage: S
     token = queue.lead(former, LEADER_S)
     assert int(token) > int(former), "a new token, even for the same leader"
     stage.submit("b")
-    ending = End(function=F, id="b", action="reject", cause=Cause.INFEASIBLE, message="no")
+    ending = End(function=F, id="b", action="reject", cause=Cause.INFEASIBLE, why=EndedFor.KEPT_OUT)
     assert queue.claim(former, LEASE_S, [claim(("b", 0))]) == [None]
     assert (queue.settle(former, [ending]), queue.reap(former)) == (None, -1)
     assert (stage.state("b"), stage.sent()) == (("queued", "", 0), 0)

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, Encoding, End
+from smore.domain.invocation import TERMINAL, TRANSITIONS, Cause, Encoding, End, EndedFor
 from smore.messages import stream
 from smore.messages.commands import Cancel
 from smore.messages.results import error_result
@@ -409,7 +409,7 @@ class QueueMachine(RuleBasedStateMachine):
         action, state, cause = ending
         function, named = self.mentioned(mentions, states)
         endings = [
-            End(function=function, id=one.id, action=action, cause=cause, message="over")  # type: ignore[arg-type]
+            End(function=function, id=one.id, action=action, cause=cause, why=EndedFor.TOO_LATE)  # type: ignore[arg-type]
             for one, _ in named
         ]
         if not leads:
@@ -420,7 +420,7 @@ class QueueMachine(RuleBasedStateMachine):
         for (one, _), answer in zip(named, answers, strict=True):
             assert answer == (one.state == "queued")
             if answer:
-                self.end(one, state, cause, error_result("over"))
+                self.end(one, state, cause, error_result("No GPU instance could finish it before its deadline."))
 
     @precondition(lambda self: self.any_in(DISPATCHED))
     @rule(mentions=MENTIONS)

@@ -22,7 +22,7 @@ from scheduler.policy.events import AdmissionDue, Event, GpuLost, InvocationArri
 from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.fixed import Always
 from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
-from smore.domain.invocation import Cause, End
+from smore.domain.invocation import Cause, End, EndedFor
 from smore.domain.loss import Step
 from smore.traces.recorded import BadTrace
 from tests.support.policies import AtOnce, Reacting, Reckless, dispatch
@@ -356,7 +356,7 @@ def test_the_end_of_what_waits_is_the_policy_s() -> None:
     class Refuses(AtOnce):
         def react(self, now: float, events: Sequence[Event]) -> list[Decision]:
             return [
-                End(function="bert", id=event.id, action="expire", cause=Cause.DEADLINE_EXPIRED, message="")
+                End(function="bert", id=event.id, action="expire", cause=Cause.DEADLINE_EXPIRED, why=EndedFor.TOO_LATE)
                 for event in events
                 if isinstance(event, InvocationArrived)
             ]

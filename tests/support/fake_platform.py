@@ -9,7 +9,7 @@ from types import TracebackType
 import orjson
 import redis
 
-from smore.domain.invocation import Cause, Encoding, End
+from smore.domain.invocation import Cause, Encoding, End, EndedFor
 from smore.messages.reports import Report, encode_report
 from smore.messages.results import Result, encode_result
 from smore.messages.stream import Asked, decode
@@ -121,7 +121,7 @@ class FakePlatform:
                         id=one.id,
                         action="reject",
                         cause=Cause.INFEASIBLE,
-                        message="The deadline cannot be met.",
+                        why=EndedFor.NO_DEVICE_HOLDS_IT,
                     )
                 ],
             )

@@ -7,7 +7,7 @@ from random import Random
 from scheduler.policy.decisions import Decision, Dispatch, Prewarm
 from scheduler.policy.events import Event, GpuLost, GpuReported, InvocationArrived, InvocationSettled
 from scheduler.policy.policy import Round
-from smore.domain.invocation import Cause, End, EndAction
+from smore.domain.invocation import Cause, End, EndAction, EndedFor
 
 ACTIONS: tuple[EndAction, ...] = ("expire", "reject", "fail")
 
@@ -78,7 +78,7 @@ class Reckless(Reacting):
                         id=waiting.id,
                         action=action,
                         cause=Cause.DEADLINE_EXPIRED,
-                        message="",
+                        why=EndedFor.TOO_LATE,
                     )
                 )
             elif draw < 0.7:

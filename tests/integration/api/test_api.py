@@ -1928,7 +1928,7 @@ def test_explain_what_was_refused_after_the_gate(http: httpx.Client, platform: F
     found = http.get(f"/v1/invocations/{id_}/explain").json()
 
     assert (found["state"], found["cause"], found["attempts"]) == ("rejected", "infeasible", [])
-    assert found["summary"] == "It was rejected: The deadline cannot be met."
+    assert found["summary"] == "It was rejected: It needs more memory than any GPU instance has."
 
 
 def test_explain_without_a_recorder_says_that_it_is_not_complete(

@@ -14,7 +14,7 @@ import redis.asyncio
 from structlog.testing import capture_logs
 
 from smore.domain.ids import new_id
-from smore.domain.invocation import Cause, Encoding, End
+from smore.domain.invocation import Cause, Encoding, End, EndedFor
 from smore.domain.limits import Limits
 from smore.messages import stream
 from smore.messages.results import decode_result
@@ -798,7 +798,7 @@ def test_the_leader_ends_what_waits_and_nothing_else(queue: Queue) -> None:
     token = queue.lead("", 60)
 
     def ending(one: Submission) -> End:
-        return End(function=F, id=one.id, action="fail", cause=Cause.QUARANTINED, message="no")
+        return End(function=F, id=one.id, action="fail", cause=Cause.QUARANTINED, why=EndedFor.KEPT_OUT)
 
     assert queue.settle(token, [ending(waiting), ending(running), ending(waiting)]) == [True, False, False]
     assert queue.settle("0", [ending(waiting)]) is None

@@ -16,8 +16,9 @@ from scheduler.policy.events import (
 )
 from scheduler.policy.knobs import preset
 from smore.domain.function import FunctionSpec, Profile
-from smore.domain.invocation import End
+from smore.domain.invocation import End, EndedFor
 from smore.domain.override import Override
+from smore.messages.wording import ended_for
 from tests.support.driven import DrivenEngine
 
 NOW = 1_000.0
@@ -137,7 +138,7 @@ def test_what_expires_says_what_was_paused_or_drained(
     policy = engine(gpu("g"), gpu("h"), steer, PausesChanged(paused=frozenset(paused)))
     policy.decide(NOW, [arrived("p/a", "1")])
     (ended,) = (d for d in policy.decide(NOW + 60, [arrived("p/a", "2")]) if isinstance(d, End) and d.id == "2")
-    assert ended.message == f"No GPU instance could finish it before its deadline{why}."
+    assert ended_for(ended) == f"No GPU instance could finish it before its deadline{why}."
 
 
 def test_nothing_is_placed_beside_a_process_that_nobody_registered() -> None:
@@ -169,4 +170,4 @@ def test_what_can_never_be_warm_is_refused() -> None:
     policy = engine(gpu("g"), WarmLimits(mib={"p": 99.0}))
     (end,) = policy.decide(NOW, [arrived("p/a", "1")])
     assert isinstance(end, End)
-    assert (end.action, end.message) == ("reject", "It needs more memory than its project may keep warm.")
+    assert (end.action, end.why) == ("reject", EndedFor.OVER_WARM_LIMIT)
