@@ -220,20 +220,9 @@ class Inbound:
                 log.warning("unreadable event passed over", entry=entry)
                 continue
             match event:
-                case stream.Arrived():
+                case stream.Arrived() | stream.Returned():
                     self._register(event.function, event.revision, events)
-                    events.append(
-                        InvocationArrived(
-                            function=event.function,
-                            revision=event.revision,
-                            id=event.id,
-                            attempt=0,
-                            arrival_at=event.arrival_us / 1e6,
-                            deadline_at=event.deadline_us / 1e6,
-                            rows=event.rows,
-                            shape=event.shape,
-                        )
-                    )
+                    events.append(_arrival(event))
                 case stream.Settled():
                     if event.claimed_us:
                         metrics.QUEUE_WAIT_SECONDS.labels(event.function).observe(
@@ -241,21 +230,6 @@ class Inbound:
                         )
                     run_s, rows = _run(event.meta)
                     events.append(InvocationSettled(id=event.id, attempt=event.attempt, run_s=run_s, batch_rows=rows))
-                case stream.Returned():
-                    self._register(event.function, event.revision, events)
-                    events.append(
-                        InvocationArrived(
-                            function=event.function,
-                            revision=event.revision,
-                            id=event.id,
-                            attempt=event.attempt,
-                            arrival_at=event.arrival_us / 1e6,
-                            deadline_at=event.deadline_us / 1e6,
-                            rows=event.rows,
-                            shape=event.shape,
-                            alone=bool(event.alone),
-                        )
-                    )
                 case stream.Reported():
                     self._reported(event.report.encode(), events)
                 case stream.CatalogChanged():
@@ -388,17 +362,18 @@ def _usable(what: str, read: Callable[[], _Blob | None], **facts: int) -> _Blob 
         return None
 
 
-def _arrival(waiting: QueuedInvocation) -> InvocationArrived:
+def _arrival(waiting: QueuedInvocation | stream.Arrived | stream.Returned) -> InvocationArrived:
+    attempt, alone = (0, False) if isinstance(waiting, stream.Arrived) else (waiting.attempt, bool(waiting.alone))
     return InvocationArrived(
         function=waiting.function,
         revision=waiting.revision,
         id=waiting.id,
-        attempt=waiting.attempt,
+        attempt=attempt,
         arrival_at=waiting.arrival_us / 1e6,
         deadline_at=waiting.deadline_us / 1e6,
         rows=waiting.rows,
         shape=waiting.shape,
-        alone=waiting.alone,
+        alone=alone,
     )
 
 
