@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -291,15 +292,8 @@ def _show_attempt(attempt: "Attempt") -> None:
     if attempt.worker_seen_at is not None:
         say(f"The worker of {attempt.gpu} died or was cut off: it reported last at {moment(attempt.worker_seen_at)}.")
     phases = attempt.phases_ms
-    phase_times = (
-        ("queue", phases.queue),
-        ("schedule", phases.schedule),
-        ("dispatch", phases.dispatch),
-        ("load", phases.load),
-        ("run", phases.run),
-        ("other", phases.other),
-    )
-    say("ms: " + ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in phase_times))
+    took = {name: getattr(phases, name) for name in ("queue", "schedule", "dispatch", "load", "run", "other")}
+    say("ms: " + ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in took.items()))
     if phases.loading:
         say("load, ms: " + ", ".join(f"{name} {value:.1f}" for name, value in phases.loading.items()))
     if attempt.predicted is not None:
@@ -321,12 +315,8 @@ def _show_attempt(attempt: "Attempt") -> None:
                 percent(measured.training_degradation),
             ),
         ]
-        columns: list[Column[Any]] = [
-            ("", lambda line: line[0]),
-            ("predicted", lambda line: line[1]),
-            ("90 % bound", lambda line: line[2]),
-            ("measured", lambda line: line[3]),
-        ]
+        headers = ("", "predicted", "90 % bound", "measured")
+        columns: list[Column[Any]] = [(header, itemgetter(place)) for place, header in enumerate(headers)]
         show(lines, columns, Output.TABLE)
     if attempt.decision is not None:
         _show_decision(attempt.decision)
