@@ -122,11 +122,9 @@ def inputs_refused(
     log.info("inputs refused or failed", **facts, codes=dict(codes), **more)
 
 
-def ended_late(
-    *, request_id: str, project: str, key_id: str, function: str, reply: Reply, budget: LineBudget = _budget
-) -> None:
+def ended_late(*, request_id: str, project: str, key_id: str, function: str, reply: Reply) -> None:
     """Write the line of an invocation that succeeded after its deadline."""
-    left_out = budget.take("late")
+    left_out = _budget.take("late")
     if left_out is None:
         return
     more = {"left_out": left_out} if left_out else {}

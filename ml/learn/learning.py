@@ -34,6 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -110,20 +111,17 @@ class Learning:
         tables: Tables,
         *,
         data: Path = DATA,
-        toolkit: Toolkit | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
         self._profiles = Profiles(engine)
         self._tables = tables
         self._data = data
-        self._loaded_toolkit = toolkit
         self._clock = clock
 
-    @property
+    @cached_property
     def _toolkit(self) -> Toolkit:
-        self._loaded_toolkit = self._loaded_toolkit or load_toolkit()
-        return self._loaded_toolkit
+        return load_toolkit()
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 

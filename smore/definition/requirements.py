@@ -4,14 +4,17 @@ they reach a worker.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from smore.domain.errors import InvalidSpec
 from smore.domain.quote import quoted
 
+_FIELD: Final = "spec.requirements"
 
-def check_requirements(requirements: Iterable[str], where: str = "spec.requirements") -> None:
+
+def check_requirements(requirements: Iterable[str]) -> None:
     """
     Check requirements, already parsed by :func:`smore.domain.artifact.parse_requirements`, as pip reads them.
 
@@ -24,13 +27,13 @@ def check_requirements(requirements: Iterable[str], where: str = "spec.requireme
             url = Requirement(text).url
         except InvalidRequirement as error:
             raise InvalidSpec(
-                f"{where}: {quoted(text)} is not a requirement such as einops==0.8.1: "
+                f"{_FIELD}: {quoted(text)} is not a requirement such as einops==0.8.1: "
                 "a name with extras, versions and a marker is expected, no path and no option of pip",
-                field=where,
+                field=_FIELD,
             ) from error
         if url is not None:
             raise InvalidSpec(
-                f"{where}: {quoted(text)} names a URL: "
+                f"{_FIELD}: {quoted(text)} names a URL: "
                 "only packages of the index and wheels of the folder (./name-1.0-py3-none-any.whl) are installed",
-                field=where,
+                field=_FIELD,
             )

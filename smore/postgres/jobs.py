@@ -249,18 +249,16 @@ class JobStore:
 
     # ---- change ------------------------------------------------------------------------------------------------------
 
-    def move(
-        self, id_: str, action: Action, details: Change | None = None, *, attempt: int | None = None
-    ) -> Job | None:
+    def move(self, id_: str, action: Action, details: Change | None = None) -> Job | None:
         """
-        Change a job's state by an action of :data:`~smore.domain.job.TRANSITIONS`. None where its state does not allow it,
-        or its attempt is not ``attempt`` (None = any). Raises NotFound.
+        Change a job's state by an action of :data:`~smore.domain.job.TRANSITIONS`. None where its state does not allow it.
+        Raises NotFound.
         """
         with Session(self._engine) as session:
             row = session.get(JobRow, id_, with_for_update=True)
             if row is None:
                 raise NotFound(f"There is no job {id_}.")
-            if attempt not in (None, row.attempt) or not change(session, row, action, details):
+            if not change(session, row, action, details):
                 return None
             session.commit()
             return job_of(row)
@@ -381,11 +379,9 @@ class JobStore:
                 raise NotFound(f"There is no job {reference} in this project{hint or '.'}")
             return job_of(row)
 
-    def unfinished(self, source: str | None = None) -> list[Job]:
-        """The jobs of all projects that are not over; ``source`` None = from anywhere."""
+    def unfinished(self) -> list[Job]:
+        """The jobs of all projects that are not over."""
         query = select(JobRow).where(JobRow.state.not_in(OVER)).order_by(JobRow.id)
-        if source is not None:
-            query = query.where(JobRow.source == source)
         with Session(self._engine) as session:
             return _readable(session.scalars(query))
 

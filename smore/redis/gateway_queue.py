@@ -30,6 +30,8 @@ log = logger(__name__)
 LOOKED_AT: Final = 100
 #: Bytes that a gateway's connection may hold unsent.
 _SEND: Final = 1 << 20
+#: Seconds that the commands of one turn and their answers may take.
+_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,13 +174,11 @@ class GatewayQueue:
         prefix: str,
         bounds: QueueSettings,
         patience_s: float = 3.0,
-        timeout_s: float = 5.0,
     ) -> None:
         self.redis = client
         self.prefix = prefix
         self.bounds = bounds
         self.patience_s = patience_s
-        self.timeout_s = timeout_s
         self._keys = Keys(prefix)
         self._scripts = Scripts(prefix, bounds)
         self._payloads = Payloads(bounds.payloads) if bounds.payloads is not None else None
@@ -226,7 +226,7 @@ class GatewayQueue:
         connection = self._connection
         answers: list[Any] = []
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(_TIMEOUT_S):
                 if not connection.is_connected:
                     await connection.connect()  # type: ignore[no-untyped-call]
                     # A payload goes out in one turn instead of one for each 200 KiB; redis-py has no public way to its

@@ -3,9 +3,9 @@
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 
-def unix_url(socket: str, password: str, db: int = 0) -> str:
+def unix_url(socket: str, password: str) -> str:
     """The URL under which redis-py reaches the server at that socket."""
-    return f"unix://:{quote(password, safe='')}@{quote(socket)}?db={db}"
+    return f"unix://:{quote(password, safe='')}@{quote(socket)}?db=0"
 
 
 def celery_url(url: str) -> str:

@@ -6,7 +6,7 @@ What must stay true: an event is offered again until it is acknowledged, so no i
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -141,12 +141,11 @@ class Lifecycle:
 
 class Lifecycles:
     """
-    All lifecycles of one worker since its start ``boot``. ``clock`` gives epoch seconds. Guarded by the pool's lock.
+    All lifecycles of one worker since its start ``boot``. Guarded by the pool's lock.
     """
 
-    def __init__(self, boot: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, boot: str) -> None:
         self._boot = boot
-        self._clock = clock
         self._count = 0
         self._ended: dict[str, tuple[Lifecycle, float]] = {}
         #: What was offered and not acknowledged yet, each with its number of changes then.
@@ -184,7 +183,7 @@ class Lifecycles:
                 self._ended.pop(event.id, None)
 
     def _event(self, gpu: str, now: float, lifecycle: Lifecycle, memory_mib: float) -> stream.Warmed:
-        epoch = self._clock() - now
+        epoch = time.time() - now
 
         def us(at: float) -> int:
             return int((at + epoch) * 1e6) if at else 0
