@@ -53,7 +53,6 @@ from api.routes import (
     traces,
 )
 from api.routes import explain as explain_routes
-from api.schemas.problem import Problem
 from api.server import pages, ui
 from api.server.bodies import body_too_large
 from api.server.connections import protocol
@@ -84,8 +83,6 @@ class Application(FastAPI):
 
     def __init__(self, cors_origins: Sequence[str] = (), **options: Any) -> None:
         super().__init__(**options)
-        #: The routes of the API, which its description is made of beside what FastAPI knows of them.
-        self.operations: list[BaseRoute] = []
         #: Held while the description is made: on Python 3.11 two threads must not parse sources at the same time.
         self._describing = threading.Lock()
         #: What answers a request; outermost, because an invocation goes past the middlewares of FastAPI.
@@ -139,7 +136,6 @@ class Application(FastAPI):
                     summary=self.summary or "",
                     version=self.version,
                     routes=self.routes,
-                    operations=self.operations,
                 )
             return self.openapi_schema
 
@@ -208,8 +204,8 @@ async def _explained(request: Request, error: Exception) -> Response:
     answer = answered(request.scope, error)
     if answer.status_code == 405:
         # Each method of a path is a route of its own, and the router knows the first one alone.
-        operations: list[BaseRoute] = request.scope["app"].operations
-        matching = (route for route in operations if route.matches(request.scope)[0] is not Match.NONE)
+        routes: list[BaseRoute] = request.scope["app"].routes
+        matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
         methods = {method for route in matching for method in getattr(route, "methods", None) or ()}
         answer.headers["Allow"] = ", ".join(sorted(methods))
     path: str = request.scope["path"]
@@ -231,16 +227,12 @@ def create_app(config: Settings) -> Application:
             watched.stop()
             await gateway.stop()
 
-    problems: dict[int | str, dict[str, object]] = {
-        "default": {"model": Problem, "description": "RFC 9457: what went wrong, under a stable `code`"}
-    }
     app = Application(
         cors_origins=config.api.cors_origins,
         title="SMore",
         summary="Functions in the idle part of GPUs that are busy training",
         version="1",
         lifespan=lifespan,
-        responses=problems,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -273,8 +265,8 @@ def create_app(config: Settings) -> Application:
         routes,
         traces,
     ):
-        app.include_router(module.router)
-        app.operations += module.router.routes
+        # Included, each route would be made a second time, by the first request.
+        app.routes.extend(module.router.routes)
     pages.add_to(app)
     ui.add_to(app)
     return app

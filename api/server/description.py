@@ -3,7 +3,7 @@ The OpenAPI document of ``GET /openapi.json``: what FastAPI derives from the rou
 otherwise, with an introduction and examples (api/server/examples.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fastapi.openapi.utils import get_openapi
@@ -51,6 +51,11 @@ GATEWAY: Final = "http://127.0.0.1:8400"
 #: Begins the example at the end of an operation's description.
 EXAMPLE: Final = "```shell"
 _PROBLEM: Final = "#/components/schemas/Problem"
+#: What every operation may answer. FastAPI would make a validator of it for each.
+_DEFAULT: Final[Mapping[str, Any]] = {
+    "description": "RFC 9457: what went wrong, under a stable `code`",
+    "content": {"application/json": {"schema": {"$ref": _PROBLEM}}},
+}
 #: Schemas of FastAPI's own answer to an invalid input; the gateway answers with a problem document like every error.
 _FOREIGN: Final = ("HTTPValidationError", "ValidationError")
 #: What FastAPI says of an answer of which nothing was said, and what is said in its place, by status.
@@ -78,12 +83,8 @@ _HEADERS: Final[Mapping[str, Any]] = {
 }
 
 
-def describe(
-    *, title: str, summary: str, version: str, routes: list[BaseRoute], operations: Sequence[BaseRoute]
-) -> dict[str, Any]:
+def describe(*, title: str, summary: str, version: str, routes: list[BaseRoute]) -> dict[str, Any]:
     """
-    ``routes``: the application's, as FastAPI reads them; ``operations``: those of the API, one by one.
-
     The OpenAPI document. Errors are ``application/problem+json``; under /v2 they are ``application/json`` with the
     additional member ``error``. Each operation names the errors that it answers with (api/server/statuses.py); 429 and 503
     have ``Retry-After``, but for a deadline that no waiting would help.
@@ -97,13 +98,13 @@ def describe(
         **function.pop("$defs"),
         FunctionBody.__name__: function,
     }
-    named = routes_by_name(operations)
+    named = routes_by_name(routes)
     for path, item in document["paths"].items():
         for method, operation in item.items():
             _illustrate(method.upper(), path, operation, document["components"]["schemas"])
         standard = path == "/v2" or path.startswith("/v2/")
         for method, operation in item.items():
-            answers: dict[str, Any] = operation["responses"]
+            answers: dict[str, Any] = {"default": dict(_DEFAULT), **operation["responses"]}
             if _is_foreign(answers.get("422")):
                 del answers["422"]
             name = f"{method.upper()} {path}"
