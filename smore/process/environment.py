@@ -50,21 +50,21 @@ class Described:
     path: tuple[str, ...]
     owner: str
     field: FieldInfo
-    meaning: str
+
+    @property
+    def meaning(self) -> str:
+        """'' where no comment explains it."""
+        return _meanings().get((self.owner, self.path[-1]), "")
 
 
 def described() -> Iterator[Described]:
-    """Every setting, in the order of the file; ``meaning`` is '' where no comment explains it."""
-    meanings = comments(inspect.getsource(module))
+    """Every setting, in the order of the file."""
 
     def of(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Described]:
         for name, field in model.model_fields.items():
             if nested(field) is None:
                 variable = PREFIX + "__".join((*path, name)).upper()
-                meaning = meanings.get((model.__name__, name), "")
-                yield Described(
-                    variable=variable, path=(*path, name), owner=model.__name__, field=field, meaning=meaning
-                )
+                yield Described(variable=variable, path=(*path, name), owner=model.__name__, field=field)
 
     yield from of(Settings, ())
     for name, field in Settings.model_fields.items():
@@ -174,6 +174,11 @@ def nested(field: FieldInfo) -> type[BaseModel] | None:
     """The class of a group of settings, None for a setting."""
     hint = field.annotation
     return hint if isinstance(hint, type) and issubclass(hint, BaseModel) else None
+
+
+@cache
+def _meanings() -> Mapping[tuple[str, str], str]:
+    return comments(inspect.getsource(module))
 
 
 def comments(source: str) -> dict[tuple[str, str], str]:
