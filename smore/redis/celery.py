@@ -6,6 +6,7 @@ that may start now, and a message has ids, never payloads.
 """
 
 import base64
+import encodings.idna  # noqa: F401
 import os
 import socket
 import uuid
@@ -13,13 +14,26 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self, cast
 
+# What serve() loads by its name, or when it starts: here, so that a template has it (smore/local/template.py) and
+# processes share it.
+import billiard.pool  # noqa: F401
+import celery.app.amqp
+import celery.app.control
+import celery.app.events
+import celery.app.log
+import celery.apps.worker
+import celery.backends.base
+import celery.concurrency.thread
+import celery.events.dispatcher
+import celery.events.receiver
+import celery.fixups.django
+import celery.worker.autoscale
+import celery.worker.components
+import celery.worker.consumer.delayed_delivery
+import celery.worker.strategy  # noqa: F401
+import kombu.transport.redis  # noqa: F401
 import orjson
-
-# The next three are what serve() loads by their names: here, so that a template has them (smore/local/template.py).
 from celery import Celery
-from celery.apps import worker  # noqa: F401
-from celery.concurrency import thread  # noqa: F401
-from celery.worker import components, consumer  # noqa: F401
 from kombu import Connection
 from kombu import Queue as CeleryQueue
 
