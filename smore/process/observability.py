@@ -35,10 +35,22 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 #: Seconds, 1 s to two weeks: trainings.
 LONG_BUCKETS = (1, 5, 30, 120, 600, 1800, 3600, 3 * 3600, 12 * 3600, 86_400, 3 * 86_400, 14 * 86_400)
 
+
+def version() -> str:
+    """The platform's version; "unknown" where it is not installed."""
+    try:
+        return metadata.version("smore-platform")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
 #: The program that runs, 1 for each process: join it to see which version a series comes from.
 BUILD = Gauge(
     "smore_build_info", "1, with the version of the platform and of Python", ["version", "python"], registry=None
 )
+
+# Here and not for each process: it takes 2 MiB, which those that are forked share.
+BUILD.labels(version(), platform.python_version()).set(1)
 
 #: Who serves a port: another platform of the same machine may have it.
 PROCESS = Gauge(
@@ -369,7 +381,6 @@ def configure(config: Settings, process: str) -> None:
     logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
     logging.getLogger("celery.app.trace").setLevel(logging.WARNING)
     structlog.contextvars.bind_contextvars(process=process)
-    BUILD.labels(version(), platform.python_version()).set(1)
     PROCESS.labels(instance_id(config.home), process).set(1)
     if config.metrics_port:
         families = FAMILIES.get(process.partition("-")[0], OTHERS)
@@ -378,14 +389,6 @@ def configure(config: Settings, process: str) -> None:
         except OSError as error:
             # A port that is taken must not keep the process from its work.
             logger(__name__).warning("no metrics: the port is taken", port=config.metrics_port, error=str(error))
-
-
-def version() -> str:
-    """The platform's version; "unknown" where it is not installed."""
-    try:
-        return metadata.version("smore-platform")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def logger(name: str) -> structlog.typing.FilteringBoundLogger:
