@@ -9,7 +9,7 @@ firing returns at once.
 import subprocess
 import sys
 import threading
-from functools import partial
+from functools import cache, partial
 from typing import IO, Final
 
 import redis
@@ -41,8 +41,7 @@ def register_assign(app: Celery, config: Settings, turn: IO[str]) -> None:
     """Make this app's worker able to lead. ``turn`` is closed once it is."""
     # All that leading needs is loaded before it is needed: it takes seconds where the processor is busy.
     compile_before()
-    prepare()
-    rules.prepare()
+    load_compiled()
     stop = threading.Event()
     leading = threading.Lock()
 
@@ -73,11 +72,17 @@ def _is_compiled() -> bool:
     return kernel.is_kept(kernel.begin) and kernel.is_kept(prewarm.wanted)
 
 
+@cache
+def load_compiled() -> None:
+    """Load what leading needs; in a fork of a process that has done it there is nothing left to do."""
+    prepare()
+    rules.prepare()
+
+
 def prepare_compiled() -> None:
     """Load what leading needs where it is compiled already."""
     if _is_compiled():
-        prepare()
-        rules.prepare()
+        load_compiled()
 
 
 def compile_before() -> None:
