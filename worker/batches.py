@@ -609,4 +609,4 @@ def _context(batch: Batch) -> dict[str, object]:
     """What each line that is written about a batch carries, those of a load that it waits for included."""
     trace = batch.members[0].begun.trace
     shown: dict[str, object] = {"function": batch.function, "ids": [member.id for member in batch.members]}
-    return shown | ({"trace": trace} if trace else {})
+    return shown | ({"trace": trace.partition("-")[0]} if trace else {})

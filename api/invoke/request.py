@@ -47,7 +47,7 @@ _MOST_NAMED = 5
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
-_TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
+_TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})(-[0-9a-f]{16})-([0-9a-f]{2}).*")
 #: Seconds, as RFC 7240 has them: digits alone.
 _SECONDS = re.compile(rb"[0-9]{1,15}")
 
@@ -160,7 +160,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
         accept=Encoding.RAW if wants_raw else Encoding.JSON,
         slo_us=slo_us(given.deadline_ms, deadline, entry, spec),
         wait_s=wait,
-        trace=trace_id(trace) if trace is not None else "",
+        trace=trace_of(trace) if trace is not None else "",
         idempotency_key=key_given,
         request_hash=digest(entry.key, shape, body) if key_given else "",
         request_parts=parts,
@@ -324,10 +324,16 @@ def slo_us(in_body: object, given: float | None, entry: FunctionEntry, spec: Fun
     return max(1, int(deadline_ms * 1000))
 
 
-def trace_id(header: bytes) -> str:
-    """The W3C trace id; '' where the header cannot be read."""
+def trace_of(header: bytes) -> str:
+    """
+    The W3C trace id, with ``-`` and the id of the caller's span where the caller records its spans; '' where the header
+    cannot be read.
+    """
     match = _TRACE.fullmatch(header)
-    return match[1].decode() if match is not None else ""
+    if match is None:
+        return ""
+    trace, span, flags = match.groups()
+    return (trace + span if int(flags, 16) & 1 else trace).decode()
 
 
 def digest(function: str, shape: bytes | None, body: bytes) -> str:

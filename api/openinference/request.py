@@ -15,7 +15,7 @@ from api.invoke.request import (
     given_deadline,
     idempotency_key,
     read_body,
-    trace_id,
+    trace_of,
 )
 from api.invoke.request import slo_us as request_slo_us
 from api.openinference import codec
@@ -64,7 +64,7 @@ async def read_inference(
         accept=Encoding.JSON if spec.inputs is None else Encoding.RAW,
         slo_us=slo_us,
         wait_s=min(slo_us / 1e6 + _ANSWER_S, MAX_WAIT_S),
-        trace=trace_id(trace) if trace is not None else "",
+        trace=trace_of(trace) if trace is not None else "",
         idempotency_key=key_given,
         request_hash=digest(f"{entry.key}@{entry.revision}", framing, body) if key_given else "",
         request_parts=request_parts(

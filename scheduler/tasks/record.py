@@ -40,7 +40,12 @@ EVERY_S: Final = 1.0
 def register_record(app: Celery, config: Settings, engine: Engine) -> None:
     """Make this app's worker write history."""
     client = connect(config)
-    recorder = Recorder(engine, client, config.redis.prefix)
+    traced = None
+    if config.otel.endpoint:
+        from scheduler.tasks.spans import Spans
+
+        traced = Spans(engine, config.otel.endpoint).add
+    recorder = Recorder(engine, client, config.redis.prefix, traced)
     store = Store(engine, Catalog(client, config.redis.prefix))
     stop, recording = threading.Event(), threading.Lock()
     # What was imported stays: a collection need not look at it again (measured: a third of the Python time of

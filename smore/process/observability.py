@@ -220,6 +220,11 @@ RECORD_SKIPPED = Counter(
     "Stream entries that could not be read or written, and were passed over",
     registry=CONTROL,
 )
+SPANS_DROPPED = Counter(
+    "smore_spans_dropped",
+    "Invocations whose spans were not sent: the receiver did not take them, or took too long",
+    registry=CONTROL,
+)
 RETIRED = Counter(
     "smore_history_deleted_rows", "Rows of the history that were too old or too many", ["table"], registry=CONTROL
 )

@@ -192,6 +192,14 @@ class LogSettings(BaseModel):
     followers: int = Field(default=64, ge=0)
 
 
+class OtelSettings(BaseModel):
+    """Where spans of invocations go (docs/guides/administration.md, "Traces")."""
+
+    #: A receiver of OTLP over HTTP that takes JSON: ``http://collector:4318``, with user and password where it asks for
+    #: them. "" = no spans.
+    endpoint: str = ""
+
+
 class PolicySettings(BaseModel):
     """Which rule decides (scheduler/policy/knobs.py)."""
 
@@ -413,6 +421,7 @@ class Settings(BaseSettings):
     blobs: BlobSettings = BlobSettings()
     queue: QueueSettings = QueueSettings()
     logs: LogSettings = LogSettings()
+    otel: OtelSettings = OtelSettings()
     policy: PolicySettings = PolicySettings()
     prewarm: PrewarmSettings = PrewarmSettings()
     scheduler: SchedulerSettings = SchedulerSettings()

@@ -63,11 +63,14 @@ class Tally:
     missed: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: Functions that were deployed or changed.
     changed: set[str] = field(default_factory=set)
+    #: Ids of invocations that ended, whose callers record spans.
+    traced: list[str] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
         self.ended.update(other.ended)
         self.missed.update(other.missed)
         self.changed |= other.changed
+        self.traced += other.traced
 
 
 class Fold:
@@ -214,6 +217,8 @@ class Fold:
         self.tally.ended[event.function, event.state] += 1
         if event.state == State.EXPIRED or event.finished_us > event.deadline_us:
             self.tally.missed[event.function, event.state] += 1
+        if "-" in event.trace:
+            self.tally.traced.append(event.id)
         project, _, name = event.function.partition("/")
         # The record keeps the start of an earlier attempt until the next one starts.
         started = event.started_us if event.started_us >= event.claimed_us else 0

@@ -140,6 +140,16 @@ class Reader:
         which = (ExecutionRow.invocation == id_, ExecutionRow.project == project)
         return self._all(Execution, ExecutionRow, lambda q: q.where(*which).order_by(ExecutionRow.attempt))
 
+    def with_runs(self, ids: Collection[str]) -> list[tuple[PastInvocation, list[Execution]]]:
+        """Invocations of any project, each with its executions by attempt."""
+        with self.together() as reader:
+            found = reader._all(PastInvocation, InvocationRow, lambda q: q.where(InvocationRow.id.in_(ids)))
+            runs: dict[str, list[Execution]] = {past.id: [] for past in found}
+            row = ExecutionRow
+            for run in reader._all(Execution, row, lambda q: q.where(row.invocation.in_(ids)).order_by(row.attempt)):
+                runs[run.invocation].append(run)
+        return [(past, runs[past.id]) for past in found]
+
     def decisions(self, project: str, id_: str) -> dict[int, PastDecision]:
         """The decisions that dispatched an invocation, by attempt; those that are known."""
         columns = [ExecutionRow.attempt, *(getattr(DecisionRow, field.name) for field in fields(PastDecision))]

@@ -6,7 +6,7 @@ cursor changes in the same transaction. Then it trims the stream, but never entr
 Postgres is away the stream keeps its entries.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, cast
 
 import psycopg
@@ -48,8 +48,16 @@ class Recorder:
     the call may be repeated.
     """
 
-    def __init__(self, engine: Engine, client: "redis.Redis", prefix: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        client: "redis.Redis",
+        prefix: str,
+        traced: Callable[[Sequence[str]], object] | None = None,
+    ) -> None:
+        """``traced`` is told which invocations with a trace have ended, once that is in Postgres."""
         self._engine = engine
+        self._traced = traced
         self._redis = client
         self._stream = f"{prefix}ev"
         self._leader = f"{prefix}leader:cursor"
@@ -77,6 +85,8 @@ class Recorder:
             for counter, numbers in ((INVOCATIONS_ENDED, tally.ended), (DEADLINES_MISSED, tally.missed)):
                 for (function, outcome), number in numbers.items():
                     counter.labels(function, outcome).inc(number)
+            if self._traced is not None and tally.traced:
+                self._traced(tally.traced)
             self._trim()
         finally:
             # While Postgres is away too.

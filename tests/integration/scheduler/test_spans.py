@@ -1,0 +1,179 @@
+"""Spans out of the history, on real servers and a receiver of OTLP."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import redis
+from sqlalchemy import Engine
+
+from api.invoke.request import trace_of
+from scheduler.tasks.spans import Spans
+from smore.messages import stream
+from smore.messages.results import Execution, encode_execution
+from smore.messages.stream import encode
+from smore.messages.wording import phases_ms
+from smore.postgres.history.reader import Reader
+from smore.postgres.history.recorder import Recorder
+from smore.process.observability import CONTROL
+from tests.support.eventually import eventually
+
+PREFIX = "smore:"
+FUNCTION = "default/echo"
+TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+#: Microseconds.
+T0 = 1_790_000_000_123_457
+META = Execution(cold=True, load_ms={"weights": 80.0, "first": 20.0}, run_ms=12.5, batch=1, rows=1)
+
+
+class Receiver(ThreadingHTTPServer):
+    """Takes spans; answers with ``status``."""
+
+    status = 200
+
+    def __init__(self) -> None:
+        self.bodies: list[Any] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def spans(self) -> list[Any]:
+        return [
+            span
+            for body in self.bodies
+            for resource in body["resourceSpans"]
+            for scope in resource["scopeSpans"]
+            for span in scope["spans"]
+        ]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        assert self.path == "/v1/traces"
+        assert self.headers["Content-Type"] == "application/json"
+        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.server.status)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def record(engine: Engine, client: "redis.Redis", url: str, ids: list[str], trace: str) -> None:
+    """Invocations that were lost with a worker once, and then ended."""
+    for id_ in ids:
+        events = (
+            stream.Arrived(1, FUNCTION, 2, id_, T0, T0 + 5_000_000, 1, "", "k", trace),
+            stream.Dispatched(1, FUNCTION, "cpu0", T0 + 1000, [(id_, 1)], "{}"),
+            stream.Returned(1, FUNCTION, 2, id_, 1, "worker_lost", "cpu0", T0 + 3000, T0, T0 + 5_000_000, 1, "", 0),
+            stream.Dispatched(1, FUNCTION, "cpu1", T0 + 7000, [(id_, 2)], "{}"),
+            stream.Settled(
+                1,
+                FUNCTION,
+                2,
+                id_,
+                2,
+                1,
+                "failed",
+                "handler_error",
+                "cpu1",
+                T0,
+                T0 + 5_000_000,
+                T0 + 7000,
+                T0 + 8000,
+                T0 + 130_000,
+                1,
+                "k",
+                trace,
+                0,
+                encode_execution(META).decode(),
+            ),
+        )
+        for event in events:
+            client.xadd(f"{PREFIX}ev", {"e": encode(event)})
+    assert Recorder(engine, client, PREFIX, Spans(engine, url).add).drain() == 5 * len(ids)
+
+
+def dropped() -> float:
+    return CONTROL.get_sample_value("smore_spans_dropped_total") or 0.0
+
+
+def test_spans_are_below_the_callers_and_say_what_explain_says(
+    engine: Engine, redis_client: "redis.Redis", receiver: Receiver
+) -> None:
+    record(engine, redis_client, receiver.url, ["a"], trace_of(f"00-{TRACE}-{CALLER}-01".encode()))
+    eventually(lambda: receiver.spans)
+    whole, *parts = receiver.spans
+    assert (whole["name"], whole["parentSpanId"], whole["status"]["message"]) == ("invocation", CALLER, "handler_error")
+    assert (int(whole["startTimeUnixNano"]), int(whole["endTimeUnixNano"])) == (T0 * 1000, (T0 + 130_000) * 1000)
+    assert {span["traceId"] for span in receiver.spans} == {TRACE}
+    assert {part["parentSpanId"] for part in parts} == {whole["spanId"]}
+    assert len({span["spanId"] for span in receiver.spans}) == len(receiver.spans)
+    first, second = Reader(engine).executions("default", "a")
+    assert first.finished_at is not None
+    phases = [
+        phases_ms(
+            since=since,
+            claimed=run.claimed_at,
+            started=run.started_at,
+            finished=run.finished_at,
+            load_s=run.load_s,
+            run_s=run.run_s,
+        )
+        for since, run in ((T0 / 1e6, first), (first.finished_at, second))
+    ]
+    told = [(part["name"], (int(part["endTimeUnixNano"]) - int(part["startTimeUnixNano"])) / 1e6) for part in parts]
+    names = ("queue", "dispatch", "load", "run")
+    assert told == [(name, pytest.approx(of[name], abs=0.01)) for of in phases for name in names if of[name]]
+    assert [name for name, _ in told] == ["queue", "queue", "dispatch", "load", "run"]
+
+
+@pytest.mark.parametrize("header", [f"00-{TRACE}-{CALLER}-00", "garbage"])
+def test_callers_that_record_nothing_get_no_spans(
+    header: str, engine: Engine, redis_client: "redis.Redis", receiver: Receiver
+) -> None:
+    record(engine, redis_client, receiver.url, ["a"], trace_of(header.encode()))
+    record(engine, redis_client, receiver.url, ["b"], trace_of(f"00-{TRACE}-{CALLER}-01".encode()))
+    eventually(lambda: receiver.spans)
+    assert {
+        span["attributes"][0]["value"]["stringValue"] for span in receiver.spans if span["name"] == "invocation"
+    } == {"b"}
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_recording_goes_on_where_nobody_takes_the_spans(
+    answers: bool, engine: Engine, redis_client: "redis.Redis", receiver: Receiver
+) -> None:
+    before = dropped()
+    receiver.status = 503
+    url = receiver.url if answers else "http://127.0.0.1:1"
+    record(engine, redis_client, url, ["a", "b", "c"], trace_of(f"00-{TRACE}-{CALLER}-01".encode()))
+    eventually(lambda: dropped() == before + 3)
+
+
+def test_what_waits_for_a_slow_receiver_is_bounded(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
+) -> None:
+    monkeypatch.setattr(Spans, "_run", lambda _: None)
+    spans, before = Spans(engine, receiver.url), dropped()
+    spans.add([str(number) for number in range(500 * 16 + 3)])
+    assert dropped() == before + 3
