@@ -28,6 +28,7 @@ plan_agrees                  1 where its bars are what the queue and the attempt
 ``--pages functions``        of 200 functions with a day of minutes (lab/bench/dashboard_functions.py)
 functions_ms                 until the list stands there (500); ``function_ms`` one function over 24 h (700)
 try_calls                    calls of a JSON value, of a tensor and of its bytes by the page that had a result (3)
+usage_agrees                 1 where page, command, REST and the statements of a project's trainings agree to a second (1)
 dry_runs_per_s               the most dry runs that the page asks for in a second while somebody types (2)
 ============================ ===================================================================================================
 
@@ -487,7 +488,7 @@ def of_functions(_on: Scene) -> dict[str, str]:
 
 def served(chromium: Any, state: Any, on: Scene) -> dict[str, float]:
     dashboard_functions.deploy(on.client)
-    return dashboard_functions.measured(chromium, state, on.url)
+    return dashboard_functions.measured(chromium, state, on.url, on.key)
 
 
 def called_all_day(_engine: Engine, connection: Any, _names: Sequence[str]) -> Mapping[str, Sequence[str]]:

@@ -1,13 +1,19 @@
 """The pages of functions: a day of calls of many functions, and what people do there."""
 
+import json
+import os
 import statistics
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from lab.bench import browser as driver
-from smore_client import Client
+from lab.bench.uploads import eventually
+from smore_client import Client, admin
 
 if TYPE_CHECKING:
     from playwright.sync_api import FilePayload, Page, Request
@@ -47,7 +53,7 @@ def deploy(client: Client) -> None:
     client.deploy({"apiVersion": "smore/v1", "kind": "Function", **document})
 
 
-def measured(chromium: Any, state: Any, url: str) -> dict[str, float]:
+def measured(chromium: Any, state: Any, url: str, key: str) -> dict[str, float]:
     lists: list[float] = []
     ones: list[float] = []
     for _ in range(TIMES):
@@ -59,11 +65,13 @@ def measured(chromium: Any, state: Any, url: str) -> dict[str, float]:
         calls = sum(_called(seen.page, url, function, text) for function, text in _INPUTS.items())
         calls += _called(seen.page, url, "doubled", struct.pack("<2f", 1.5, 2.5))
         rate = _dry_runs_per_s(seen.page, url)
+        seconds = used(seen, url, key)
     return {
         "functions_ms": statistics.median(lists),
         "function_ms": statistics.median(ones),
         "try_calls": calls,
         "dry_runs_per_s": rate,
+        "usage_agrees": float(max(seconds) - min(seconds) < 1),
     }
 
 
@@ -78,6 +86,38 @@ def _called(page: "Page", url: str, function: str, given: str | bytes) -> bool:
     page.get_by_role("button", name="Call").click()
     page.get_by_role("heading", name="Result").or_(page.locator("form .failed")).first.wait_for()
     return page.get_by_role("heading", name="Result").count() == 1
+
+
+def used(seen: driver.Seen, url: str, key: str) -> list[float]:
+    """
+    The seconds that functions of a new project ran beside its training alone: by its trainings' statements, REST, the
+    command and the page, which shows them as money, a second for a unit.
+    """
+    with Client(url, key) as operator:
+        operator.create_project("team")
+        own = operator.create_key("team", ["read", "invoke", "deploy", "jobs"], project="team").key
+        with Client(url, own) as team:
+            job = team.start_job("night", ["zoo.train", "--model", "resnet50", "--iterations", "100000"], budget=19)
+            try:
+                eventually(lambda: team.job(job.id).state == "running", 60, "the training")
+                document = {"metadata": {"name": "sleeps"}, "spec": {"entrypoint": "lab.bench.means:Sleeps"}}
+                team.deploy({"apiVersion": "smore/v1", "kind": "Function", **document})
+                for _ in range(4):
+                    team.invoke("sleeps", {"s": 0.3}, deadline_ms=60_000)
+                # And the first run of the revision.
+                eventually(lambda: team.statement(job.id).invocations == 5, 60, "the record of them")
+                stated = sum(team.statement(each.id).harvested_s for each in team.jobs())
+                (total,) = team.harvest().totals
+            finally:
+                operator.carry(admin.change_job(job.id, "stop", project="team"))
+            eventually(lambda: team.job(job.id).ended_at, 60, "its end")
+            team.delete("sleeps")
+    environment = os.environ | {"SMORE_URL": url, "SMORE_API_KEY": key}
+    command = [sys.executable, "-m", "smore.cli", "usage", "--project", "team", "-o", "json"]
+    (told,) = json.loads(subprocess.check_output(command, env=environment))["totals"]
+    seen.go(f"{url}/ui/harvest?project=team&price={quote('cpu=3600')}")
+    row = seen.page.get_by_role("table", name="By project").get_by_role("row").filter(has_text="team")
+    return [stated, total.run_s, told["run_s"], float(row.locator("[data-label=money]").inner_text())]
 
 
 def _dry_runs_per_s(page: "Page", url: str) -> float:

@@ -102,15 +102,17 @@ def agrees(page: "Page", http: httpx.Client) -> bool:
     )
     queue = http.get("/v1/jobs/queue").raise_for_status().json()["jobs"]
     ends = {job["id"]: job["end_at"] for job in queue}
-    told = {(one["job"], one["started_at"], one["ended_at"] or ends[one["job"]]) for one in attempts}
-    told |= {(job["id"], job["start_at"], job["end_at"]) for job in queue if job["place"] > 0}
+    told = {(one["job"], one["started_at"], one["ended_at"] or ends.get(one["job"])) for one in attempts}
+    # Of which nobody can say when it starts, that is named below the plan.
+    told |= {(job["id"], job["start_at"], job["end_at"]) for job in queue if job["place"] > 0 and job["start_at"]}
     wanted = {job: (_seconds(start), _seconds(end)) for job, start, end in told}
     near = all(abs(start - wanted[job][0]) < 60 and abs(end - wanted[job][1]) < 60 for job, start, end in drawn)
     return near and {job for job, _, _ in drawn} == set(wanted)
 
 
-def _seconds(moment: str) -> float:
-    return datetime.fromisoformat(moment).timestamp()
+def _seconds(moment: str | None) -> float:
+    """Since 1970; 0 = nobody can say when, as a bar without an end has it."""
+    return datetime.fromisoformat(moment).timestamp() if moment else 0.0
 
 
 def _interval(hours: float) -> str:

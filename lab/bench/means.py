@@ -1,5 +1,6 @@
 """Functions of ``lab.bench.tensors`` and the dashboard; ``lab.bench.functions`` has those whose importers are without numpy."""
 
+import time
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,3 +27,13 @@ class Doubled(Handler):
 
     def predict(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return {"x": 2 * inputs["x"]}
+
+
+class Sleeps(Handler):
+    """JSON: takes as many seconds as it is asked for."""
+
+    example: ClassVar = {"s": 0.5}
+
+    def predict(self, inputs: list[Any]) -> list[Any]:
+        time.sleep(max(item["s"] for item in inputs))
+        return inputs

@@ -8,7 +8,7 @@ machine's own, or Debian's package, which is unpacked into a temporary folder (`
 Figures:
 
 * ``rules_failed``: rules that Prometheus could not evaluate, and 1 where ``promtool test rules`` fails (0).
-* ``unknown_metrics``: metrics that a rule or a board names and no process of the platform has (0).
+* ``boards_unknown_metrics``: metrics that a rule or a board names and no process of the platform has (0).
 * ``expressions_empty``: expressions of boards without an answer though each of their metrics has a series (0);
   ``expressions``: all that were asked, without those of other programs' metrics.
 * ``alerts_fired``: of four that were provoked, with their ``for`` cut to a second: a pause, a training that fails, a GPU
@@ -46,7 +46,7 @@ from smore.process.settings import Settings
 from smore_client import Client
 
 FOLDER: Final = ROOT / "observability"
-BARS: Final = {"rules_failed": 0, "unknown_metrics": 0, "expressions_empty": 0, "alerts_fired": 4}
+BARS: Final = {"rules_failed": 0, "boards_unknown_metrics": 0, "expressions_empty": 0, "alerts_fired": 4}
 #: Seconds between two calls; for which Prometheus reads the platform before the boards are asked, and the most until an alert.
 PAUSE_S: Final = 0.3
 READ_S: Final = 60.0
@@ -139,7 +139,7 @@ def looked_up(http: httpx.Client, texts: AbstractSet[str]) -> dict[str, float]:
     for each in (*unknown, *empty, *failed):
         progress(f"not as it must be: {each}")
     return {
-        "unknown_metrics": len(unknown),
+        "boards_unknown_metrics": len(unknown),
         "expressions": len(asked),
         "expressions_empty": len(empty),
         "rules_failed": len(failed),

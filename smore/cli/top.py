@@ -1,7 +1,10 @@
 """``smore top``: what happens now, in a terminal, from the stream that the dashboard reads."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -14,8 +17,23 @@ if TYPE_CHECKING:
 #: Lines of a table beside its rows: what stands above it, its headers, and how many rows are left out.
 _FRAME: Final = 3
 Row = Mapping[str, Any]
+Order = Callable[[Row], Any]
 #: A topic of the stream: what identifies a row of it, which come first, and its columns.
-Topic = tuple[Callable[[Row], str], Callable[[Row], Any], Sequence[Column[Row]]]
+Topic = tuple[Callable[[Row], str], Order, Sequence[Column[Row]]]
+
+
+def _harm(gpu: Row) -> float:
+    """How near the upper bound of a training's loss is to its budget."""
+    return max((job["loss_high"] / job["budget"] for job in gpu["jobs"] if job["loss_high"] is not None), default=-1)
+
+
+#: By the key that is pressed: a word, and what orders the GPU instances. The first one holds at the start.
+SORTS: Final[Mapping[str, tuple[str, Order]]] = {
+    "u": ("used", lambda g: -g["utilisation"]),
+    "n": ("name", lambda g: g["id"]),
+    "h": ("harm", lambda g: -_harm(g)),
+    "f": ("free memory", lambda g: g["memory_used_mib"] - g["memory_total_mib"]),
+}
 
 
 def _lost(row: Row) -> str | None:
@@ -34,7 +52,7 @@ TOPICS: Final[Mapping[str, Topic]] = {
     "problems": (lambda p: p["id"], lambda p: p["since"] or "", [("problems", lambda p: p["text"])]),
     "gpus": (
         lambda g: g["id"],
-        lambda g: -g["utilisation"],
+        SORTS["u"][1],
         [
             ("GPU instance", lambda g: g["id"]),
             ("used", lambda g: percent(g["utilisation"])),
@@ -77,45 +95,71 @@ def top(
     Show GPU instances, trainings, queues and problems as they change, until Ctrl-C.
 
     Those come first that are busiest, that have lost most of their budgets, and for which most waits; what the screen has no
-    room for is counted.
+    room for is counted. Keys order the GPU instances: u by use, n by name, h by harm to their trainings, f by free memory.
     """
     from rich.console import Console, Group
     from rich.live import Live
+    from rich.text import Text
 
     from smore_client import admin
 
-    rows: dict[str, dict[str, Row]] = {}
-    console = Console(highlight=False)
+    rows: dict[str, Mapping[str, Row]] = {}
+    console, sort = Console(highlight=False), "u"
+
+    def pressed(key: str) -> None:
+        nonlocal sort
+        sort = key if key in SORTS else sort
 
     def screen() -> "RenderableType":
-        height = None if once else console.height
-        return Group(*_tables({topic: list(of.values()) for topic, of in rows.items()}, height))
+        keys = "  ".join(f"{key} {word}" for key, (word, _) in SORTS.items())
+        now = {topic: list(of.values()) for topic, of in dict(rows).items()}
+        height = None if once else console.height - 1
+        tables = _tables(now, height, SORTS[sort][1])
+        return Group(*tables, *([] if once else [Text(f"by {SORTS[sort][0]}: {keys}", style="dim", no_wrap=True)]))
 
-    with connected() as client, suppress(KeyboardInterrupt):
-        with Live(console=console, screen=not once, auto_refresh=False) as live:
-            for change in client.stream(admin.watch(list(TOPICS), all_projects=all_projects)):
-                known = rows.setdefault(change.topic, {})
-                if change.whole:
-                    known.clear()
-                for gone in change.gone:
-                    known.pop(gone, None)
-                known |= {TOPICS[change.topic][0](row): row for row in change.rows}
-                if len(rows) < len(TOPICS):
-                    continue
-                if not once:
-                    live.update(screen(), refresh=True)
-                    continue
+    # It draws in a thread of its own, once a second: the topics come one after another.
+    drawn = Live(console=console, screen=not once, auto_refresh=not once, refresh_per_second=1, get_renderable=screen)
+    with connected() as client, suppress(KeyboardInterrupt), _typed(pressed), drawn:
+        for change in client.stream(admin.watch(list(TOPICS), all_projects=all_projects)):
+            known = {} if change.whole else dict(rows.get(change.topic, {}))
+            for gone in change.gone:
+                known.pop(gone, None)
+            rows[change.topic] = known | {TOPICS[change.topic][0](row): row for row in change.rows}
+            if once and len(rows) == len(TOPICS):
                 break
-        if once:
-            console.print(screen())
 
 
-def _tables(rows: Mapping[str, Sequence[Row]], height: int | None) -> "list[RenderableType]":
-    """A table of each topic that has rows, no higher in all than the screen; None = of all rows."""
+@contextmanager
+def _typed(pressed: Callable[[str], None]) -> Iterator[None]:
+    """Tell of each key without waiting for a line, where there is a terminal; it is left as it was."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    def read() -> None:
+        while key := os.read(sys.stdin.fileno(), 1):
+            pressed(key.decode(errors="replace"))
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _tables(
+    rows: Mapping[str, Sequence[Row]], height: int | None, sort: Order = SORTS["u"][1]
+) -> "list[RenderableType]":
+    """A table of each topic that has rows, no higher in all than the screen; None = of all rows. ``sort``: GPU instances."""
     from rich.table import Table
     from rich.text import Text
 
-    ordered = {topic: sorted(rows[topic], key=TOPICS[topic][1]) for topic in TOPICS if rows.get(topic)}
+    order = {topic: of[1] for topic, of in TOPICS.items()} | {"gpus": sort}
+    ordered = {topic: sorted(rows[topic], key=order[topic]) for topic in TOPICS if rows.get(topic)}
     room = {topic: len(of) for topic, of in ordered.items()}
     while height is not None and sum(room.values()) + _FRAME * len(room) > height and max(room.values()) > 1:
         room[max(room, key=lambda topic: room[topic])] -= 1

@@ -1,8 +1,11 @@
 """The dashboard in a browser, on a whole platform: every page, and what people do there."""
 
-import json
 import os
+import pty
 import signal
+import subprocess
+import sys
+import termios
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +14,8 @@ from urllib.parse import quote
 import pytest
 
 from lab.bench import browser as driver
-from smore_client import Client, admin
+from lab.bench import dashboard_functions
+from smore_client import admin
 from smore_client.types import Explanation
 from tests.support.cli import smore
 from tests.support.eventually import eventually
@@ -225,44 +229,13 @@ def test_a_training_is_tried_started_and_stopped_by_its_page(
         page.get_by_text(platform.client.statement(job.id).summary).wait_for(timeout=driver.PATIENCE_MS)
 
 
-def test_what_a_team_used_is_the_same_everywhere(
-    browser: "Browser",
-    state: Any,
-    platform: Platform,
-    request: pytest.FixtureRequest,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A project whose functions ran beside its training alone: page, command, REST and statement."""
-    monkeypatch.setenv("SMORE_URL", platform.url)
-    monkeypatch.setenv("SMORE_API_KEY", platform.key)
+def test_what_a_team_used_is_the_same_everywhere(browser: "Browser", state: Any, platform: Platform) -> None:
     platform.client.stop_job("bystander")
-    platform.client.create_project("team")
-    key = platform.client.create_key("team", ["read", "invoke", "deploy", "jobs"], project="team").key
-    with Client(platform.url, key) as team:
-        job = team.start_job("night", ["zoo.train", "--model", "resnet50", "--iterations", "100000"], budget=19)
-        request.addfinalizer(lambda: platform.client.carry(admin.change_job(job.id, "stop", project="team")))
-        eventually(lambda: team.job(job.id).state == "running", 30, "the training")
-        document = {"metadata": {"name": "hasty"}, "spec": {"entrypoint": "tests.support.handlers:Hasty"}}
-        team.deploy({"apiVersion": "smore/v1", "kind": "Function", **document})
-        for _ in range(4):
-            team.invoke("hasty", {"s": 0.3}, deadline_ms=60_000)
-        # And the first run of the revision.
-        eventually(lambda: team.statement(job.id).invocations == 5, what="the record of them")
-        stated = sum(team.statement(each.id).harvested_s for each in team.jobs())
-        (total,) = team.harvest().totals
-        team.stop_job(job.id)
-        eventually(lambda: team.job(job.id).ended_at, what="its end")
-        team.delete("hasty")
-    assert smore("usage", "--project", "team", "-o", "json") == 0
-    (told,) = json.loads(capsys.readouterr().out)["totals"]
     with driver.viewed(browser, state) as seen:
-        seen.go(f"{platform.url}/ui/harvest?project=team&price={quote('cpu=3600')}")
-        row = seen.page.get_by_role("table", name="By project").get_by_role("row").filter(has_text="team")
-        shown = float(row.locator("[data-label=money]").inner_text())
+        stated, *told = dashboard_functions.used(seen, platform.url, platform.key)
 
     assert stated > 1
-    assert [total.run_s, told["run_s"], shown] == pytest.approx([stated] * 3, abs=0.01)
+    assert told == pytest.approx([stated] * 3, abs=0.01)
 
 
 def test_a_terminal_shows_it_too(
@@ -273,6 +246,30 @@ def test_a_terminal_shows_it_too(
     assert smore("top", "--once") == 0
     printed = capsys.readouterr().out
     assert platform.gpu in printed and "default/loud" in printed
+
+
+def test_keys_order_it_and_the_terminal_is_left_as_it_was(platform: Platform) -> None:
+    outer, inner = pty.openpty()
+    before, told = termios.tcgetattr(inner), b""
+    environment = os.environ | {"SMORE_URL": platform.url, "SMORE_API_KEY": platform.key, "TERM": "xterm"}
+    command = [sys.executable, "-m", "smore.cli", "top"]
+    with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=environment) as top:
+
+        def says(text: bytes) -> bool:
+            nonlocal told
+            told += os.read(outer, 1 << 16)
+            return text in told
+
+        eventually(lambda: says(b"by used"))
+        os.write(outer, b"n")
+        eventually(lambda: says(b"by name"))
+        top.send_signal(signal.SIGINT)
+        # It leaves the other screen, and shows the cursor.
+        eventually(lambda: says(b"\x1b[?1049l") and b"\x1b[?25h" in told)
+        assert top.wait(timeout=10) == 0
+    assert termios.tcgetattr(inner) == before
+    os.close(outer)
+    os.close(inner)
 
 
 def test_a_function_is_called_by_its_page(browser: "Browser", state: Any, platform: Platform) -> None:

@@ -10,13 +10,15 @@ from api.schemas.gpus import Gpu
 from api.schemas.jobs import Job
 from api.schemas.live import LiveProblem
 from api.schemas.queues import Queue
-from smore.cli.top import _tables
+from smore.cli.top import SORTS, Order, _tables
 from tests.support.answers import ANSWERS
 
 
-def drawn(rows: dict[str, list[dict[str, Any]]], width: int, height: int | None) -> list[str]:
+def drawn(
+    rows: dict[str, list[dict[str, Any]]], width: int, height: int | None, sort: Order = SORTS["u"][1]
+) -> list[str]:
     console = Console(width=width, height=height or 1000, file=io.StringIO(), highlight=False)
-    console.print(Group(*_tables(rows, height)))
+    console.print(Group(*_tables(rows, height, sort)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -57,3 +59,13 @@ def test_all_rows_are_printed_once(rows: dict[str, list[dict[str, Any]]]) -> Non
 
 def test_an_empty_platform_has_no_table() -> None:
     assert drawn({"gpus": [], "queues": []}, 80, 24) == []
+
+
+@pytest.mark.parametrize(("key", "first"), [("u", "GPU-099"), ("n", "GPU-000"), ("h", "GPU-050"), ("f", "GPU-070")])
+def test_a_key_orders_the_gpu_instances(rows: dict[str, list[dict[str, Any]]], key: str, first: str) -> None:
+    job = {"id": "j", "name": "j", "budget": 0.05, "loss_high": None}
+    for number, gpu in enumerate(rows["gpus"]):
+        gpu["jobs"] = [job | {"loss_high": 0.06 if number == 50 else 0.01}] if number % 2 == 0 else [job]
+        gpu |= {"memory_total_mib": 1000.0, "memory_used_mib": 10.0 if number == 70 else 500.0}
+    lines = drawn(rows, 80, 24, SORTS[key][1])
+    assert first in lines[lines.index(next(line for line in lines if line.startswith("GPU instance"))) + 1]
