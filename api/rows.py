@@ -56,6 +56,7 @@ def _gpu(
         id=report.gpu,
         closed_until=moment(report.closed_until) if report.closed else None,
         silent_since=None,
+        memory_warm_mib=sum(one.memory_mib for one in report.warm),
         paused="*" in paused or f"g:{report.gpu}" in paused,
         draining=draining,
         drained=draining and not (report.running or report.warm or training),

@@ -144,20 +144,40 @@ def get_served(
     ] = None,
     since: Since = None,
     until: Until = None,
+    step: Annotated[
+        int | None,
+        Query(ge=1, le=366 * DAY_S, description="Seconds of a step in which arrivals and ends are counted too"),
+    ] = None,
     project: OfProject = None,
+    all_projects: AllProjects = False,
 ) -> schemas.ServedFunctions:
     """
     Compare how the project's functions, or the revisions of one of them, were served over a span of whole minutes; by default
-    over the last hour.
+    over the last hour. With `step` each function has its arrivals and ends over time too.
     """
-    of_project, series = project_of(caller, project), gateway.series()
+    of_project, series = listed_projects(caller, project, all_projects=all_projects), gateway.series()
     from_s, until_s = _span(since, until, HOUR_S, gateway.settings.postgres.minutes_days * DAY_S)
-    found = series.served(from_s, until_s, of_project, function)
-    if function is None:
-        served = [schemas.Served(function=part, **of) for part, of in found.items()]
-    else:
-        served = [schemas.Served(function=function, revision=part, **of) for part, of in found.items()]
-    return schemas.ServedFunctions(since=moment(from_s // MINUTE_S * MINUTE_S), until=moment(until_s), served=served)
+    if function is not None:
+        if of_project is None:
+            raise InvalidInput("all_projects: a function is of one project", field="all_projects")
+        found = series.served(from_s, until_s, of_project, function)
+        named = {"project": of_project, "function": function}
+        served = [schemas.Served(**named, revision=part, **of) for part, of in found.items()]
+        return schemas.ServedFunctions(since=_minute(from_s), until=moment(until_s), served=served)
+    window = _window(from_s, until_s, step)
+    rates = series.rates(window, of_project) if step is not None else {}
+    none: dict[str, Any] = {"succeeded": 0, "failed": 0, "met": 0, "cold": 0}
+    found = dict.fromkeys(rates, none) | series.served(from_s, until_s, of_project, None)
+    served = [
+        schemas.Served(project=part.partition("/")[0], function=part.partition("/")[2], **of, **rates.get(part, {}))
+        for part, of in sorted(found.items())
+    ]
+    at = window.at if step is not None else []
+    return schemas.ServedFunctions(since=_minute(from_s), until=moment(until_s), at=at, served=served)
+
+
+def _minute(at: float) -> datetime:
+    return moment(at // MINUTE_S * MINUTE_S)
 
 
 def _forecast(gateway: Gateway, function: str) -> schemas.FunctionForecast | None:

@@ -113,6 +113,8 @@ class Gpu(Schema):
     """Memory that functions use and that is kept for trainings, MiB"""
     memory_total_mib: float
     """All memory of the device, MiB"""
+    memory_warm_mib: float = 0.0
+    """Memory of warm instances, those of other projects too, MiB"""
     node: str = ""
     """The name of its machine; '' = not told"""
     duty: float = 1.0

@@ -130,10 +130,16 @@ class FunctionSeries(Steps):
 class Served(Schema):
     """What ended in a span, of a function or of one of its revisions. null = there was none to take a mean of."""
 
+    project: str
+    """The project of the function"""
     function: str
     """The name of the function"""
     revision: int | None = None
     """The revision; null = all of them"""
+    arrivals: list[int | None] = []
+    """Arrivals in each step of ``at``; null = neither an arrival nor an end"""
+    ended: list[int | None] = []
+    """Invocations that ended in each step of ``at``, as ``arrivals``"""
     succeeded: int
     """Invocations that ended and succeeded"""
     failed: int
@@ -167,6 +173,8 @@ class ServedFunctions(Schema):
     """When it begins; later than was asked for where nothing older is kept"""
     until: datetime
     """Until when it goes; the last two minutes are not whole yet"""
+    at: list[int] = []
+    """When each step begins, seconds since 1970; empty where no step was asked for"""
     served: list[Served]
     """Functions by name, or revisions by number; those of which nothing ended are left out"""
 

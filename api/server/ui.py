@@ -2,12 +2,14 @@
 The dashboard's files (api/ui), served from memory to everybody: they hold no data and no secret.
 
 A file's address holds the hash of all files, so a browser keeps it for ever. Every other path below ``/ui/`` is the one
-page, whose script reads the path.
+page, whose script reads the path; it names the modules that the script will need there, so that they come together.
 """
 
 import gzip
 import hashlib
 import mimetypes
+import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +24,12 @@ from smore.domain.errors import NotFound
 
 FOLDER: Final = Path(__file__).parents[1] / "ui"
 PAGE: Final = "/ui/"
-#: What stands in the page for the address of the files.
+#: What stands in the page for the address of the files, and for the modules of an address.
 BASE: Final = b"{{base}}"
+PRELOADS: Final = b"{{preloads}}"
+_IMPORT: Final = re.compile(rb'\bfrom ?"(\.[^"]+)"')
+#: A line of core/router.js: an address, and the module of its page.
+_ROUTE: Final = re.compile(rb'^  \["/ui/([^"]*)", "(\w+)"', re.MULTILINE)
 #: A page may load what this gateway serves, ask it alone, and be in no other page. Only styles of elements may be inline:
 #: the widths of bars.
 POLICY: Final = (
@@ -58,6 +64,21 @@ class File:
         return Response(self.plain, 200, {**_HEADERS, **headers}, self.kind)
 
 
+def _shells(contents: Mapping[str, bytes], page: bytes, base: str) -> dict[str, File]:
+    """The page for each address of the router, without ``/ui/``."""
+    shells = {}
+    for address, module in _ROUTE.findall(contents["core/router.js"]):
+        needed = ["core/app.js", f"pages/{module.decode()}.js"]
+        for name in needed:
+            around = posixpath.dirname(name)
+            others = [posixpath.normpath(f"{around}/{path.decode()}") for path in _IMPORT.findall(contents[name])]
+            needed += [other for other in dict.fromkeys(others) if other not in needed]
+        links = "".join(f'<link rel="modulepreload" href="{base}/{name}">' for name in needed[1:])
+        text = page.replace(PRELOADS, links.encode()).replace(BASE, base.encode())
+        shells[address.decode()] = File.of("index.html", text)
+    return shells
+
+
 def add_to(app: FastAPI, folder: Path = FOLDER) -> None:
     """Add the page and its files, as they are in ``folder`` now, to ``app``."""
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -66,7 +87,7 @@ def add_to(app: FastAPI, folder: Path = FOLDER) -> None:
         hashed.update(b"%b\0%d\0%b" % (name.encode(), len(contents[name]), contents[name]))
     version = hashed.hexdigest()[:16]
     base = f"{PAGE}a/{version}"
-    page = File.of("index.html", contents.pop("index.html").replace(BASE, base.encode()))
+    shells = _shells(contents, contents.pop("index.html"), base)
     files = {name: File.of(name, content) for name, content in contents.items()}
     tag = f'W/"{version}"'
 
@@ -80,7 +101,9 @@ def add_to(app: FastAPI, folder: Path = FOLDER) -> None:
         headers = {"Cache-Control": "no-cache", "ETag": tag}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={**_HEADERS, **headers})
-        return page.answer(request, headers)
+        # Names have no slash.
+        section, _, name = request.path_params["path"].partition("/")
+        return shells.get(f"{section}/*" if name else section, shells[""]).answer(request, headers)
 
     async def root(request: Request) -> Response:
         if "text/html" not in request.headers.get("accept", ""):

@@ -95,16 +95,19 @@ class SeriesRequests:
         *,
         since: datetime | None = None,
         until: datetime | None = None,
+        step_s: int | None = None,
         project: str | None = None,
+        all_projects: bool = False,
     ) -> Flow[ServedFunctions]:
         """
         How the functions of a project, or the revisions of one ``function``, were served in a span; by default in the last
-        hour.
+        hour. With ``step_s`` each function has its arrivals and ends over time too.
 
         >>> [(each.revision, each.p99) for each in client.served("echo").served]
         [(3, 0.031)]
         """
-        query = {**_window(since, until), "function": function, "project": project}
+        whose = {"project": project, "all_projects": _flag(all_projects)}
+        query = {**_window(since, until, step_s), "function": function, **whose}
         return (yield from fetch(ServedFunctions, request("GET", "functions:served", query=query)))
 
     @operation

@@ -266,7 +266,7 @@ def worker_bytes(on: Scene, base: str) -> int:
     """What the shared worker loads, which the page's own traffic does not have: its modules and the first rows."""
     read = 0
     with httpx.Client(base_url=on.url, headers={"X-API-Key": on.key, "Accept-Encoding": "gzip"}, timeout=10) as http:
-        for name in ("live-worker.js", "hub.js", "events.js"):
+        for name in ("live-worker.js", "hub.js"):
             with http.stream("GET", f"{base}core/{name}") as answer:
                 read += sum(len(piece) for piece in answer.iter_raw())
         begun: set[str] = set()

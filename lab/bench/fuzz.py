@@ -116,7 +116,7 @@ DEPENDS: Final[Mapping[str, str]] = {
     "GET /v1/live": "parameters that exclude each other",
     "GET /v1/jobs/attempts": "parameters that exclude each other, and a span that begins before it ends",
     "GET /v1/gpus:series": "a span that begins before it ends",
-    "GET /v1/functions:served": "a span that begins before it ends",
+    "GET /v1/functions:served": "parameters that exclude each other, and a span that begins before it ends",
     "GET /v1/functions/{function}/series": "a span that begins before it ends",
     "GET /v1/jobs/{job}/series": "a span that begins before it ends",
     "GET /v1/predictor/calibration": "parameters that exclude each other",

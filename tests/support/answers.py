@@ -65,6 +65,7 @@ SERIES: Final[Mapping[str, Any]] = {
         "until": "2026-01-31T12:02:00Z",
         "served": [
             {
+                "project": "default",
                 "function": "echo",
                 "revision": 3,
                 "succeeded": 238,
@@ -355,6 +356,7 @@ ANSWERS: Final[Mapping[str, Any]] = {
                 "utilisation_counter": "cpu",
                 "memory_used_mib": 2048.0,
                 "memory_total_mib": 8192.0,
+                "memory_warm_mib": 512.0,
                 "paused": False,
                 "draining": False,
                 "drained": False,

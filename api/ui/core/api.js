@@ -22,13 +22,8 @@ export const session = {
   get half() {
     return localStorage.getItem(HALF);
   },
-  /** @param {string} half */
-  keep(half) {
-    localStorage.setItem(HALF, half);
-  },
-  forget() {
-    localStorage.removeItem(HALF);
-  },
+  keep: (half) => localStorage.setItem(HALF, half),
+  forget: () => localStorage.removeItem(HALF),
 };
 
 /** The query of a request; what is null or empty is left out.
@@ -45,7 +40,6 @@ export function encoded(query) {
  * @returns {Promise<any>}
  */
 export async function call(method, path, { query = {}, body, more = {}, signal } = {}) {
-  /** @type {Record<string, string>} */
   const headers = { Accept: "application/json", ...more };
   const bytes = body instanceof Blob;
   if (session.half) headers["X-SMore-Session"] = session.half;

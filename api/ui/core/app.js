@@ -9,7 +9,7 @@ import { jump, keys } from "./jump.js";
 import { live } from "./live.js";
 import { Page } from "./page.js";
 import { failed, name, skeleton } from "./parts.js";
-import { PAGES, match } from "./router.js";
+import { match, navigation } from "./router.js";
 
 const app = /** @type {HTMLElement} */ (document.getElementById("app"));
 const base = new URL("..", import.meta.url).pathname;
@@ -17,15 +17,10 @@ const THEMES = ["system", "light", "dark"];
 /** Milliseconds in which a page may come before the skeleton shows. */
 const SKELETON_MS = 300;
 
-/** @type {any} */
 let me = null;
-/** @type {any[]|null} */
 let projects = null;
-/** @type {Page|null} */
 let page = null;
-/** @type {import("./page.js").View|null} */
 let view = null;
-/** @type {any} */
 let trouble = null;
 let newer = false;
 let frame = 0;
@@ -44,7 +39,6 @@ function draw() {
   });
 }
 
-/** @param {string} address @param {boolean} [replace] */
 function go(address, replace = false) {
   history[replace ? "replaceState" : "pushState"](null, "", address);
   show(!replace);
@@ -52,7 +46,7 @@ function go(address, replace = false) {
 
 async function show(focus = false) {
   const found = match(location.pathname);
-  page?.close();
+  page?.over.abort();
   view?.closed?.();
   view = null;
   trouble = null;
@@ -91,13 +85,13 @@ function whole() {
   if (!me) return view ? html`<main tabindex="-1">${view.view()}</main>` : trouble ? html`<main tabindex="-1">${failed(trouble, () => show())}</main>` : skeleton;
   const ready = Boolean(trouble || (view && page?.settled && (view.ready?.() ?? true)));
   return html`
-    <a class="skip" href="#main" @click=${skip}>Skip to the page</a>
+    <a class="skip" href="#main" @click=${(event) => { event.preventDefault(); app.querySelector("main")?.focus(); }}>Skip to the page</a>
     <header>
       <a class="brand" href=${kept("/ui/")}>SMore</a>
-      <nav aria-label="Pages">${PAGES.filter(([, , scope]) => me.scopes.includes(scope)).map(([href, word]) =>
+      <nav aria-label="Pages">${navigation(me.scopes).map(({ href, word }) =>
         html`<a href=${kept(href)} aria-current=${location.pathname === href ? "page" : here(href) ? "true" : nothing}>${word}</a>`)}</nav>
       <div class="tools">
-        ${projects && projects.length > 1 ? html`<select aria-label="Project" @change=${choose}>
+        ${projects && projects.length > 1 ? html`<select aria-label="Project" @change=${({ target: { value } }) => page?.refine({ project: value === me.project ? "" : value })}>
           <option value=${EVERY} ?selected=${page?.project === EVERY}>all projects</option>
           ${projects.map((each) => html`<option ?selected=${each.name === (page?.project ?? me.project)}>${each.name}</option>`)}</select>` : nothing}
         <button class="jump" @click=${find} aria-keyshortcuts="/ Control+K" title="Jump to anything (/ or Ctrl-K)">Jump <kbd>/</kbd></button>
@@ -116,10 +110,8 @@ const here = (href) => (href === "/ui/" ? location.pathname.startsWith("/ui/gpus
 /** An address with the project that was chosen. @param {string} href */
 const kept = (href) => (page?.project ? `${href}?project=${encodeURIComponent(page.project)}` : href);
 
-function lost() {
-  return html`<h1>${trouble instanceof Problem && trouble.code !== "not_found" ? "This page cannot be shown" : "Not found"}</h1>
+const lost = () => html`<h1>${trouble instanceof Problem && trouble.code !== "not_found" ? "This page cannot be shown" : "Not found"}</h1>
     ${failed(trouble, trouble.code === "not_found" ? null : () => show())}`;
-}
 
 function who() {
   const ends = me.session?.expires_at;
@@ -149,25 +141,11 @@ function strip() {
   </aside>`;
 }
 
-/** @param {any} each */
 const problem = (each) => html`<p class="problem">
   <bdi>${each.text}</bdi>${each.since ? html` <span class="quiet">since ${when(each.since)}</span>` : nothing}
   ${match(each.page) && each.page !== location.pathname ? html` <a href=${each.page}>Show</a>` : nothing}
   ${each.command ? html` <code>${each.command}</code>` : nothing}</p>`;
 
-/** @param {Event} event */
-function skip(event) {
-  event.preventDefault();
-  app.querySelector("main")?.focus();
-}
-
-/** @param {Event} event */
-function choose(event) {
-  const { value } = /** @type {HTMLSelectElement} */ (event.target);
-  page?.refine({ project: value === me.project ? "" : value });
-}
-
-/** @param {string} value */
 function theme(value) {
   document.documentElement.dataset.theme = value;
   localStorage.setItem("smore.theme", value);

@@ -7,18 +7,44 @@ const HEIGHT = 180;
 /** Points at the end that may still change: a minute is not over while a gateway's clock is behind. */
 const OPEN = 2;
 /** The one unit of an axis, by how its values are shown and the largest of them. @type {Map<any, (most: number) => {by: number, unit: string}>} */
-const UNITS = new Map(/** @type {any} */ ([[seconds, timeUnit], [memory, memoryUnit], [percent, () => ({ by: 0.01, unit: "%" })]]));
+const UNITS = new Map(([[seconds, timeUnit], [memory, memoryUnit], [percent, () => ({ by: 0.01, unit: "%" })]]));
 
 /**
  * @typedef {{label: string, token: string, dash?: number[], values: (number|null)[], drawn?: (number|null)[],
- *   area?: boolean}} Line
- * `token`: the colour's name in app.css; `drawn`: where it is drawn, if that is not its value (stacked)
+ *   area?: boolean, aside?: boolean}} Line
+ * `token`: the colour's name in app.css; `drawn`: where it is drawn, if that is not its value (stacked); `aside`: known of everything
  */
 
 /** Whether a value has none beside it, so that no line would show it. @param {(number|null)[]} values @param {number} i */
 const alone = (values, i) => values[i] !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null;
 
-export class Chart {
+/** The charts of one answer: each is made anew when another answer comes, and left out where none of its values is known. */
+export class Charts {
+  /**
+   * @param {{title: string, show: (value: number|null|undefined) => string, most?: number, left?: number, lines: (data: any) => Line[], at?: (data: any) => number[]}[]} of
+   * @param {import("./page.js").Page} page
+   */
+  constructor(page, of) {
+    this.all = of.map((each) => ({ ...each, chart: new Chart({ ...each, draw: page.draw }), drawn: null }));
+  }
+
+  /** @param {any} data @param {(title: string, chart: any) => any} place where each stands; `chart` is null where nothing is known of it */
+  view(data, place) {
+    return this.all.map((each) => {
+      const lines = each.lines(data);
+      const known = lines.some((line) => !line.aside && line.values.some((value) => value !== null));
+      if (known && each.drawn !== data) each.chart.set(each.at?.(data) ?? data.at, lines);
+      each.drawn = data;
+      return place(each.title, known ? each.chart.view() : null);
+    });
+  }
+
+  close() {
+    for (const each of this.all) each.chart.close();
+  }
+}
+
+class Chart {
   /**
    * @param {{title: string, show: (value: number|null|undefined) => string, most?: number, left?: number, draw: () => void}} of
    * `show`: a value as text; `left`: pixels left of the lines
@@ -33,9 +59,7 @@ export class Chart {
     this.element = document.createElement("div");
     this.element.className = "chart";
     this.element.setAttribute("role", "img");
-    /** @type {number[]} */
     this.at = [];
-    /** @type {Line[]} */
     this.lines = [];
     this.axis = { by: 1, unit: "" };
     this.open = false;
@@ -82,7 +106,7 @@ export class Chart {
     const data = this.data();
     // uPlot knows no CSS variables: a canvas needs the colours themselves.
     const probe = document.body.appendChild(document.createElement("i"));
-    const colour = (/** @type {string} */ token) => {
+    const colour = (token) => {
       probe.style.color = `var(--${token})`;
       return getComputedStyle(probe).color;
     };
@@ -95,10 +119,10 @@ export class Chart {
       legend: { show: false },
       padding: [8, 20, 0, 0],
       cursor: { sync: { key: "smore" }, drag: { x: false, y: false } },
-      scales: { y: { range: (/** @type {any} */ _u, /** @type {number} */ _low, /** @type {number} */ high) => [0, this.most === undefined ? high || 1 : this.most / this.axis.by] } },
+      scales: { y: { range: (_u, _low, high) => [0, this.most === undefined ? high || 1 : this.most / this.axis.by] } },
       axes: [
-        { ...axis, values: (/** @type {any} */ _u, /** @type {number[]} */ marks) => marks.map((s) => clock(new Date(s * 1000))), space: 90, size: 28 },
-        { ...axis, values: (/** @type {any} */ _u, /** @type {number[]} */ marks) => marks.map((v) => `${num(v)} ${this.axis.unit}`), size: this.left, space: 40 },
+        { ...axis, values: (_u, marks) => marks.map((s) => clock(new Date(s * 1000))), space: 90, size: 28 },
+        { ...axis, values: (_u, marks) => marks.map((v) => `${num(v)} ${this.axis.unit}`), size: this.left, space: 40 },
       ],
       // What is stacked is filled down to the line below it.
       bands: this.lines.flatMap((line, i) => (line.drawn ? [{ series: [i + 1, i + 2] }] : [])),
@@ -128,7 +152,7 @@ export class Chart {
             stroke=${`var(--${line.token})`} stroke-width="2.5" stroke-dasharray=${line.dash?.join(" ") ?? nothing} /></svg>${line.label} <b>${line.text}</b></span>`)}
           <span class="quiet">hollow points at the end may still change</span>
         </figcaption>
-        <details @toggle=${(/** @type {Event} */ event) => {
+        <details @toggle=${(event) => {
           this.open = /** @type {HTMLDetailsElement} */ (event.target).open;
           this.draw();
         }}><summary>Table</summary>${this.open ? this.rows() : nothing}</details>

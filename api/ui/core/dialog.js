@@ -15,8 +15,7 @@ let last = 0;
  *   options?: string[], min?: number, max?: number, step?: string}} Field
  */
 
-/** @param {any} content @param {(dialog: HTMLDialogElement, close: () => void) => void} [opened] */
-export function open(content, opened) {
+export function open(content) {
   const place = document.body.appendChild(document.createElement("div"));
   const before = document.activeElement;
   render(content, place);
@@ -28,7 +27,6 @@ export function open(content, opened) {
   // A click on what is behind it closes it.
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   dialog.showModal();
-  opened?.(dialog, () => dialog.close());
   return dialog;
 }
 
@@ -40,7 +38,6 @@ export function open(content, opened) {
  */
 export function ask({ title, text = nothing, action, fields = [], word = "", danger = false }) {
   return new Promise((resolve) => {
-    /** @type {Record<string, any>|null} */
     let values = null;
     const all = word ? [...fields, { name: "_word", label: `Type “${word}” to confirm`, required: true }] : fields;
     const submit = (/** @type {SubmitEvent} */ event) => {
@@ -67,7 +64,6 @@ export function ask({ title, text = nothing, action, fields = [], word = "", dan
   });
 }
 
-/** @param {Field} f */
 function field(f) {
   if (f.options)
     return html`<fieldset><legend>${f.label}</legend>
@@ -100,7 +96,6 @@ export function toast(text, undo) {
   setTimeout(() => drop(id), TOAST_S * 1000);
 }
 
-/** @param {number} id */
 function drop(id) {
   toasts = toasts.filter((each) => each.id !== id);
   drawToasts();

@@ -3,6 +3,8 @@
 import { html } from "../vendor/lit-html/lit-html.js";
 
 export const NONE = "–";
+/** Spans of charts, seconds. */
+export const SPANS = { "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "14d": 1209600 };
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const SECOND = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
@@ -10,14 +12,12 @@ const SECOND = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-di
 /** By the number of decimals: making one costs far more than using it. */
 const FORMATS = Array.from({ length: 12 }, (_, digits) => new Intl.NumberFormat("en-GB", { maximumFractionDigits: digits }));
 
-/** @param {number} x @param {number} digits */
 const significant = (x, digits) =>
   FORMATS[Math.min(11, Math.max(0, digits - 1 - Math.floor(Math.log10(Math.abs(x) || 1))))].format(x);
 
 /** With all its figures. @param {number} n */
 export const whole = (n) => FORMATS[0].format(n);
 
-/** @param {number|null|undefined} x */
 export const num = (x) => (x === null || x === undefined ? NONE : significant(x, 3));
 
 /** A count and its noun: `1 training`, `3 trainings`. @param {number} n @param {string} one */
@@ -35,7 +35,6 @@ export function timeUnit(s) {
   return size < 2 * 86400 ? { by: 3600, unit: "h" } : { by: 86400, unit: "d" };
 }
 
-/** @param {number|null|undefined} s */
 export function seconds(s) {
   if (s === null || s === undefined) return NONE;
   if (Math.abs(s) < 5e-7) return "0 s";
@@ -43,13 +42,10 @@ export function seconds(s) {
   return `${significant(s / by, unit === "min" ? 2 : 3)} ${unit}`;
 }
 
-/** @param {number|null|undefined} x */
 export const ms = (x) => seconds(x === null || x === undefined ? x : x / 1000);
 
-/** @param {number} mib */
 export const memoryUnit = (mib) => (mib >= 1024 ? { by: 1024, unit: "GiB" } : { by: 1, unit: "MiB" });
 
-/** @param {number|null|undefined} mib */
 export function memory(mib) {
   if (mib === null || mib === undefined) return NONE;
   const { by, unit } = memoryUnit(mib);
@@ -75,6 +71,10 @@ export function when(iso, exact = false) {
   const at = new Date(iso);
   return html`<time datetime=${iso} title="${at.toISOString().replace("T", " ").replace("Z", "")} UTC">${clock(at, exact)}</time>`;
 }
+
+/** The moment so many seconds ago, as a query has it. @param {number} s */
+export const ago = (s) => new Date(Date.now() - 1000 * s).toISOString();
+export const median = (values) => values.toSorted((a, b) => a - b)[values.length >> 1];
 
 /** Codes and fields as words: `out_of_memory` → `out of memory`. @param {string} code */
 export const words = (code) => code.replaceAll("_", " ");

@@ -39,7 +39,6 @@ export function marks(since, until, width) {
 }
 
 export class Gantt {
-  /** @param {string} title */
   constructor(title) {
     this.title = title;
     /** The bar that Tab comes to. */
@@ -48,7 +47,6 @@ export class Gantt {
     this.words = document.createElement("p");
     this.words.className = "gantt-words";
     this.words.textContent = "Point at a bar, or go to it with Tab and the arrow keys.";
-    /** @type {Row[]} */
     this.rows = [];
   }
 
@@ -60,12 +58,12 @@ export class Gantt {
     const tops = [HEAD];
     for (const row of rows) tops.push(/** @type {number} */ (tops.at(-1)) + ROW + GAP + (row.bars.some((bar) => bar.guest) ? LANE : 0));
     const height = /** @type {number} */ (tops.at(-1));
-    const x = (/** @type {number} */ s) => NAMES + (width - NAMES) * Math.min(1, Math.max(0, (s - since) / (until - since)));
+    const x = (s) => NAMES + (width - NAMES) * Math.min(1, Math.max(0, (s - since) / (until - since)));
     const seen = rows.flatMap((row) => row.bars);
     if (!seen.some((bar) => bar.id === this.active)) this.active = seen[0]?.id ?? "";
     return html`
-      <div class="gantt" role="group" aria-label=${this.title} @keydown=${(/** @type {any} */ e) => this.move(e)}
-        @focusin=${(/** @type {any} */ e) => this.say(e)} @pointerover=${(/** @type {any} */ e) => this.say(e)}>
+      <div class="gantt" role="group" aria-label=${this.title} @keydown=${(e) => this.move(e)}
+        @focusin=${(e) => this.say(e)} @pointerover=${(e) => this.say(e)}>
         <svg width=${width} height=${height} viewBox="0 0 ${width} ${height}">
           ${marks(since, until, width - NAMES).map((s) => svg`<line class="grid" x1=${x(s)} x2=${x(s)} y1=${HEAD - 4} y2=${height} />
             ${x(s) > width - MARKS / 2 || x(s) < NAMES + 14 ? nothing : svg`<text class="mark-of-time" x=${x(s)} y=${HEAD - 8}>${clock(new Date(s * 1000))}</text>`}`)}
@@ -94,7 +92,6 @@ export class Gantt {
     </a>`;
   }
 
-  /** @param {any} event */
   say(event) {
     const link = event.target.closest("a[data-bar]");
     if (link) this.words.textContent = link.getAttribute("aria-label");
@@ -134,6 +131,6 @@ function label(bar, x, top, until) {
 /** The bar that begins nearest to another, in the nearest row. @param {{bar: Bar, i: number}[]} others @param {Bar} bar @param {number} way */
 function near(others, bar, way) {
   const row = way < 0 ? Math.max(...others.map((each) => each.i)) : Math.min(...others.map((each) => each.i));
-  const away = (/** @type {{bar: Bar}} */ each) => Math.abs(each.bar.from - bar.from);
+  const away = (each) => Math.abs(each.bar.from - bar.from);
   return others.filter((each) => each.i === row).sort((a, b) => away(a) - away(b))[0];
 }

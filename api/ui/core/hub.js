@@ -4,8 +4,6 @@
  * HTTP/1.1 gives a browser six connections to a host, so a stream in each tab would starve the seventh.
  */
 
-import { events } from "./events.js";
-
 /** Seconds of silence after which the stream counts as broken: the gateway sends a comment every 15 s at least. */
 const SILENT_S = 20;
 /** Seconds without an event after which the rows are old, where a GPU instance reports every second. */
@@ -36,7 +34,6 @@ export class Hub {
   set(listener, wish) {
     if (wish?.topics.length) this.listeners.set(listener, wish);
     else this.listeners.delete(listener);
-    /** @type {Map<string, Wish>} */
     const wanted = new Map();
     for (const each of this.listeners.values()) {
       const key = JSON.stringify([each.project, each.half]);
@@ -47,7 +44,7 @@ export class Hub {
       const now = wanted.get(key);
       // A stream with more topics than are wanted goes on; it ends with its last listener.
       if (!now || now.topics.some((topic) => !stream.wish.topics.includes(topic))) {
-        stream.end();
+        stream.over.abort();
         this.streams.delete(key);
       }
     }
@@ -58,7 +55,6 @@ export class Hub {
     }
   }
 
-  /** @param {string} key @param {any} message */
   tell(key, message) {
     for (const [listener, wish] of this.listeners) {
       if (JSON.stringify([wish.project, wish.half]) !== key) continue;
@@ -68,7 +64,6 @@ export class Hub {
 }
 
 class Stream {
-  /** @param {Wish} wish @param {(message: any) => void} tell */
   constructor(wish, tell) {
     this.wish = wish;
     this.tell = tell;
@@ -77,10 +72,6 @@ class Stream {
     this.status = { ok: false, at: 0, detail: "", code: "" };
     this.over = new AbortController();
     this.run();
-  }
-
-  end() {
-    this.over.abort();
   }
 
   /** What a listener that comes later needs. */
@@ -93,10 +84,10 @@ class Stream {
     while (!this.over.signal.aborted) {
       try {
         await this.read();
-        this.fail("The gateway has ended the stream.", "ended");
+        this.say("The gateway has ended the stream.", "ended");
       } catch (error) {
         if (this.over.signal.aborted) return;
-        this.fail(error.detail ?? "The gateway does not answer.", error.code ?? "unreachable");
+        this.say(error.detail ?? "The gateway does not answer.", error.code ?? "unreachable");
         // Without a session there is nothing to try again.
         if (error.status === 401) return;
       }
@@ -121,7 +112,7 @@ class Stream {
         timer = setTimeout(() => silence.abort(), SILENT_S * 1000);
         if (event !== "snapshot" && event !== "change") continue;
         this.take(event === "snapshot", JSON.parse(data));
-        this.alive();
+        this.say();
       }
     } finally {
       clearTimeout(timer);
@@ -132,7 +123,7 @@ class Stream {
   /** The gateway is there, and may have nothing to tell because Redis is away. */
   look() {
     const reporting = [...(this.topics.get("gpus")?.values() ?? [])].some((gpu) => !gpu.silent_since);
-    if (this.status.ok && reporting && Date.now() - this.status.at > OLD_S * 1000) this.fail("The gateway learns nothing new.", "silent");
+    if (this.status.ok && reporting && Date.now() - this.status.at > OLD_S * 1000) this.say("The gateway learns nothing new.", "silent");
   }
 
   /** @param {boolean} snapshot @param {{topic: string, rows: any[], gone?: string[]}} part */
@@ -144,14 +135,31 @@ class Stream {
     this.tell({ topic, snapshot, rows, gone });
   }
 
-  alive() {
-    this.status = { ok: true, at: Date.now(), detail: "", code: "" };
+  /** How it is; without a code all is well. */
+  say(detail = "", code = "") {
+    this.status = { ok: !code, at: code ? this.status.at : Date.now(), detail, code };
     this.tell({ status: this.status });
   }
+}
 
-  /** @param {string} detail @param {string} code */
-  fail(detail, code) {
-    this.status = { ok: false, at: this.status.at, detail, code };
-    this.tell({ status: this.status });
+/** Server-sent events out of a response: `fetch` in place of EventSource, which sends no header. @param {Response} response */
+async function* events(response) {
+  const reader = (response.body).pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    text += value;
+    const blocks = text.split("\n\n");
+    text = /** @type {string} */ (blocks.pop());
+    for (const block of blocks) {
+      const found = { event: "message", id: "", data: "" };
+      for (const line of block.split("\n")) {
+        const colon = line.indexOf(":");
+        if (colon > 0) found[line.slice(0, colon)] = line.slice(colon + 1).trimStart();
+      }
+      // A comment alone is a sign of life.
+      yield found;
+    }
   }
 }

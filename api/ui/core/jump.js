@@ -4,17 +4,12 @@ import { html, nothing, render } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "./api.js";
 import { open } from "./dialog.js";
 import { EVERY } from "./hub.js";
-import { PAGES } from "./router.js";
+import { navigation } from "./router.js";
 
 const MOST = 12;
 const INVOCATION = /^[0-9a-f]{32}$/;
-
-/** @typedef {{kind: string, name: string, href: string}} Place */
-
-/** @param {any} me @param {string|null} project */
 export function jump(me, project) {
-  /** @type {Place[]} */
-  let places = PAGES.filter(([, , scope]) => me.scopes.includes(scope)).map(([href, word]) => ({ kind: "page", name: word, href }));
+  let places = navigation(me.scopes).map(({ href, word }) => ({ kind: "page", name: word, href }));
   let text = "";
   const list = document.createElement("ul");
   const draw = () => {
@@ -26,10 +21,9 @@ export function jump(me, project) {
       <span class="quiet">${each.kind}</span> <bdi class="mono">${each.name}</bdi></a></li>`)}
       ${found.length ? nothing : html`<li class="quiet">Nothing is named so. An invocation needs its whole id.</li>`}`, list);
   };
-  /** @param {KeyboardEvent} event */
   const move = (event) => {
     const links = [...list.querySelectorAll("a")];
-    const at = links.indexOf(/** @type {any} */ (document.activeElement));
+    const at = links.indexOf((document.activeElement));
     if (event.key === "Enter" && at < 0 && links[0]) links[0].click();
     else if (event.key === "ArrowDown") links[Math.min(at + 1, links.length - 1)]?.focus();
     else if (event.key === "ArrowUp") at > 0 ? links[at - 1].focus() : list.closest("dialog")?.querySelector("input")?.focus();
@@ -38,19 +32,18 @@ export function jump(me, project) {
   };
   draw();
   const dialog = open(html`<dialog aria-label="Jump" class="finder" @keydown=${move}>
-    <label>Jump to <input type="search" autocomplete="off" @input=${(/** @type {any} */ event) => {
+    <label>Jump to <input type="search" autocomplete="off" @input=${(event) => {
       text = event.target.value;
       draw();
     }}></label>${list}
   </dialog>`);
   dialog.querySelector("input")?.focus();
-  const more = (/** @type {Promise<any>} */ asked, /** @type {(answer: any) => Place[]} */ of) =>
-    asked.then((answer) => { places = [...places, ...of(answer)]; draw(); }, () => {});
-  more(call("GET", "/v1/gpus", { query: { silent: true } }), ({ gpus }) => gpus.map((/** @type {any} */ g) => ({ kind: "GPU instance", name: g.id, href: path`/ui/gpus/${g.id}` })));
+  const more = (asked, of) => asked.then((answer) => { places = [...places, ...of(answer)]; draw(); }, () => {});
+  more(call("GET", "/v1/gpus", { query: { silent: true } }), ({ gpus }) => gpus.map((g) => ({ kind: "GPU instance", name: g.id, href: path`/ui/gpus/${g.id}` })));
   more(call("GET", "/v1/jobs", { query: project === EVERY ? { all_projects: true } : { project } }), ({ jobs }) =>
-    jobs.map((/** @type {any} */ j) => ({ kind: "training", name: j.name, href: path`/ui/trainings/${j.id}` + (project ? path`?project=${j.project}` : "") })));
+    jobs.map((j) => ({ kind: "training", name: j.name, href: path`/ui/trainings/${j.id}` + (project ? path`?project=${j.project}` : "") })));
   more(call("GET", "/v1/queues", { query: { project: project === EVERY ? null : project } }), ({ queues }) =>
-    queues.map((/** @type {any} */ q) => ({ kind: "function", name: q.function, href: path`/ui/invocations` + path`?function=${q.function}` })));
+    queues.map((q) => ({ kind: "function", name: q.function, href: path`/ui/invocations` + path`?function=${q.function}` })));
 }
 
 const KEYS = [

@@ -18,9 +18,9 @@ const LEAST = 1.5;
 export function lanesOf(lanes, since, until) {
   const seen = lanes.map((lane) => ({ ...lane, spans: lane.spans.filter((each) => each.to >= since && each.from <= until) })).filter((lane) => lane.spans.length);
   if (!seen.length) return empty("Nothing was there in this time: no training, no warm instance, no invocation.");
-  const x = (/** @type {number} */ s) => 1000 * Math.min(1, Math.max(0, (s - since) / (until - since)));
-  const time = (/** @type {number} */ s) => clock(new Date(s * 1000));
-  const span = (/** @type {string} */ kind, /** @type {Span} */ each) => {
+  const x = (s) => 1000 * Math.min(1, Math.max(0, (s - since) / (until - since)));
+  const time = (s) => clock(new Date(s * 1000));
+  const span = (kind, each) => {
     const high = Math.max(2, (ROW - 6) * (each.full ?? 1));
     return svg`<rect class=${kind} x=${x(each.from)} y=${ROW - 3 - high} width=${Math.max(LEAST, x(each.to) - x(each.from))} height=${high}><title>${time(each.from)} ${each.words}</title></rect>`;
   };
@@ -31,8 +31,7 @@ export function lanesOf(lanes, since, until) {
     <p class="ends lanes-ends"><span>${time(since)}</span><span>${time(until)}</span></p>
     <details><summary>Table</summary><div class="scroll short">${table({
       caption: "What was there, the newest first",
-      rows: seen.flatMap((lane) => lane.spans.map((each, i) => ({ ...each, name: lane.name, i }))).sort((a, b) => b.from - a.from),
-      key: (each) => `${each.name}/${each.i}`,
+      rows: seen.flatMap((lane) => lane.spans.map((each) => ({ ...each, name: lane.name }))).sort((a, b) => b.from - a.from),
       columns: [
         { head: "what", cell: (each) => html`<bdi>${each.name}</bdi>` },
         { head: "from", cell: (each) => time(each.from) },

@@ -6,6 +6,6 @@ const hub = new Hub();
 
 addEventListener("connect", (event) => {
   const port = /** @type {MessageEvent} */ (event).ports[0];
-  const tell = (/** @type {any} */ message) => port.postMessage(message);
+  const tell = (message) => port.postMessage(message);
   port.onmessage = ({ data }) => hub.set(tell, data);
 });

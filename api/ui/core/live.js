@@ -12,8 +12,8 @@ const held = new Map();
 /** @type {{topics: string[], project: string|null}} */
 let wanted = { topics: [], project: null };
 let changed = () => {};
-/** @type {(wish: any) => void} */
 let send;
+const leave = () => send?.(null);
 
 export const live = {
   status: { ok: false, at: 0, detail: "", code: "" },
@@ -66,16 +66,10 @@ export const live = {
 /** What stands where rows have not come. */
 export const awaited = () => (live.stale ? failed(new Problem({ code: live.status.code, detail: live.status.detail })) : skeleton);
 
-function leave() {
-  send?.(null);
-}
-
 function wish() {
   send ??= connect();
   send({ ...wanted, half: session.half });
 }
-
-/** @returns {(wish: any) => void} */
 function connect() {
   if (globalThis.SharedWorker) {
     const worker = new SharedWorker(new URL("./live-worker.js", import.meta.url), { type: "module", name: "smore-live" });
@@ -86,7 +80,6 @@ function connect() {
   return (each) => hub.set(take, each);
 }
 
-/** @param {any} message */
 function take({ status, topic, snapshot, rows, gone }) {
   if (status) {
     const turned = status.ok !== live.status.ok;

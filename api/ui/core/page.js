@@ -1,7 +1,6 @@
 /** What a page gets from the frame: its address, its data, its actions. */
 
-import { nothing } from "../vendor/lit-html/lit-html.js";
-import { Problem } from "./api.js";
+import { Problem, call } from "./api.js";
 import { live } from "./live.js";
 import { ask, toast } from "./dialog.js";
 import { EVERY } from "./hub.js";
@@ -20,17 +19,10 @@ export class Page {
     this.signal = this.over.signal;
     /** What went wrong with an action, by the row that it was about. @type {Map<string, any>} */
     this.errors = new Map();
-    /** @type {Set<string>} */
     this.busy = new Set();
-    /** @type {Loaded[]} */
     this.loads = [];
   }
 
-  close() {
-    this.over.abort();
-  }
-
-  /** @param {string} name @returns {string} */
   query(name) {
     return new URLSearchParams(location.search).get(name) ?? "";
   }
@@ -62,10 +54,14 @@ export class Page {
     return this.me.scopes.includes(scope);
   }
 
+  /** Ask the gateway for as long as the page is there. @param {string} path @param {Record<string, any>} [query] */
+  get(path, query) {
+    return call("GET", path, { query, signal: this.signal });
+  }
+
   /** Load something, now and whenever `reload` is called; every so many seconds while the page is visible.
    * @param {() => Promise<any>} ask @param {number} [every_s] @returns {Loaded} */
   load(ask, every_s = 0) {
-    /** @type {Loaded} */
     const loaded = { data: undefined, error: null, at: 0, reload: async () => {} };
     loaded.reload = async () => {
       try {
@@ -120,9 +116,5 @@ export class Page {
     return live.stale || this.busy.has(row);
   }
 
-  get ask() {
-    return ask;
-  }
+  ask = ask;
 }
-
-export { nothing };

@@ -2,22 +2,23 @@
 
 import { html, nothing, svg } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
-import { memoryOf, percent, words } from "./format.js";
+import { NONE, count, memory, memoryOf, percent, when, words } from "./format.js";
 
 /** A name or an id. @param {string} text */
 export const name = (text) => html`<bdi class="mono">${text}</bdi>`;
 
-/** @param {string} href @param {any} content */
 export const link = (href, content) => html`<a href=${href}>${content}</a>`;
 
 /** The address of something in a project, which is named where it is not the session's. @param {string} href @param {string} project @param {any} me */
 export const inProject = (href, project, me) => (project && project !== me.project ? `${href}${href.includes("?") ? "&" : "?"}project=${encodeURIComponent(project)}` : href);
 
-/** @param {string} id */
 export const gpuLink = (id) => (id ? link(`/ui/gpus/${encodeURIComponent(id)}`, name(id)) : "–");
 
-/** @param {string} id @param {any} [content] */
-export const invocationLink = (id, content) => link(`/ui/invocations/${encodeURIComponent(id)}`, content ?? name(id));
+/** A list in a line. @param {any[]} all @param {(each: any) => any} [of] */
+export const joined = (all, of = name) => all.map((each, i) => html`${i ? ", " : nothing}${of(each)}`);
+
+/** One or two by name, more as a number. @param {string[]} gpus */
+export const gpuLinks = (gpus) => (gpus.length > 2 ? html`<span title=${gpus.join(", ")}>${count(gpus.length, "GPU instance")}</span>` : gpus.length ? joined(gpus, gpuLink) : NONE);
 
 const GOOD = new Set(["succeeded", "running", "busy", "kept"]);
 const BAD = new Set(["failed", "expired", "rejected", "lost", "killed", "late", "not_kept", "unhealthy", "silent"]);
@@ -26,7 +27,6 @@ const BAD = new Set(["failed", "expired", "rejected", "lost", "killed", "late", 
 export const state = (code) =>
   html`<span class="state ${GOOD.has(code) ? "good" : BAD.has(code) ? "bad" : ""}">${words(code)}</span>`;
 
-/** @param {any} value @param {any} label @param {any} [title] */
 export const figure = (value, label, title = nothing) =>
   html`<div class="figure" title=${title}><b>${value}</b><span>${label}</span></div>`;
 
@@ -34,11 +34,15 @@ export const figure = (value, label, title = nothing) =>
 export const bar = (share, label, kind = "") =>
   html`<div class="bar ${kind}" role="img" aria-label=${label}><i style="width:${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%"></i></div>`;
 
-/** @param {any} gpu @param {boolean} [named] */
-export const memoryBar = (gpu, named = true) => html`
-  ${named ? html`<span class="label">memory</span>` : nothing}
-  ${bar(gpu.memory_used_mib / (gpu.memory_total_mib || 1), `memory ${memoryOf(gpu.memory_used_mib, gpu.memory_total_mib)}`)}
-  <span class="value">${memoryOf(gpu.memory_used_mib, gpu.memory_total_mib)}</span>`;
+/** Memory in three parts: kept for trainings, of warm instances, free. */
+export function memoryBar(gpu, named = true) {
+  const part = (mib) => `width:${((100 * mib) / (gpu.memory_total_mib || 1)).toFixed(1)}%`;
+  const [kept, text] = [Math.max(0, gpu.memory_used_mib - gpu.memory_warm_mib), memoryOf(gpu.memory_used_mib, gpu.memory_total_mib)];
+  const label = `memory ${text}: ${memory(kept)} kept for trainings, ${memory(gpu.memory_warm_mib)} of warm instances`;
+  return html`${named ? html`<span class="label">memory</span>` : nothing}
+    <div class="bar" role="img" aria-label=${label} title=${label}><i style=${part(kept)}></i><i class="warm" style=${part(gpu.memory_warm_mib)}></i></div>
+    <span class="value">${text}</span>`;
+}
 
 /** What a training has lost, in words: `1.3 % (0.9 % to 1.8 %) of 5 %`. @param {any} job */
 export function lossWords(job) {
@@ -51,7 +55,7 @@ export function interval(job) {
   const { loss, loss_low: low, loss_high: high, budget } = job;
   const text = `lost ${lossWords(job)}`;
   const most = Math.max(1.5 * budget, high ?? 0, 1e-9);
-  const x = (/** @type {number} */ value) => (4 + 92 * Math.min(1, Math.max(0, value / most))).toFixed(1);
+  const x = (value) => (4 + 92 * Math.min(1, Math.max(0, value / most))).toFixed(1);
   const known = loss !== null && loss !== undefined;
   return html`<svg class="interval" viewBox="0 0 100 16" preserveAspectRatio="none" role="img" aria-label=${text}>
     <title>${text}</title>
@@ -79,7 +83,6 @@ export function sparkPath(values, most, kind) {
   return svg`<path class=${kind} d=${text} />`;
 }
 
-/** @param {string} label @param {any} paths */
 export const spark = (label, paths) =>
   html`<svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label=${label}>${paths}</svg>`;
 
@@ -89,6 +92,54 @@ export function choice(page, parameter, values, now, label, said = false) {
   return html`<span class="choice" role="group" aria-label=${label}>${said ? html`<span class="quiet">${label}&nbsp;</span>` : nothing}${values.map((value) => html`<button
     aria-pressed=${value === now ? "true" : "false"} @click=${() => page.refine({ [parameter]: value })}>${value}</button>`)}</span>`;
 }
+
+/** A form whose fields are parameters of the address: each with its label, and choices or what stands in it while it is empty.
+ * @param {import("./page.js").Page} page @param {[parameter: string, label: string, of?: string|(string|[string, string])[]][]} fields @param {any} [more] */
+export const filters = (page, fields, more = nothing) => html`<form class="filters" role="search" @submit=${(event) => event.preventDefault()}>
+  ${fields.map(([parameter, label, of = ""]) => {
+    const change = (event) => page.refine({ [parameter]: event.target.value.trim() });
+    return html`<label>${label} ${typeof of === "string" ? html`<input type="search" .value=${page.query(parameter)} placeholder=${of} @change=${change}>`
+      : html`<select @change=${change}><option value="">any</option>${of.map((each) => html`<option ?selected=${each === page.query(parameter)}>${each}</option>`)}</select>`}</label>`;
+  })}${more}</form>`;
+
+/** What lies behind the newest rows of a list, and a button that asks for more of it. */
+export class Older {
+  /** @param {import("./page.js").Page} page @param {(cursor: string) => Promise<any>} ask @param {string} of the member of an answer that has its rows */
+  constructor(page, ask, of) {
+    this.page = page;
+    this.ask = ask;
+    this.of = of;
+    this.begin(undefined);
+  }
+
+  begin(cursor) {
+    this.rows = [];
+    this.cursor = cursor;
+  }
+
+  async more(cursor) {
+    try {
+      const answer = await this.ask(cursor);
+      this.rows = [...this.rows, ...answer[this.of]];
+      this.cursor = answer.next_cursor;
+      this.page.errors.delete("older");
+    } catch (error) {
+      this.page.errors.set("older", error);
+    }
+    this.page.draw();
+  }
+
+  /** @param {string|null|undefined} [first] where the newest rows end, if they did not say so themselves */
+  view(first) {
+    const cursor = this.cursor === undefined ? first : this.cursor;
+    return html`${this.page.errors.has("older") ? html`<p class="bad"><bdi>${this.page.errors.get("older").message}</bdi></p>` : nothing}
+      ${cursor ? html`<p><button @click=${() => this.more(cursor)}>Older</button></p>` : nothing}`;
+  }
+}
+
+/** Lines that a program printed: text, without what colours a terminal. */
+export const printed = (lines) => html`<div class="log scroll" tabindex="0" role="region" aria-label="What it printed">
+  ${lines.map((line) => html`<div class=${line.stream}>${when(line.at, true)} <bdi>${line.text.replace(/\x1b\[[0-9;?]*[ -/]*[@-~]/g, "")}</bdi></div>`)}</div>`;
 
 /** What is there while nothing has come yet. */
 export const skeleton = html`<p class="skeleton">Loading…</p>`;
@@ -119,9 +170,10 @@ export function shown(loaded, view) {
 /**
  * A table; at a narrow width each row becomes a list of `label value`, so the roles are said.
  * @param {{caption: string, columns: {head: any, label?: string, num?: boolean, cell: (row: any) => any}[], rows: any[],
- *   key: (row: any) => any, after?: (row: any) => any, mark?: (row: any) => string}} of
+ *   key?: (row: any, i: number) => any, after?: (row: any) => any, mark?: (row: any) => string}} of
+ * `key`: what a row is, also where others come before it; by default its id, or its place
  */
-export function table({ caption, columns, rows, key, after = () => nothing, mark = () => "" }) {
+export function table({ caption, columns, rows, key = (row, i) => row.id ?? i, after = () => nothing, mark = () => "" }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
     <table role="table" aria-label=${caption}>
       <thead role="rowgroup">

@@ -21,9 +21,9 @@ export function timeline(of, now) {
   // What took a moment of a long deadline could not be seen beside it.
   const far = allowed > FAR * Math.max(end, needed ?? 0);
   const span = Math.max(far ? 0 : allowed, end, needed ?? 0) * 1.02 || 1;
-  const x = (/** @type {number} */ at) => (WIDE * Math.min(1, Math.max(0, at / span)));
+  const x = (at) => (WIDE * Math.min(1, Math.max(0, at / span)));
   let begin = 0;
-  const rows = of.attempts.map((/** @type {any} */ attempt) => {
+  const rows = of.attempts.map((attempt) => {
     const parts = [];
     let at = begin;
     for (const phase of PHASES) {
@@ -58,15 +58,13 @@ export function timeline(of, now) {
     ${of.attempts.length ? html`<details ?open=${of.attempts.length > 1}><summary>Table of attempts</summary>${attempts(of)}</details>` : nothing}`;
 }
 
-/** @param {any} of */
 const attempts = (of) => table({
   caption: "Attempts",
   rows: of.attempts,
-  key: (attempt) => attempt.attempt,
   columns: [
     { head: "attempt", num: true, cell: (a) => a.attempt },
     { head: "state", cell: (a) => html`${state(a.state)}${a.cause && a.cause !== "ok" ? html` ${words(a.cause)}` : nothing}${a.worker_seen_at ? html`, worker last seen ${when(a.worker_seen_at, true)}` : nothing}` },
-    ...PHASES.map((phase) => ({ head: phase, num: true, cell: (/** @type {any} */ a) => ms(a.phases_ms[phase]) })),
+    ...PHASES.map((phase) => ({ head: phase, num: true, cell: (a) => ms(a.phases_ms[phase]) })),
     { head: "the load", cell: (a) => Object.entries(a.phases_ms.loading ?? {}).map(([part, length]) => html`<div>${words(part)} ${ms(/** @type {number} */ (length))}</div>`) },
     { head: "batch", num: true, cell: (a) => a.batch ?? NONE },
   ],

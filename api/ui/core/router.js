@@ -1,43 +1,34 @@
 /** Addresses and their pages. */
 
-/** @type {[RegExp, string][]} */
+/**
+ * Addresses, where `*` stands for a name; the page's module; of those in the navigation the word, and what it takes to see them.
+ * @type {[address: string, page: string, word?: string, scope?: string][]}
+ */
 const ROUTES = [
-  [/^\/ui\/?$/, "cluster"],
-  [/^\/ui\/login$/, "login"],
-  [/^\/ui\/gpus\/([^/]+)$/, "gpu"],
-  [/^\/ui\/queues$/, "queues"],
-  [/^\/ui\/trainings$/, "trainings"],
-  [/^\/ui\/trainings\/([^/]+)$/, "training"],
-  [/^\/ui\/plan$/, "plan"],
-  [/^\/ui\/functions$/, "functions"],
-  [/^\/ui\/functions\/([^/]+)$/, "function"],
-  [/^\/ui\/harvest$/, "harvest"],
-  [/^\/ui\/predictor$/, "predictor"],
-  [/^\/ui\/prewarm$/, "prewarm"],
-  [/^\/ui\/invocations$/, "invocations"],
-  [/^\/ui\/invocations\/([^/]+)$/, "invocation"],
-  [/^\/ui\/audit$/, "audit"],
+  ["/ui/", "cluster", "Cluster", "read"],
+  ["/ui/login", "login"],
+  ["/ui/gpus/*", "gpu"],
+  ["/ui/queues", "queues", "Queues", "read"],
+  ["/ui/trainings", "trainings", "Trainings", "read"],
+  ["/ui/trainings/*", "training"],
+  ["/ui/plan", "plan", "Plan", "read"],
+  ["/ui/functions", "functions", "Functions", "read"],
+  ["/ui/functions/*", "function"],
+  ["/ui/invocations", "invocations", "Invocations", "read"],
+  ["/ui/invocations/*", "invocation"],
+  ["/ui/harvest", "harvest", "Harvest", "read"],
+  ["/ui/predictor", "predictor", "Predictor", "read"],
+  ["/ui/prewarm", "prewarm", "Prewarming", "read"],
+  ["/ui/audit", "audit", "Audit", "admin"],
 ];
 
-/** The pages of the navigation: address, word, and what it takes to see it. @type {[string, string, string][]} */
-export const PAGES = [
-  ["/ui/", "Cluster", "read"],
-  ["/ui/queues", "Queues", "read"],
-  ["/ui/trainings", "Trainings", "read"],
-  ["/ui/plan", "Plan", "read"],
-  ["/ui/functions", "Functions", "read"],
-  ["/ui/invocations", "Invocations", "read"],
-  ["/ui/harvest", "Harvest", "read"],
-  ["/ui/predictor", "Predictor", "read"],
-  ["/ui/prewarm", "Prewarming", "read"],
-  ["/ui/audit", "Audit", "admin"],
-];
+/** The pages of the navigation that somebody with these scopes may see. @param {string[]} scopes */
+export const navigation = (scopes) => ROUTES.filter(([, , word, scope]) => word && scopes.includes(scope)).map(([href, , word]) => ({ href, word }));
 
 /** The page at an address: its module and its parameters; null = there is none. @param {string} pathname */
 export function match(pathname) {
-  for (const [pattern, page] of ROUTES) {
-    const found = pattern.exec(pathname);
-    if (found) return { page, params: found.slice(1).map(decodeURIComponent) };
-  }
-  return null;
+  const [, name] = /^\/ui\/\w+\/([^/]+)$/.exec(pathname) ?? [];
+  const address = name ? pathname.slice(0, -name.length) + "*" : pathname === "/ui" ? "/ui/" : pathname;
+  const page = ROUTES.find(([each]) => each === address)?.[1];
+  return page ? { page, params: name ? [decodeURIComponent(name)] : [] } : null;
 }

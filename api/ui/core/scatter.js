@@ -13,9 +13,9 @@ export function scatter({ points, marks, show, x: across, y: up, label, scale = 
   const all = points.flat().map(scale);
   const [least, most] = [Math.min(...all), Math.max(...all)];
   const margin = (most - least || 1) / 20;
-  const part = (/** @type {number} */ value) => (scale(value) - least + margin) / (most - least + 2 * margin);
-  const x = (/** @type {number} */ value) => EDGE + SIDE * part(value);
-  const y = (/** @type {number} */ value) => SIDE + 8 - SIDE * part(value);
+  const part = (value) => (scale(value) - least + margin) / (most - least + 2 * margin);
+  const x = (value) => EDGE + SIDE * part(value);
+  const y = (value) => SIDE + 8 - SIDE * part(value);
   return html`<svg class="scatter" width=${EDGE + SIDE + 12} height=${SIDE + 44} viewBox="0 0 ${EDGE + SIDE + 12} ${SIDE + 44}" role="img" aria-label=${label}>
     <rect class="frame" x=${EDGE} y="8" width=${SIDE} height=${SIDE} />
     ${marks.filter((each) => part(each) > 0 && part(each) < 1).map((each) => svg`<line class="grid" x1=${x(each)} x2=${x(each)} y1="8" y2=${SIDE + 8} /><line class="grid" x1=${EDGE} x2=${EDGE + SIDE} y1=${y(each)} y2=${y(each)} />

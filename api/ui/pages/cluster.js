@@ -2,9 +2,8 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
-import { call } from "../core/api.js";
-import { Chart } from "../core/chart.js";
-import { NONE, count, percent, seconds, when, whole } from "../core/format.js";
+import { Charts } from "../core/chart.js";
+import { NONE, ago, count, percent, seconds, when, whole } from "../core/format.js";
 import { awaited, live } from "../core/live.js";
 import { choice, empty, figure, gpuLink, interval, memoryBar, name, shown, table } from "../core/parts.js";
 import { chips, facts, harm, lineOf, used, warmCounts } from "./gpu_facts.js";
@@ -14,8 +13,6 @@ const SPANS = { "1h": [3600, 120], "6h": [21600, 300], "24h": [86400, 1200], "7d
 /** Above so many GPU instances each gets a row in place of a tile. */
 const TILES = 60;
 const REFRESH_S = 60;
-
-/** @type {Record<string, (a: any, b: any) => number>} */
 const SORTS = {
   name: (a, b) => a.id.localeCompare(b.id, "en", { numeric: true }),
   used: (a, b) => b.utilisation - a.utilisation,
@@ -23,33 +20,26 @@ const SORTS = {
   free: (a, b) => b.memory_total_mib - b.memory_used_mib - (a.memory_total_mib - a.memory_used_mib),
 };
 
-/** @param {import("../core/page.js").Page} page */
 export function open(page) {
   const span = () => SPANS[page.query("span")] ?? SPANS["1h"];
   const series = (/** @type {[number, number]} */ [length, step]) => () =>
-    call("GET", "/v1/gpus:series", { query: { since: new Date(Date.now() - length * 1000).toISOString(), step }, signal: page.signal });
+    page.get("/v1/gpus:series", { since: ago(length), step });
   const hour = page.load(series(SPANS["1h"]), REFRESH_S);
   const chosen = span() === SPANS["1h"] ? hour : page.load(series(span()), REFRESH_S);
   const midnight = new Date();
   midnight.setHours(0, 0, 0, 0);
-  const harvest = page.load(() => call("GET", "/v1/harvest", { query: { by: "project", step: "hour", since: midnight.toISOString() }, signal: page.signal }), REFRESH_S);
-  const chart = new Chart({ title: "Used, mean of all GPU instances", show: percent, most: 1, draw: page.draw });
-  let charted = null;
-  const plot = (/** @type {any} */ data) => {
-    if (charted !== data) {
-      charted = data;
-      const means = (/** @type {string} */ of) => data.at.map((_, i) => mean(Object.values(data.gpus).map((/** @type {any} */ g) => g[of][i])));
+  const harvest = page.load(() => page.get("/v1/harvest", { by: "project", step: "hour", since: midnight.toISOString() }), REFRESH_S);
+  const chart = new Charts(page, [{ title: "Used, mean of all GPU instances", show: percent, most: 1, lines: (data) => {
+      const means = (of) => data.at.map((_, i) => mean(Object.values(data.gpus).map((g) => g[of][i])));
       const all = means("used");
       const functions = means("functions");
       const rest = all.map((value, i) => (value === null ? null : Math.max(0, value - (functions[i] ?? 0))));
       // The larger area first: it is drawn below.
-      chart.set(data.at, [
+      return [
         { label: "functions", token: "functions", dash: [6, 4], values: functions, drawn: all, area: true },
         { label: "trainings and others", token: "training", values: rest, area: true },
-      ]);
-    }
-    return chart.view();
-  };
+      ];
+  } }]);
   const view = () => {
     const rows = live.rows("gpus");
     if (!rows) return html`<h1>Cluster</h1>${awaited()}`;
@@ -62,7 +52,7 @@ export function open(page) {
       <div class="figures">${figures(rows, harvest.data)}</div>
       <section>
         <h2>Used, mean of all GPU instances ${choice(page, "span", Object.keys(SPANS), page.query("span") || "1h", "Time")}</h2>
-        ${shown(chosen, (data) => (data.at.length ? plot(data) : empty("Nothing has been recorded in this time. The history is written by", "smore logs control")))}
+        ${shown(chosen, (data) => chart.view(data, (_, drawn) => drawn ?? empty("Nothing has been recorded in this time. The history is written by", "smore logs control")))}
       </section>
       <section>
         <h2>GPU instances ${choice(page, "sort", Object.keys(SORTS), sort, "Sort by", true)} ${choice(page, "form", ["tiles", "list"], form, "Form")}</h2>
@@ -71,14 +61,11 @@ export function open(page) {
   };
   return { title: "Cluster", topics: ["gpus", "queues", "trainings"], view, ready: () => live.settled("gpus"), closed: () => chart.close() };
 }
-
-/** @param {(number|null)[]} values */
 function mean(values) {
   const known = values.filter((value) => value !== null);
   return known.length ? known.reduce((sum, value) => /** @type {number} */ (sum) + /** @type {number} */ (value), 0) / known.length : null;
 }
 
-/** @param {any[]} rows @param {any} harvest */
 function figures(rows, harvest) {
   const here = rows.filter((gpu) => !gpu.silent_since);
   const jobs = [...new Map(rows.flatMap((gpu) => gpu.jobs).map((job) => [job.id, job])).values()].filter((job) => job.loss_high != null);
@@ -93,16 +80,12 @@ function figures(rows, harvest) {
     ${figure(here.length, html`GPU instance${here.length === 1 ? "" : "s"}${silent ? html`, <b class="bad">${silent} silent</b>` : nothing}`)}
     ${figure(percent(mean(here.map((gpu) => gpu.utilisation))), "used now")}
     ${figure(percent(mean(here.map((gpu) => gpu.function_utilisation))), "by functions now")}
-    ${figure(harvest ? seconds(harvested(harvest)) : NONE, "that functions ran today")}
+    ${figure(harvest ? seconds(harvest.parts.reduce((sum, part) => sum + part.run_s, 0)) : NONE, "that functions ran today")}
     ${worst ? figure(`≤ ${percent(worst.loss_high)}`, html`lost at most (95 %), by <bdi>${worst.name || worst.id}</bdi>`) : figure(NONE, "lost by trainings: none is measured")}
     ${figure(waiting === undefined ? NONE : whole(waiting), "invocations wait")}
     ${figure(queued?.length ?? NONE, html`trainings wait${next ? html`, next ${when(next)}` : nothing}`)}`;
 }
 
-/** @param {any} harvest */
-const harvested = (harvest) => harvest.parts.reduce((sum, part) => sum + part.run_s, 0);
-
-/** @param {any[]} rows @param {any} series */
 function nodes(rows, series) {
   const groups = Map.groupBy(rows, (gpu) => gpu.node ?? "");
   const inOrder = [...groups].sort(([a], [b]) => Number(!a) - Number(!b) || a.localeCompare(b, "en", { numeric: true }));
@@ -111,7 +94,6 @@ function nodes(rows, series) {
     <ul class="tiles">${repeat(gpus, (gpu) => gpu.id, (gpu) => tile(gpu, series?.gpus[gpu.id]))}</ul>`)}`;
 }
 
-/** @param {any} gpu @param {any} line */
 const tile = (gpu, line) => html`
   <li class="tile ${gpu.silent_since ? "silent" : ""}">
     <h3>${gpuLink(gpu.id)} <b>${used(gpu)}</b></h3>
@@ -126,14 +108,11 @@ const tile = (gpu, line) => html`
     ${facts(gpu)}
   </li>`;
 
-/** @param {any} job */
 const lossShort = (job) => (job.loss == null ? `? of ${percent(job.budget)}` : `${percent(job.loss)} of ${percent(job.budget)}`);
 
-/** @param {any[]} rows @param {any} series */
 const list = (rows, series) => table({
   caption: "GPU instances",
   rows,
-  key: (gpu) => gpu.id,
   mark: (gpu) => (gpu.silent_since ? "silent" : ""),
   columns: [
     { head: "GPU instance", cell: (gpu) => gpuLink(gpu.id) },

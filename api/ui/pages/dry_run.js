@@ -11,9 +11,7 @@ export class DryRun {
   constructor(send, draw) {
     this.send = send;
     this.draw = draw;
-    /** @type {any} */
     this.answer = null;
-    /** @type {any} */
     this.error = null;
     this.asks = false;
     /** In how many seconds it is asked again; 0 = it is not. */
@@ -29,7 +27,6 @@ export class DryRun {
     this.asks = false;
   }
 
-  /** @param {any} body @param {number} [wait_ms] */
   ask(body, wait_ms = WAIT_MS) {
     clearTimeout(this.timer);
     this.over.abort();
@@ -37,8 +34,6 @@ export class DryRun {
     this.asks = true;
     this.timer = setTimeout(() => this.now(body, this.over.signal), wait_ms);
   }
-
-  /** @param {any} body @param {AbortSignal} signal */
   async now(body, signal) {
     this.next_s = 0;
     try {

@@ -2,12 +2,11 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
-import { memory, ms, percent, seconds, when, whole } from "../core/format.js";
-import { choice, empty, errorRow, failed, figure, inProject, name, shown, state, table } from "../core/parts.js";
-import { printed } from "../core/printed.js";
-import { SPANS, overviewTab } from "./function_overview.js";
+import { SPANS, ago, memory, ms, percent, seconds, when, whole } from "../core/format.js";
+import { choice, empty, errorRow, failed, figure, filters, inProject, joined, name, printed, shown, state, table } from "../core/parts.js";
+import { overviewTab } from "./function_overview.js";
 import { tryTab } from "./function_try.js";
-import { gbHours, reasons } from "./prewarm.js";
+import { counted, reasons } from "./prewarm.js";
 
 const REFRESH_S = 10;
 const LINES = 300;
@@ -15,10 +14,9 @@ const LINES = 300;
 /** A tab makes what is loaded for it and returns its view. @type {Record<string, (page: import("../core/page.js").Page, of: string, now: import("../core/page.js").Loaded) => {view: () => any, closed?: () => void}>} */
 const TABS = { overview: overviewTab, revisions: revisionsTab, try: tryTab, warm: warmTab, logs: logsTab, settings: settingsTab };
 
-/** @param {import("../core/page.js").Page} page */
 export function open(page) {
   const [of] = page.params;
-  const now = page.load(() => call("GET", path`/v1/functions/${of}`, { query: { project: page.home }, signal: page.signal }), REFRESH_S);
+  const now = page.load(() => page.get(path`/v1/functions/${of}`, { project: page.home }), REFRESH_S);
   const chosen = page.query("tab") in TABS ? page.query("tab") : "overview";
   const tab = TABS[chosen](page, of, now);
   const view = () => html`
@@ -34,12 +32,11 @@ export function open(page) {
 /** A function is changed in the project of the session alone. @param {import("../core/page.js").Page} page */
 const may = (page) => page.may("admin") && !page.home;
 
-/** @type {(typeof TABS)[string]} */
 function revisionsTab(page, of, now) {
-  const all = page.load(() => call("GET", path`/v1/functions/${of}/revisions`, { query: { project: page.home }, signal: page.signal }).then((answer) => answer.revisions));
+  const all = page.load(() => page.get(path`/v1/functions/${of}/revisions`, { project: page.home }).then((answer) => answer.revisions));
   const since = SPANS[page.query("since")] ? page.query("since") : "7d";
-  const served = page.load(() => call("GET", "/v1/functions:served", { query: { function: of, since: new Date(Date.now() - SPANS[since] * 1000).toISOString(), project: page.home }, signal: page.signal }).then((answer) => answer.served), REFRESH_S);
-  const back = (/** @type {number} */ revision) => async () => {
+  const served = page.load(() => page.get("/v1/functions:served", { function: of, since: ago(SPANS[since]), project: page.home }).then((answer) => answer.served), REFRESH_S);
+  const back = (revision) => async () => {
     const sure = await page.ask({ title: `Roll ${of} back`, action: "Roll back", danger: true, text: `Revision ${revision} takes all calls from now on, in place of ${now.data?.revision}. Its first run has passed.` });
     if (sure) page.act(String(revision), () => call("POST", path`/v1/functions/${of}/rollback`, { body: { revision } }), { done: () => `Revision ${revision} of ${of} serves.` });
   };
@@ -76,18 +73,17 @@ function revisionsTab(page, of, now) {
       { head: "load", num: true, cell: (row) => ms(row.measured?.load_ms) },
       { head: "run of its example", num: true, cell: (row) => ms(row.measured?.run_ms) },
       { head: "memory", num: true, cell: (row) => memory(row.measured?.memory_mib) },
-      { head: "packages", cell: (row) => (row.requirements.length ? row.requirements.map((/** @type {string} */ each, /** @type {number} */ i) => html`${i ? ", " : nothing}<bdi class="mono">${each}</bdi>`) : "none of its own") },
+      { head: "packages", cell: (row) => (row.requirements.length ? joined(row.requirements, (each) => html`<bdi class="mono">${each}</bdi>`) : "none of its own") },
       { head: html`<span class="hidden">action</span>`, label: "action", cell: (row) => (row.state === "active" && row.revision !== now.data?.revision && may(page) ? html`<button ?disabled=${page.off(String(row.revision))} @click=${back(row.revision)}>Roll back…</button>` : nothing) },
     ],
   }) : empty("It has no revision. This deploys one:", "smore deploy")))}${compared()}` };
 }
 
-/** @type {(typeof TABS)[string]} */
 function warmTab(page, of) {
-  const all = page.load(() => call("GET", "/v1/prewarm", { query: { project: page.home }, signal: page.signal }), REFRESH_S);
-  const act = (/** @type {string} */ verb, /** @type {string} */ done) => () => page.act("warm", () => call("POST", path`/v1/functions/${of}/` + verb, { body: {} }), { done: (answer) => `${done} ${answer.gpus.length} GPU instances.` });
+  const all = page.load(() => page.get("/v1/prewarm", { project: page.home }), REFRESH_S);
+  const act = (verb, done) => () => page.act("warm", () => call("POST", path`/v1/functions/${of}/` + verb, { body: {} }), { done: (answer) => `${done} ${answer.gpus.length} GPU instances.` });
   return { view: () => shown(all, (data) => {
-    const mine = data.functions.find((/** @type {any} */ each) => each.function === of);
+    const mine = data.functions.find((each) => each.function === of);
     if (!mine) return empty("The leader has not told yet how it is kept loaded.");
     const { counts } = mine;
     return html`
@@ -99,18 +95,12 @@ function warmTab(page, of) {
         ${figure(mine.wanted, "wanted now, ahead of arrivals")}
         ${figure(seconds(mine.load_s), "a load takes")}
         ${figure(mine.parked, "parked in host memory")}
-        ${figure(counts.hits, "loads ahead in time")}
-        ${figure(counts.late, "late")}
-        ${figure(counts.wasted, "wasted")}
-        ${figure(counts.failed, "failed")}
-        ${figure(counts.saved, "cold starts avoided")}
-        ${figure(gbHours(counts.idle_gb_s), "memory without work")}
+        ${counted(counts)}
       </div>
       <p class="quiet">Counted since ${when(data.since)}.</p>
       <section><h2>Held</h2>${mine.holds.length ? table({
         caption: "Held",
         rows: mine.holds,
-        key: (hold) => hold.since,
         columns: [
           { head: "from", cell: (hold) => when(hold.since) },
           { head: "until", cell: (hold) => (hold.until ? when(hold.until) : "for ever") },
@@ -121,26 +111,21 @@ function warmTab(page, of) {
   }) };
 }
 
-/** @type {(typeof TABS)[string]} */
 function logsTab(page, of) {
-  const lines = page.load(() => call("GET", path`/v1/functions/${of}/logs`, { query: { lines: LINES, project: page.home }, signal: page.signal }), 3);
+  const lines = page.load(() => page.get(path`/v1/functions/${of}/logs`, { lines: LINES, project: page.home }), 3);
   return { view: () => html`
-    <form class="filters" role="search" @submit=${(/** @type {Event} */ e) => e.preventDefault()}>
-      <label>With <input type="search" .value=${page.query("with")} @change=${(/** @type {any} */ e) => page.refine({ with: e.target.value })}></label>
-      <label>Stream <select @change=${(/** @type {any} */ e) => page.refine({ stream: e.target.value })}><option value="">both</option>${["stdout", "stderr"].map((each) => html`<option ?selected=${each === page.query("stream")}>${each}</option>`)}</select></label>
-    </form>
+    ${filters(page, [["with", "With"], ["stream", "Stream", ["stdout", "stderr"]]])}
     ${shown(lines, (data) => {
-      const found = data.lines.filter((/** @type {any} */ line) => line.text.includes(page.query("with")) && (!page.query("stream") || line.stream === page.query("stream")));
+      const found = data.lines.filter((line) => line.text.includes(page.query("with")) && (!page.query("stream") || line.stream === page.query("stream")));
       return found.length ? printed(found) : empty(data.lines.length ? "No line has that." : "Its handler has printed nothing.");
     })}` };
 }
 
-/** @type {(typeof TABS)[string]} */
 function settingsTab(page, of, now) {
-  const submit = (/** @type {any} */ event) => {
+  const submit = (event) => {
     event.preventDefault();
     const data = new FormData(event.currentTarget);
-    const number = (/** @type {string} */ field) => (data.get(field) === "" ? null : Number(data.get(field)));
+    const number = (field) => (data.get(field) === "" ? null : Number(data.get(field)));
     page.act("settings", async () => {
       await call("PUT", path`/v1/functions/${of}/slo`, { body: { deadline_ms: number("deadline_ms") } });
       return call("PATCH", path`/v1/functions/${of}`, { body: { scaling: { min_warm: number("min_warm"), max_warm: number("max_warm"), keep_alive_s: number("keep_alive_s"), prewarm: data.get("prewarm") } } });
@@ -149,7 +134,7 @@ function settingsTab(page, of, now) {
   return { view: () => shown(now, (fn) => {
     if (!fn.scaling) return empty("No revision serves, so that there is nothing to set.");
     const set = may(page);
-    const field = (/** @type {string} */ key, /** @type {string} */ label, /** @type {any} */ value, /** @type {number} */ min, /** @type {string} */ hint) => html`<label>${label}
+    const field = (key, label, value, min, hint) => html`<label>${label}
       <input name=${key} type="number" step="any" min=${min} .value=${String(value ?? "")} ?disabled=${!set}><span class="quiet">${hint}</span></label>`;
     return html`<form class="settings" @submit=${submit}>
       ${field("deadline_ms", "Deadline, milliseconds from arrival", fn.deadline_ms, 1, "Empty: the revision's own.")}

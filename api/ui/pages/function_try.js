@@ -4,7 +4,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { Problem, call, path } from "../core/api.js";
 import { toast } from "../core/dialog.js";
 import { ms, percent, when } from "../core/format.js";
-import { empty, failed, gpuLink, invocationLink, name, skeleton, state } from "../core/parts.js";
+import { empty, failed, gpuLink, joined, link, name, skeleton, state } from "../core/parts.js";
 import { DryRun } from "./dry_run.js";
 
 /** Characters of an input that a page can hold well; larger ones go by curl. */
@@ -22,29 +22,24 @@ const zeros = (shape, zero) => (shape.length ? Array.from({ length: Math.max(1, 
 /** An input that has the right form; null = it is too large to be written out. @param {any} fn */
 function template(fn) {
   if (!fn.inputs) return "{}";
-  const size = (/** @type {any} */ tensor) => tensor.shape.reduce((/** @type {number} */ all, /** @type {number} */ n) => all * Math.max(1, n), 1);
-  if (fn.inputs.some((/** @type {any} */ tensor) => BINARY.has(tensor.datatype) || size(tensor) > TEMPLATE)) return null;
-  return JSON.stringify(Object.fromEntries(fn.inputs.map((/** @type {any} */ t) => [t.name, zeros(t.shape, t.datatype === "BYTES" ? "" : t.datatype === "BOOL" ? false : 0)])));
+  const size = (tensor) => tensor.shape.reduce((all, n) => all * Math.max(1, n), 1);
+  if (fn.inputs.some((tensor) => BINARY.has(tensor.datatype) || size(tensor) > TEMPLATE)) return null;
+  return JSON.stringify(Object.fromEntries(fn.inputs.map((t) => [t.name, zeros(t.shape, t.datatype === "BYTES" ? "" : t.datatype === "BOOL" ? false : 0)])));
 }
 
-/** @param {import("../core/page.js").Page} page @param {string} of @param {import("../core/page.js").Loaded} now */
 export function tryTab(page, of, now) {
-  /** @type {string|null} */
   let text = null;
-  /** @type {number|null} */
   let deadline = null;
-  /** @type {any} */
   let done = null;
-  /** @type {any} */
   let error = null;
   let busy = false;
   /** Bytes that are sent in place of the text. @type {File|null} */
   let file = null;
   let shape = "";
-  const revisions = page.load(() => call("GET", path`/v1/functions/${of}/revisions`, { query: { project: page.home }, signal: page.signal }).then((answer) => answer.revisions));
+  const revisions = page.load(() => page.get(path`/v1/functions/${of}/revisions`, { project: page.home }).then((answer) => answer.revisions));
   /** The handler's own example, or an input that has the right form. */
   const first = () => {
-    const measured = revisions.data?.find((/** @type {any} */ each) => each.revision === now.data.revision)?.measured;
+    const measured = revisions.data?.find((each) => each.revision === now.data.revision)?.measured;
     const fits = measured?.example != null && Boolean(measured.inputs) === Boolean(now.data.inputs);
     return fits ? JSON.stringify(measured.example) : template(now.data);
   };
@@ -63,7 +58,7 @@ export function tryTab(page, of, now) {
     else trial.stop();
     page.draw();
   };
-  const send = async (/** @type {Event} */ event) => {
+  const send = async (event) => {
     event.preventDefault();
     busy = true;
     error = done = null;
@@ -90,15 +85,15 @@ export function tryTab(page, of, now) {
     const asked = body();
     const large = text.length > MOST;
     return html`<form class="try" @submit=${send}>
-      <p class="quiet">It takes ${now.data.inputs ? now.data.inputs.map((/** @type {any} */ t, /** @type {number} */ i) => html`${i ? ", " : nothing}${name(t.name)} (${t.datatype}, ${t.shape.map((/** @type {number} */ n) => (n < 0 ? "any" : n)).join(" × ") || "one value"})`) : "a JSON value"}.</p>
+      <p class="quiet">It takes ${now.data.inputs ? joined(now.data.inputs, (t) => html`${name(t.name)} (${t.datatype}, ${t.shape.map((n) => (n < 0 ? "any" : n)).join(" × ") || "one value"})`) : "a JSON value"}.</p>
       ${template(now.data) === null ? html`<p>Its tensors are too large, or of a type that JSON has no numbers for, to be written here. Their bytes go by curl:</p>${code(raw(of, now.data))}` : nothing}
-      <label>Input, as JSON <textarea name="input" rows="6" spellcheck="false" .value=${text} aria-invalid=${asked ? "false" : "true"} @input=${(/** @type {any} */ e) => { text = e.target.value; changed(); }}></textarea>
+      <label>Input, as JSON <textarea name="input" rows="6" spellcheck="false" .value=${text} aria-invalid=${asked ? "false" : "true"} @input=${(e) => { text = e.target.value; changed(); }}></textarea>
         ${large ? html`<span class="bad">That is more than this page sends: use curl.</span>` : asked ? nothing : html`<span class="bad">This is no JSON yet.</span>`}</label>
-      ${now.data.inputs ? html`<label>Or its bytes: the tensors one after the other, little-endian <input type="file" name="bytes" @change=${(/** @type {any} */ e) => { file = e.target.files[0] ?? null; page.draw(); }}></label>
-        ${file && now.data.inputs.some((/** @type {any} */ t) => t.shape.slice(1).some((/** @type {number} */ n) => n < 0)) ? html`<label>Their shapes <input name="shape" .value=${shape} placeholder=${shapes(now.data)} @change=${(/** @type {any} */ e) => { shape = e.target.value.trim(); }}></label>` : nothing}` : nothing}
+      ${now.data.inputs ? html`<label>Or its bytes: the tensors one after the other, little-endian <input type="file" name="bytes" @change=${(e) => { file = e.target.files[0] ?? null; page.draw(); }}></label>
+        ${file && now.data.inputs.some((t) => t.shape.slice(1).some((n) => n < 0)) ? html`<label>Their shapes <input name="shape" .value=${shape} placeholder=${shapes(now.data)} @change=${(e) => { shape = e.target.value.trim(); }}></label>` : nothing}` : nothing}
       <label>Deadline: <b>${ms(deadline)}</b> from arrival
         <input type="range" name="deadline" min=${SLIDER.min} max=${SLIDER.max} step=${SLIDER.step} .value=${String(Math.log10(deadline ?? 1000))} aria-valuetext=${ms(deadline)}
-          @input=${(/** @type {any} */ e) => { deadline = Number((10 ** Number(e.target.value)).toPrecision(2)); changed(); }}></label>
+          @input=${(e) => { deadline = Number((10 ** Number(e.target.value)).toPrecision(2)); changed(); }}></label>
       <div class="outcome" aria-live="polite">${outcome(trial)}</div>
       <div class="buttons start">
         <button class="primary" ?disabled=${(!file && (!asked || large)) || busy}>${busy ? "Waiting…" : "Call"}</button>
@@ -111,14 +106,11 @@ export function tryTab(page, of, now) {
   return { view, closed: () => trial.stop() };
 }
 
-/** @param {string} text */
 const code = (text) => html`<pre class="scroll" tabindex="0">${text}</pre>`;
 
-/** @param {any} done */
-const result = (done) => html`<section><h2>${done.id ? html`Result ${invocationLink(done.id)} ${done.state ? state(done.state) : nothing}` : "Result"}</h2>
+const result = (done) => html`<section><h2>${done.id ? html`Result ${link(path`/ui/invocations/${done.id}`, name(done.id))} ${done.state ? state(done.state) : nothing}` : "Result"}</h2>
   ${code(JSON.stringify("output" in done ? done.output : done, null, 2))}</section>`;
 
-/** @param {DryRun} trial */
 function outcome({ answer, error, asks, next_s: next }) {
   if (error) return html`${failed(error)}${next ? html`<p class="quiet">It is asked again in ${next} s.</p>` : nothing}`;
   if (!answer) return html`<p class="quiet">${asks ? "Asking what would become of it…" : "What would become of it is said here."}</p>`;
@@ -128,14 +120,13 @@ function outcome({ answer, error, asks, next_s: next }) {
     <p class="quiet">${answer.gpu ? html`${gpuLink(answer.gpu)}${answer.finish_at ? html`, end ${when(answer.finish_at, true)}` : nothing}. ` : nothing}${predicted?.training_degradation == null ? nothing : html`${predicted.known ? "Predicted" : "Assumed"}: the training there would be ${percent(predicted.training_degradation)} slower while it runs. `}${answer.earliest_deadline_ms == null ? nothing : html`Earliest deadline that would be accepted: <b>${ms(answer.earliest_deadline_ms)}</b>.`}</p>`;
 }
 
-const HEADERS = (/** @type {string} */ type) => `-H "X-API-Key: $SMORE_KEY" -H "Content-Type: ${type}"`;
+const HEADERS = (type) => `-H "X-API-Key: $SMORE_KEY" -H "Content-Type: ${type}"`;
 /** For a shell, in single quotes. @param {string} text */
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 /** Of one row. @param {any} fn */
-const shapes = (fn) => (fn.inputs ?? []).map((/** @type {any} */ t) => `${t.name}=${t.shape.map((/** @type {number} */ n) => Math.max(1, n)).join(",")}`).join(";");
+const shapes = (fn) => (fn.inputs ?? []).map((t) => `${t.name}=${t.shape.map((n) => Math.max(1, n)).join(",")}`).join(";");
 
-/** @param {string} of @param {any} fn */
 const raw = (of, fn) => `curl ${location.origin}/v1/functions/${of}/invocations ${HEADERS("application/octet-stream")} -H "Smore-Shape: ${shapes(fn)}" --data-binary @input.bin`;
 
 /** The same call elsewhere, into the clipboard, which only secure pages have. @param {import("../core/page.js").Page} page @param {string} way @param {string} of @param {any} body */

@@ -1,36 +1,32 @@
 /** The functions of the session's project; those that met the smallest part of their deadlines come first. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { call, path } from "../core/api.js";
-import { NONE, ms, num, percent, seconds, whole } from "../core/format.js";
+import { path } from "../core/api.js";
+import { NONE, ago, ms, num, percent, seconds, whole } from "../core/format.js";
 import { EVERY } from "../core/hub.js";
-import { empty, inProject, link, name, shown, spark, sparkPath, table } from "../core/parts.js";
+import { empty, filters, inProject, link, name, shown, spark, sparkPath, table } from "../core/parts.js";
 
 const REFRESH_S = 30;
 const HOURS = 24;
 /** Rows that are drawn at first, and more at a time. */
 const WINDOW = 100;
 
-/** @param {import("../core/page.js").Page} page */
 export function open(page) {
   let rowsShown = WINDOW;
-  const functions = page.load(() => call("GET", "/v1/functions", { query: page.whose, signal: page.signal }).then((answer) => answer.functions), REFRESH_S);
-  const day = page.load(() => call("GET", "/v1/harvest", { query: { by: "function", step: "hour", since: new Date(Date.now() - HOURS * 3600_000).toISOString(), ...page.whose }, signal: page.signal }), REFRESH_S);
-  const ofProject = (/** @type {string} */ address) => page.load(() => page.project === EVERY ? Promise.resolve(null) : call("GET", address, { query: { project: page.project }, signal: page.signal }), REFRESH_S);
-  const hour = ofProject("/v1/functions:served");
-  const warm = ofProject("/v1/prewarm");
+  const functions = page.load(() => page.get("/v1/functions", page.whose).then((answer) => answer.functions), REFRESH_S);
+  const day = page.load(() => page.get("/v1/harvest", { by: "function", step: "hour", since: ago(3600 * HOURS), ...page.whose }), REFRESH_S);
+  const hour = page.load(() => page.get("/v1/functions:served", page.whose), REFRESH_S);
+  const warm = page.load(() => page.project === EVERY ? Promise.resolve(null) : page.get("/v1/prewarm", { project: page.project }), REFRESH_S);
   const view = () => html`
     <h1>Functions</h1>
     <p class="quiet">Of ${page.project === EVERY ? "all projects" : html`the project ${name(page.project ?? page.me.project)}`}. Calls are those that ended in the last day. Functions that met the smallest part of their deadlines come first.</p>
-    <form class="filters" role="search" @submit=${(/** @type {Event} */ e) => e.preventDefault()}>
-      <label>Function <input type="search" .value=${page.query("function")} @change=${(/** @type {any} */ e) => page.refine({ function: e.target.value.trim() })}></label>
-    </form>
+    ${filters(page, [["function", "Function"]])}
     ${shown(functions, (all) => {
       const wanted = page.query("function").toLowerCase();
       const past = sums(day.data);
-      const loaded = new Map((warm.data?.functions ?? []).map((/** @type {any} */ each) => [each.function, each]));
-      const lately = new Map((hour.data?.served ?? []).map((/** @type {any} */ each) => [each.function, each]));
-      const rows = all.filter((/** @type {any} */ row) => row.name.includes(wanted)).map((/** @type {any} */ row) => ({ ...row, past: past.get(`${row.project}/${row.name}`), hour: lately.get(row.name), warm: loaded.get(row.name) })).sort(before);
+      const loaded = new Map((warm.data?.functions ?? []).map((each) => [each.function, each]));
+      const lately = new Map((hour.data?.served ?? []).map((each) => [`${each.project}/${each.function}`, each]));
+      const rows = all.filter((row) => row.name.includes(wanted)).map((row) => ({ ...row, past: past.get(`${row.project}/${row.name}`), hour: lately.get(`${row.project}/${row.name}`), warm: loaded.get(row.name) })).sort(before);
       if (!rows.length) return all.length ? empty(`No function has “${wanted}” in its name.`) : empty("There is no function. This makes one:", "smore deploy ./twice");
       return html`${day.error ? html`<p class="bad" role="status"><bdi>${day.error.message}</bdi> The last day's calls are not known.</p>` : nothing}
         ${table({ caption: "Functions", rows: rows.slice(0, rowsShown), key: (row) => `${row.project}/${row.name}`, columns: columns(page) })}
@@ -55,23 +51,20 @@ function sums(harvest) {
   return found;
 }
 
-/** @param {any} row */
 const missed = (row) => (row.past ? row.past.invocations - row.past.met : 0);
-/** @param {any} a @param {any} b */
 const before = (a, b) => missed(b) - missed(a) || (b.past?.invocations ?? 0) - (a.past?.invocations ?? 0) || a.name.localeCompare(b.name);
 
-/** @param {import("../core/page.js").Page} page @returns {any[]} */
 const columns = (page) => [
-  { head: "function", cell: (/** @type {any} */ row) => link(inProject(path`/ui/functions/${row.name}`, row.project, page.me), name(page.project === EVERY ? `${row.project}/${row.name}` : row.name)) },
-  { head: "revision", num: true, cell: (/** @type {any} */ row) => row.revision || html`<b class="bad">none serves</b>` },
-  { head: "calls", num: true, cell: (/** @type {any} */ row) => (row.past ? whole(row.past.invocations) : NONE) },
-  { head: "last day, by hour", label: "last day", cell: (/** @type {any} */ row) => (row.past ? html`<div class="small-spark">${spark(`${whole(row.past.invocations)} calls in the last day`, [sparkPath(row.past.hours, Math.max(...row.past.hours), "functions")])}</div>` : NONE) },
-  { head: "in time", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? html`<span class=${row.past.met / row.past.invocations < 0.99 ? "bad" : ""}>${percent(row.past.met / row.past.invocations)}</span>` : NONE) },
-  { head: "deadline", num: true, cell: (/** @type {any} */ row) => ms(row.deadline_ms) },
-  { head: "p50, last hour", label: "p50", num: true, cell: (/** @type {any} */ row) => seconds(row.hour?.p50) },
-  { head: "p99", num: true, cell: (/** @type {any} */ row) => (row.hour?.p99 > row.deadline_ms / 1000 ? html`<b class="bad">${seconds(row.hour.p99)}</b>` : seconds(row.hour?.p99)) },
-  { head: "cold starts", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? percent(row.past.cold / row.past.invocations) : NONE) },
-  { head: "a call runs", num: true, cell: (/** @type {any} */ row) => (row.past?.invocations ? seconds(row.past.run_s / row.past.invocations) : NONE) },
-  { head: "loaded", num: true, cell: (/** @type {any} */ row) => (row.warm ? html`${num(row.warm.loaded)}${row.warm.unmet ? html` <b class="bad">no room</b>` : nothing}` : NONE) },
-  { head: html`<span class="hidden">more</span>`, label: "more", cell: (/** @type {any} */ row) => html`${row.project === page.me.project ? html`${link(path`/ui/functions/${row.name}` + "?tab=try", "try")} · ` : nothing}${link(inProject(path`/ui/queues` + path`?function=${row.name}`, row.project, page.me), "queue")}` },
+  { head: "function", cell: (row) => link(inProject(path`/ui/functions/${row.name}`, row.project, page.me), name(page.project === EVERY ? `${row.project}/${row.name}` : row.name)) },
+  { head: "revision", num: true, cell: (row) => row.revision || html`<b class="bad">none serves</b>` },
+  { head: "calls", num: true, cell: (row) => (row.past ? whole(row.past.invocations) : NONE) },
+  { head: "last day, by hour", label: "last day", cell: (row) => (row.past ? html`<div class="small-spark">${spark(`${whole(row.past.invocations)} calls in the last day`, [sparkPath(row.past.hours, Math.max(...row.past.hours), "functions")])}</div>` : NONE) },
+  { head: "in time", num: true, cell: (row) => (row.past?.invocations ? html`<span class=${row.past.met / row.past.invocations < 0.99 ? "bad" : ""}>${percent(row.past.met / row.past.invocations)}</span>` : NONE) },
+  { head: "deadline", num: true, cell: (row) => ms(row.deadline_ms) },
+  { head: "p50, last hour", label: "p50", num: true, cell: (row) => seconds(row.hour?.p50) },
+  { head: "p99", num: true, cell: (row) => (row.hour?.p99 > row.deadline_ms / 1000 ? html`<b class="bad">${seconds(row.hour.p99)}</b>` : seconds(row.hour?.p99)) },
+  { head: "cold starts", num: true, cell: (row) => (row.past?.invocations ? percent(row.past.cold / row.past.invocations) : NONE) },
+  { head: "a call runs", num: true, cell: (row) => (row.past?.invocations ? seconds(row.past.run_s / row.past.invocations) : NONE) },
+  { head: "loaded", num: true, cell: (row) => (row.warm ? html`${num(row.warm.loaded)}${row.warm.unmet ? html` <b class="bad">no room</b>` : nothing}` : NONE) },
+  { head: html`<span class="hidden">more</span>`, label: "more", cell: (row) => html`${row.project === page.me.project ? html`${link(path`/ui/functions/${row.name}` + "?tab=try", "try")} · ` : nothing}${link(inProject(path`/ui/queues` + path`?function=${row.name}`, row.project, page.me), "queue")}` },
 ];

@@ -2,47 +2,37 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { Problem, call, path } from "../core/api.js";
-import { Chart } from "../core/chart.js";
-import { memory, memoryOf, percent, seconds, when, whole } from "../core/format.js";
+import { Charts } from "../core/chart.js";
+import { SPANS, ago, memory, memoryOf, percent, seconds, when, whole } from "../core/format.js";
 import { awaited, live } from "../core/live.js";
-import { empty, errorRow, failed, figure, interval, link, lossWords, name, shown, state, table } from "../core/parts.js";
+import { choice, empty, errorRow, failed, figure, interval, link, lossWords, name, shown, state, table } from "../core/parts.js";
 import { facts, used } from "./gpu_facts.js";
 import { lanesThere } from "./gpu_lanes.js";
 import { trainingHref } from "./plan_rows.js";
 
-/** @type {Record<string, number>} */
-const SPANS = { "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "14d": 1209600 };
 const REFRESH_S = 60;
 const POINTS = 300;
 /** Pixels left of the charts and lanes, which share an axis of time. */
 const NAMES = 110;
 
-/** @param {import("../core/page.js").Page} page */
 export function open(page) {
   const [id] = page.params;
   const length = SPANS[page.query("span")] ?? SPANS["1h"];
-  const since = () => new Date(Date.now() - length * 1000).toISOString();
-  const ask = (/** @type {string} */ where, /** @type {any} */ query) => () => call("GET", where, { query: { since: since(), ...query }, signal: page.signal });
+  const since = () => ago(length);
+  const ask = (where, query) => () => page.get(where, { since: since(), ...query });
   const series = page.load(ask("/v1/gpus:series", { gpu: id, step: Math.max(length <= 3600 ? 12 : 60, length / POINTS) }), REFRESH_S);
   const attempts = page.load(ask("/v1/jobs/attempts", page.whose), REFRESH_S);
   const lanes = page.load(ask(path`/v1/gpus/${id}/lanes`, page.whose), REFRESH_S);
-  const load = new Chart({ title: `Used, ${id}`, show: percent, most: 1, left: NAMES, draw: page.draw });
-  const space = new Chart({ title: `Memory, ${id}`, show: memory, left: NAMES, draw: page.draw });
-  let charted = null;
-  const plots = (/** @type {any} */ data) => {
-    const mine = data.gpus[id];
-    if (!mine || !data.at.length) return empty("Nothing has been recorded of it in this time.");
-    if (charted !== data) {
-      charted = data;
-      load.set(data.at, [
-        { label: "used", token: "training", values: mine.used, area: true },
-        { label: "by functions", token: "functions", dash: [6, 4], values: mine.functions },
-      ]);
-      space.set(data.at, [{ label: "memory", token: "rest", values: mine.memory_mib, area: true }]);
-    }
-    return html`<h3>Used</h3>${load.view()}<h3>Memory</h3>${space.view()}
-      <h3>What was there</h3>${shown(attempts, ({ attempts: ran }) => shown(lanes, (of) => lanesThere(page, ran.filter((/** @type {any} */ each) => each.gpus.includes(id)), of, data.at[0], data.at.at(-1))))}`;
-  };
+  const charts = new Charts(page, [
+    { title: "Used", show: percent, most: 1, left: NAMES, lines: ({ gpus }) => [
+      { label: "used", token: "training", values: gpus[id].used, area: true },
+      { label: "by functions", token: "functions", dash: [6, 4], values: gpus[id].functions },
+    ] },
+    { title: "Memory", show: memory, left: NAMES, lines: ({ gpus }) => [{ label: "memory", token: "rest", values: gpus[id].memory_mib, area: true }] },
+  ]);
+  const plots = (data) => (data.gpus[id] && data.at.length ? html`${charts.view(data, (title, chart) => html`<h3>${title}</h3>${chart}`)}
+    <h3>What was there</h3>${shown(attempts, ({ attempts: ran }) => shown(lanes, (of) => lanesThere(page, ran.filter((each) => each.gpus.includes(id)), of, data.at[0], data.at.at(-1))))}`
+    : empty("Nothing has been recorded of it in this time."));
   const view = () => {
     const rows = live.rows("gpus");
     if (!rows) return html`<h1>${name(id)}</h1>${awaited()}`;
@@ -51,17 +41,15 @@ export function open(page) {
       <p class="crumbs"><a href="/ui/">Cluster</a></p>
       <h1>${name(id)}</h1>
       ${gpu ? html`${gpu.silent_since ? facts(gpu) : now(gpu)}${actions(page, gpu)}` : series.error?.status === 404 ? nothing : failed(new Problem({ code: "not_found", detail: `No GPU instance ${id} reports now. What was recorded of it stands below.` }))}
-      <section><h2>Over time <span class="choice" role="group" aria-label="Time">${Object.keys(SPANS).map((each) => html`<button
-        aria-pressed=${SPANS[each] === length ? "true" : "false"} @click=${() => page.refine({ span: each })}>${each}</button>`)}</span></h2>
+      <section><h2>Over time ${choice(page, "span", Object.keys(SPANS), page.query("span") || "1h", "Time")}</h2>
         ${shown(series, plots)}</section>
       ${gpu && !gpu.silent_since ? html`<section><h2>Trainings now</h2>${trainings(page, gpu)}</section>
         <section><h2>Warm instances</h2>${warm(gpu)}</section>
         <section><h2>Processes nobody registered</h2>${strangers(page, gpu)}</section>` : nothing}`;
   };
-  return { title: id, topics: ["gpus"], view, ready: () => live.settled("gpus"), closed: () => [load, space].forEach((each) => each.close()) };
+  return { title: id, topics: ["gpus"], view, ready: () => live.settled("gpus"), closed: () => charts.close() };
 }
 
-/** @param {any} gpu */
 const now = (gpu) => html`
   <p class="quiet"><bdi>${gpu.device}</bdi>, ${gpu.sharing_mode}${gpu.node ? html`, on ${name(gpu.node)}` : nothing}, reported ${when(gpu.reported_at, true)}</p>
   ${facts(gpu)}
@@ -72,11 +60,10 @@ const now = (gpu) => html`
     ${figure(`${gpu.running} of ${gpu.slots}`, "batches run")}
   </div>`;
 
-/** @param {import("../core/page.js").Page} page @param {any} gpu */
 function actions(page, gpu) {
   if (!(page.me.operator && page.may("admin"))) return nothing;
-  const post = (/** @type {string} */ verb) => () => call("POST", path`/v1/gpus/${gpu.id}/${verb}`);
-  const button = (/** @type {string} */ label, /** @type {() => any} */ run, danger = false) =>
+  const post = (verb) => () => call("POST", path`/v1/gpus/${gpu.id}/${verb}`);
+  const button = (label, run, danger = false) =>
     html`<button class=${danger ? "danger" : ""} ?disabled=${page.off(gpu.id)} @click=${run}>${label}</button>`;
   const drain = async () => {
     const sure = await page.ask({ title: `Drain ${gpu.id}`, action: "Drain", text: "Nothing more is placed there, and idle instances are unloaded. What runs goes on, and nothing is ended: trainings stay until they end." });
@@ -92,7 +79,6 @@ function actions(page, gpu) {
   </div>${page.errors.has(gpu.id) ? failed(page.errors.get(gpu.id)) : nothing}`;
 }
 
-/** @param {import("../core/page.js").Page} page @param {any} gpu */
 function trainings(page, gpu) {
   const others = gpu.trainings - gpu.jobs.length;
   const note = others > 0 ? html`<p class="quiet">${others} of another project ${others === 1 ? "is" : "are"} there too.</p>` : nothing;
@@ -100,7 +86,6 @@ function trainings(page, gpu) {
   return html`${table({
     caption: "Trainings now",
     rows: gpu.jobs,
-    key: (job) => job.id,
     columns: [
       { head: "training", cell: (job) => html`${link(trainingHref(job, page.me), name(job.name || job.id))}${job.guest ? html` <span class="guest">guest</span>` : nothing}` },
       { head: "project", cell: (job) => name(job.project) },
@@ -111,12 +96,10 @@ function trainings(page, gpu) {
   })}${note}`;
 }
 
-/** @param {any} gpu */
 const warm = (gpu) => gpu.warm.length
   ? table({
       caption: "Warm instances",
-      rows: gpu.warm.map((each, i) => ({ ...each, i })),
-      key: (each) => each.i,
+      rows: gpu.warm,
       columns: [
         { head: "function", cell: (each) => html`${link(path`/ui/functions/${each.function}`, name(each.function))}` },
         { head: "revision", num: true, cell: (each) => each.revision },
@@ -127,13 +110,12 @@ const warm = (gpu) => gpu.warm.length
     })
   : empty("No function of this project is loaded there. This loads one:", "smore functions warm NAME");
 
-/** @param {import("../core/page.js").Page} page @param {any} gpu */
 function strangers(page, gpu) {
   if (gpu.strangers === null) return empty("It cannot be told who else computes there: this is a CPU partition.");
   if (!gpu.strangers.length) return empty("None: every process there is a training or a function of the platform.");
   const may = page.me.operator && page.may("admin");
-  const key = (/** @type {any} */ each) => `${gpu.id}/${each.pid}`;
-  const set = (/** @type {any} */ each, /** @type {string} */ verb) => () => call("POST", path`/v1/gpus/${gpu.id}/${verb}`, { body: { pid: each.pid } });
+  const key = (each) => `${gpu.id}/${each.pid}`;
+  const set = (each, verb) => () => call("POST", path`/v1/gpus/${gpu.id}/${verb}`, { body: { pid: each.pid } });
   return table({
     caption: "Processes nobody registered",
     rows: gpu.strangers,

@@ -7,7 +7,6 @@ import { spark, sparkPath } from "../core/parts.js";
 /** Warm instances of a function above which they are counted. */
 const CHIPS = 4;
 
-/** @param {any} gpu */
 export const used = (gpu) => (gpu.silent_since ? "silent" : percent(gpu.utilisation));
 
 /** The training nearest to its budget: 1 = at it. @param {any} gpu */

@@ -21,13 +21,13 @@ export function lanesThere(page, attempts, lanes, since, until) {
       words: `attempt ${each.attempt}${each.guest ? ", as a guest" : ""}${each.why ? `, ${words(each.why)}` : ", goes on"}`,
     })),
   }));
-  const long = (/** @type {any[]} */ lives) => lives.reduce((sum, life) => sum + Math.min(until, life.until ?? until) - Math.max(since, life.since), 0);
-  const functions = [...Map.groupBy(lanes.warm, (/** @type {any} */ life) => (life.project === page.me.project ? life.function : `${life.project}/${life.function}`))]
+  const long = (lives) => lives.reduce((sum, life) => sum + Math.min(until, life.until ?? until) - Math.max(since, life.since), 0);
+  const functions = [...Map.groupBy(lanes.warm, (life) => (life.project === page.me.project ? life.function : `${life.project}/${life.function}`))]
     .sort(([, a], [, b]) => long(b) - long(a)).map(([name, lives]) => ({
       name,
       kind: /** @type {const} */ ("functions"),
       href: inProject(path`/ui/functions/${lives[0].function}`, lives[0].project, page.me),
-      spans: lives.toReversed().map((/** @type {any} */ life) => ({ from: life.since, to: life.until ?? Infinity, words: life.until ? "warm instances" : "warm instances, one is there" })),
+      spans: lives.toReversed().map((life) => ({ from: life.since, to: life.until ?? Infinity, words: life.until ? "warm instances" : "warm instances, one is there" })),
     }));
   return lanesOf([
     ...trainings,

@@ -3,18 +3,16 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
 import { NONE, count, percent, seconds, when, words } from "../core/format.js";
-import { empty, failed, gpuLink, inProject, name, shown, state, table } from "../core/parts.js";
+import { empty, failed, gpuLink, inProject, joined, name, printed, shown, state, table } from "../core/parts.js";
 import { timeline } from "../core/phases.js";
-import { printed } from "../core/printed.js";
+import { ENDED } from "./invocations.js";
 
-const ENDED = new Set(["succeeded", "failed", "rejected", "expired", "cancelled"]);
 /** Seconds between two questions: of one that waits the leader is asked, who answers few. */
 const WAITING_S = 2;
 const COMPLETE_S = 1;
 const TRIES = 5;
 const LINES = 200;
 
-/** @param {import("../core/page.js").Page} page */
 export function open(page) {
   const [id] = page.params;
   const whose = { project: page.home };
@@ -22,14 +20,14 @@ export function open(page) {
   let called = "";
   let seen = "";
   const why = page.load(async () => {
-    const of = await call("GET", path`/v1/invocations/${id}/explain`, { query: whose, signal: page.signal });
+    const of = await page.get(path`/v1/invocations/${id}/explain`, whose);
     called = of.function;
     const now = `${of.state} ${of.attempts.length}`;
     if (seen !== now) logs.reload();
     seen = now;
     return of;
   });
-  const logs = page.load(async () => called ? call("GET", path`/v1/functions/${called}/logs`, { query: { invocation: id, lines: LINES, ...whose }, signal: page.signal }) : null);
+  const logs = page.load(async () => called ? page.get(path`/v1/functions/${called}/logs`, { invocation: id, lines: LINES, ...whose }) : null);
   page.every(COMPLETE_S, () => {
     if (!why.data) return;
     if (ENDED.has(why.data.state)) {
@@ -46,11 +44,10 @@ export function open(page) {
   return { title: `Invocation ${id.slice(-8)}`, topics: [], view };
 }
 
-/** @param {import("../core/page.js").Page} page @param {any} of @param {import("../core/page.js").Loaded} logs */
 function whole(page, of, logs) {
   const over = ENDED.has(of.state);
-  const there = (/** @type {string} */ href) => inProject(href, page.home ?? "", page.me);
-  const last = of.attempts.findLast((/** @type {any} */ each) => each.decision);
+  const there = (href) => inProject(href, page.home ?? "", page.me);
+  const last = of.attempts.findLast((each) => each.decision);
   const decision = of.waits?.decision ?? last?.decision;
   const cancel = () => page.act(of.id, () => call("POST", path`/v1/invocations/${of.id}/cancel`), { done: () => "The invocation is cancelled." });
   return html`
@@ -78,9 +75,8 @@ function whole(page, of, logs) {
 /** A degradation with its bound. @param {number|null|undefined} value @param {number|null|undefined} upper @param {boolean} known */
 const bounded = (value, upper, known) => (value == null ? NONE : html`${percent(value)} <span class="quiet">≤ ${percent(upper)}${known ? nothing : ", assumed"}</span>`);
 
-/** @param {any} decision @param {any} of */
 function reasons(decision, of) {
-  const finish = (/** @type {any} */ c) => {
+  const finish = (c) => {
     if (!c.finish_at) return NONE;
     const slack = (Date.parse(of.deadline_at) - Date.parse(c.finish_at)) / 1000;
     return html`${when(c.finish_at, true)} <span class="quiet">${slack < 0 ? html`<b class="bad">${seconds(-slack)} late</b>` : `${seconds(slack)} left`}</span>`;
@@ -90,7 +86,6 @@ function reasons(decision, of) {
     ${decision.candidates.length ? table({
       caption: "GPU instances that were weighed, the chosen one first",
       rows: decision.candidates,
-      key: (c) => c.gpu,
       mark: (c) => (c === decision.candidates[0] && !c.refusal && !of.waits ? "chosen" : ""),
       columns: [
         { head: "GPU instance", cell: (c) => html`${gpuLink(c.gpu)}${c === decision.candidates[0] && !c.refusal && !of.waits ? html` <b>chosen</b>` : nothing}` },
@@ -114,8 +109,8 @@ function reasons(decision, of) {
 /** Predicted is hollow, measured is filled. @param {any} attempt */
 function sides({ predicted, measured }) {
   const known = predicted?.known !== false;
-  const slack = (/** @type {any} */ s) => (s?.slack_s == null ? NONE : s.slack_s < 0 ? `${seconds(-s.slack_s)} late` : `${seconds(s.slack_s)} before`);
-  const harm = (/** @type {string} */ of) => (known ? percent(measured[`${of}_degradation`]) : measured[`${of}_degradation`] == null ? NONE : "not comparable: what was predicted was assumed");
+  const slack = (s) => (s?.slack_s == null ? NONE : s.slack_s < 0 ? `${seconds(-s.slack_s)} late` : `${seconds(s.slack_s)} before`);
+  const harm = (of) => (known ? percent(measured[`${of}_degradation`]) : measured[`${of}_degradation`] == null ? NONE : "not comparable: what was predicted was assumed");
   const rows = [
     ["run", seconds(predicted?.run_s), seconds(measured.run_s)],
     ["end, against the deadline", slack(predicted), slack(measured)],
@@ -125,7 +120,6 @@ function sides({ predicted, measured }) {
   return table({
     caption: "Predicted and measured",
     rows,
-    key: (row) => row[0],
     columns: [
       { head: "of", cell: (row) => row[0] },
       { head: html`<span class="mark hollow" aria-hidden="true"></span>predicted`, label: "predicted", num: true, cell: (row) => row[1] },
@@ -134,11 +128,10 @@ function sides({ predicted, measured }) {
   });
 }
 
-/** @param {any} attempt */
 function beside({ co_runners: functions, jobs, job_names: names }) {
   if (!functions.length && !jobs.length) return empty("Nothing: it had the GPU instance for itself.");
   return html`<dl class="pairs">
-    <dt>functions</dt><dd>${functions.length ? functions.map((each, i) => html`${i ? ", " : nothing}<a href=${path`/ui/functions/${each}`}>${name(each)}</a>`) : "none"}</dd>
-    <dt>trainings</dt><dd>${jobs.length ? jobs.map((each, i) => html`${i ? ", " : nothing}${names[each] ? html`<a href=${path`/ui/trainings/${each}`}>${name(names[each])}</a>` : "another project's"}`) : "none"}</dd>
+    <dt>functions</dt><dd>${functions.length ? joined(functions, (each) => html`<a href=${path`/ui/functions/${each}`}>${name(each)}</a>`) : "none"}</dd>
+    <dt>trainings</dt><dd>${jobs.length ? joined(jobs, (each) => html`${names[each] ? html`<a href=${path`/ui/trainings/${each}`}>${name(names[each])}</a>` : "another project's"}`) : "none"}</dd>
   </dl>`;
 }

@@ -11,14 +11,12 @@ const TICKS = [
   ["admin", "administer", "pause, drain, purge, deadlines; as an operator also GPU instances and the platform"],
 ];
 
-/** @param {import("../core/page.js").Page} page */
 export function open(page) {
   // `smore open --admin` ticks it too.
   const ticked = ["read", "invoke", "jobs", page.query("may")];
-  /** @type {any} */
   let error = null;
   let busy = false;
-  const enter = async (/** @type {any} */ body) => {
+  const enter = async (body) => {
     busy = true;
     page.draw();
     try {

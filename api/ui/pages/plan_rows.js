@@ -8,7 +8,6 @@ import { inProject } from "../core/parts.js";
 
 /** Seconds since 1970. @param {string|null|undefined} iso */
 const at = (iso) => (iso ? Date.parse(iso) / 1000 : null);
-/** @param {number|null} s */
 const time = (s) => (s === null ? "nobody can say when" : clock(new Date(s * 1000)));
 /** `14:55..15:05`. @param {number|null} early @param {number|null} late */
 const span = (early, late) => (early !== null && late !== null && late > early + 60 ? `${time(early)}..${time(late)}` : time(early));
@@ -23,7 +22,7 @@ export const trainingHref = (job, me) => inProject(path`/ui/trainings/${job.id}`
 export function barsOf(attempts, queue, since, me) {
   const expected = new Map(queue.map((job) => [job.id, job]));
   const begun = new Set();
-  /** @type {PlanBar[]} */
+  /** @type {any[]} */
   const bars = attempts.map((each) => {
     const on = each.ended_at ? null : expected.get(each.job);
     if (!each.ended_at) begun.add(each.job);
@@ -56,7 +55,6 @@ export function barsOf(attempts, queue, since, me) {
   return bars.sort((a, b) => a.from - b.from);
 }
 
-/** @param {string} id @param {string} name @param {string} project @param {string[]} gpus @param {boolean} guest @param {any} me */
 const of = (id, name, project, gpus, guest, me) => ({ job: id, name: name || id, project, gpus, guest, rows: 1, row: "", href: trainingHref({ id, project }, me) });
 
 /**
@@ -67,7 +65,7 @@ const of = (id, name, project, gpus, guest, me) => ({ job: id, name: name || id,
 export function byGpu(bars, gpus, now) {
   const names = [...new Set([...gpus.map((gpu) => gpu.id), ...bars.flatMap((bar) => bar.gpus)])].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
   const place = new Map(names.map((name, i) => [name, i]));
-  const rows = names.map((name) => ({ key: name, name, href: path`/ui/gpus/${name}`, bars: /** @type {any[]} */ ([]) }));
+  const rows = names.map((name) => ({ key: name, name, href: path`/ui/gpus/${name}`, bars: ([]) }));
   for (const bar of bars) {
     const on = bar.gpus.map((gpu) => /** @type {number} */ (place.get(gpu))).sort((a, b) => a - b);
     for (let i = 0, n = 1; i < on.length; i += n) {

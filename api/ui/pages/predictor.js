@@ -1,16 +1,14 @@
 /** What is predicted of degradations, whether it holds, and what became of each fit. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { call } from "../core/api.js";
-import { NONE, count, percent, when, whole } from "../core/format.js";
+import { NONE, count, median, percent, when, whole } from "../core/format.js";
 import { empty, shown, state, table } from "../core/parts.js";
 import { scatter } from "../core/scatter.js";
 
 const REFRESH_S = 60;
 
-/** @param {import("../core/page.js").Page} page */
 export function open(page) {
-  const get = (/** @type {string} */ address, /** @type {any} */ query) => page.load(() => call("GET", address, { query, signal: page.signal }), REFRESH_S);
+  const get = (address, query) => page.load(() => page.get(address, query), REFRESH_S);
   const now = get("/v1/predictor", {});
   const versions = get("/v1/predictor/versions", {});
   const runs = get("/v1/predictor/calibration", page.whose);
@@ -21,7 +19,6 @@ export function open(page) {
       ${table({
         caption: "What the table in force holds",
         rows: data.places,
-        key: (place) => `${place.device}/${place.sharing_mode}`,
         columns: [
           { head: "device", cell: (place) => html`<bdi>${place.device}</bdi>` },
           { head: "shared by", cell: (place) => place.sharing_mode },
@@ -35,7 +32,6 @@ export function open(page) {
     <section><h2>Fits</h2>${shown(versions, (data) => (data.versions.length ? table({
       caption: "Fits of the predictor, the newest first",
       rows: data.versions,
-      key: (each) => each.version,
       mark: (each) => (each.version === now.data?.version ? "chosen" : ""),
       columns: [
         { head: "version", num: true, cell: (each) => each.version },
@@ -47,18 +43,16 @@ export function open(page) {
   return { title: "Predictor", topics: [], view };
 }
 
-/** @param {any} data */
 function calibration(data) {
   const assumed = data.assumed ? `${count(data.assumed, "run")} of the newest cannot be compared, because the time alone was assumed.` : "";
   if (!data.at.length) return empty(html`No warm run can be compared yet. ${assumed}`);
-  const places = [...Map.groupBy(data.at.keys(), (/** @type {number} */ i) => data.device[i] ?? "")].map(([device, of]) => ({ device, of }));
-  const median = (/** @type {number[]} */ of, /** @type {number[]} */ values) => of.map((i) => values[i]).toSorted((a, b) => a - b)[of.length >> 1];
+  const places = [...Map.groupBy(data.at.keys(), (i) => data.device[i] ?? "")].map(([device, of]) => ({ device, of }));
   const within = `${percent(data.within)} of the newest ${count(data.at.length, "warm run")} stayed within the bound that was told`;
   return html`
     <p>${within} (about 90 % are expected). <span class="quiet">${assumed}</span></p>
     <div class="side-by-side">
       ${scatter({
-        points: data.at.map((/** @type {number} */ _, /** @type {number} */ i) => [data.bound[i], data.measured[i]]),
+        points: data.at.map((_, i) => [data.bound[i], data.measured[i]]),
         marks: [0, 0.1, 0.25, 0.5, 1, 2, 4],
         show: percent,
         x: "bound that was told: this much slower",
@@ -68,13 +62,12 @@ function calibration(data) {
       ${table({
         caption: "By device",
         rows: places,
-        key: (place) => place.device,
         columns: [
           { head: "device", cell: (place) => (place.device ? html`<bdi>${place.device}</bdi>` : NONE) },
           { head: "runs", num: true, cell: (place) => whole(place.of.length) },
           { head: "within the bound", num: true, cell: (place) => percent(place.of.filter((i) => data.measured[i] <= data.bound[i]).length / place.of.length) },
-          { head: "told slower, median", label: "told", num: true, cell: (place) => percent(median(place.of, data.told)) },
-          { head: "measured slower, median", label: "measured", num: true, cell: (place) => percent(median(place.of, data.measured)) },
+          { head: "told slower, median", label: "told", num: true, cell: (place) => percent(median(place.of.map((i) => data.told[i]))) },
+          { head: "measured slower, median", label: "measured", num: true, cell: (place) => percent(median(place.of.map((i) => data.measured[i]))) },
         ],
       })}
     </div>`;

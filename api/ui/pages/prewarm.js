@@ -1,32 +1,25 @@
 /** How functions are kept loaded, and what that achieved and cost. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { call, path } from "../core/api.js";
+import { path } from "../core/api.js";
 import { NONE, num, percent, when, whole, words } from "../core/format.js";
 import { empty, figure, inProject, link, name, shown, table } from "../core/parts.js";
 
 const REFRESH_S = 10;
 
-/** @param {import("../core/page.js").Page} page */
 export function open(page) {
-  const all = page.load(() => call("GET", "/v1/prewarm", { query: { project: page.home }, signal: page.signal }), REFRESH_S);
+  const all = page.load(() => page.get("/v1/prewarm", { project: page.home }), REFRESH_S);
   const view = () => html`<h1>Prewarming</h1>${shown(all, (data) => html`
     ${data.leading ? nothing : html`<p class="failed">No leader has reported lately: what is wanted now is not known.</p>`}
     <p class="quiet">Of the project ${name(page.home ?? page.me.project)}. ${data.on ? html`The rule of functions with <code>prewarm: auto</code> is ${name(data.rule)}.` : "Nothing is loaded ahead of arrivals: keep-alives decide."} Counted since ${when(data.since)}.</p>
     <div class="figures">
       ${figure(data.counts.invocations ? percent(data.counts.cold / data.counts.invocations) : NONE, `cold starts, of ${whole(data.counts.invocations)} runs`)}
-      ${figure(whole(data.counts.saved), "cold starts avoided")}
-      ${figure(whole(data.counts.hits), "loads ahead in time")}
-      ${figure(whole(data.counts.late), "late")}
-      ${figure(whole(data.counts.wasted), "wasted")}
-      ${figure(whole(data.counts.failed), "failed")}
-      ${figure(gbHours(data.counts.idle_gb_s), "memory without work")}
+      ${counted(data.counts)}
       ${figure(gbHours(data.counts.wasted_gb_s), "of it by loads that nothing used")}
     </div>
     <section><h2>Functions</h2>${data.functions.length ? table({
       caption: "Functions, those first that had most cold starts",
-      rows: data.functions.toSorted((/** @type {any} */ a, /** @type {any} */ b) => b.counts.cold - a.counts.cold),
-      key: (row) => row.function,
+      rows: data.functions.toSorted((a, b) => b.counts.cold - a.counts.cold),
       columns: [
         { head: "function", cell: (row) => link(inProject(path`/ui/functions/${row.function}` + "?tab=warm", page.home ?? "", page.me), name(row.function)) },
         { head: "decides", cell: (row) => (row.silence ? `keep-alive: ${words(row.silence)}` : row.source) },
@@ -45,9 +38,12 @@ export function open(page) {
   return { title: "Prewarming", topics: [], view };
 }
 
-/** @param {Record<string, number>} counts */
 export const reasons = (counts) =>
   Object.keys(counts).length ? html`<dl class="pairs">${Object.entries(counts).map(([code, n]) => html`<dt>${words(code)}</dt><dd>${whole(n)}</dd>`)}</dl>` : empty("There was none.");
 
-/** @param {number} gb_s */
+export const counted = (counts) => html`
+  ${figure(whole(counts.saved), "cold starts avoided")}
+  ${["hits", "late", "wasted", "failed"].map((each) => figure(whole(counts[each]), each === "hits" ? "loads ahead in time" : each))}
+  ${figure(gbHours(counts.idle_gb_s), "memory without work")}`;
+
 export const gbHours = (gb_s) => (gb_s > 0 && gb_s < 3.6 ? "< 0.001 GB-h" : `${num(gb_s / 3600)} GB-h`);

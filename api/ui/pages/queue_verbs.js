@@ -5,17 +5,15 @@ import { count, whole } from "../core/format.js";
 import { named } from "../core/hub.js";
 import { live } from "../core/live.js";
 
-/** @type {import("../core/dialog.js").Field} */
 const FOR = { name: "for_s", label: "For how many seconds", type: "number", min: 1, hint: "Empty: until it is taken back." };
-const some = (/** @type {string} */ text) => (text === "" ? null : Number(text));
+const some = (text) => (text === "" ? null : Number(text));
 
-/** @param {import("../core/page.js").Page} page @param {any} row */
 export function queueVerbs(page, row) {
   if (!page.may("admin")) return [];
   const of = row.function;
   const query = { project: row.project };
-  const ask = (/** @type {string} */ method, /** @type {string} */ verb, /** @type {any} */ body = undefined) => () => call(method, path`/v1/queues/${of}/` + verb, { query, body });
-  const act = (/** @type {() => Promise<any>} */ task, /** @type {string} */ done, /** @type {(() => Promise<any>)|undefined} */ undo = undefined) => page.act(named("queues", row), task, { done: () => done, undo });
+  const ask = (method, verb, body = undefined) => () => call(method, path`/v1/queues/${of}/` + verb, { query, body });
+  const act = (task, done, undo = undefined) => page.act(named("queues", row), task, { done: () => done, undo });
   const verbs = [
     row.paused || row.draining
       ? { label: "Resume", hint: "ends a pause and a drain", run: () => act(ask("POST", "resume"), `${of} goes on.`, ask("POST", row.draining ? "drain" : "pause")) }
@@ -29,7 +27,7 @@ export function queueVerbs(page, row) {
   // A deadline is set in the project of the session alone.
   if (row.project === page.me.project) verbs.push({ label: "Deadline…", hint: "from arrival, for all revisions", run: async () => {
     const given = await page.ask({ title: `Deadline of ${of}`, action: "Set", fields: [{ name: "ms", label: "Milliseconds from arrival", type: "number", min: 1, max: 86_400_000, value: String(row.deadline_ms ?? ""), hint: "Empty: the revision's own." }] });
-    const set = (/** @type {number|null} */ deadline_ms) => () => call("PUT", path`/v1/functions/${of}/slo`, { body: { deadline_ms } });
+    const set = (deadline_ms) => () => call("PUT", path`/v1/functions/${of}/slo`, { body: { deadline_ms } });
     if (given) act(set(some(given.ms)), given.ms ? `The deadline of ${of} is ${given.ms} ms.` : `${of} has its revision's own deadline.`, row.deadline_ms == null ? undefined : set(row.deadline_ms));
   } });
   if (page.me.operator) verbs.push(
@@ -40,7 +38,7 @@ export function queueVerbs(page, row) {
     { label: "Pin…", hint: "only these GPU instances may run it", run: async () => {
       const { gpus } = await call("GET", "/v1/gpus").catch((error) => (page.errors.set(named("queues", row), error), page.draw(), { gpus: [] }));
       if (!gpus.length) return;
-      const given = await page.ask({ title: `Pin ${of}`, action: "Pin", fields: [{ name: "gpus", label: "GPU instances", options: gpus.map((/** @type {any} */ gpu) => gpu.id) }, FOR] });
+      const given = await page.ask({ title: `Pin ${of}`, action: "Pin", fields: [{ name: "gpus", label: "GPU instances", options: gpus.map((gpu) => gpu.id) }, FOR] });
       if (given?.gpus.length) act(ask("PUT", "pin", { gpus: given.gpus, for_s: some(given.for_s) }), `${of} is pinned to ${given.gpus.join(", ")}.`, ask("DELETE", "pin"));
     } },
   );
@@ -49,11 +47,10 @@ export function queueVerbs(page, row) {
   return verbs;
 }
 
-/** @param {import("../core/page.js").Page} page */
 export function platformVerbs(page) {
   if (!(page.me.operator && page.may("admin"))) return [];
-  const ask = (/** @type {string} */ verb) => () => call("POST", `/v1/queues/${verb}`);
-  const confirmed = (/** @type {string} */ verb, /** @type {string} */ text, /** @type {string} */ done) => async () => {
+  const ask = (verb) => () => call("POST", `/v1/queues/${verb}`);
+  const confirmed = (verb, text, done) => async () => {
     const waiting = (live.rows("queues") ?? []).reduce((sum, row) => sum + row.depth, 0);
     const sure = await page.ask({ title: `${verb === "pause" ? "Pause" : "Drain"} the platform`, action: verb === "pause" ? "Pause" : "Drain", word: verb, danger: true, text: `${text} ${count(waiting, "invocation")} of this project wait now.` });
     if (sure) page.act("platform", ask(verb), { done: () => done, undo: ask("resume") });

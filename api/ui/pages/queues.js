@@ -6,15 +6,16 @@ import { menu } from "../core/dialog.js";
 import { NONE, count, ms, num, seconds, when, whole } from "../core/format.js";
 import { EVERY, named } from "../core/hub.js";
 import { awaited, live } from "../core/live.js";
-import { bar, empty, errorRow, failed, inProject, link, name, table } from "../core/parts.js";
+import { bar, empty, errorRow, failed, filters, inProject, joined, link, name, spark, sparkPath, table } from "../core/parts.js";
 import { platformVerbs, queueVerbs } from "./queue_verbs.js";
 
 /** Rows that are drawn at first, and more at a time. */
 const WINDOW = 100;
+const RATES_S = 60;
 
-/** @param {import("../core/page.js").Page} page */
 export function open(page) {
   let shownRows = WINDOW;
+  const rates = page.load(() => page.get("/v1/functions:served", { step: 120, ...page.whose }).then(({ served }) => new Map(served.map((each) => [`${each.project}/${each.function}`, each]))), RATES_S);
   const view = () => {
     const rows = live.rows("queues");
     if (!rows) return html`<h1>Queues</h1>${awaited()}`;
@@ -25,15 +26,13 @@ export function open(page) {
     return html`
       <h1>Queues</h1>
       <p class="quiet">${count(waiting, "invocation")} of ${count(rows.length, "function")} wait. In the order of dispatch: the highest priority first.</p>
-      <form class="filters" role="search" @submit=${(/** @type {Event} */ e) => e.preventDefault()}>
-        <label>Function <input type="search" .value=${page.query("function")} @change=${(/** @type {any} */ e) => page.refine({ function: e.target.value.trim() })}></label>
-      </form>
+      ${filters(page, [["function", "Function"]])}
       ${found.length ? table({
         caption: "Queues",
         rows: found.slice(0, shownRows),
         key,
-        after: (row) => errorRow(page.errors.get(key(row)), 7),
-        columns: columns(page),
+        after: (row) => errorRow(page.errors.get(key(row)), 8),
+        columns: columns(page, rates.data),
       }) : empty(`No function has “${wanted}” in its name.`)}
       ${found.length > shownRows ? html`<p><button @click=${() => { shownRows += WINDOW; page.draw(); }}>${Math.min(WINDOW, found.length - shownRows)} more of ${found.length}</button></p>` : nothing}
       ${foot(page)}`;
@@ -41,18 +40,16 @@ export function open(page) {
   return { title: "Queues", topics: ["queues"], view, ready: () => live.settled("queues") };
 }
 
-/** @param {any} row */
 const key = (row) => named("queues", row);
 
-/** @param {any} a @param {any} b */
 const before = (a, b) => Number(b.depth > 0) - Number(a.depth > 0) || b.priority - a.priority || b.depth - a.depth || a.function.localeCompare(b.function);
 
-/** @param {import("../core/page.js").Page} page */
-const columns = (page) => [
+const columns = (page, rates) => [
   { head: "function", cell: (row) => html`${link(inProject(path`/ui/invocations` + path`?function=${row.function}`, row.project, page.me), name(page.project === EVERY ? key(row) : row.function))}` },
   { head: "waiting", num: true, cell: (row) => whole(row.depth) },
   { head: "oldest waits for", num: true, cell: (row) => (row.depth ? seconds(row.oldest_wait_s) : NONE) },
   { head: "earliest deadline met now, of its deadline", label: "met now, of deadline", cell: deadline },
+  { head: "arrivals and ends, last hour", label: "last hour", cell: (row) => rate(rates?.get(key(row))) },
   { head: "priority", num: true, cell: (row) => (row.priority ? num(row.priority) : NONE) },
   { head: "decided by people", cell: decided },
   { head: html`<span class="hidden">action</span>`, label: "action", cell: (row) => {
@@ -61,7 +58,15 @@ const columns = (page) => [
   } },
 ];
 
-/** @param {any} row */
+/** Arrivals as a line, ends dashed. */
+function rate(of) {
+  if (!of) return NONE;
+  const [arrivals, ended] = [of.arrivals, of.ended].map((column) => column.map((n) => n ?? 0));
+  const [came, went] = [arrivals, ended].map((column) => column.reduce((all, n) => all + n, 0));
+  const most = Math.max(...arrivals, ...ended);
+  return html`<div class="small-spark">${spark(`${count(came, "arrival")} and ${count(went, "end")} in the last hour`, [sparkPath(arrivals, most, "training"), sparkPath(ended, most, "functions")])}</div>`;
+}
+
 function deadline(row) {
   const { earliest_deadline_ms: earliest, deadline_ms: allowed } = row;
   if (allowed == null) return NONE;
@@ -71,18 +76,16 @@ function deadline(row) {
   return html`<div class="rows slim">${bar(earliest / allowed, text, late ? "bad" : "good")}<span class="value">${text}${late ? html` <b class="bad">too late</b>` : nothing}</span></div>`;
 }
 
-/** @param {any} row */
 function decided(row) {
-  const until = (/** @type {string|null} */ at) => (at ? html` until ${when(at)}` : nothing);
+  const until = (at) => (at ? html` until ${when(at)}` : nothing);
   const said = [
     row.draining ? html`<b>drains</b>` : row.paused && html`<b>paused</b>`,
     row.boost !== 1 && html`boost ×${num(row.boost)}${until(row.boost_until)}`,
-    row.pinned_to.length && html`pinned to ${row.pinned_to.map((gpu, i) => html`${i ? ", " : nothing}${name(gpu)}`)}${until(row.pinned_until)}`,
+    row.pinned_to.length && html`pinned to ${joined(row.pinned_to)}${until(row.pinned_until)}`,
   ].filter(Boolean);
   return said.length ? said.map((each, i) => html`${i ? " · " : nothing}${each}`) : NONE;
 }
 
-/** @param {import("../core/page.js").Page} page */
 function foot(page) {
   const verbs = platformVerbs(page);
   if (!verbs.length) return nothing;

@@ -3,20 +3,19 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call } from "../core/api.js";
 import { seconds, when, words } from "../core/format.js";
-import { failed, gpuLink, name } from "../core/parts.js";
+import { failed, gpuLink, joined } from "../core/parts.js";
 import { DryRun } from "./dry_run.js";
 
-/** @param {import("../core/page.js").Page} page */
 export function startForm(page) {
   let opened = false;
   const trial = new DryRun((body, signal) => call("POST", "/v1/jobs:dryRun", { body, signal }), page.draw);
-  const changed = (/** @type {any} */ event) => {
+  const changed = (event) => {
     const body = bodyOf(event.currentTarget);
     if (body) trial.ask(body);
     else trial.stop();
     page.draw();
   };
-  const submit = async (/** @type {any} */ event) => {
+  const submit = async (event) => {
     event.preventDefault();
     const form = event.currentTarget;
     const body = bodyOf(form);
@@ -25,7 +24,7 @@ export function startForm(page) {
     if (!page.errors.has("start")) form.reset(), trial.stop();
   };
   const view = () => html`
-    <details class="start" ?open=${opened} @toggle=${(/** @type {any} */ e) => (opened = e.target.open)}>
+    <details class="start" ?open=${opened} @toggle=${(e) => (opened = e.target.open)}>
       <summary class="button">Start a training</summary>
       <form @input=${changed} @submit=${submit} autocomplete="off">
         <div class="fields">
@@ -41,7 +40,6 @@ export function startForm(page) {
   return { view, close: () => trial.stop() };
 }
 
-/** @type {any[]} */
 const FIELDS = [
   { name: "name", label: "Name", required: true, example: "bert-ft" },
   { name: "argv", label: "Entry point and arguments", required: true, wide: true, example: "zoo.train --model bert --iterations 5000" },
@@ -61,7 +59,6 @@ const PERCENTS = new Set(["budget", "share"]);
 /** What the fields say; null = it is not whole yet. @param {HTMLFormElement} form */
 function bodyOf(form) {
   if (!form.checkValidity()) return null;
-  /** @type {Record<string, any>} */
   const body = {};
   for (const [field, raw] of new FormData(form)) {
     const text = String(raw).trim();
@@ -73,12 +70,11 @@ function bodyOf(form) {
   return body;
 }
 
-/** @param {DryRun} trial */
 function outcome({ answer, error, asks, next_s: next }) {
   if (error) return html`${failed(error)}${next ? html`<p class="quiet">It is asked again in ${next} s.</p>` : nothing}`;
   if (!answer) return html`<p class="quiet">${asks ? "Asking what would become of it…" : "What would become of it is said here as soon as it has a name and an entry point."}</p>`;
   const { gpus, beside, expected } = answer;
   const end = expected.end_at ? html`, and end ${when(expected.end_at)}${expected.end_late_at && expected.end_late_at !== expected.end_at ? html`..${when(expected.end_late_at)}` : nothing} <span class="quiet">(length ${seconds(expected.length_s)}, ${words(expected.source)})</span>` : html`; nobody can say when it would end`;
-  if (gpus.length) return html`<p><b class="good">It would start at once</b> on ${gpus.map((/** @type {string} */ gpu, /** @type {number} */ i) => html`${i ? ", " : nothing}${gpuLink(gpu)}`)}${beside.length ? html` beside ${beside.map((/** @type {string} */ each, /** @type {number} */ i) => html`${i ? ", " : nothing}${name(each)}`)}, as a guest` : nothing}${end}.</p>`;
+  if (gpus.length) return html`<p><b class="good">It would start at once</b> on ${joined(gpus, gpuLink)}${beside.length ? html` beside ${joined(beside)}, as a guest` : nothing}${end}.</p>`;
   return html`<p><b>It would wait</b> in place ${expected.place}${expected.start_at ? html`, start ${when(expected.start_at)}${expected.start_late_at && expected.start_late_at !== expected.start_at ? html`..${when(expected.start_late_at)}` : nothing}` : "; nobody can say when it would start"}${end}.</p><p class="quiet"><bdi>${expected.message}</bdi></p>`;
 }

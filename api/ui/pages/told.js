@@ -1,19 +1,16 @@
 /** When trainings really ended, against what was told when they started. */
 
 import { html } from "../vendor/lit-html/lit-html.js";
-import { num, percent, seconds, whole, words } from "../core/format.js";
+import { median, num, percent, seconds, whole, words } from "../core/format.js";
 import { empty, table } from "../core/parts.js";
 import { scatter } from "../core/scatter.js";
-
-/** @param {number[]} values */
-const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 
 /** @param {any[]} attempts that succeeded, and of which the length was told */
 export function told(attempts) {
   if (!attempts.length) return empty("No training of which a length was told has succeeded yet: whether the plan may be believed cannot be said.");
   const pairs = attempts.map((each) => ({ ...each, real_s: (Date.parse(each.ended_at) - Date.parse(each.started_at)) / 1000 }));
-  const ratio = (/** @type {any} */ each) => each.real_s / each.told_s;
-  const within = (/** @type {any[]} */ of) => of.filter((each) => each.real_s <= each.told_90_s).length / of.length;
+  const ratio = (each) => each.real_s / each.told_s;
+  const within = (of) => of.filter((each) => each.real_s <= each.told_90_s).length / of.length;
   const sources = [...Map.groupBy(pairs, (each) => each.told_source || "unknown")].map(([source, of]) => ({ source, of }));
   return html`
     <p>Of the last ${whole(pairs.length)} that succeeded ${percent(within(pairs))} ended before the end of one case in ten that was told (90 % are expected); half of them took ${num(median(pairs.map(ratio)))} times as long as was told or less.</p>
@@ -30,7 +27,6 @@ export function told(attempts) {
       ${table({
         caption: "By what told the length",
         rows: sources,
-        key: (each) => each.source,
         columns: [
           { head: "told by", cell: (each) => words(each.source) },
           { head: "trainings", num: true, cell: (each) => whole(each.of.length) },

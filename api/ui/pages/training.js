@@ -1,29 +1,25 @@
 /** One training: where it stands and why, what it lost against its budget, and what ran beside it. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { call, path } from "../core/api.js";
-import { Chart } from "../core/chart.js";
-import { NONE, count, num, percent, seconds, when, whole, words } from "../core/format.js";
+import { path } from "../core/api.js";
+import { Charts } from "../core/chart.js";
+import { NONE, ago, count, num, percent, seconds, when, whole, words } from "../core/format.js";
 import { live } from "../core/live.js";
-import { choice, empty, failed, figure, gpuLink, interval, link, lossWords, name, shown, state, table } from "../core/parts.js";
-import { printed } from "../core/printed.js";
+import { choice, empty, failed, figure, gpuLink, gpuLinks, interval, joined, link, lossWords, name, printed, shown, state, table } from "../core/parts.js";
 import { trainingHref } from "./plan_rows.js";
-import { trainingVerbs } from "./training_verbs.js";
+import { OVER, WAITING, trainingVerbs } from "./training_verbs.js";
 import { ends, progress } from "./trainings.js";
 
 /** Spans of the charts, seconds; null = its whole life. @type {Record<string, number|null>} */
 const SPANS = { life: null, "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800 };
-const OVER = new Set(["ended", "lost"]);
-const WAITING = new Set(["queued", "held"]);
 const REFRESH_S = 10;
 const SERIES_S = 60;
 const LINES = 200;
 
-/** @param {import("../core/page.js").Page} page */
 export function open(page) {
   const [reference] = page.params;
   const query = { project: page.home };
-  const get = (/** @type {string} */ what, /** @type {any} */ more = {}) => call("GET", path`/v1/jobs/${reference}` + what, { query: { ...query, ...more }, signal: page.signal });
+  const get = (what, more = {}) => page.get(path`/v1/jobs/${reference}` + what, { ...query, ...more });
   const job = page.load(() => get(""), REFRESH_S);
   const why = page.load(() => get("/explain"), REFRESH_S);
   const statement = page.load(() => get("/statement"), REFRESH_S);
@@ -31,7 +27,7 @@ export function open(page) {
   const series = page.load(async () => {
     const length = SPANS[page.query("span")] ?? null;
     const of = job.data ?? (await get(""));
-    const since = length === null ? of.started_at ?? of.created_at : new Date(Date.now() - length * 1000).toISOString();
+    const since = length === null ? of.started_at ?? of.created_at : ago(length);
     return get("/series", { since, until: length === null ? of.ended_at : null });
   }, SERIES_S);
   const logs = page.load(() => get("/logs", { lines: LINES, rank: page.query("rank") || 0 }), REFRESH_S);
@@ -52,10 +48,9 @@ export function open(page) {
           ${shown(logs, (data) => (data.lines.length ? printed(data.lines) : empty(row.source === "started" ? "It has printed nothing yet." : "It was started elsewhere, and prints there.")))}</section>`;
     })}`;
   };
-  return { title: reference, topics: ["trainings"], view, closed: () => charts.forEach((chart) => chart.chart.close()) };
+  return { title: reference, topics: ["trainings"], view, closed: () => charts.close() };
 }
 
-/** @param {import("../core/page.js").Page} page @param {any} job @param {import("../core/page.js").Loaded} why */
 function head(page, job, why) {
   const verbs = trainingVerbs(page, job);
   const told = job.told_end_at ? html` · told at its start: ends ${when(job.told_end_at)}..${when(job.told_late_at)} <span class="quiet">(${words(job.told_source)})</span>` : nothing;
@@ -68,7 +63,7 @@ function head(page, job, why) {
       ${verbs.length ? nothing : html`<span class="quiet">In a terminal: <code>smore jobs explain ${job.name}</code></span>`}</div>
     ${page.errors.has(job.id) ? failed(page.errors.get(job.id)) : nothing}
     <div class="figures">
-      ${figure(job.gpus.length ? (job.gpus.length > 2 ? count(job.gpus.length, "GPU instance") : job.gpus.map((/** @type {string} */ gpu, /** @type {number} */ i) => html`${i ? ", " : nothing}${gpuLink(gpu)}`)) : NONE, OVER.has(job.state) ? "it was on last" : "it is on")}
+      ${figure(gpuLinks(job.gpus), OVER.has(job.state) ? "it was on last" : "it is on")}
       ${figure(progress(job), "done")}
       ${figure(ends(job), job.ended_at ? "ended" : "expected end")}
       ${figure(seconds(job.solo_s), "an iteration alone")}
@@ -85,7 +80,6 @@ const account = (said, job) => html`
   ${said.past_budgets.length ? html`<details><summary>Budgets before</summary>${table({
     caption: "Budgets before",
     rows: said.past_budgets,
-    key: (span) => span.since,
     columns: [
       { head: "from", cell: (span) => when(span.since) },
       { head: "to", cell: (span) => when(span.until) },
@@ -96,8 +90,7 @@ const account = (said, job) => html`
   })}</details>` : nothing}
   ${said.steps.length ? html`<details><summary>Steps that kept the budget (${said.steps.length})</summary>${table({
     caption: "Steps that kept the budget, the newest first",
-    rows: said.steps.map((/** @type {any} */ step, /** @type {number} */ i) => ({ ...step, i })),
-    key: (step) => step.i,
+    rows: said.steps,
     columns: [
       { head: "from", cell: (step) => when(step.at, true) },
       { head: "GPU instance", cell: (step) => gpuLink(step.gpu) },
@@ -107,49 +100,32 @@ const account = (said, job) => html`
     ],
   })}</details>` : nothing}`;
 
-/** @param {import("../core/page.js").Page} page */
-function chartsOf(page) {
-  const made = (/** @type {string} */ title, /** @type {(v: any) => string} */ show, /** @type {(data: any) => import("../core/chart.js").Line[]} */ lines, most = undefined) => ({ title, lines, chart: new Chart({ title, show, most, draw: page.draw }), /** @type {any} */ drawn: null });
-  return [
-    made("Time of an iteration", seconds, (data) => [
-      { label: "alone", token: "training", values: data.alone_s },
-      { label: "beside functions", token: "functions", dash: [6, 4], values: data.beside_s },
-    ]),
-    made("Lost to functions so far, with its 95 % band", percent, (data) => [
-      { label: "upper bound", token: "rest", values: data.lost_high, drawn: data.lost_high, area: true },
-      { label: "lower bound", token: "rest", values: data.lost_low },
-      { label: "lost", token: "training", values: data.lost },
-      { label: "budget", token: "bad", dash: [2, 3], values: data.at.map(() => data.budget) },
-    ]),
-    made("Time in which functions may work beside it", percent, (data) => [{ label: "duty", token: "functions", dash: [6, 4], values: data.duty }], 1),
-    made("Seconds that functions ran beside it, a minute", seconds, (data) => [{ label: "harvested", token: "functions", dash: [6, 4], values: data.harvested_s.map((/** @type {number|null} */ s) => (s === null ? null : (60 * s) / data.step_s)) }]),
-  ];
-}
-
-/** @param {ReturnType<typeof chartsOf>} charts @param {any} data */
+const chartsOf = (page) => new Charts(page, [
+  { title: "Time of an iteration", show: seconds, lines: (data) => [
+    { label: "alone", token: "training", values: data.alone_s },
+    { label: "beside functions", token: "functions", dash: [6, 4], values: data.beside_s },
+  ] },
+  { title: "Lost to functions so far, with its 95 % band", show: percent, lines: (data) => [
+    { label: "upper bound", token: "rest", values: data.lost_high, drawn: data.lost_high, area: true },
+    { label: "lower bound", token: "rest", values: data.lost_low },
+    { label: "lost", token: "training", values: data.lost },
+    { label: "budget", token: "bad", dash: [2, 3], values: data.at.map(() => data.budget), aside: true },
+  ] },
+  { title: "Time in which functions may work beside it", show: percent, most: 1, lines: (data) => [{ label: "duty", token: "functions", dash: [6, 4], values: data.duty }] },
+  { title: "Seconds that functions ran beside it, a minute", show: seconds, lines: (data) => [{ label: "harvested", token: "functions", dash: [6, 4], values: data.harvested_s.map((s) => (s === null ? null : (60 * s) / data.step_s)) }] },
+]);
 function plots(charts, data) {
-  const parts = charts.map((of) => {
-    const lines = of.lines(data);
-    // Its budget is known of every training.
-    const known = lines.some((line) => line.label !== "budget" && line.values.some((value) => value !== null));
-    if (known && of.drawn !== data) {
-      of.drawn = data;
-      of.chart.set(data.at, lines);
-    }
-    return known ? html`<h3>${of.title}</h3>${of.chart.view()}` : nothing;
-  });
-  return parts.every((part) => part === nothing) ? empty("Nothing was measured of it in this time.") : parts;
+  const parts = charts.view(data, (title, chart) => chart && html`<h3>${title}</h3>${chart}`);
+  return parts.some(Boolean) ? parts : empty("Nothing was measured of it in this time.");
 }
 
-/** @param {import("../core/page.js").Page} page @param {any} said @param {any} job */
 const beside = (page, said, job) => html`
   <p>Functions ran ${seconds(said.harvested_s)} of its GPU instances' time beside it, in ${count(said.invocations, "invocation")}${said.harvested_since && Date.parse(said.harvested_since) > Date.parse(said.since) ? html`, counted since ${when(said.harvested_since)}` : nothing}.
-    ${job.gpus.slice(0, 1).map((/** @type {string} */ gpu) => html`<a href=${path`/ui/invocations` + path`?gpu=${gpu}`}>Invocations there</a>`)}</p>
-  ${job.beside_now.length ? html`<p>Nobody placed these there, and they train on its GPU instances too: ${job.beside_now.map((/** @type {string} */ each, /** @type {number} */ i) => html`${i ? ", " : nothing}${name(each)}`)}.</p>` : nothing}
+    ${job.gpus.slice(0, 1).map((gpu) => html`<a href=${path`/ui/invocations` + path`?gpu=${gpu}`}>Invocations there</a>`)}</p>
+  ${job.beside_now.length ? html`<p>Nobody placed these there, and they train on its GPU instances too: ${joined(job.beside_now)}.</p>` : nothing}
   ${said.beside.length ? table({
     caption: "Trainings beside it",
-    rows: said.beside.map((/** @type {any} */ each, /** @type {number} */ i) => ({ ...each, i })),
-    key: (each) => each.i,
+    rows: said.beside,
     columns: [
       { head: "training", cell: (each) => html`${each.name ? link(trainingHref({ id: each.id, project: job.project }, page.me), name(each.name)) : "another project's"} <span class=${each.guest ? "quiet" : "guest"}>${each.guest ? "its host" : "its guest"}</span>` },
       { head: "from", cell: (each) => when(each.since) },
@@ -163,12 +139,11 @@ const beside = (page, said, job) => html`
 
 /** Those that its owner has excluded are counted. @param {any} why */
 function places(why) {
-  const others = why.places.filter((/** @type {any} */ place) => place.refused === "pinned").length;
+  const others = why.places.filter((place) => place.refused === "pinned").length;
   if (!why.places.length) return empty("Nobody can say it now: no job scheduler answers.");
   return html`${table({
     caption: "GPU instances, and why each does not take it now",
-    rows: why.places.filter((/** @type {any} */ place) => place.refused !== "pinned"),
-    key: (place) => place.gpu,
+    rows: why.places.filter((place) => place.refused !== "pinned"),
     columns: [
       { head: "GPU instance", cell: (place) => gpuLink(place.gpu) },
       { head: "takes it now", cell: (place) => (place.refused ? html`<b class="bad">${words(place.refused)}</b>` : html`<b class="good">yes</b>`) },
@@ -177,14 +152,12 @@ function places(why) {
   })}${others ? html`<p class="quiet">${count(others, "other")} ${others === 1 ? "is" : "are"} none of those to which it is pinned.</p>` : nothing}`;
 }
 
-/** @param {any[]} attempts @param {any} job */
 const tries = (attempts, job) => (attempts.length ? table({
   caption: "Attempts",
   rows: attempts,
-  key: (each) => each.attempt,
   columns: [
     { head: "attempt", num: true, cell: (each) => each.attempt },
-    { head: "GPU instances", cell: (each) => each.gpus.map((/** @type {string} */ gpu, /** @type {number} */ i) => html`${i ? ", " : nothing}${gpuLink(gpu)}`) },
+    { head: "GPU instances", cell: (each) => joined(each.gpus, gpuLink) },
     { head: "start", cell: (each) => when(each.started_at, true) },
     { head: "came up after", num: true, cell: (each) => (each.up_at ? seconds((Date.parse(each.up_at) - Date.parse(each.started_at)) / 1000) : NONE) },
     { head: "end", cell: (each) => (each.ended_at ? when(each.ended_at, true) : "goes on") },
@@ -193,15 +166,13 @@ const tries = (attempts, job) => (attempts.length ? table({
   ],
 }) : empty("It has not been started yet."));
 
-/** @param {any} why */
 const decisions = (why) => (why.decisions.length ? table({
   caption: "Decisions of the job scheduler, the newest first",
-  rows: why.decisions.map((/** @type {any} */ each, /** @type {number} */ i) => ({ ...each, i })),
-  key: (each) => each.i,
+  rows: why.decisions,
   columns: [
     { head: "when", cell: (each) => when(each.at, true) },
     { head: "decided", cell: (each) => words(each.kind) },
-    { head: "GPU instances", cell: (each) => (each.gpus.length ? each.gpus.map((/** @type {string} */ gpu, /** @type {number} */ i) => html`${i ? ", " : nothing}${gpuLink(gpu)}`) : NONE) },
+    { head: "GPU instances", cell: (each) => (each.gpus.length ? joined(each.gpus, gpuLink) : NONE) },
     { head: "why", cell: (each) => html`<bdi>${each.message}</bdi>` },
   ],
 }) : empty("The job scheduler has decided nothing about it yet."));

@@ -5,14 +5,14 @@ import { call, path } from "../core/api.js";
 import { menu } from "../core/dialog.js";
 import { percent } from "../core/format.js";
 
-const OVER = new Set(["ended", "lost"]);
-const WAITING = new Set(["queued", "held"]);
+export const OVER = new Set(["ended", "lost"]);
+export const WAITING = new Set(["queued", "held"]);
 
 /** @param {import("../core/page.js").Page} page @param {any} job @returns {{label: string, hint: string, danger?: boolean, run: () => any}[]} */
 export function trainingVerbs(page, job) {
   const query = { project: job.project && job.project !== page.me.project ? job.project : null };
-  const ask = (/** @type {string} */ verb, /** @type {any} */ body = undefined) => () => call("POST", path`/v1/jobs/${job.id}/` + verb, { query, body });
-  const act = (/** @type {() => Promise<any>} */ task, /** @type {string} */ done, /** @type {(() => Promise<any>)|undefined} */ undo = undefined) => page.act(job.id, task, { done: () => done, undo });
+  const ask = (verb, body = undefined) => () => call("POST", path`/v1/jobs/${job.id}/` + verb, { query, body });
+  const act = (task, done, undo = undefined) => page.act(job.id, task, { done: () => done, undo });
   const verbs = [];
   if (page.may("jobs")) {
     if (job.state === "queued") verbs.push({ label: "Hold", hint: "it is not started until it is released", run: () => act(ask("hold"), `${job.name} is held.`, ask("release")) });
@@ -28,7 +28,7 @@ export function trainingVerbs(page, job) {
   // A budget is set in the project of the session alone.
   if (page.may("admin") && !OVER.has(job.state) && !query.project) verbs.push({ label: "Budget…", hint: `now ${percent(job.budget)} of its iteration time`, run: async () => {
     const given = await page.ask({ title: `Budget of ${job.name}`, action: "Set", text: "What it has saved or lost so far is not carried over.", fields: [{ name: "percent", label: "Per cent of its iteration time that functions may cost it", type: "number", min: 1, max: 1900, step: "any", required: true, value: String(Number((100 * job.budget).toPrecision(12))) }] });
-    const set = (/** @type {number} */ budget) => () => call("PUT", path`/v1/jobs/${job.id}/slo`, { body: { budget } });
+    const set = (budget) => () => call("PUT", path`/v1/jobs/${job.id}/slo`, { body: { budget } });
     if (given) act(set(Number(given.percent) / 100), `${job.name} may lose ${given.percent} %.`, set(job.budget));
   } });
   return verbs;

@@ -174,10 +174,22 @@ _FUNCTION: Final = f"""
     SELECT {_epoch("part")}, arrivals::bigint, {_SUMS}
     FROM counted FULL JOIN sums USING (part) LEFT JOIN quantiles USING (part)
 """
-_BY_FUNCTION: Final = f"WITH {_ended('function', 'project = %(project)s')} SELECT part, {_SUMS} FROM sums LEFT JOIN quantiles USING (part)"
+_OF_PROJECT: Final = "(%(project)s::text IS NULL OR project = %(project)s)"
+_NAME: Final = "project || '/' || function"
+_BY_FUNCTION: Final = (
+    f"WITH {_ended(_NAME, _OF_PROJECT)} SELECT part, {_SUMS} FROM sums LEFT JOIN quantiles USING (part)"
+)
 _BY_REVISION: Final = (
     f"WITH {_ended('revision', _OF_FUNCTION)} SELECT part, {_SUMS} FROM sums LEFT JOIN quantiles USING (part)"
 )
+_RATES: Final = f"""
+    SELECT part, {_epoch(_step("minute"))}, sum(arrivals)::bigint, sum(ended)::bigint
+    FROM (
+        SELECT {_NAME} AS part, minute, n AS arrivals, 0 AS ended FROM arrivals_minute WHERE {_within("minute")} AND {_OF_PROJECT}
+        UNION ALL
+        SELECT {_NAME}, minute, 0, succeeded + failed FROM function_minutes WHERE {_within("minute")} AND {_OF_PROJECT}
+    ) AS both_ GROUP BY 1, 2
+"""
 FUNCTION_COLUMNS: Final = (
     "arrivals",
     "succeeded",
@@ -242,8 +254,7 @@ _CALIBRATION: Final = """
     ORDER BY finished_at DESC
 """
 
-_PART: Final[Mapping[By, str]] = {"project": "project", "function": "project || '/' || function", "gpu": "gpu"}
-_OF_PROJECT: Final = "(%(project)s::text IS NULL OR project = %(project)s)"
+_PART: Final[Mapping[By, str]] = {"project": "project", "function": _NAME, "gpu": "gpu"}
 
 
 def _parts(table: str, at: str, *sums: str) -> str:
@@ -376,10 +387,19 @@ class Series:
             reasons.setdefault(kind, []).append(row)
         return columns, {kind: window.columns(("n",), rows)["n"] for kind, rows in sorted(reasons.items())}
 
-    def served(self, since: float, until: float, project: str, function: str | None) -> dict[Any, dict[str, Any]]:
+    def rates(self, window: Window, project: str | None) -> dict[str, dict[str, Column]]:
+        """``arrivals`` and ``ended`` in each step of each function (``project/name``) of a project, None = of all."""
+        rows_of: dict[str, list[Sequence[Any]]] = {}
+        for part, *row in self._rows(_RATES, window.parameters | {"project": project}):
+            rows_of.setdefault(part, []).append(row)
+        return {part: window.columns(("arrivals", "ended"), rows) for part, rows in rows_of.items()}
+
+    def served(
+        self, since: float, until: float, project: str | None, function: str | None
+    ) -> dict[Any, dict[str, Any]]:
         """
-        What ended in the whole minutes of [since, until): :data:`FUNCTION_COLUMNS` but arrivals of each function of a project,
-        or of each revision of one of them.
+        What ended in the whole minutes of [since, until): :data:`FUNCTION_COLUMNS` but arrivals of each function
+        (``project/name``) of a project, None = of all, or of each revision of one of them.
         """
         window = {"since": datetime.fromtimestamp(since // 60 * 60, UTC), "until": datetime.fromtimestamp(until, UTC)}
         statement = _BY_FUNCTION if function is None else _BY_REVISION

@@ -262,6 +262,12 @@ def test_a_function_over_time(http: httpx.Client, past: None, redis_client: "red
     (revision,) = http.get("/v1/functions:served", params={**span, "function": "echo"}).json()["served"]
     assert {**revision, "revision": None} == all_of_it
     assert http.get("/v1/functions:served", params={**span, "function": "other"}).json()["served"] == []
+    rated = http.get("/v1/functions:served", params={**window, "all_projects": True}).json()
+    (of_it,) = rated["served"]
+    assert (of_it["project"], of_it["p99"], rated["at"]) == ("default", all_of_it["p99"], found["at"])
+    assert (of_it["arrivals"], of_it["ended"]) == (found["arrivals"], found["succeeded"])
+    problem(http.get("/v1/functions:served?all_projects=true&function=echo"), 422, "invalid_input")
+    problem(foreign.get("/v1/functions:served?all_projects=true"), 403, "forbidden")
     none = http.get("/v1/functions/echo/series", params={**window, "revision": 1}).json()
     assert (none["revision"], none["succeeded"][1:], none["cold_reasons"]) == (1, [0] * 6, {})
 

@@ -25,8 +25,13 @@ def test_every_page_is_the_one_page(http: httpx.Client) -> None:
     page = http.get("/ui/")
 
     assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
-    assert http.get("/ui/functions/echo?tab=try").text == page.text
-    assert "{{base}}" not in page.text and re.search(r"/ui/a/[0-9a-f]{16}\b", page.text)
+    preload = re.compile(r'<link rel="modulepreload" href="([^"]+)">')
+    one = http.get("/ui/functions/echo?tab=try")
+    assert preload.sub("", one.text) == preload.sub("", page.text) == preload.sub("", http.get("/ui/nowhere/at/all").text)
+    named = preload.findall(one.text)
+    assert [name.rpartition("/")[2] for name in named][:1] == ["function.js"] and len(set(named)) == len(named)
+    assert {http.get(name).status_code for name in named} == {200}
+    assert "{{" not in page.text and re.search(r"/ui/a/[0-9a-f]{16}\b", page.text)
     assert http.get("/ui").headers["location"].endswith("/ui/")
     assert page.headers["cache-control"] == "no-cache"
     policy = page.headers["content-security-policy"]
@@ -53,6 +58,9 @@ def test_the_root_leads_browsers_there(http: httpx.Client) -> None:
 def test_a_file_is_kept_for_ever_and_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text('<script src="{{base}}/core/app.js"></script>')
     (tmp_path / "core").mkdir()
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "core" / "router.js").write_text('  ["/ui/", "cluster"],\n')
+    (tmp_path / "pages" / "cluster.js").touch()
     script = tmp_path / "core" / "app.js"
     script.write_text("1 + 1;" * 100)
 

@@ -42,6 +42,10 @@ def test_what_others_wrote_is_as_its_list_says(folder: Path) -> None:
     assert there == listed
 
 
+def test_the_dashboard_is_small() -> None:
+    assert sum(len(path.read_text().splitlines()) for path in OWN) < 4000
+
+
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
 def test_an_own_file_makes_no_markup_of_text_and_is_short(path: Path) -> None:
     text = path.read_text()
