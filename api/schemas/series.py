@@ -130,10 +130,10 @@ class FunctionSeries(Steps):
 class Served(Schema):
     """What ended in a span, of a function or of one of its revisions. null = there was none to take a mean of."""
 
-    project: str
-    """The project of the function"""
     function: str
     """The name of the function"""
+    project: str
+    """The project of the function"""
     revision: int | None = None
     """The revision; null = all of them"""
     arrivals: list[int | None] = []

@@ -895,6 +895,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that functions use and that is kept for trainings, MiB"""
     memory_total_mib: float = 0.0
     """All memory of the device, MiB"""
+    memory_warm_mib: float = 0.0
+    """Memory of warm instances, those of other projects too, MiB"""
     node: str = ""
     """The name of its machine; '' = not told"""
     duty: float = 1.0
@@ -2132,8 +2134,14 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
     function: str
     """The name of the function"""
+    project: str = ""
+    """The project of the function"""
     revision: int | None = None
     """The revision; None = all of them"""
+    arrivals: list[int | None] = []
+    """Arrivals in each step of ``at``; None = neither an arrival nor an end"""
+    ended: list[int | None] = []
+    """Invocations that ended in each step of ``at``, as ``arrivals``"""
     succeeded: int = 0
     """Invocations that ended and succeeded"""
     failed: int = 0
@@ -2167,6 +2175,8 @@ class ServedFunctions(msgspec.Struct, frozen=True, kw_only=True):
     """When it begins; later than was asked for where nothing older is kept"""
     until: datetime | None = None
     """Until when it goes; the last two minutes are not whole yet"""
+    at: list[int] = []
+    """When each step begins, seconds since 1970; empty where no step was asked for"""
     served: list[Served] = []
     """Functions by name, or revisions by number; those of which nothing ended are left out"""
 
