@@ -13,6 +13,8 @@ Figures:
   ``expressions``: all that were asked, without those of other programs' metrics.
 * ``alerts_fired``: of four that were provoked, with their ``for`` cut to a second: a pause, a training that fails, a GPU
   worker that stands still, both schedulers that stand still (4).
+* ``spans_missing``: invocations with a trace of which the receiver has no span (0); ``echo_p50_ratio``: the median of such
+  calls over that of others by turns (1.02).
 
 Ends with status 1 where a figure is not as it must be.
 """
@@ -23,6 +25,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,6 +40,7 @@ import httpx
 import yaml
 from prometheus_client import CollectorRegistry
 
+from lab.bench.otlp import Receiver
 from lab.bench.ports import free_port
 from lab.bench.report import ROOT, emit, progress
 from lab.bench.uploads import eventually
@@ -46,7 +50,16 @@ from smore.process.settings import Settings
 from smore_client import Client
 
 FOLDER: Final = ROOT / "observability"
-BARS: Final = {"rules_failed": 0, "boards_unknown_metrics": 0, "expressions_empty": 0, "alerts_fired": 4}
+BARS: Final = {
+    "rules_failed": 0,
+    "boards_unknown_metrics": 0,
+    "expressions_empty": 0,
+    "alerts_fired": 4,
+    "spans_missing": 0,
+}
+#: Calls with and without a trace, by turns of so many.
+TRACED: Final = 1000
+TURN: Final = 50
 #: Seconds between two calls; for which Prometheus reads the platform before the boards are asked, and the most until an alert.
 PAUSE_S: Final = 0.3
 READ_S: Final = 60.0
@@ -146,6 +159,31 @@ def looked_up(http: httpx.Client, texts: AbstractSet[str]) -> dict[str, float]:
     }
 
 
+def traced(url: str, key: str, receiver: Receiver) -> dict[str, float]:
+    """What it costs and brings that a caller traces."""
+    took: dict[bool, list[float]] = {True: [], False: []}
+    sent = set()
+    with httpx.Client(base_url=url, headers={"X-API-Key": key}, timeout=30) as http:
+        for number in range(2 * TRACED):
+            traces, headers = number // TURN % 2 == 0, {}
+            if traces:
+                sent.add(trace := f"{number + 1:032x}")
+                headers = {"traceparent": f"00-{trace}-{number + 1:016x}-01"}
+            began = time.perf_counter()
+            http.post("/v1/functions/echo/invocations", json={"input": {"x": 1}}, headers=headers).raise_for_status()
+            took[traces].append(time.perf_counter() - began)
+    with suppress(TimeoutError):
+        eventually(lambda: sent <= _told(receiver), PATIENCE_S, "the spans")
+    return {
+        "spans_missing": len(sent - _told(receiver)),
+        "echo_p50_ratio": statistics.median(took[True]) / statistics.median(took[False]),
+    }
+
+
+def _told(receiver: Receiver) -> set[str]:
+    return {span["traceId"] for span in receiver.spans if span["name"] == "invocation"}
+
+
 def _served(end: local.Endpoints, key: str) -> set[str]:
     addresses = [f"http://{end.metrics_host}:{port}/metrics" for port in end.metrics_ports.values()]
     gateway = httpx.get(f"{end.gateway_url}/metrics", headers={"X-API-Key": key}, timeout=30)
@@ -182,10 +220,10 @@ def _fires(http: httpx.Client, alert: str) -> bool:
     return False
 
 
-def run(folder: Path) -> dict[str, float]:
+def run(folder: Path, receiver: Receiver) -> dict[str, float]:
     tools, home = _tools(folder), folder / "home"
     tested = subprocess.run([tools / "promtool", "test", "rules", FOLDER / "rules_test.yml"], check=False)
-    os.environ |= {"SMORE_API__PORT": str(free_port()), "SMORE_HOME": str(home)}
+    os.environ |= {"SMORE_API__PORT": str(free_port()), "SMORE_HOME": str(home), "SMORE_OTEL__ENDPOINT": receiver.url}
     end = local.up(home, config=Settings(), partitions=1)
     try:
         key = (home / "key").read_text().strip()
@@ -203,6 +241,7 @@ def run(folder: Path) -> dict[str, float]:
                 client.invoke("echo", {"x": 1}, deadline_ms=60_000)
                 time.sleep(PAUSE_S)
             figures = looked_up(http, _served(end, key))
+            figures |= traced(end.gateway_url, key, receiver)
             progress(str(figures))
             figures["alerts_fired"] = provoked(http, client, home)
     finally:
@@ -215,8 +254,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Alert rules and boards, on a platform that Prometheus reads.")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="smore-") as folder:
-        figures = run(Path(folder))
+    with tempfile.TemporaryDirectory(prefix="smore-") as folder, Receiver() as receiver:
+        figures = run(Path(folder), receiver)
     emit("lab.bench.observability", figures)
     sys.exit(any(figures[name] != must for name, must in BARS.items()))
 

@@ -1,16 +1,13 @@
 """Spans out of the history, on real servers and a receiver of OTLP."""
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 import redis
 from sqlalchemy import Engine
 
 from api.invoke.request import trace_of
+from lab.bench.otlp import Receiver
 from scheduler.tasks.spans import Spans
 from smore.messages import stream
 from smore.messages.results import Execution, encode_execution
@@ -29,53 +26,10 @@ T0 = 1_790_000_000_123_457
 META = Execution(cold=True, load_ms={"weights": 80.0, "first": 20.0}, run_ms=12.5, batch=1, rows=1)
 
 
-class Receiver(ThreadingHTTPServer):
-    """Takes spans; answers with ``status``."""
-
-    status = 200
-
-    def __init__(self) -> None:
-        self.bodies: list[Any] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    @property
-    def spans(self) -> list[Any]:
-        return [
-            span
-            for body in self.bodies
-            for resource in body["resourceSpans"]
-            for scope in resource["scopeSpans"]
-            for span in scope["spans"]
-        ]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        assert self.path == "/v1/traces"
-        assert self.headers["Content-Type"] == "application/json"
-        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(self.server.status)
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def record(engine: Engine, client: "redis.Redis", url: str, ids: list[str], trace: str) -> None:
