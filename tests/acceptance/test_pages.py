@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 from lab.bench import browser as driver
@@ -236,6 +237,27 @@ def test_what_a_team_used_is_the_same_everywhere(browser: "Browser", state: Any,
 
     assert stated > 1
     assert told == pytest.approx([stated] * 3, abs=0.01)
+
+
+def test_a_function_has_the_same_figures_everywhere(browser: "Browser", state: Any, platform: Platform) -> None:
+    """Page, series, and the statistics of the Open Inference Protocol."""
+    for number in range(7):
+        platform.client.invoke("echo", {"x": number})
+
+    def told() -> tuple[int, ...]:
+        series = platform.client.function_series("echo")
+        stats = httpx.get(f"{platform.url}/v2/models/echo/stats", headers={"X-API-Key": platform.key}).json()
+        runs = [each["inference_stats"] for each in stats["model_stats"]]
+        return (
+            sum(n or 0 for n in (*series.succeeded, *series.failed)),
+            sum(each["success"]["count"] + each["fail"]["count"] for each in runs),
+        )
+
+    ended, _ = eventually(lambda: len(set(found := told())) == 1 and found, what="the record of them")
+    assert ended >= 7
+    with driver.viewed(browser, state) as seen:
+        seen.go(f"{platform.url}/ui/functions/echo?since=24h")
+        assert seen.page.locator(".figure", has_text="calls ended").locator("b").inner_text() == str(ended)
 
 
 def test_a_terminal_shows_it_too(

@@ -27,7 +27,9 @@ def test_every_page_is_the_one_page(http: httpx.Client) -> None:
     assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
     preload = re.compile(r'<link rel="modulepreload" href="([^"]+)">')
     one = http.get("/ui/functions/echo?tab=try")
-    assert preload.sub("", one.text) == preload.sub("", page.text) == preload.sub("", http.get("/ui/nowhere/at/all").text)
+    assert (
+        preload.sub("", one.text) == preload.sub("", page.text) == preload.sub("", http.get("/ui/nowhere/at/all").text)
+    )
     named = preload.findall(one.text)
     assert [name.rpartition("/")[2] for name in named][:1] == ["function.js"] and len(set(named)) == len(named)
     assert {http.get(name).status_code for name in named} == {200}
