@@ -161,11 +161,11 @@ def get_served(
         if of_project is None:
             raise InvalidInput("all_projects: a function is of one project", field="all_projects")
         found = series.served(from_s, until_s, of_project, function)
-        named = {"project": of_project, "function": function}
+        named: dict[str, Any] = {"project": of_project, "function": function}
         served = [schemas.Served(**named, revision=part, **of) for part, of in found.items()]
         return schemas.ServedFunctions(since=_minute(from_s), until=moment(until_s), served=served)
     window = _window(from_s, until_s, step)
-    rates = series.rates(window, of_project) if step is not None else {}
+    rates: dict[str, dict[str, Any]] = series.rates(window, of_project) if step is not None else {}
     none: dict[str, Any] = {"succeeded": 0, "failed": 0, "met": 0, "cold": 0}
     found = dict.fromkeys(rates, none) | series.served(from_s, until_s, of_project, None)
     served = [

@@ -151,15 +151,15 @@ def _past(span: schemas.BudgetSpan, *, harvested: bool) -> str:
 
 def _lost(worst: Loss | None, budget: float, verdict: Verdict, *, harvested: bool) -> str:
     if worst is None:
-        return f"budget {budget * 100:.3g} % "
+        return f"budget {budget * 100:.4g} % "
     if not harvested:
-        return f"no function ran beside it, so it lost nothing to functions (budget {budget * 100:.3g} %): "
+        return f"no function ran beside it, so it lost nothing to functions (budget {budget * 100:.4g} %): "
     if verdict is Verdict.NOT_PROVEN:
         interval = f"between {worst.low * 100:.1f} and {worst.high * 100:.1f} % with 95 % confidence"
-        return f"training lost about {worst.mean * 100:.1f} % so far, {interval} (budget {budget * 100:.3g} %): "
+        return f"training lost about {worst.mean * 100:.1f} % so far, {interval} (budget {budget * 100:.4g} %): "
     # Rounded up: a bound that is rounded down is none.
     bound = math.ceil(max(0.0, worst.high) * 1000) / 10
-    return f"training lost <= {bound:.1f} % with 95 % confidence (budget {budget * 100:.3g} %): "
+    return f"training lost <= {bound:.1f} % with 95 % confidence (budget {budget * 100:.4g} %): "
 
 
 def _words(

@@ -121,7 +121,7 @@ class Chart {
       cursor: { sync: { key: "smore" }, drag: { x: false, y: false } },
       scales: { y: { range: (_u, _low, high) => [0, this.most === undefined ? high || 1 : this.most / this.axis.by] } },
       axes: [
-        { ...axis, values: (_u, marks) => marks.map((s) => clock(new Date(s * 1000))), space: 90, size: 28 },
+        { ...axis, values: (_u, marks) => marks.map((s) => clock(new Date(s * 1000), marks[1] - marks[0] < 60)), space: 90, size: 28 },
         { ...axis, values: (_u, marks) => marks.map((v) => `${num(v)} ${this.axis.unit}`), size: this.left, space: 40 },
       ],
       // What is stacked is filled down to the line below it.

@@ -67,7 +67,6 @@ class Stream {
   constructor(wish, tell) {
     this.wish = wish;
     this.tell = tell;
-    /** @type {Map<string, Map<string, any>>} */
     this.topics = new Map();
     this.status = { ok: false, at: 0, detail: "", code: "" };
     this.over = new AbortController();

@@ -7,9 +7,7 @@ import { failed, skeleton } from "./parts.js";
 /** Seconds after which a hidden page gives its topics up. */
 const HIDDEN_S = 60;
 
-/** @type {Map<string, Map<string, any>>} */
 const held = new Map();
-/** @type {{topics: string[], project: string|null}} */
 let wanted = { topics: [], project: null };
 let changed = () => {};
 let send;

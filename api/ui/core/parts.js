@@ -2,12 +2,16 @@
 
 import { html, nothing, svg } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
+import { EVERY } from "./hub.js";
 import { NONE, count, memory, memoryOf, percent, when, words } from "./format.js";
 
 /** A name or an id. @param {string} text */
 export const name = (text) => html`<bdi class="mono">${text}</bdi>`;
 
 export const link = (href, content) => html`<a href=${href}>${content}</a>`;
+
+/** Whose rows a list has. @param {import("./page.js").Page} page */
+export const whoseRows = (page) => html`Of ${page.project === EVERY ? "all projects" : html`the project ${name(page.project ?? page.me.project)}`}.`;
 
 /** The address of something in a project, which is named where it is not the session's. @param {string} href @param {string} project @param {any} me */
 export const inProject = (href, project, me) => (project && project !== me.project ? `${href}${href.includes("?") ? "&" : "?"}project=${encodeURIComponent(project)}` : href);
@@ -34,11 +38,11 @@ export const figure = (value, label, title = nothing) =>
 export const bar = (share, label, kind = "") =>
   html`<div class="bar ${kind}" role="img" aria-label=${label}><i style="width:${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%"></i></div>`;
 
-/** Memory in three parts: kept for trainings, of warm instances, free. */
+/** Memory in three parts: of trainings and others, of warm instances, free. */
 export function memoryBar(gpu, named = true) {
   const part = (mib) => `width:${((100 * mib) / (gpu.memory_total_mib || 1)).toFixed(1)}%`;
   const [kept, text] = [Math.max(0, gpu.memory_used_mib - gpu.memory_warm_mib), memoryOf(gpu.memory_used_mib, gpu.memory_total_mib)];
-  const label = `memory ${text}: ${memory(kept)} kept for trainings, ${memory(gpu.memory_warm_mib)} of warm instances`;
+  const label = `memory ${text}: ${memory(kept)} of trainings and others, ${memory(gpu.memory_warm_mib)} of warm instances`;
   return html`${named ? html`<span class="label">memory</span>` : nothing}
     <div class="bar" role="img" aria-label=${label} title=${label}><i style=${part(kept)}></i><i class="warm" style=${part(gpu.memory_warm_mib)}></i></div>
     <span class="value">${text}</span>`;

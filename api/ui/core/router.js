@@ -1,9 +1,6 @@
 /** Addresses and their pages. */
 
-/**
- * Addresses, where `*` stands for a name; the page's module; of those in the navigation the word, and what it takes to see them.
- * @type {[address: string, page: string, word?: string, scope?: string][]}
- */
+/** Addresses, where `*` stands for a name; the page's module; of those in the navigation the word, and the scope that sees them. */
 const ROUTES = [
   ["/ui/", "cluster", "Cluster", "read"],
   ["/ui/login", "login"],

@@ -49,7 +49,7 @@ export function overviewTab(page, of) {
         ${figure(ended ? percent(total("cold") / ended) : "–", "cold starts")}
         ${figure(seconds(data.worst_s.reduce((most, s) => (s === null ? most : Math.max(most ?? 0, s)), null)), "the longest")}
       </div>
-      ${charts.view(data, (title, chart) => html`<section><h2>${title}</h2>${chart ?? empty("Nothing is known of it in this time.")}</section>`)}`;
+      ${charts.view(data, (title, chart) => html`<section><h2>${title}</h2>${chart ?? empty("Nothing is known of it.")}</section>`)}`;
   };
   return { closed: () => charts.close(), view: () => html`<p>${choice(page, "since", Object.keys(SPANS), page.query("since") || "24h", "Time")}</p>${shown(series, plot)}` };
 }

@@ -1,10 +1,10 @@
-/** The functions of the session's project; those that met the smallest part of their deadlines come first. */
+/** Functions; those that missed most deadlines come first. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { path } from "../core/api.js";
 import { NONE, ago, ms, num, percent, seconds, whole } from "../core/format.js";
 import { EVERY } from "../core/hub.js";
-import { empty, filters, inProject, link, name, shown, spark, sparkPath, table } from "../core/parts.js";
+import { empty, filters, inProject, link, name, shown, spark, sparkPath, table, whoseRows } from "../core/parts.js";
 
 const REFRESH_S = 30;
 const HOURS = 24;
@@ -19,7 +19,7 @@ export function open(page) {
   const warm = page.load(() => page.project === EVERY ? Promise.resolve(null) : page.get("/v1/prewarm", { project: page.project }), REFRESH_S);
   const view = () => html`
     <h1>Functions</h1>
-    <p class="quiet">Of ${page.project === EVERY ? "all projects" : html`the project ${name(page.project ?? page.me.project)}`}. Calls are those that ended in the last day. Functions that met the smallest part of their deadlines come first.</p>
+    <p class="quiet">${whoseRows(page)} Calls are those that ended in the last day. Functions that missed most deadlines come first.</p>
     ${filters(page, [["function", "Function"]])}
     ${shown(functions, (all) => {
       const wanted = page.query("function").toLowerCase();
@@ -37,7 +37,6 @@ export function open(page) {
 
 /** What the last day had, by function. @param {any} harvest */
 function sums(harvest) {
-  /** @type {Map<string, {invocations: number, met: number, cold: number, run_s: number, hours: number[]}>} */
   const found = new Map();
   if (!harvest) return found;
   const last = Math.floor(Date.parse(harvest.until) / 3600_000) * 3600;

@@ -2,8 +2,8 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { Charts } from "../core/chart.js";
-import { NONE, ago, num, percent, seconds, whole } from "../core/format.js";
-import { choice, empty, figure, filters, joined, name, shown, table } from "../core/parts.js";
+import { NONE, ago, percent, seconds, whole } from "../core/format.js";
+import { choice, empty, figure, filters, joined, name, shown, table, whoseRows } from "../core/parts.js";
 
 const SPANS = { "24h": 86400, "7d": 604800, "30d": 2592000, "90d": 7776000 };
 const REFRESH_S = 60;
@@ -27,6 +27,7 @@ export function open(page) {
   ];
   const view = () => html`
     <h1>Harvest</h1>
+    <p class="quiet">${whoseRows(page)} Operators choose a project, or all, beside the navigation.</p>
     <p class="choices">${choice(page, "by", ["project", "function", "gpu"], by, "By", true)} ${choice(page, "step", ["hour", "day"], step, "Step", true)} ${choice(page, "since", Object.keys(SPANS), page.query("since") || "7d", "Back", true)}</p>
     ${filters(page, [["price", "Price of a GPU hour", "h100=2.5,a100=1.8"]])}
     ${shown(parts, (data) => {
@@ -52,8 +53,8 @@ export function open(page) {
             { head: "avoided", num: true, cell: (row) => whole(row.saved) },
             ...(price ? [{ head: "money", num: true, cell: (row) => money(row.money) }] : []),
             ...(by === "function" ? [] : [
-              { head: "trainings ran", num: true, cell: (row) => hours(row.trained_s) },
-              { head: "lost about", num: true, cell: (row) => hours(row.lost_s) },
+              { head: "trainings ran", num: true, cell: (row) => seconds(row.trained_s) },
+              { head: "lost about", num: true, cell: (row) => seconds(row.lost_s) },
               { head: "which is (95 %)", cell: lost },
             ]),
           ],
@@ -76,7 +77,6 @@ export function open(page) {
 
 const sum = (parts, field) => parts.reduce((all, part) => all + part[field], 0);
 const money = (value) => (value === null ? NONE : value.toFixed(2));
-const hours = (s) => (s === null ? NONE : `${num(s / 3600)} h`);
 const lost = (part) => (part.lost === null ? NONE : `${percent(part.lost)} (${percent(part.lost_low)} to ${percent(part.lost_high)})`);
 
 function csv(parts) {

@@ -173,6 +173,6 @@ const decisions = (why) => (why.decisions.length ? table({
     { head: "when", cell: (each) => when(each.at, true) },
     { head: "decided", cell: (each) => words(each.kind) },
     { head: "GPU instances", cell: (each) => (each.gpus.length ? joined(each.gpus, gpuLink) : NONE) },
-    { head: "why", cell: (each) => html`<bdi>${each.message}</bdi>` },
+    { head: "why", cell: (each) => html`<bdi>${each.message || NONE}</bdi>` },
   ],
 }) : empty("The job scheduler has decided nothing about it yet."));

@@ -228,7 +228,9 @@ def test_what_never_was_is_not_found_and_what_is_gone_has_its_past(
     assert sum(http.get("/v1/functions/echo/series", params=window).json()["succeeded"]) == 61
 
 
-def test_a_function_over_time(http: httpx.Client, past: None, redis_client: "redis.Redis") -> None:
+def test_a_function_over_time(
+    http: httpx.Client, foreign: httpx.Client, past: None, redis_client: "redis.Redis"
+) -> None:
     now = time.time() // 60 * 60
     forecasts = Forecasts(
         version=1,
