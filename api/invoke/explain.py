@@ -44,6 +44,7 @@ from smore.messages.wording import (
     needs_person,
     obstacle,
     phases_ms,
+    slowest,
     why_not_now,
     worker_lost,
 )
@@ -245,6 +246,9 @@ async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Ex
     result = decode_result(reply.result) if reply is not None else Result(form="error")
     check, waits = await _now(gateway, project, invocation, record, facts)
     slack_s = facts.deadline_at - facts.finished_at if facts.finished_at is not None else None
+    attempts = _attempts(facts, history, record)
+    last = attempts[-1].predicted if attempts else None
+    phases = [attempt.phases_ms.model_dump() for attempt in attempts] if slack_s is not None and slack_s < 0 else []
     return schemas.Explanation.of(
         facts,
         summary=" ".join(
@@ -257,6 +261,7 @@ async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Ex
                     slack_s=slack_s,
                     message=result.message,
                 ),
+                *([slowest(phases, last.run_s if last is not None else None)] if phases else []),
                 *(
                     worker_lost(run.gpu, history.seen[run.attempt], run.attempt)
                     for run in history.runs
@@ -273,7 +278,7 @@ async def explain(gateway: Gateway, project: str, invocation: str) -> schemas.Ex
             needed_ms=None if facts.gate_s is None else round(facts.gate_s * 1e3, 3),
             now_ms=check.needed_us / 1e3 if check.needed_us and check.promises else None,
         ),
-        attempts=_attempts(facts, history, record),
+        attempts=attempts,
     )
 
 

@@ -182,6 +182,28 @@ def in_words(
             return f"{said}." if because.casefold() == said.casefold() else f"{said}: {because}."
 
 
+#: What an invocation does in a phase of :func:`phases_ms`.
+_DOES = {
+    "queue": "it waited in its queue",
+    "schedule": "its place was decided",
+    "dispatch": "it was on its way to its worker",
+    "load": "its instance was loaded",
+    "run": "it ran",
+    "other": "it waited for its instance, or its result was on its way",
+}
+
+
+def slowest(attempts: Sequence[Mapping[str, float | None]], predicted_s: float | None) -> str:
+    """
+    In which phase most of its time went, of an invocation that was late, in a sentence. ``attempts``: as :func:`phases_ms`
+    has each; ``predicted_s``: the predicted run of the last one.
+    """
+    spent = {phase: sum(attempt.get(phase) or 0.0 for attempt in attempts) / 1e3 for phase in _DOES}
+    longest = max(spent, key=lambda phase: spent[phase])
+    told = f"; {duration(predicted_s)} were predicted" if longest == "run" and predicted_s is not None else ""
+    return f"Most of its time {_DOES[longest]}: {duration(spent[longest])}{told}."
+
+
 def phases_ms(
     *,
     since: float,

@@ -49,6 +49,7 @@ export function open(page) {
     view: () => html`
       <div class="login">
         <h1>SMore</h1>
+        ${page.query("to") && !asks ? html`<p>The session has ended, or there was none.</p>` : nothing}
         <form @submit=${submit}>
           ${asks
             ? html`<p>A link asks to log in anew. The session that this browser has will be replaced: go on only if you ran <code>smore open</code>.</p>`

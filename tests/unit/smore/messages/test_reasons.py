@@ -28,6 +28,7 @@ from smore.messages.wording import (
     hopeless,
     in_words,
     obstacle,
+    slowest,
     phases_ms,
     refused_in_words,
     why_not_now,
@@ -95,6 +96,23 @@ def test_why_nothing_is_placed_now() -> None:
 )
 def test_states_in_words(said: str, facts: dict[str, object]) -> None:
     assert in_words(**{"cause": "ok", **facts}) == said  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("said", "attempts", "predicted_s"),
+    [
+        (
+            "Most of its time it ran: 1.3 s; 823.0 ms were predicted.",
+            [{"queue": 1.0, "run": 1300.0, "load": None}],
+            0.823,
+        ),
+        ("Most of its time it ran: 1.3 s.", [{"queue": 1.0, "run": 1300.0}], None),
+        ("Most of its time it waited in its queue: 1.0 s.", [{"queue": 500.0, "run": 800.0}, {"queue": 500.0}], 0.8),
+        ("Most of its time its instance was loaded: 2.0 s.", [{"queue": 1.0, "load": 2000.0, "run": 5.0}], 0.005),
+    ],
+)
+def test_what_made_it_late(said: str, attempts: list[dict[str, float | None]], predicted_s: float | None) -> None:
+    assert slowest(attempts, predicted_s) == said
 
 
 def test_a_state_is_not_said_twice() -> None:
