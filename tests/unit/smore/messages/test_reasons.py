@@ -28,9 +28,9 @@ from smore.messages.wording import (
     hopeless,
     in_words,
     obstacle,
-    slowest,
     phases_ms,
     refused_in_words,
+    slowest,
     why_not_now,
 )
 from smore.redis.gateway_queue import AdmissionCheck
