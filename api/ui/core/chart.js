@@ -117,7 +117,7 @@ class Chart {
       width: this.element.clientWidth || 600,
       height: HEIGHT,
       legend: { show: false },
-      padding: [8, 20, 0, 0],
+      padding: [8, 28, 0, 0],
       cursor: { sync: { key: "smore" }, drag: { x: false, y: false } },
       scales: { y: { range: (_u, _low, high) => [0, this.most === undefined ? high || 1 : this.most / this.axis.by] } },
       axes: [

@@ -102,7 +102,7 @@ export class Page {
     this.draw();
     try {
       const text = done(await task());
-      toast(text, undo && (() => this.act(row, undo, { done: () => `Taken back: ${text}` })));
+      toast(text, undo && (() => this.act(row, undo, { done: () => `Taken back: “${text}”` })));
     } catch (error) {
       this.errors.set(row, error);
     }

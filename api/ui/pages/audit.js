@@ -41,7 +41,8 @@ export function open(page) {
 function difference({ before, after }) {
   const names = [...new Set([...Object.keys(before ?? {}), ...Object.keys(after ?? {})])];
   const text = (of, member) => (of && member in of ? JSON.stringify(of[member]) : "–");
-  const changed = names.filter((member) => text(before, member) !== text(after, member));
+  const unset = (member) => before === null && ["null", '""', "[]", "{}"].includes(text(after, member));
+  const changed = names.filter((member) => text(before, member) !== text(after, member) && !unset(member));
   if (!changed.length) return before === null ? "made" : after === null ? "deleted" : "no member changed";
   return html`<ul class="plain">${changed.map((member) => html`<li><span class="quiet">${member}</span> <bdi class="mono">${text(before, member)} → ${text(after, member)}</bdi></li>`)}</ul>`;
 }

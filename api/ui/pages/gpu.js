@@ -3,7 +3,7 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { Problem, call, path } from "../core/api.js";
 import { Charts } from "../core/chart.js";
-import { SPANS, ago, memory, memoryOf, percent, seconds, when, whole } from "../core/format.js";
+import { SPANS, ago, count, memory, memoryOf, percent, seconds, when, whole } from "../core/format.js";
 import { awaited, live } from "../core/live.js";
 import { choice, empty, errorRow, failed, figure, interval, link, lossWords, name, shown, state, table } from "../core/parts.js";
 import { facts, used } from "./gpu_facts.js";
@@ -90,7 +90,7 @@ function trainings(page, gpu) {
       { head: "training", cell: (job) => html`${link(trainingHref(job, page.me), name(job.name || job.id))}${job.guest ? html` <span class="guest">guest</span>` : nothing}` },
       { head: "project", cell: (job) => name(job.project) },
       { head: "iterations", num: true, cell: (job) => whole(job.iterations) },
-      { head: "lost to functions, of budget", cell: (job) => html`<div class="rows slim">${interval(job)}<span class="value">${lossWords(job)}, ${job.loss_windows} windows</span></div>` },
+      { head: "lost to functions, of budget", cell: (job) => html`<div class="rows slim">${interval(job)}<span class="value">${lossWords(job)}, ${count(job.loss_windows, "window")}</span></div>` },
       { head: "held back", cell: (job) => (job.held < 1 ? `runs ${percent(job.held)} of the time` : "no") },
     ],
   })}${note}`;
