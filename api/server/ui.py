@@ -68,11 +68,14 @@ def _shells(contents: Mapping[str, bytes], page: bytes, base: str) -> dict[str, 
     """The page for each address of the router, without ``/ui/``."""
     shells = {}
     for address, module in _ROUTE.findall(contents["core/router.js"]):
-        needed = ["core/app.js", f"pages/{module.decode()}.js"]
-        for name in needed:
-            around = posixpath.dirname(name)
-            others = [posixpath.normpath(f"{around}/{path.decode()}") for path in _IMPORT.findall(contents[name])]
-            needed += [other for other in dict.fromkeys(others) if other not in needed]
+        needed: list[str] = []
+        # What every page needs comes first.
+        for root in ("core/app.js", f"pages/{module.decode()}.js"):
+            needed.append(root)
+            for name in needed:
+                around = posixpath.dirname(name)
+                others = [posixpath.normpath(f"{around}/{path.decode()}") for path in _IMPORT.findall(contents[name])]
+                needed += [other for other in dict.fromkeys(others) if other not in needed]
         links = "".join(f'<link rel="modulepreload" href="{base}/{name}">' for name in needed[1:])
         text = page.replace(PRELOADS, links.encode()).replace(BASE, base.encode())
         shells[address.decode()] = File.of("index.html", text)
