@@ -59,7 +59,7 @@ BARS: Final = {
 }
 #: Calls with and without a trace, by turns of so many.
 TRACED: Final = 1000
-TURN: Final = 50
+TURN: Final = 200
 #: Seconds between two calls; for which Prometheus reads the platform before the boards are asked, and the most until an alert.
 PAUSE_S: Final = 0.3
 READ_S: Final = 60.0
