@@ -20,7 +20,7 @@ from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.job import Action
 from smore.messages.overrides import Paused, encode_paused
-from smore.messages.reports import JobReport, ParkedInstance, Report, encode_report
+from smore.messages.reports import JobReport, ParkedInstance, Report, WarmInstance, WarmState, encode_report
 from smore.postgres.catalog import Store
 from smore.postgres.jobs import Change
 from smore.process.settings import Settings
@@ -310,6 +310,10 @@ def test_a_row_of_a_gpu_says_what_its_worker_reports(http: httpx.Client, report:
         "gpu0",
         jobs=[job],
         parked=[parked],
+        warm=[
+            WarmInstance(function=f"{project}/echo", revision=1, state=WarmState.IDLE, memory_mib=memory, pid=2)
+            for project, memory in (("default", 300.0), ("other", 500.0))
+        ],
         quarantined=["default/echo@1", "other/x@2"],
         duty=0.75,
         closed=True,
@@ -319,6 +323,7 @@ def test_a_row_of_a_gpu_says_what_its_worker_reports(http: httpx.Client, report:
     (row,) = http.get("/v1/gpus").json()["gpus"]
 
     assert (row["node"], row["duty"], row["silent_since"]) == ("host-a", 0.75, None)
+    assert [each["memory_mib"] for each in row["warm"]] == [300] and row["memory_warm_mib"] == 800
     assert row["closed_until"].startswith("2026-01-31T12:00:00")
     assert row["quarantined"] == ["echo@1"] and row["parked"][0]["host_mib"] == 2.0
     (training,) = row["jobs"]
