@@ -24,7 +24,7 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
 
     def run(*words: str, parallel: bool = True) -> list[rows.Row]:
         """``parallel``: start all workloads at once."""
-        few = ["--functions", "0", "--several", "0", "--repeated", "0", "--repeated-functions", "0", "--window", "1.5"]
+        few = ["--functions", "0", "--several", "0", "--repeated", "0", "--repeated-functions", "0", "--window", "0.5"]
         here = ["--device", "cpu", "--cores", CORE, "--models", "mobilenet"]
         here += ["--parallel"] * parallel
         assert profile.main(["--out", str(out), *here, "--order", "pairs", *few, *words]) == 0
