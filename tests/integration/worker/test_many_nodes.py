@@ -48,6 +48,8 @@ NODES = 64
 BEAT_S = 0.5
 LEASE_S = 2.0
 RUN_S = 0.3
+#: How long a node waits for the next message.
+IDLE_S = 0.5
 #: Of a wave: enough for every node's two slots and half as many again.
 WAVE = 3 * NODES
 #: From the moment that a wave may be placed to the first dispatch to each node.
@@ -82,10 +84,12 @@ class Node:
         beat.start()
         nursery = os.getppid()
         while (self._running or not self._leaving.is_set()) and os.getppid() == nursery:
+            # Sixty-four that look about twenty times a second keep a core busy.
+            idle_s = min(IDLE_S, self._running[0][0] - time.monotonic()) if self._running else IDLE_S
             if not self._leaving.is_set() and len(self._running) < len(FUNCTIONS):
-                self._take(0.05)
+                self._take(max(0.01, idle_s))
             else:
-                time.sleep(0.01)
+                time.sleep(max(0.0, idle_s))
             while self._running and self._running[0][0] <= time.monotonic():
                 self._finish()
         while self._leaving.is_set() and self._give_back():
