@@ -37,11 +37,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -233,25 +232,35 @@ class Fuzzer:
     def _ask(self, method: str, path: str, **how: Any) -> requests.Response:
         return self._session.request(method, self._url + path, timeout=PATIENCE_S, **how)
 
-    def run(self, examples: int, only: str = "") -> Findings:
-        """``examples`` inputs of either kind, right and wrong, for each operation whose label contains ``only``."""
-        findings = Findings()
-        for label, strategies in self._operations(findings, only):
-            for strategy in strategies:
-                self._draw(label, strategy, examples, partial(self._try, findings, label))
+    def draw(self, examples: int, only: str = "") -> list[tuple[str, Any]]:
+        """
+        ``examples`` inputs of either kind, right and wrong, for each operation whose label contains ``only``, each with
+        that label. Raises schemathesis' error where the document is wrong.
+        """
+        drawn: list[tuple[str, Any]] = []
+        for result in self._schema.get_all_operations():
+            if isinstance(result, Err):
+                raise result.err()
+            operation = result.ok()
+            if only not in operation.label:
+                continue
+            # Any text fits a path; what has nothing else cannot be asked wrongly, and schemathesis would look for it
+            # for long.
+            wrong = bool(operation.body.items or operation.query.items or operation.headers.items)
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 1 + wrong]:
+                cases = self._draw(operation.label, operation.as_strategy(generation_mode=mode), examples)
+                drawn += [(operation.label, case) for case in cases]
+        return drawn
+
+    def run(self, drawn: Sequence[tuple[str, Any]]) -> Findings:
+        """Send them one after the other."""
+        findings = Findings(operations=len({label for label, _ in drawn}))
+        for label, cases in itertools.groupby(drawn, lambda pair: pair[0]):
+            for _, case in cases:
+                self._try(findings, label, case)
             if _leaves_something(label):
                 self.restore()
         return findings
-
-    def draw(self, examples: int, only: str = "") -> list[tuple[str, Any]]:
-        """The inputs of :meth:`run`, each with its operation's label, not sent."""
-        drawn: list[tuple[str, Any]] = []
-        for label, strategies in self._operations(Findings(), only):
-            for strategy in strategies:
-                cases: list[Any] = []
-                self._draw(label, strategy, examples, cases.append)
-                drawn += [(label, case) for case in cases]
-        return drawn
 
     def send(self, drawn: Sequence[tuple[str, Any]]) -> Findings:
         """Them, :data:`AT_ONCE` at a time, while a server is away: nothing is taken back."""
@@ -261,26 +270,9 @@ class Fuzzer:
                 tried.result()
         return findings
 
-    def _operations(self, findings: Findings, only: str) -> Iterator[tuple[str, list[Any]]]:
-        """
-        (label, strategies of right and of wrong inputs) of each operation; ``found`` counts them and what is wrong with
-        the document.
-        """
-        for result in self._schema.get_all_operations():
-            if isinstance(result, Err):
-                findings.add("openapi.json", "invalid", str(result.err()), "GET /openapi.json")
-                continue
-            operation = result.ok()
-            if only not in operation.label:
-                continue
-            findings.operations += 1
-            # Any text fits a path; what has nothing else cannot be asked wrongly, and schemathesis would look for it
-            # for long.
-            wrong = bool(operation.body.items or operation.query.items or operation.headers.items)
-            modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 1 + wrong]
-            yield operation.label, [operation.as_strategy(generation_mode=mode) for mode in modes]
+    def _draw(self, label: str, strategy: Any, examples: int) -> list[Any]:
+        cases: list[Any] = []
 
-    def _draw(self, label: str, strategy: Any, examples: int, use: Callable[[Any], None]) -> None:
         @hypothesis.seed(SEED)
         @hypothesis.settings(
             max_examples=examples,
@@ -294,10 +286,11 @@ class Fuzzer:
             if existing:
                 self._aim(label, case, which)
             if not self._locks_out(label, case):
-                use(case)
+                cases.append(case)
 
         with contextlib.suppress(hypothesis.errors.Unsatisfiable):
             example()
+        return cases
 
     def _aim(self, label: str, case: Any, which: int) -> None:
         for name in case.path_parameters or {}:
@@ -569,15 +562,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         deploy(client)
         fuzzer = Fuzzer(end.gateway_url, key)
+        drawn = fuzzer.draw(wanted.examples, wanted.only)
         if servers:
-            drawn, outages = fuzzer.draw(wanted.examples, wanted.only), []
+            outages = []
             for name, way in itertools.product(servers, WAYS):
                 outages.append(outage(fuzzer, Path(folder), name, way, drawn))
                 print(f"{name} {way}: {outages[-1].answers}", file=sys.stderr)
             print(json.dumps([asdict(item) for item in outages], indent=None if wanted.json else 2))
             return 0 if all(item.borne for item in outages) else 1
         began = time.monotonic()
-        findings = fuzzer.run(wanted.examples, wanted.only)
+        findings = fuzzer.run(drawn)
         took_s, well = time.monotonic() - began, fuzzer.well()
         generated = generated_client(end.gateway_url, key)
     figures = {

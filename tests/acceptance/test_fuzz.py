@@ -77,8 +77,13 @@ def fuzzer(platform: Platform, attacked: Attacked) -> fuzz.Fuzzer:
     return fuzz.Fuzzer(platform.url, platform.key)
 
 
-def test_every_operation_bears_any_input(fuzzer: fuzz.Fuzzer) -> None:
-    result = fuzzer.run(EXAMPLES)
+@pytest.fixture(scope="module")
+def drawn(fuzzer: fuzz.Fuzzer) -> list[tuple[str, Any]]:
+    return fuzzer.draw(EXAMPLES)
+
+
+def test_every_operation_bears_any_input(fuzzer: fuzz.Fuzzer, drawn: list[tuple[str, Any]]) -> None:
+    result = fuzzer.run(drawn)
 
     assert [f"{fault.operation}: {fault.what}\n{fault.request}" for fault in result.faults.values()] == []
     # It came further than to the refusal of everything.
@@ -97,16 +102,12 @@ def test_a_generated_client_can_use_the_api(platform: Platform) -> None:
     assert fuzz.generated_client(platform.url, platform.key)
 
 
-@pytest.fixture(scope="module")
-def drawn(fuzzer: fuzz.Fuzzer) -> list[tuple[str, Any]]:
-    return fuzzer.draw(1)
-
-
 @pytest.mark.parametrize("server", fuzz.SERVERS)
 def test_every_operation_while_a_server_is_away(
     platform: Platform, fuzzer: fuzz.Fuzzer, drawn: list[tuple[str, Any]], server: str
 ) -> None:
-    result = fuzz.outage(fuzzer, platform.home, server, "killed", drawn)
+    one_each = {(label, case.meta.generation.mode): (label, case) for label, case in drawn}
+    result = fuzz.outage(fuzzer, platform.home, server, "killed", list(one_each.values()))
 
     assert [f"{fault.operation}: {fault.what}\n{fault.request}" for fault in result.faults] == []
     assert result.recovery_s is not None and result.admitted == fuzz.ADMITTED and result.lost == []
