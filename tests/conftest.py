@@ -79,11 +79,16 @@ LONGEST = {
     "tests/integration/test_compose.py",
     "tests/integration/worker/test_environments.py",
     "tests/integration/worker/test_lives.py",
+    "tests/integration/worker/test_many_nodes.py",
+    "tests/integration/worker/test_runs.py",
     "tests/property/test_queue.py",
     "tests/simulation/research/compare/test_comparison.py",
     "tests/simulation/research/compare/test_report.py",
     "tests/simulation/test_simulator.py",
+    "tests/unit/lab/research/predictor/test_evaluate.py",
     "tests/unit/lab/research/predictor/test_report.py",
+    "tests/unit/smore/cli/test_run.py",
+    "tests/unit/test_house.py",
     "tests/unit/zoo/test_zoo.py",
 }
 #: Folders whose tests mostly wait for processes.

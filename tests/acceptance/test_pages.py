@@ -20,7 +20,7 @@ from smore_client import admin
 from smore_client.types import Explanation
 from tests.support.cli import smore
 from tests.support.eventually import eventually
-from tests.support.whole_platform import BYSTANDER, STRICT, Platform
+from tests.support.whole_platform import BYSTANDER, LIGHT, STRICT, Platform
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -205,7 +205,7 @@ def test_a_training_is_tried_started_and_stopped_by_its_page(
         seen.go(f"{platform.url}/ui/trainings")
         page.get_by_text("Start a training").click()
         page.locator("input[name=name]").fill("from-the-page")
-        page.locator("input[name=argv]").fill("zoo.train --model resnet50 --iterations 100000")
+        page.locator("input[name=argv]").fill(" ".join(LIGHT))
         page.locator("input[name=duration]").fill("2h")
         page.locator(".outcome .failed, .outcome b").first.wait_for()
         assert "It would" in page.locator(".outcome").inner_text()

@@ -33,10 +33,14 @@ BOUNDED = {
     "SMORE_WORKER__PROCESSES": "48",
 }
 #: Settings under which processes are killed. Where an fsync takes long, a Redis of standard durability answers up to two
-#: seconds before it writes.
-STRICT = {"SMORE_REDIS__DURABILITY": "strict"}
-#: A training that lets others have nearly all of its core.
-BYSTANDER = (sys.executable, "-m", "tests.support.light_training", "0.1")
+#: seconds before it writes. Anybody may start the training that needs no torch.
+STRICT = {
+    "SMORE_REDIS__DURABILITY": "strict",
+    "SMORE_JOB_ENTRYPOINTS": '["zoo.train", "tests.support.light_training"]',
+}
+#: A training that lets others have nearly all of its core, as an entry point and as a program.
+LIGHT = ("tests.support.light_training", "0.1")
+BYSTANDER = (sys.executable, "-m", *LIGHT)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ from smore.postgres.job_pairs import JobPair, add_pairs, write_pairs
 from smore.postgres.predictors import Profiles
 from smore.process import observability
 from smore.process.settings import QueueSettings, Settings
-from smore.redis.celery import REPUBLISH, RETRAIN, message
+from smore.redis.celery import REPUBLISH, message
 from smore.redis.queue import Queue
 from smore.redis.tables import Tables
 from tests.support.eventually import eventually
@@ -719,8 +719,6 @@ def test_control_learns_at_its_start_and_restores(
     redis_client.lpush(f"{PREFIX}learn", message(REPUBLISH, [], "learn"))
     eventually(lambda: redis_client.get(version) is not None, within_s=60, what="the table")
     assert tables.version() == first.version
-    redis_client.lpush(f"{PREFIX}learn", message(RETRAIN, [True], "learn"))
-    eventually(lambda: len(known.predictors()) == 2, within_s=60, what="another challenger")
 
 
 def test_the_device_of_the_tests_is_sound() -> None:
