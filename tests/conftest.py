@@ -19,7 +19,7 @@ from sqlalchemy import Engine, text
 from xdist.scheduler import LoadFileScheduling
 
 from migrations.__main__ import prepare
-from smore.local import ServerUrls
+from smore.local import ServerUrls, embedded
 from smore.local import servers as start_servers
 from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
@@ -29,6 +29,7 @@ from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
 from tests.support import leftovers
+from tests.support.clusters import Clusters
 
 TESTS = Path(__file__).resolve().parent
 PREFIX = "smore:"
@@ -148,6 +149,8 @@ def pytest_collection_finish() -> None:
 
 # Every client of httpx reads all certificates of the machine, which takes longer than most requests. No test speaks TLS.
 pytest.MonkeyPatch().setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
+
+pytest.MonkeyPatch().setattr(embedded, "_create_cluster", Clusters(embedded._create_cluster))
 
 # Where rich is installed, structlog by itself renders a logged exception with the source and the variables of every frame:
 # seconds of a processor each.
