@@ -1,5 +1,6 @@
 """
 The hostile trainings of ``lab.bench.strangers``: ``python -m lab.bench.stranger KIND``. ``lab.bench.kills`` forges a ring as they do.
+With ``idle`` after the kind it waits where it would work.
 
 Each of them, the harmless ``honest`` too, works without pause and makes twenty steps a second, so that beside any of them
 the processor has the same to do. After each step a hostile one writes into its files what no loop would.
@@ -22,11 +23,13 @@ WORK_S: Final = 0.05
 _COUNT, _LENGTH, _HELD = 16, 40, 24
 
 
-def main(kind: str) -> None:
+def main(kind: str, idle: str = "") -> None:
     forge = KINDS[kind]
     with smore.track() as tracker:
         while True:
             until = time.perf_counter() + WORK_S
+            if idle:
+                time.sleep(WORK_S)
             while time.perf_counter() < until:
                 if kind == "fast":
                     tracker.step()
@@ -89,4 +92,4 @@ KINDS: Final[Mapping[str, Callable[[], None]]] = {
 }
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

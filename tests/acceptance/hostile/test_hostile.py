@@ -74,7 +74,7 @@ def test_a_training_that_lies_in_its_files_stops_nobody(stage: Platform) -> None
     client, elsewhere = stage.client, "second"
     with second_worker(stage, elsewhere):
         for kind in ("count", "infinite", "pipe for steps", "pipe for hold and log", "forged hold"):
-            argv = [sys.executable, "-m", "lab.bench.stranger", kind]
+            argv = [sys.executable, "-m", "lab.bench.stranger", kind, "idle"]
             liar = client.start_job(kind.replace(" ", "-"), argv, gpus=[elsewhere], budget=1.0, grace=1).id
             wait_for_state(stage, liar, "running")
             wait_for_looks(stage, elsewhere)
