@@ -197,7 +197,6 @@ def raw_name(cell: Cell, policy: str) -> str:
 def quiet(work: Callable[[], Result]) -> Result:
     """Run without the cycle collector: a run makes millions of small objects, none of them part of a cycle."""
     enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         return work()

@@ -259,19 +259,15 @@ def test_what_cannot_be_held_and_does_not_end_voids_the_window() -> None:
 
 
 def test_a_window_waits_for_what_runs() -> None:
-    jobs = FakeJobs(Due(job="j", at=0.0, length_s=8.0, side_s=2.0))
-    activity = Activity()
-    gate = RunGate(activity)
-    gate.protect({"j"})
-    activity.begin()
-    told = threading.Event()
-    runs = FakeRuns(activity)
-    prober = Prober(gate=gate, activity=activity, jobs=jobs, runs=runs, longest_s=20.0, changed=told.set)
+    stage, jobs = Stage(), FakeJobs(Due(job="j", at=0.0, length_s=8.0, side_s=2.0))
+    stage.activity.begin()
+    runs, told = FakeRuns(stage.activity), threading.Event()
+    prober = probe(stage, jobs, told.set, longest_s=20.0, runs=runs)
     step = threading.Thread(target=prober.step)
     step.start()
     assert told.wait(10)
-    assert not gate.open()
-    activity.end()
+    assert not stage.gate.open()
+    stage.activity.end()
     step.join(10)
     ((_, closing),) = jobs.told
     assert closing.quiet is not None and "hold" not in runs.said
