@@ -96,7 +96,7 @@ class FakePlatform:
                 for one in waiting:
                     self._run(token, one)
                 if not waiting:
-                    self._stop.wait(0.005)
+                    self._stop.wait(0.02)
         except BaseException as error:  # noqa: BLE001 - the test is to fail with it
             self.error = error
 
