@@ -4,6 +4,7 @@ What tests of several kinds share: a real Redis and a real Postgres of their own
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -53,6 +54,10 @@ hypothesis_settings.load_profile("suite")
 
 # Imports make hundreds of thousands of objects that stay.
 gc.disable()
+
+# What fails in a finalizer is nobody's failure here. pytest would format its traceback, which parses sources: on Python 3.11
+# a collection of garbage may come while other sources are parsed, and these then fail with SystemError.
+sys.unraisablehook = lambda _: None
 
 #: Files that share one platform in processes (tests/acceptance/conftest.py), by the name of their group.
 TOGETHER = {
