@@ -553,6 +553,7 @@ def test_a_quick_run_ends_with_one_json_line(
     The recipes as they are, on 10 pairs of functions of one model, two measurements each; without the public data.
     """
     monkeypatch.setattr(evaluate, "FRACTIONS", (0.2, 0.8))
+    monkeypatch.setattr(evaluate, "QUICK_SPLITS", 2)
     path = write(
         tmp_path / "rows.jsonl",
         [*solos(batches=(1, 2, 4, 8)), *between_functions(["vgg16"], repeats=2, batches=(1, 2, 4, 8))],
@@ -563,8 +564,8 @@ def test_a_quick_run_ends_with_one_json_line(
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     told = [line for line in err.splitlines() if line.endswith("cpu.functions")]
-    assert "1 sets, 5 splits, 14 forests on 1 processes: estimating the time" in err.splitlines()
-    assert told[0].startswith(" 71 %, ") and told[-1] == "100 %, 0 s to go: cpu.functions"
+    assert "1 sets, 2 splits, 8 forests on 1 processes: estimating the time" in err.splitlines()
+    assert told[0].startswith(" 50 %, ") and told[-1] == "100 %, 0 s to go: cpu.functions"
     assert len(out.splitlines()) == 1
     document = strict(out)
     assert document["command"] == "python -m lab.research.predictor.evaluate " + " ".join(arguments)
