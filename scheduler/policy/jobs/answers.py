@@ -6,9 +6,9 @@ from math import inf
 from scheduler.policy.jobs.decisions import Expected, Misfit, Pledge, PublishQueue, Wait
 from scheduler.policy.jobs.explain import Refused, beside_nobody, promised_to, runs, unable_to_share, why
 from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
-from scheduler.policy.jobs.job import Ends, Job, Phase, end_at
+from scheduler.policy.jobs.job import Ends, Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs, Passing, Sharing
-from scheduler.policy.jobs.lengths import Length, Lengths
+from scheduler.policy.jobs.lengths import Length
 from scheduler.policy.jobs.order import Queue
 from scheduler.policy.jobs.places import Places
 from scheduler.policy.jobs.plan import Ending, Forecast, Waiting
@@ -27,20 +27,19 @@ class Outlook:
         projects: Projects,
         queue: Queue,
         jobs: Mapping[str, Job],
-        lengths: Lengths,
+        ends: Ends,
         places: Places,
         wait_s: Waits,
     ) -> None:
         self._knobs, self._fleet, self._projects, self._queue = knobs, fleet, projects, queue
-        self._jobs, self._lengths, self._places, self._kept = jobs, lengths, places, places.kept
+        self._jobs, self._ends, self._places, self._kept = jobs, ends, places, places.kept
         self._wait_s = wait_s
 
     def publish(self, at: float, set_back: float) -> PublishQueue:
         """Every job; ``at`` runs ahead of the clock by ``set_back``, times in the answer are the clock's."""
         running, waiting = self._running(), self._waiting()
         held = self._out_of_queue(Phase.HELD)
-        lefts = {job.spec.id: job.left(self._lengths, at) for job in (*running, *held)}
-        ends = [self._ends(running, lefts, at, most=most) for most in (False, True)]
+        ends = [{job.spec.id: end(job) for job in running} for end in (self._ends.at, self._ends.late)]
         starts = [
             self._forecast(at, running, waiting, of, most=most).starts()
             for of, most in zip(ends, (False, True), strict=True)
@@ -56,14 +55,12 @@ class Outlook:
             for id_, pledge in self._places.promises.pledges(self._kept).items()
         }
         entries = [
-            self._of_running(
-                job, at, set_back, lefts[job.spec.id], (ends[0][job.spec.id], ends[1][job.spec.id]), pledges
-            )
+            self._of_running(job, at, set_back, (ends[0][job.spec.id], ends[1][job.spec.id]), pledges)
             for job in running
         ]
         for place, job in enumerate((*waiting, *held), 1):
             expected_at, late_at = (start.get(job.spec.id) for start in starts)
-            length = lefts.get(job.spec.id, job.length)
+            length = job.length if job.phase is not Phase.HELD else self._ends.left(job)
             start_at = end_at = None
             if expected_at is not None and late_at is not None:
                 # Where lengths are longer the order may be another one, and this job earlier.
@@ -106,10 +103,11 @@ class Outlook:
         kept_for = kept.id if kept is not None else ""
         return PublishQueue(jobs=entries, kept_for=kept_for, kept=free, promised=self._places.promises.gpus)
 
-    def forecast(self, at: float, ends: Ends) -> Forecast:
+    def forecast(self, at: float) -> Forecast:
         """When each job that waits is expected to start on GPU instances of its own."""
         running = [job for job in self._jobs.values() if job.gpus]
-        return self._forecast(at, running, self._waiting(), {job.spec.id: ends.at(job) for job in running}, most=False)
+        ends = {job.spec.id: self._ends.at(job) for job in running}
+        return self._forecast(at, running, self._waiting(), ends, most=False)
 
     def misfit(self, spec: JobSpec) -> Misfit | None:
         """Why a job could never start on the GPU instances that there are and with its project's limit."""
@@ -158,9 +156,6 @@ class Outlook:
     def _running(self) -> list[Job]:
         return sorted((job for job in self._jobs.values() if job.gpus), key=lambda job: (job.since_at, job.spec.id))
 
-    def _ends(self, running: list[Job], lefts: Mapping[str, Length], at: float, *, most: bool) -> dict[str, float]:
-        return {job.spec.id: end_at(self._jobs, job, self._lengths, at, lefts, most=most) for job in running}
-
     def _waiting(self) -> list[Job]:
         return [*self._queue, *self._out_of_queue(Phase.RESTING)]
 
@@ -175,7 +170,6 @@ class Outlook:
         job: Job,
         at: float,
         set_back: float,
-        length: Length,
         end_at: tuple[float, float],
         pledges: Mapping[str, Pledge],
     ) -> Expected:
@@ -187,7 +181,7 @@ class Outlook:
             gpus=job.gpus,
             start_at=(start_at, start_at),
             end_at=(end_at[0] - set_back, end_at[1] - set_back),
-            length=length,
+            length=self._ends.left(job),
             waited_s=job.waited_s,
             why=Wait.STOPPING if stopping else Wait.NONE,
             message="It is being ended." if stopping else runs(job, [self._jobs[id_] for id_ in job.beside]),

@@ -102,10 +102,10 @@ class JobPolicy:
         self.jobs: dict[str, Job] = {}
         self.pairs = Pairs()
         self._ends = Ends(self.jobs, self.lengths)
-        self.promises = Promises(knobs, self.fleet, self.projects, self.jobs, self.lengths, self.queue.latest)
+        self.promises = Promises(knobs, self.fleet, self.projects, self.jobs, self._ends, self.queue.latest)
         self.partners = Partners(knobs, self.fleet, self.jobs, self._ends, self.pairs, self.queue.weight, self.promises)
         self.places = Places(
-            knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.partners, self.promises
+            knobs, self.fleet, self.projects, self.queue, self.jobs, self._ends, self.partners, self.promises
         )
         #: Jobs whose owners ask for a promise that was not decided yet.
         self._asking: list[Job] = []
@@ -387,6 +387,7 @@ class JobPolicy:
             job.phase, job.ended_as = Phase.STOPPING, Ended.PREEMPTED
             message = "Other jobs need its GPU instances, or it goes on with another number of them."
             decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
+        self._ends.begin(at)
         self.promises.begin(at)
         self.places.check()
         self._begin(at)
@@ -399,16 +400,15 @@ class JobPolicy:
                 continue
             gpus = self.places.gpus_for(job, at) if self.fleet.free else None
             shared = self.places.hosts_for(job, at, self._wait_s) if gpus is None and shares else None
+            if gpus is not None:
+                shared = Shared(gpus, (), job.parts)
             if shared is not None:
                 self._start(job, shared, at, place, decisions)
                 self._ends.changed(job)
                 self.partners.begin()
                 self.promises.started(job)
-                self._forecast = None
-            elif gpus is not None:
-                self._start(job, Shared(gpus, (), job.parts), at, place, decisions)
-                self.partners.begin()
-                self.promises.started(job)
+                if shared.beside:
+                    self._forecast = None
             else:
                 kept = self.places.kept
                 if not self.places.passable(job, at):
@@ -441,14 +441,14 @@ class JobPolicy:
 
     def _begin(self, at: float) -> None:
         """Nothing that was counted for those that might share is true any more."""
-        self._ends.begin(at)
+        self._ends.renew(at)
         self.partners.begin()
         self._forecast = None
 
     def _wait_s(self, job: Job) -> float:
         """How long a job would wait for GPU instances of its own, by the plan; inf = for ever."""
         if self._forecast is None:
-            self._forecast = self._outlook().forecast(self._at, self._ends)
+            self._forecast = self._outlook().forecast(self._at)
         return max(0.0, self._forecast.start_of(job.spec.id) - self._at)
 
     def _start(self, job: Job, shared: Shared, at: float, place: int, decisions: list[Decision]) -> None:
@@ -499,17 +499,17 @@ class JobPolicy:
 
     def _outlook(self) -> Outlook:
         return Outlook(
-            self._knobs, self.fleet, self.projects, self.queue, self.jobs, self.lengths, self.places, self._wait_s
+            self._knobs, self.fleet, self.projects, self.queue, self.jobs, self._ends, self.places, self._wait_s
         )
 
     def _answer(self, at: float, question: Question) -> Decision:
+        self._begin(at)
         if isinstance(question, PlacesAsked):
             waits = self.jobs[question.id] if question.id in self.queue else None
             where = places(self.fleet, self.places.kept, waits, self.jobs) if waits is not None else ()
             return PlacesAnswered(id=question.id, places=where)
         if isinstance(question, BreaksAsked):
             return BreaksAnswered(jobs=self._breaks(at, question))
-        self._begin(at)
         self.promises.renew(at)
         outlook = self._outlook()
         if isinstance(question, QueueAsked):

@@ -200,8 +200,7 @@ class Pledge(NamedTuple):
     share: float = inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class Expected(NamedTuple):
     """
     Times of a job, each (by expected lengths, by 90 % lengths) and if nobody shorter comes, None = nobody can say.
     ``gpus``: where it runs, () = it waits, and ``why`` and ``message`` say for what.

@@ -210,31 +210,10 @@ class Job:
         }
 
 
-def end_at(
-    jobs: Mapping[str, Job], job: Job, lengths: Lengths, at: float, lefts: Mapping[str, Length], *, most: bool = False
-) -> float:
-    """
-    When a job on GPU instances is expected to have ended, or by its 90 % length; one that is being ended, at once. Of
-    those beside it, each is taken to be as slow as now until it ends. ``lefts`` of jobs that were asked for already.
-    """
-    if job.phase is Phase.STOPPING:
-        return at
-    left = lefts.get(job.spec.id) or job.left(lengths, at)
-    left_s = left.most_s if most else left.expected_s
-    if not job.beside and job.factor == 1.0:
-        return at + left_s
-    others = []
-    for id_ in job.beside:
-        other = jobs[id_]
-        other_s = 0.0
-        if other.phase is not Phase.STOPPING:
-            other_s = (lefts.get(id_) or other.left(lengths, at)).expected_s * other.slowdown
-        others.append((other_s, job.beside_at(id_) / job.factor))
-    return at + end_beside(left_s * job.factor, others)
-
-
 class Ends:
-    """When jobs on GPU instances are expected to have ended, as of one moment; each is counted once until it changes."""
+    """
+    What is left of jobs, and when those on GPU instances have ended, as of one moment; each is counted once until it changes.
+    """
 
     def __init__(self, jobs: Mapping[str, Job], lengths: Lengths) -> None:
         self._jobs, self._lengths, self._at = jobs, lengths, 0.0
@@ -247,17 +226,43 @@ class Ends:
         self._lefts.clear()
         self._ends.clear()
 
-    def at(self, job: Job) -> float:
-        """By expected lengths."""
+    def renew(self, at: float) -> None:
+        """Nothing has happened since the last look but that time may have passed."""
+        if at != self._at:
+            self.begin(at)
+
+    def left(self, job: Job, device: str = "") -> Length:
+        """On ``device`` ('' = where it is, else the fastest)."""
+        if device:
+            return job.left(self._lengths, self._at, device)
         id_ = job.spec.id
-        end = self._ends.get(id_)
-        if end is None:
-            # Of those beside it the length is needed too.
-            for name in (id_, *job.beside):
-                if name not in self._lefts:
-                    self._lefts[name] = self._jobs[name].left(self._lengths, self._at)
-            end = self._ends[id_] = end_at(self._jobs, job, self._lengths, self._at, self._lefts)
-        return end
+        if id_ not in self._lefts:
+            self._lefts[id_] = job.left(self._lengths, self._at)
+        return self._lefts[id_]
+
+    def at(self, job: Job) -> float:
+        """By expected lengths; a job that is being ended has ended at once."""
+        id_ = job.spec.id
+        if id_ not in self._ends:
+            self._ends[id_] = self._end(job, self.left(job).expected_s)
+        return self._ends[id_]
+
+    def late(self, job: Job) -> float:
+        """By its 90 % length."""
+        return self._end(job, self.left(job).most_s)
+
+    def _end(self, job: Job, left_s: float) -> float:
+        """Of those beside it, each is taken to be as slow as now until it ends."""
+        if job.phase is Phase.STOPPING:
+            return self._at
+        if not job.beside and job.factor == 1.0:
+            return self._at + left_s
+        others = []
+        for id_ in job.beside:
+            other = self._jobs[id_]
+            other_s = self.left(other).expected_s * other.slowdown if other.phase is not Phase.STOPPING else 0.0
+            others.append((other_s, job.beside_at(id_) / job.factor))
+        return self._at + end_beside(left_s * job.factor, others)
 
     def changed(self, job: Job) -> None:
         """Who is beside it has changed: those beside it have another speed, and those beside these wait for other ends."""

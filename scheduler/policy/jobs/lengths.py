@@ -106,9 +106,9 @@ class Recent:
             if gone is not None:
                 values.pop(bisect_right(values, gone) - 1)
 
-    def quantile(self, share: float, above: int = 0) -> float:
-        """Of the values from place ``above`` on, of which there must be one."""
-        return self.ordered[above + int(share * (len(self.ordered) - above))]
+    def quantile(self, share: float) -> float:
+        """There must be a value."""
+        return self.ordered[int(share * len(self.ordered))]
 
     def surely(self, least: float = 0.0) -> float:
         """
@@ -185,12 +185,13 @@ class Lengths:
     def left(self, told_s: float, source: Source, ran_s: float, project: str) -> Length:
         """What is left of a job of which ``source`` told ``told_s`` and that has run for ``ran_s``."""
         ratios = self._ratios_of(source, project)
-        part = ran_s / told_s
-        outlived = bisect_right(ratios.ordered, part)
-        if outlived == len(ratios.ordered):
+        values, part = ratios.ordered, ran_s / told_s
+        outlived = bisect_right(values, part)
+        going_on = len(values) - outlived
+        if not going_on:
             most_s = max(LEAST_S, OUTLIVED_MOST * ran_s)
             return Length(max(LEAST_S, OUTLIVED * ran_s), most_s, most_s, source)
-        expected, most = (told_s * ratios.quantile(share, outlived) - ran_s for share in SHARES)
+        expected, most = (told_s * values[outlived + int(share * going_on)] - ran_s for share in SHARES)
         surely = max(most, told_s * ratios.surely(part) - ran_s)
         if len(ratios) < ENOUGH:
             surely = max(surely, UNSURE * told_s - ran_s)

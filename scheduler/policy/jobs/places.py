@@ -5,9 +5,8 @@ from math import inf
 
 from scheduler.policy.jobs.decisions import Turn
 from scheduler.policy.jobs.fleet import Fleet, Gpu, PoolKey
-from scheduler.policy.jobs.job import Job, end_at
+from scheduler.policy.jobs.job import Ends, Job
 from scheduler.policy.jobs.knobs import JobKnobs, Passing
-from scheduler.policy.jobs.lengths import Lengths
 from scheduler.policy.jobs.order import Queue
 from scheduler.policy.jobs.plan import Reservation, reserve
 from scheduler.policy.jobs.projects import Projects
@@ -25,12 +24,12 @@ class Places:
         projects: Projects,
         queue: Queue,
         jobs: Mapping[str, Job],
-        lengths: Lengths,
+        ends: Ends,
         partners: Partners,
         promises: Promises,
     ) -> None:
         self._knobs, self._fleet, self._projects, self._queue = knobs, fleet, projects, queue
-        self._jobs, self._lengths, self._partners = jobs, lengths, partners
+        self._jobs, self._ends, self._partners = jobs, ends, partners
         self.promises = promises
         self.kept: Reservation | None = None
 
@@ -51,7 +50,7 @@ class Places:
         if gpus is None and in_time:
             gpus = self._choose(job, keys)
             # Its length was that on the fastest device that it may have.
-            if gpus is not None and at + self._left_on(job, gpus, at) > kept.at:
+            if gpus is not None and at + self._left_on(job, gpus) > kept.at:
                 gpus = None
         return gpus
 
@@ -96,16 +95,16 @@ class Places:
         """What is kept for another one."""
         return self.kept.gpus if self.kept is not None and self.kept.id != job.spec.id else frozenset()
 
-    def _left_on(self, job: Job, gpus: tuple[str, ...], at: float) -> float:
+    def _left_on(self, job: Job, gpus: tuple[str, ...]) -> float:
         """The 90 % length of a job that waits, on ``gpus``."""
         seen = self._fleet.gpus[gpus[0]].seen
-        return job.left(self._lengths, at, seen.device if seen is not None else "").most_s
+        return self._ends.left(job, seen.device if seen is not None else "").most_s
 
     def keys(self, job: Job) -> list[PoolKey]:
         """The pools that a job may have, the one where it would end first first."""
         keys = [key for key, _ in self._fleet.pools_for(job.needs)]
         if len(keys) > 1:
-            keys.sort(key=lambda key: (job.left(self._lengths, job.queued_at, key[0]).expected_s, key))
+            keys.sort(key=lambda key: (self._ends.left(job, key[0]).expected_s, key))
         return keys
 
     def passable(self, job: Job, at: float) -> bool:
@@ -118,9 +117,11 @@ class Places:
             return self.kept.id != job.spec.id or knobs.passing is not Passing.NONE
         if knobs.passing is Passing.ANY and self._queue.turn(job) in (Turn.ORDER, Turn.PROMISED):
             return True
-        reservation = reserve(
-            self._fleet, self.keys(job), job, _ReadyAt(self._jobs, self._lengths, at), self._allowed_at(job, at)
-        )
+
+        def ready_at(gpu: Gpu) -> float:
+            return max((self._ends.at(self._jobs[id_]) for id_ in gpu.jobs), default=at)
+
+        reservation = reserve(self._fleet, self.keys(job), job, ready_at, self._allowed_at(job, at))
         if reservation is None or not self.promises.bears_reservation(reservation):
             return True
         self.kept = reservation
@@ -156,7 +157,7 @@ class Places:
         if room >= job.needs.size:
             return at
         for freed_at, size in sorted(
-            (end_at(self._jobs, other, self._lengths, at, {}), len(other.gpus))
+            (self._ends.at(other), len(other.gpus))
             for other in self._jobs.values()
             if other.gpus and other.spec.project == job.spec.project
         ):
@@ -164,17 +165,3 @@ class Places:
             if room >= job.needs.size:
                 return freed_at
         return inf
-
-
-class _ReadyAt:
-    """When a GPU instance is expected to be free, at one moment; each job is asked once."""
-
-    def __init__(self, jobs: Mapping[str, Job], lengths: Lengths, at: float) -> None:
-        self._jobs, self._lengths, self._at = jobs, lengths, at
-        self._ends: dict[str, float] = {}
-
-    def __call__(self, gpu: Gpu) -> float:
-        for id_ in gpu.jobs:
-            if id_ not in self._ends:
-                self._ends[id_] = end_at(self._jobs, self._jobs[id_], self._lengths, self._at, {})
-        return max((self._ends[id_] for id_ in gpu.jobs), default=self._at)

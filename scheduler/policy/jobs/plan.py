@@ -179,17 +179,22 @@ class Forecast:
 
     def _start(self, at: float) -> None:
         """Start whatever fits, in order."""
+        free, held = self._free, self._held
         while self._lanes:
             best: tuple[int, PoolKey | None, Lane] | None = None
             for lane, places in self._lanes.items():
                 if best is not None and places[0] > best[0]:
                     continue
                 keys, size, limited = lane
-                if limited and self._held.get(limited, 0) + size > self._most[limited]:
+                if limited and held.get(limited, 0) + size > self._most[limited]:
                     continue
-                key = next((key for key in keys if self._free.get(key, 0) >= size), None)
-                if key is not None or self._in_order:
-                    best = places[0], key, lane
+                for key in keys:
+                    if free.get(key, 0) >= size:
+                        best = places[0], key, lane
+                        break
+                else:
+                    if self._in_order:
+                        best = places[0], None, lane
             if best is None or best[1] is None:
                 return
             place, chosen, lane = best[0], best[1], best[2]

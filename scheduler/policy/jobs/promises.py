@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 
 from scheduler.policy.jobs.decisions import Beside, JobRefusal, NotPromised, Pledge, Promised, Unpromised
 from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
-from scheduler.policy.jobs.job import Job, Phase
+from scheduler.policy.jobs.job import Ends, Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs
-from scheduler.policy.jobs.lengths import UNKNOWN, WORDS, Length, Lengths
+from scheduler.policy.jobs.lengths import UNKNOWN, WORDS, Length
 from scheduler.policy.jobs.pairs import end_beside
 from scheduler.policy.jobs.plan import Ending, Forecast, Reservation, Waiting
 from scheduler.policy.jobs.projects import Projects
@@ -82,24 +82,26 @@ class Promises:
         fleet: Fleet,
         projects: Projects,
         jobs: Mapping[str, Job],
-        lengths: Lengths,
+        lefts: Ends,
         latest: MutableMapping[str, float],
         length_s: Callable[[Length], float] = attrgetter("surely_s"),
     ) -> None:
         self._length_s = length_s
-        self._knobs, self._fleet, self._projects, self._jobs, self._lengths = knobs, fleet, projects, jobs, lengths
+        self._knobs, self._fleet, self._projects, self._jobs = knobs, fleet, projects, jobs
         self._given: dict[str, Job] = {}
-        self._latest = latest
+        self._lefts, self._latest = lefts, latest
         self._at = -inf
         #: Good until time passes or lengths change: where promised jobs are laid out.
         self._places: dict[str, _Place] = {}
         self._whole: dict[Needs, tuple[PoolKey, ...]] = {}
         #: Good until they are slowed: ends of running jobs.
         self._ends: dict[str, float] = {}
-        #: Good until somebody starts or ends: when each GPU instance is free and how many are when, which promises hold, and the
-        #: earliest sure ends of starts that were refused with what they would break, by kind.
+        #: When each GPU instance is free and how many are when, but for those of which it may have changed.
         self._ready: dict[str, float] = {}
         self._counts: Counter[tuple[float, PoolKey | None]] = Counter()
+        self._moved: set[str] = set()
+        #: Good until somebody starts or ends: which promises hold, and the earliest sure ends of starts that were refused with
+        #: what they would break, by kind.
         self._held: frozenset[str] | None = None
         self._refused: dict[_Kind, tuple[float, frozenset[str]]] = {}
 
@@ -109,6 +111,7 @@ class Promises:
         self._places.clear()
         self._whole.clear()
         self._ends = {}
+        self._ready, self._counts, self._moved = {}, Counter(), set(self._fleet.gpus)
         self.changed()
         self._latest.clear()
         for id_, job in list(self._given.items()):
@@ -124,12 +127,12 @@ class Promises:
 
     def changed(self) -> None:
         """Somebody has started, or something else is kept."""
-        self._ready = {}
         self._held = None
         self._refused.clear()
 
     def started(self, job: Job) -> None:
         self._latest.pop(job.spec.id, None)
+        self._moved.update(job.gpus, *(self._jobs[id_].gpus for id_ in job.beside))
         for id_ in job.beside:
             self._ends.pop(id_, None)
         self.changed()
@@ -161,7 +164,7 @@ class Promises:
         if not doubted:
             return doubted
         expected = Promises(
-            self._knobs, self._fleet, self._projects, self._jobs, self._lengths, {}, attrgetter("expected_s")
+            self._knobs, self._fleet, self._projects, self._jobs, self._lefts, {}, attrgetter("expected_s")
         )
         expected._given = self._given
         expected.begin(self._at)
@@ -179,7 +182,7 @@ class Promises:
         if job.gpus:
             return "beside" if job.beside else "longer"
         closed = self._fleet.refusals[JobRefusal.CLOSED] + self._fleet.refusals[JobRefusal.LOST]
-        return "closed" if closed else "others"
+        return "closed" if closed or self._nowhere(job) else "others"
 
     def _allowance(self, job: Job) -> tuple[float, ...]:
         """
@@ -299,11 +302,14 @@ class Promises:
             if name in at:
                 counts[at[name], fleet.gpus[name].key] -= 1
         ends = [Ending(ready, key, count, "") for (ready, key), count in counts.items() if count and ready > -inf]
-        if any(limit.gpus is not None for limit in projects.limits.values()):
+        asking = {self._jobs[id_].spec.project for id_ in ids}
+        limited = {project for project in asking if projects.most(project) < inf}
+        if limited:
             over = self._ends | dict(start.hosts if start is not None else {})
-            ends += [Ending(over[id_], None, len(job.gpus), job.spec.project) for id_, job in self._running()]
+            running = [(over[id_], len(job.gpus), job.spec.project) for id_, job in self._running()]
             if start is not None:
-                ends.append(Ending(start.until, None, len(start.gpus), start.job.spec.project))
+                running.append((start.until, len(start.gpus), start.job.spec.project))
+            ends += [Ending(at, None, count, project) for at, count, project in running if project in limited]
         fixed: dict[str, tuple[float, PoolKey | None]] = {}
         if kept is not None:
             kept_at = max(kept.at, *(at.get(name, inf) for name in kept.gpus))
@@ -321,20 +327,21 @@ class Promises:
 
     def _free_at(self) -> dict[str, float]:
         """When GPU instances that take jobs are surely free, -inf = now; how many are when is counted beside it."""
-        if not self._ready:
-            ends = self._ends
-            self._ends = {id_: ends[id_] if id_ in ends else self._end(job) for id_, job in self._running()}
-            self._ready = {
-                name: max((self._ends[id_] for id_ in gpu.jobs), default=-inf)
-                for name, gpu in self._fleet.gpus.items()
-                if gpu.key is not None
-            }
-            self._counts = Counter((at, self._fleet.gpus[name].key) for name, at in self._ready.items())
+        if self._moved:
+            self._ends |= {id_: self._end(job) for id_, job in self._running() if id_ not in self._ends}
+        for name in self._moved:
+            gpu = self._fleet.gpus[name]
+            if gpu.key is not None:
+                if name in self._ready:
+                    self._counts[self._ready[name], gpu.key] -= 1
+                at = self._ready[name] = max([self._ends[id_] for id_ in gpu.jobs], default=-inf)
+                self._counts[at, gpu.key] += 1
+        self._moved.clear()
         return self._ready
 
     def _waiting(self, job: Job) -> Waiting:
         place = self._place(job)
-        from_at = job.not_before if job.phase is Phase.RESTING else -inf
+        from_at = job.not_before if job.phase is Phase.RESTING else inf if self._nowhere(job) else -inf
         return Waiting(job.spec.id, job.needs, job.spec.project, place.sure_s, place.keys, from_at)
 
     def _kind(self, start: Starting) -> _Kind:
@@ -347,7 +354,7 @@ class Promises:
 
     def _sure_s(self, job: Job, device: str = "") -> float:
         """What is surely left of a job, with all that functions may cost it."""
-        return self._length_s(job.left(self._lengths, self._at, device)) * (1 + job.spec.request.budget)
+        return self._length_s(self._lefts.left(job, device)) * (1 + job.spec.request.budget)
 
     def _on(self, job: Job, gpus: Sequence[str]) -> float:
         seen = self._fleet.gpus[gpus[0]].seen if gpus[0] in self._fleet.gpus else None
@@ -357,6 +364,9 @@ class Promises:
         """The pools in which a job is as fast as it can be and any of whose GPU instances will do."""
         id_, needs = job.spec.id, job.needs
         if id_ not in self._places:
+            if needs.pins:
+                self._places[id_] = _Place((), max(self._on(job, [name]) for name in needs.pins))
+                return self._places[id_]
             if needs not in self._whole:
                 self._whole[needs] = tuple(
                     key
@@ -364,12 +374,14 @@ class Promises:
                     if pool.open >= needs.size and len(self._fleet.eligible(needs, key)) == pool.open
                 )
             sure_s = {key: self._sure_s(job, key[0]) for key in self._whole[needs]}
-            if needs.pins:
-                self._places[id_] = _Place((), max(self._on(job, [name]) for name in needs.pins))
-            else:
-                least_s = min(sure_s.values(), default=self._sure_s(job))
-                self._places[id_] = _Place(tuple(key for key in sure_s if sure_s[key] <= least_s), least_s)
+            least_s = min(sure_s.values()) if sure_s else self._sure_s(job)
+            self._places[id_] = _Place(tuple(key for key in sure_s if sure_s[key] <= least_s), least_s)
         return self._places[id_]
+
+    def _nowhere(self, job: Job) -> bool:
+        """Whether no pool will do, or one that it is pinned to takes it no more."""
+        pins = job.needs.pins
+        return len(self._fleet.eligible(job.needs, None)) < len(pins) if pins else not self._place(job).keys
 
     def _end(self, job: Job, slowdown: float = 1.0) -> float:
         """

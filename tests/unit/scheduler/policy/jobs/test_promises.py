@@ -219,6 +219,17 @@ def test_a_held_job_keeps_its_promise_and_nothing_is_kept_for_it() -> None:
     assert jobs.policy.promises.of("promised") == NOW + 9 * HOUR
 
 
+@pytest.mark.parametrize("where", [{"count": 2}, {"gpus": ("n0g1",)}])
+def test_a_promise_is_at_risk_where_gpu_instances_come_back_smaller(where: dict[str, Any]) -> None:
+    jobs = driven(2)
+    jobs.submit("runs", hours=1, budget=0.0, count=2)
+    assert isinstance(verdict(ask(jobs, "promised", 9, memory_mib=40_000.0, **where)), Promised)
+    for memory, risk in ((20_000.0, "closed"), (80_000.0, "")):
+        jobs.tell(*gpus(2, memory=memory))
+        promise = jobs.entry("promised").promise
+        assert promise is not None and promise.at_risk == risk
+
+
 def test_where_nobody_waits_all_settings_start_the_same() -> None:
     def starts(setting: str) -> list[str]:
         jobs = driven(4, setting=setting)
