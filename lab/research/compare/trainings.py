@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from lab.research.compare.claims import TIE, ClaimVerdict
 from lab.research.compare.comparison import alike, alike_in_words
 from lab.research.compare.measures import few_seeds
 from lab.research.compare.terminal import show_table
-from lab.simulation.jobs.metrics import MEANINGS, MORE, SHARES, figures
+from lab.simulation.jobs.metrics import MEANINGS, MORE, SHARES, figures, told_over_length
 from lab.simulation.jobs.simulator import simulate_jobs
 from lab.simulation.jobs.traces import jobs
 from lab.simulation.jobs.world import load_job_preset
@@ -37,6 +38,8 @@ REDUCED: Final = ("jct", "p95", "wait")
 SHOWN: Final = ("jct", "jct_median", "p95", "jct_p99", "wait", "makespan", "slowdown_max", "gpu_share", "preemptions")
 #: Those of them that there are only where jobs have deadlines, or ask for promises.
 PROMISED: Final = ("qos", "told_end_90", "promised", "kept", "told_over_length", "others_jct")
+#: Of these there is a value for each job, not for each run: the figure is the median of all jobs of all runs.
+OF_JOBS: Final = ("told_over_length",)
 #: How verdicts are reached, and why hours and per cent may seem to disagree, for whoever reads them.
 RULE: Final = (
     f"“{ClaimVerdict.HELD}”: the whole 95 % interval of the paired difference is above 0; “{ClaimVerdict.FAILED}”: all of it"
@@ -67,7 +70,7 @@ class JobPlan:
     shared: bool
 
 
-#: Setting → metric → one value for each truth and seed, the seeds of the first truth first.
+#: Setting → metric → one value for each truth and seed, the seeds of the first truth first; :data:`OF_JOBS` have more.
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 
 
@@ -109,8 +112,8 @@ def plan(
     )
 
 
-def run_seed(plan: JobPlan, place: int) -> tuple[int, dict[str, dict[str, float]], int]:
-    """(place among truths and seeds, figures by setting, jobs simulated)."""
+def run_seed(plan: JobPlan, place: int) -> tuple[int, dict[str, dict[str, list[float]]], int]:
+    """(place among truths and seeds, values of figures by setting, jobs simulated)."""
     truth, seed = plan.truths[place // plan.seeds], place % plan.seeds
     preset = load_job_preset(plan.preset, truth=truth, lengths=plan.lengths, noise=plan.noise, among=plan.among)
     # A file of one's own is read as it is, without the fields of the preset's trace.
@@ -119,13 +122,16 @@ def run_seed(plan: JobPlan, place: int) -> tuple[int, dict[str, dict[str, float]
     by_policy = {}
     for policy in plan.policies:
         setting, knobs = parse(policy)
-        by_policy[policy] = figures(simulate_jobs(preset.world, trace, job_setting(setting, **knobs), seed=seed))
+        result = simulate_jobs(preset.world, trace, job_setting(setting, **knobs), seed=seed)
+        by_policy[policy] = {name: [value] for name, value in figures(result).items()}
+        if any(result.asked):
+            by_policy[policy]["told_over_length"] = told_over_length(result)
     return place, by_policy, len(trace) * len(plan.policies)
 
 
 def values(plan: JobPlan, workers: int, progress: Callable[[int, int, int], None]) -> Values:
     """All runs. ``progress(done, total, jobs)`` is called after each seed."""
-    rows: dict[int, dict[str, dict[str, float]]] = {}
+    rows: dict[int, dict[str, dict[str, list[float]]]] = {}
     simulated, total = 0, plan.seeds * len(plan.truths)
     for place, by_policy, count in _each(plan, min(workers, total)):
         rows[place] = by_policy
@@ -133,12 +139,12 @@ def values(plan: JobPlan, workers: int, progress: Callable[[int, int, int], None
         progress(len(rows), total, simulated)
     names = list(rows[0][plan.policies[0]])
     return {
-        policy: {name: [rows[place][policy][name] for place in range(total)] for name in names}
+        policy: {name: [value for place in range(total) for value in rows[place][policy][name]] for name in names}
         for policy in plan.policies
     }
 
 
-def _each(plan: JobPlan, workers: int) -> Iterator[tuple[int, dict[str, dict[str, float]], int]]:
+def _each(plan: JobPlan, workers: int) -> Iterator[tuple[int, dict[str, dict[str, list[float]]], int]]:
     if workers <= 1:
         yield from map(partial(run_seed, plan), range(plan.seeds * len(plan.truths)))
         return
@@ -157,14 +163,21 @@ def intervals(plan: JobPlan, by: Values) -> dict[str, Interval]:
         truths = len(plan.truths)
         return interval([sum(series[seed :: plan.seeds]) / truths for seed in range(plan.seeds)])
 
+    def over_jobs(series: Sequence[float]) -> Interval:
+        return Interval(mean=median(series) if series else math.nan, low=math.nan, high=math.nan)
+
     found = {
-        f"{name}.{policy}": over_seeds(series).within(0.0, 1.0 if name in SHARES else math.inf)
+        f"{name}.{policy}": over_jobs(series)
+        if name in OF_JOBS
+        else over_seeds(series).within(0.0, 1.0 if name in SHARES else math.inf)
         for policy, of in by.items()
         for name, series in of.items()
     }
     first, *others = plan.policies
     for other in others:
         for name, series in by[other].items():
+            if name in OF_JOBS:
+                continue
             sign = -1.0 if name in MORE else 1.0
             differences = [sign * (theirs - ours) for ours, theirs in zip(by[first][name], series, strict=True)]
             found[f"advantage.{name}.{other}"] = over_seeds(differences)
@@ -299,7 +312,7 @@ def write_rows(plan: JobPlan, by: Values, folder: Path) -> Path:
     path = folder / "rows.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        names = list(by[plan.policies[0]])
+        names = [name for name in by[plan.policies[0]] if name not in OF_JOBS]
         writer.writerow(["truth", "seed", "policy", *names])
         for number, truth in enumerate(plan.truths):
             for seed in range(plan.seeds):

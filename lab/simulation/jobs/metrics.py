@@ -29,7 +29,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "told_end_90": "of jobs that had to wait, those that ended by the later end that they were told when they came",
     "promised": "of jobs that asked for a promise, those that were given one",
     "kept": "of these, those that ended by it; 1 where there are none",
-    "told_over_length": "median promised completion over the length alone",
+    "told_over_length": "promised completion over the length alone, median of all jobs that were promised an end",
     "others_jct": "mean completion of jobs that asked for no promise, h",
 }
 
@@ -96,15 +96,18 @@ def figures(result: JobResult) -> dict[str, float]:
     if any(result.asked):
         promised = [by is not None for by in result.promised]
         kept = [end <= by for end, by in zip(result.end_s, result.promised, strict=True) if by is not None]
-        over = [
-            (by - came) / alone_s
-            for by, came, alone_s in zip(result.promised, result.submit_s, result.alone_s, strict=True)
-            if by is not None
-        ]
         found |= {
             "promised": sum(promised) / sum(result.asked),
             "kept": sum(kept) / len(kept) if kept else 1.0,
-            "told_over_length": float(np.median(over)) if over else nan,
             "others_jct": float(completion[~np.array(result.asked)].mean()) if not all(result.asked) else nan,
         }
     return found
+
+
+def told_over_length(result: JobResult) -> list[float]:
+    """Of each job that was promised an end: the promised completion over its length alone."""
+    return [
+        (by - came) / alone_s
+        for by, came, alone_s in zip(result.promised, result.submit_s, result.alone_s, strict=True)
+        if by is not None
+    ]

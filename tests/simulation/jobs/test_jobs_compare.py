@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,22 @@ def test_runs_of_a_seed_under_several_truths_narrow_no_interval() -> None:
     two = replace(one, truths=("constant=1.5", "constant=1.5"))
     for name, interval in trainings.intervals(one, of_one).items():
         assert trainings.intervals(two, of_two)[name] == pytest.approx(interval), name
+
+
+def test_promised_over_length_is_the_median_of_all_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not the mean of the seeds' medians: a seed in which few are promised an end counts as its jobs do."""
+    plan = trainings.plan("jobs-small", "sjf,fifo", 2, "", 0.0, 0.0, ())
+    others = {name: [1.0, 2.0] for name in trainings.REDUCED}
+    by = {"sjf": others | {"told_over_length": [1.0, 1.0, 1.0, 9.0, 9.0]}, "fifo": others | {"told_over_length": []}}
+    found = trainings.intervals(plan, by)
+    assert found["told_over_length.sjf"].mean == 1.0 and isnan(found["told_over_length.fifo"].mean)
+    assert "advantage.told_over_length.fifo" not in found
+
+    asked = ["--policies", "smore-jobs,sjf", "--seeds", "2", "--trace", "ask=0.5,by=earliest", "--json"]
+    assert main([*COMPARE, *asked, "--out", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"]["told_over_length.smore_jobs"] >= 1.0
+    assert "promised over length" in (tmp_path / "index.html").read_text()
+    assert "told_over_length" not in (tmp_path / "rows.csv").read_text()
 
 
 def test_without_json_a_table_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
