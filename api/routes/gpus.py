@@ -107,7 +107,7 @@ def _permit(gateway: Gateway, caller: KeyEntry, trail: TheTrail, gpu: str, pid: 
 def _close(gateway: Gateway, caller: KeyEntry, trail: Trail, gpu: str, how: str, anyway: bool) -> None:
     existing = _existing(gateway, gpu)
     if not anyway:
-        check_breaks(gateway, closed=[existing])
+        check_breaks(gateway, caller, closed=[existing])
     set_pauses(gateway, trail, caller, f"gpu/{existing}", f"g:{gpu}", on=(how,))
 
 

@@ -21,6 +21,7 @@ from api.deps import (
     CURSOR,
     AdminKey,
     AllProjects,
+    Anyway,
     Gateway,
     JobsKey,
     JobsOrReadKey,
@@ -44,7 +45,7 @@ from api.trainings import views
 from api.trainings.budgets import check_budget, too_long
 from api.trainings.limits import admission, check_limits, going_on
 from api.trainings.names import Say, saying
-from api.trainings.promises import body_digest, check_promised
+from api.trainings.promises import body_digest, check_hold, check_promised
 from api.trainings.request import check_ever, check_fits, request_of
 from api.trainings.statements import Span, stated
 from smore.domain.errors import Conflict, Unavailable
@@ -308,9 +309,22 @@ def stop_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, pr
 
 
 @router.post("/jobs/{job}/hold")
-def hold_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, job: str, project: OfProject = None) -> schemas.Job:
-    """Keep a job that waits from being started until it is released. 409 for one that does not wait."""
-    return _changed(gateway, caller, trail, _job(gateway, caller, job, project), gateway.store().jobs.hold)
+def hold_job(
+    gateway: TheGateway,
+    caller: JobsKey,
+    trail: TheTrail,
+    job: str,
+    project: OfProject = None,
+    anyway: Anyway = False,
+) -> schemas.Job:
+    """
+    Keep a job that waits from being started until it is released. 409 for one that does not wait, and, unless `anyway`, for
+    one whose end is promised (`breaks`): while it is held nothing is kept for it.
+    """
+    record = _job(gateway, caller, job, project)
+    if not anyway:
+        check_hold(gateway, caller, record)
+    return _changed(gateway, caller, trail, record, gateway.store().jobs.hold)
 
 
 @router.post("/jobs/{job}/release")
@@ -431,7 +445,7 @@ def _begun(gateway: Gateway, caller: KeyEntry, job: "Job", *, keep: bool) -> sch
             jobs.stop(job.project, job.id)
         raise Unavailable("The job scheduler does not answer.", part="job_leader")
     if promise is not None and job.request.unless == "refuse":
-        check_promised(promise)
+        check_promised(gateway, caller, promise)
     entry = _first_decision(gateway, job.id)
     return views.shown(jobs.get(job.project, job.id), [], entry, _say(gateway, caller, entry), promise=promise)
 

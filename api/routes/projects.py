@@ -86,7 +86,7 @@ def change_limits(
     from the next invocation on. 409 with the jobs (`breaks`) whose promised ends would not be kept, unless `anyway`.
     """
     if body.gpus is not None and not anyway:
-        check_breaks(gateway, project=project, most=body.gpus)
+        check_breaks(gateway, caller, project=project, most=body.gpus)
     store = gateway.store()
     before = store.get_project(project).limits.to_dict()
     with trail.change(caller, f"project/{project}", before, project=project) as change:

@@ -15,10 +15,22 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import rows
 from api.auth import listed_projects, require_operator
-from api.deps import AdminKey, AllProjects, Gateway, OfProject, OperatorKey, ReadKey, TheGateway, TheTrail, Trail
+from api.deps import (
+    AdminKey,
+    AllProjects,
+    Anyway,
+    Gateway,
+    OfProject,
+    OperatorKey,
+    ReadKey,
+    TheGateway,
+    TheTrail,
+    Trail,
+)
 from api.pauses import set_pauses
 from api.schemas import queues as schemas
 from api.server.bodies import BoundedRoute
+from api.trainings.promises import check_breaks
 from smore.domain.errors import NotFound
 from smore.domain.override import Override
 from smore.domain.spelling import nothing_named
@@ -44,8 +56,13 @@ async def list_queues(
 
 
 @router.post("/pause", status_code=204)
-def pause_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail) -> None:
-    """Stop dispatching the invocations of all projects. They are still accepted, and their deadlines run."""
+def pause_all(gateway: TheGateway, caller: OperatorKey, trail: TheTrail, anyway: Anyway = False) -> None:
+    """
+    Stop dispatching the invocations of all projects, and starting trainings. Invocations are still accepted, and their
+    deadlines run. 409 with the jobs (`breaks`) whose promised ends would not be kept, unless `anyway`.
+    """
+    if not anyway:
+        check_breaks(gateway, caller, closed=[report.gpu for report in gateway.fleet().reports()])
     set_pauses(gateway, trail, caller, "platform", "*", on=("paused",))
 
 

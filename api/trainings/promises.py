@@ -9,17 +9,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from api.dates import moment
+from api.deps import Gateway
 from api.errors import WHERE_LIMITS
 from api.schemas.jobs import JobBody, SecretOf
+from api.trainings.names import saying
 from smore.domain.errors import Conflict, InvalidInput, InvalidSpec, LimitReached, SloInfeasible, Unavailable
 from smore.domain.function import duration_s
-from smore.domain.job import EARLIEST
+from smore.domain.job import EARLIEST, JobState, PromiseState
 from smore.domain.quote import quoted
+from smore.redis.catalog import KeyEntry
 from smore.redis.job_queue import JobQueue
 
 if TYPE_CHECKING:
-    from api.deps import Gateway
     from smore.postgres.job_promises import JobPromise
+    from smore.postgres.jobs import Job
 
 #: What of a body is told to be the field that is wrong, by why nothing is promised (the rule's ``Unpromised``).
 _FIELDS: Final = {"unknown": "duration"}
@@ -55,7 +58,7 @@ def _moment(text: str) -> float:
     return at.timestamp()
 
 
-def check_promised(promise: "JobPromise") -> None:
+def check_promised(gateway: Gateway, caller: KeyEntry, promise: "JobPromise") -> None:
     """
     Of a job that was to be refused without a promise: raises SloInfeasible, LimitReached or InvalidInput, with the
     ``earliest`` end that would be promised where there is one.
@@ -64,7 +67,8 @@ def check_promised(promise: "JobPromise") -> None:
         return
     earliest = moment(promise.earliest).isoformat() if promise.earliest is not None else None
     ahead = f" The earliest end that would be promised is {earliest}." if earliest is not None else ""
-    message, field = f"{promise.message}{ahead}", _FIELDS.get(promise.why, "by")
+    message = f"{saying(gateway, caller, [promise.message])(promise.message)}{ahead}"
+    field = _FIELDS.get(promise.why, "by")
     details = {"field": field} | ({"earliest": earliest} if earliest is not None else {})
     match promise.why:
         case "others":
@@ -75,7 +79,9 @@ def check_promised(promise: "JobPromise") -> None:
             raise InvalidInput(f"{field}: {message}", **details)
 
 
-def check_breaks(gateway: "Gateway", closed: Sequence[str] = (), project: str = "", most: int | None = None) -> None:
+def check_breaks(
+    gateway: Gateway, caller: KeyEntry, closed: Sequence[str] = (), project: str = "", most: int | None = None
+) -> None:
     """
     Raises Conflict with the jobs (``breaks``) whose promises would not hold any more if these GPU instances took no trainings, or the
     project might have no more of them. Where nobody leads that is not known.
@@ -87,10 +93,22 @@ def check_breaks(gateway: "Gateway", closed: Sequence[str] = (), project: str = 
     with contextlib.suppress(Unavailable):
         breaks = doors.breaks(closed, project, most)
         if breaks:
-            message = (
-                f"It would break the promised ends of {', '.join(breaks)}. Say anyway=true (--anyway) if that is meant."
-            )
-            raise Conflict(message, breaks=list(breaks))
+            raise _broken(gateway, caller, breaks)
+
+
+def check_hold(gateway: Gateway, caller: KeyEntry, job: "Job") -> None:
+    """Raises Conflict where a job that waits is promised an end: nothing is kept for it while it is held."""
+    promise = gateway.store().jobs.promises([job.id]).get(job.id)
+    if job.state is JobState.QUEUED and promise is not None and promise.outcome is PromiseState.KEPT_SO_FAR:
+        raise _broken(gateway, caller, [job.id])
+
+
+def _broken(gateway: Gateway, caller: KeyEntry, jobs: Sequence[str]) -> Conflict:
+    ids = ", ".join(jobs)
+    whose = saying(gateway, caller, [ids])(ids)
+    return Conflict(
+        f"It would break the promised ends of {whose}. Say anyway=true (--anyway) if that is meant.", breaks=list(jobs)
+    )
 
 
 def body_digest(body: JobBody) -> str:

@@ -109,13 +109,13 @@ def queues(*, project: str | None = None) -> Flow[list[Queue]]:
     return (yield from fetch(Queues, request("GET", "queues", query={"project": project}))).queues
 
 
-def pause_all() -> Flow[None]:
+def pause_all(*, anyway: bool = False) -> Flow[None]:
     """
-    Stop dispatching everything, in all projects; :func:`resume` of None ends it.
+    Stop dispatching everything, in all projects; :func:`resume` of None ends it. ``anyway`` as of :func:`set_limits`.
 
     >>> client.carry(admin.pause_all())
     """
-    yield from exchange(request("POST", "queues", "pause", body={}))
+    yield from exchange(request("POST", "queues", "pause", body={}, query={"anyway": "true"} if anyway else None))
 
 
 def resume(function: str | None, *, project: str | None = None) -> Flow[None]:
@@ -218,14 +218,16 @@ def move_job_first(job: str, *, project: str | None = None) -> Flow[Job]:
     )
 
 
-def change_job(job: str, action: str, *, project: str | None = None) -> Flow[Job]:
+def change_job(job: str, action: str, *, project: str | None = None, anyway: bool = False) -> Flow[Job]:
     """
-    ``stop``, ``hold``, ``release``, ``restart`` or ``allow`` a job of any project.
+    ``stop``, ``hold``, ``release``, ``restart`` or ``allow`` a job of any project. ``anyway``: hold it even where its end is
+    promised.
 
     >>> client.carry(admin.change_job("night", "hold", project="vision")).state
     'held'
     """
-    return (yield from fetch(Job, request("POST", "jobs", job, action, body={}, query={"project": project})))
+    query = {"project": project, "anyway": "true" if anyway else None}
+    return (yield from fetch(Job, request("POST", "jobs", job, action, body={}, query=query)))
 
 
 def watch(topics: Sequence[str], *, all_projects: bool = False) -> Stream[LiveChange]:

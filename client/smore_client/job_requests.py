@@ -224,14 +224,15 @@ class JobRequests:
         return (yield from fetch(Job, _change(id_, "stop")))
 
     @operation
-    def hold_job(self, id_: str) -> Flow[Job]:
+    def hold_job(self, id_: str, *, anyway: bool = False) -> Flow[Job]:
         """
-        Keep a job that waits from being started.
+        Keep a job that waits from being started. ``anyway``: even where its end is promised, which else raises ApiError.
 
         >>> client.hold_job("night").state
         'held'
         """
-        return (yield from fetch(Job, _change(id_, "hold")))
+        query = {"anyway": "true"} if anyway else None
+        return (yield from fetch(Job, request("POST", "jobs", id_, "hold", body={}, query=query)))
 
     @operation
     def release_job(self, id_: str) -> Flow[Job]:

@@ -25,7 +25,7 @@ WORDS: Final[Mapping[str, str]] = {
     "held": "it is held",
     "beside": "another training beside it slows it",
     "longer": "it takes longer than was sure",
-    "closed": "GPU instances are lost, or take no trainings",
+    "closed": "GPU instances are lost, too small, or take no trainings",
     "others": "trainings before it take longer than was sure",
     "host_lost": "a GPU instance that it ran on was lost",
     "failed": "its last attempt failed",

@@ -11,6 +11,7 @@ from smore.cli.logs import json_line
 from smore.cli.terminal import (
     EXIT_USAGE,
     AllProjectsOption,
+    AnywayOption,
     Column,
     JobId,
     Output,
@@ -166,7 +167,9 @@ def queue(output: OutputOption = Output.TABLE) -> None:
     if answer.kept:
         names = {job.id: job.name for job in answer.jobs}
         are = "GPU instance is" if answer.kept == 1 else "GPU instances are"
-        whom = names.get(answer.kept_for, answer.kept_for) if answer.kept_for else "a training of another project"
+        promised = any(job.why == "promised" for job in answer.jobs)
+        others = "promised ends" if promised else "a training of another project"
+        whom = names.get(answer.kept_for, answer.kept_for) if answer.kept_for else others
         write(f"{answer.kept} free {are} kept for {whom}.")
     if not answer.leading:
         why = f": {answer.refused}" if answer.refused else ""
@@ -359,6 +362,8 @@ def explain(job: JobId, project: ProjectOption = None, output: OutputOption = Ou
         if expected.beside:
             say(answer.summary)
     if expected is not None:
+        if expected.promised_by:
+            say(f"Its end is promised by {job_words.promised(expected)}.")
         say(
             f"What is left: {job_words.span(expected.length_s)}, in one case of ten more than"
             f" {job_words.span(expected.length_90_s)} ({source})."
@@ -457,9 +462,11 @@ def stop(job: JobId, project: ProjectOption = None, output: OutputOption = Outpu
 
 
 @app.command("hold")
-def hold(job: JobId, project: ProjectOption = None, output: OutputOption = Output.TABLE) -> None:
+def hold(
+    job: JobId, project: ProjectOption = None, anyway: AnywayOption = False, output: OutputOption = Output.TABLE
+) -> None:
     """Keep a job that waits from being started, until it is released."""
-    held = _changed(job, "hold", project)
+    held = _changed(job, "hold", project, anyway)
     tell(f"{held.name} is held: smore jobs release {held.name}", held, output)
 
 
@@ -506,11 +513,11 @@ def move(
     tell(f"{moved.name} is before all others that wait", moved, output)
 
 
-def _changed(job: str, action: str, project: str | None) -> Any:
+def _changed(job: str, action: str, project: str | None, anyway: bool = False) -> Any:
     from smore_client import admin
 
     with connected() as client:
-        return client.carry(admin.change_job(job, action, project=project))
+        return client.carry(admin.change_job(job, action, project=project, anyway=anyway))
 
 
 @app.command("attach")

@@ -6,6 +6,7 @@ import typer
 
 from smore.cli.names import functions
 from smore.cli.terminal import (
+    AnywayOption,
     Column,
     FunctionName,
     Output,
@@ -95,6 +96,7 @@ def pause(
     function: Annotated[str | None, typer.Argument(metavar="FUNCTION", autocompletion=functions)] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every function of every project.")] = False,
     yes: YesOption = False,
+    anyway: AnywayOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Stop dispatching; requests go on being accepted and their deadlines run."""
@@ -105,7 +107,7 @@ def pause(
         confirm("Stop dispatching everything, in all projects?", yes)
     with connected() as client:
         if function is None:
-            client.carry(admin.pause_all())
+            client.carry(admin.pause_all(anyway=anyway))
             print_everything(client, PAUSED, output)
         else:
             client.pause(function)

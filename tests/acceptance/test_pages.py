@@ -199,7 +199,7 @@ def test_the_page_of_an_invocation_says_what_explain_says(browser: "Browser", st
 def test_a_training_is_tried_started_and_stopped_by_its_page(
     browser: "Browser", state: Any, platform: Platform
 ) -> None:
-    """And its page says what the command says of what it lost."""
+    """Its promised end is given up only once that is confirmed; its page says what the command says of what it lost."""
     with driver.viewed(browser, state) as seen:
         page = seen.page
         seen.go(f"{platform.url}/ui/trainings")
@@ -207,6 +207,7 @@ def test_a_training_is_tried_started_and_stopped_by_its_page(
         page.locator("input[name=name]").fill("from-the-page")
         page.locator("input[name=argv]").fill(" ".join(LIGHT))
         page.locator("input[name=duration]").fill("2h")
+        page.locator("input[name=by]").fill("999h")
         page.locator(".outcome .failed, .outcome b").first.wait_for()
         assert "It would" in page.locator(".outcome").inner_text()
         page.get_by_role("button", name="Start", exact=True).click()
@@ -223,6 +224,12 @@ def test_a_training_is_tried_started_and_stopped_by_its_page(
         assert page.locator(".gantt-words").inner_text() == second.get_attribute("aria-label")
 
         seen.go(f"{platform.url}/ui/trainings/{job.id}")
+        page.get_by_text("promised by").wait_for()
+        page.get_by_role("button", name="Hold").click()
+        asked = page.get_by_role("dialog").filter(has_text=f"It would break the promised ends of {job.name}")
+        asked.get_by_role("button", name="Do it anyway").click()
+        page.get_by_role("button", name="Release").wait_for()
+        page.get_by_text("at risk: held").wait_for(timeout=driver.PATIENCE_MS)
         page.get_by_role("button", name="Stop…").click()
         page.get_by_role("dialog").get_by_role("button", name="Stop", exact=True).click()
         eventually(lambda: platform.client.job(job.id).ended_at, what="its end")

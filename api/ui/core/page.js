@@ -93,15 +93,20 @@ export class Page {
   }
 
   /**
-   * Do something, and say at the row what became of it.
-   * @param {string} row @param {() => Promise<any>} task @param {{done: (answer: any) => string, undo?: () => Promise<any>}} say
+   * Do something, and say at the row what became of it; what would break promised ends only once it is confirmed.
+   * @param {string} row @param {(query?: {anyway: true}) => Promise<any>} task @param {{done: (answer: any) => string, undo?: () => Promise<any>}} say
    */
   async act(row, task, { done, undo }) {
     this.errors.delete(row);
     this.busy.add(row);
     this.draw();
     try {
-      const text = done(await task());
+      const answer = await task().catch(async (problem) => {
+        const sure = problem.body?.breaks && (await ask({ title: "Promised ends", action: "Do it anyway", danger: true, text: problem.message }));
+        if (!sure) throw problem;
+        return task({ anyway: true });
+      });
+      const text = done(answer);
       toast(text, undo && (() => this.act(row, undo, { done: () => `Taken back: “${text}”` })));
     } catch (error) {
       this.errors.set(row, error);

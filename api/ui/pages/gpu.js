@@ -62,7 +62,7 @@ const now = (gpu) => html`
 
 function actions(page, gpu) {
   if (!(page.me.operator && page.may("admin"))) return nothing;
-  const post = (verb) => () => call("POST", path`/v1/gpus/${gpu.id}/${verb}`);
+  const post = (verb) => (query = {}) => call("POST", path`/v1/gpus/${gpu.id}/${verb}`, { query });
   const button = (label, run, danger = false) =>
     html`<button class=${danger ? "danger" : ""} ?disabled=${page.off(gpu.id)} @click=${run}>${label}</button>`;
   const drain = async () => {

@@ -49,7 +49,7 @@ export function queueVerbs(page, row) {
 
 export function platformVerbs(page) {
   if (!(page.me.operator && page.may("admin"))) return [];
-  const ask = (verb) => () => call("POST", `/v1/queues/${verb}`);
+  const ask = (verb) => (query = {}) => call("POST", `/v1/queues/${verb}`, { query });
   const confirmed = (verb, text, done) => async () => {
     const waiting = (live.rows("queues") ?? []).reduce((sum, row) => sum + row.depth, 0);
     const sure = await page.ask({ title: `${verb === "pause" ? "Pause" : "Drain"} the platform`, action: verb === "pause" ? "Pause" : "Drain", word: verb, danger: true, text: `${text} ${count(waiting, "invocation")} of this project wait now.` });

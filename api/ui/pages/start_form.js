@@ -47,6 +47,7 @@ const FIELDS = [
   { name: "device", label: "Kind of GPU", example: "any" },
   { name: "memory", label: "Memory on each", example: "12GiB", hint: "Empty: none trains beside it." },
   { name: "duration", label: "Length", example: "2h", hint: "Empty: by iterations, or learned from runs of its name." },
+  { name: "by", label: "Promise its end by", example: "18h, or earliest", hint: "Empty: no end is promised. It is refused where none can be." },
   { name: "iterations", label: "Iterations in all", type: "number", min: 1, step: 1 },
   { name: "workload", label: "Workload", example: "model/size/training/batch" },
   { name: "budget", label: "It may lose to functions, %", type: "number", min: 1, max: 1900, step: "any", example: "10" },
@@ -73,8 +74,9 @@ function bodyOf(form) {
 function outcome({ answer, error, asks, next_s: next }) {
   if (error) return html`${failed(error)}${next ? html`<p class="quiet">It is asked again in ${next} s.</p>` : nothing}`;
   if (!answer) return html`<p class="quiet">${asks ? "Asking what would become of it…" : "What would become of it is said here as soon as it has a name and an entry point."}</p>`;
-  const { gpus, beside, expected } = answer;
+  const { gpus, beside, expected, earliest_promise_at: earliest, no_promise: none } = answer;
+  const promise = earliest || none ? html`<p class="quiet">${earliest ? html`The earliest end that would be promised is ${when(earliest)}.` : html`<bdi>${none}</bdi>`}</p>` : nothing;
   const end = expected.end_at ? html`, and end ${when(expected.end_at)}${expected.end_late_at && expected.end_late_at !== expected.end_at ? html`..${when(expected.end_late_at)}` : nothing} <span class="quiet">(length ${seconds(expected.length_s)}, ${words(expected.source)})</span>` : html`; nobody can say when it would end`;
-  if (gpus.length) return html`<p><b class="good">It would start at once</b> on ${joined(gpus, gpuLink)}${beside.length ? html` beside ${joined(beside)}, as a guest` : nothing}${end}.</p>`;
-  return html`<p><b>It would wait</b> in place ${expected.place}${expected.start_at ? html`, start ${when(expected.start_at)}${expected.start_late_at && expected.start_late_at !== expected.start_at ? html`..${when(expected.start_late_at)}` : nothing}` : "; nobody can say when it would start"}${end}.</p><p class="quiet"><bdi>${expected.message}</bdi></p>`;
+  if (gpus.length) return html`<p><b class="good">It would start at once</b> on ${joined(gpus, gpuLink)}${beside.length ? html` beside ${joined(beside)}, as a guest` : nothing}${end}.</p>${promise}`;
+  return html`<p><b>It would wait</b> in place ${expected.place}${expected.start_at ? html`, start ${when(expected.start_at)}${expected.start_late_at && expected.start_late_at !== expected.start_at ? html`..${when(expected.start_late_at)}` : nothing}` : "; nobody can say when it would start"}${end}.</p><p class="quiet"><bdi>${expected.message}</bdi></p>${promise}`;
 }

@@ -1,7 +1,7 @@
 /** Trainings: those that wait, run and are over; and the form that starts one. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { NONE, percent, when, whole } from "../core/format.js";
+import { NONE, percent, when, whole, words } from "../core/format.js";
 import { EVERY } from "../core/hub.js";
 import { awaited, live } from "../core/live.js";
 import { Older, bar, empty, errorRow, filters, gpuLinks, interval, link, lossWords, name, state, table } from "../core/parts.js";
@@ -49,9 +49,10 @@ export const progress = (job) => (job.iterations_wanted
 /** When it ends, or ended. @param {any} job */
 export function ends(job) {
   if (job.ended_at) return when(job.ended_at);
-  const { end_at: end, end_late_at: late } = job.expected ?? {};
-  if (!end) return NONE;
-  return html`${when(end)}${late && Date.parse(late) > Date.parse(end) + 60_000 ? html`<span class="quiet">..</span>${when(late)}` : nothing}`;
+  const { end_at: end, end_late_at: late, promised_by: by, at_risk: risk } = job.expected ?? {};
+  const promise = by ? html`, promised by ${when(by)}${risk ? html` <b class="bad">at risk: ${words(risk)}</b>` : nothing}` : nothing;
+  if (!end) return html`${NONE}${promise}`;
+  return html`${when(end)}${late && Date.parse(late) > Date.parse(end) + 60_000 ? html`<span class="quiet">..</span>${when(late)}` : nothing}${promise}`;
 }
 
 const columns = (page) => [

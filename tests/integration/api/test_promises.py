@@ -77,7 +77,7 @@ def test_an_end_is_promised_or_refused_before_anything_waits(stage: Stage, http:
 
     late = problem(http.post("/v1/jobs", json=BODY | {"name": "late", "by": "3h"}), 429, "slo_infeasible")
     assert late["field"] == "by" and late["earliest"] > ahead(3)
-    assert late["earliest"] in late["detail"] and job["id"] in late["detail"]
+    assert late["earliest"] in late["detail"] and "no room until then: night." in late["detail"]
     refused = http.get("/v1/jobs/late").json()
     assert (refused["outcome"], refused["promise"]["outcome"], refused["promise"]["by"]) == ("refused", "none", None)
     waits = http.post("/v1/jobs", json=BODY | {"name": "waits", "by": "3h", "unless": "queue"}).json()
@@ -134,17 +134,22 @@ def test_what_would_break_a_promise_is_asked_for_again(stage: Stage, http: httpx
     eventually(lambda: http.get("/v1/jobs/queue").json()["jobs"], what="the training that runs")
     job = http.post("/v1/jobs", json=BODY | {"count": 4, "by": "9h"}).json()
     eventually(lambda: len(http.get("/v1/jobs/queue").json()["jobs"]) == 2, what="the promise in the queue")
-    changes = {"/v1/gpus/b1/pause": "POST", "/v1/gpus/b1/drain": "POST", "/v1/projects/default/limits": "PATCH"}
-    for path, method in changes.items():
-        body = {"gpus": 3} if method == "PATCH" else {}
+    limits, held = "/v1/projects/default/limits", f"/v1/jobs/{job['id']}/hold"
+    for path in ("/v1/gpus/b1/pause", "/v1/gpus/b1/drain", "/v1/queues/pause", limits, held):
+        method, body = ("PATCH", {"gpus": 3}) if path == limits else ("POST", {})
         refused = problem(http.request(method, path, json=body), 409, "conflict")
-        assert refused["breaks"] == [job["id"]]
+        assert refused["breaks"] == [job["id"]] and "ends of night." in refused["detail"]
         assert http.request(method, path, json=body, params={"anyway": True}).status_code < 300
         # It is broken already, so it is asked for no more.
         eventually(lambda: http.get(f"/v1/jobs/{job['id']}").json()["promise"]["outcome"] == "at_risk", what="the risk")
-        assert http.request(method, path, json=body).status_code < 300
-        http.patch("/v1/projects/default/limits", json={"gpus": None}).raise_for_status()
-        http.post("/v1/gpus/b1/resume").raise_for_status()
+        assert path == held or http.request(method, path, json=body).status_code < 300
+        http.patch(limits, json={"gpus": None}).raise_for_status()
+        for undo in (
+            "/v1/gpus/b1/resume",
+            "/v1/queues/resume",
+            *([f"/v1/jobs/{job['id']}/release"] if path == held else []),
+        ):
+            http.post(undo).raise_for_status()
         eventually(
             lambda: http.get(f"/v1/jobs/{job['id']}").json()["promise"]["outcome"] == "kept_so_far", what="no risk"
         )

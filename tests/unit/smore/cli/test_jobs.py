@@ -5,6 +5,7 @@ import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -122,7 +123,7 @@ def test_an_own_program_gets_its_absolute_path_and_its_folder(tmp_path: Path, mo
             own_program.resolved(argv, None, url)
 
 
-QUEUE = {
+QUEUE: dict[str, Any] = {
     "leading": True,
     "waiting": 2,
     "kept": 1,
@@ -159,6 +160,10 @@ def test_the_queue_fits_a_screen(
     platform.answers["GET /v1/jobs/queue"] = (200, {**QUEUE, "kept_for": None})
     assert smore("jobs", "queue") == 0
     assert "1 free GPU instance is kept for a training of another project." in capsys.readouterr().out
+    behind = [job | {"why": "promised"} for job in QUEUE["jobs"]]
+    platform.answers["GET /v1/jobs/queue"] = (200, {**QUEUE, "kept_for": None, "jobs": behind})
+    assert smore("jobs", "queue") == 0
+    assert "1 free GPU instance is kept for promised ends." in capsys.readouterr().out
     # What the marks of a length mean stands below them, where the column has room.
     headers = next(line.split() for line in lines if "job" in line.split())
     assert ("in one case of ten" in out) == ("length" in headers)
@@ -190,11 +195,15 @@ def test_why_a_job_waits_is_said(serve: Serve, capsys: pytest.CaptureFixture[str
     assert ", if nobody shorter comes.\n" in said, "the plan knows nobody who comes later"
     assert "What is left: 2h00, in one case of ten more than 2h40 (the duration that its owner said)." in said
     assert "attempt 1  start on cpu0: first" in said
-    runs = WAITS | {"place": 0, "gpus": ["cpu0"], "beside": ["j2"], "guest": True}
+    assert "promised" not in said
+    promised = {"promised_by": "2100-01-01T18:00:00Z", "at_risk": "longer"}
+    runs = WAITS | {"place": 0, "gpus": ["cpu0"], "beside": ["j2"], "guest": True} | promised
     answer |= {"state": "running", "summary": "It runs beside day, at 0.83 of its speed (measured).", "expected": runs}
     platform.answers["GET /v1/jobs/night/explain"] = (200, answer)
     assert smore("jobs", "explain", "night") == 0
-    assert "It runs beside day, at 0.83 of its speed (measured)." in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "It runs beside day, at 0.83 of its speed (measured)." in said
+    assert "Its end is promised by 01 Jan" in said and ", at risk: longer." in said
 
 
 @pytest.mark.parametrize(
