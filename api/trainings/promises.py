@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import math
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -65,7 +66,7 @@ def check_promised(gateway: Gateway, caller: KeyEntry, promise: "JobPromise") ->
     """
     if promise.by is not None:
         return
-    earliest = moment(promise.earliest).isoformat() if promise.earliest is not None else None
+    earliest = moment(math.ceil(promise.earliest)).isoformat() if promise.earliest is not None else None
     ahead = f" The earliest end that would be promised is {earliest}." if earliest is not None else ""
     message = f"{saying(gateway, caller, [promise.message])(promise.message)}{ahead}"
     field = _FIELDS.get(promise.why, "by")

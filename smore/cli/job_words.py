@@ -211,8 +211,12 @@ def leaderless(job: Any, refused: str) -> str:
 
 def tried(name: str, trial: Any) -> str:
     """What would become of a job that came now."""
-    earliest = trial.earliest_promise_at
-    promise = f"the earliest end that would be promised is {clock(earliest)}" if earliest else trial.no_promise
+    earliest, promise = trial.earliest_promise_at, trial.no_promise
+    if earliest:
+        # Up to the minute: what is shown can be asked for.
+        promise = (
+            f"the earliest end that would be promised is {clock(earliest + timedelta(minutes=1, microseconds=-1))}"
+        )
     return f"{_tried(name, trial)}\n{promise}" if promise else _tried(name, trial)
 
 

@@ -232,7 +232,9 @@ def start(
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Promise its end by then: 18:00, 6h from now, a date and time, or earliest."),
+        typer.Option(
+            metavar="TIME", help="Promise its end by then: 18:00, a date and time, 6h (from now), or earliest."
+        ),
     ] = None,
     unless: Annotated[
         Unless, typer.Option(help="Where no end can be promised by then: refuse it, or queue it without a promise.")

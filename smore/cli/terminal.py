@@ -69,6 +69,7 @@ STYLES: Final = {
 _NEXT: Final[Mapping[str, str]] = {
     "slo_infeasible": "give it more time with --deadline-ms; `smore invoke NAME --dry-run` with the same deadline says what"
     " stands against it; a key with the scope admin gives it more for good: `smore slo function NAME DEADLINE`",
+    "slo_infeasible.by": "--by earliest takes the earliest end, --unless queue waits without a promise",
     "deadline_expired": "`smore explain {id}` says where its time went, to a key with the scope read",
     "handler_error": "`smore explain {id}` has its traceback, `smore logs {function}` what it printed, for keys with the scope"
     " read",
@@ -143,7 +144,8 @@ def problem(error: "ClientError", options: Mapping[str, str] = MappingProxyType(
     earliest_ms = error.body.get("earliest_deadline_ms")
     if earliest_ms is not None and f"{earliest_ms} ms" not in error.detail:
         lines.append(f"the earliest deadline that would be met: {earliest_ms} ms")
-    if step := _key_sent() if error.status == 401 else _next_step(error.code, error.body):
+    code = f"{error.code}.{field}" if f"{error.code}.{field}" in _NEXT else error.code
+    if step := _key_sent() if error.status == 401 else _next_step(code, error.body):
         later = f", or try again in {error.retry_after_s:g} s" if error.status == 429 and error.retry_after_s else ""
         lines.append(f"next: {step}{later}")
     if (serving := error.body.get("serving")) is not None:

@@ -409,7 +409,7 @@ class Promises:
         if not self._knobs.promises:
             return NotPromised(id_, Unpromised.SETTING, f"The setting {self._knobs.name} promises nothing.", None)
         if length.source in UNKNOWN:
-            message = f"Nobody knows how long it takes but for {WORDS[length.source]}: say its duration."
+            message = f"How long it takes is a guess ({WORDS[length.source]}): say its duration."
             return NotPromised(id_, Unpromised.UNKNOWN, message, None)
         most = self._projects.most_promised(project)
         promised = sum(other.needs.size for other in self._given.values() if other.spec.project == project)
@@ -425,11 +425,18 @@ class Promises:
             return Promised(id_, latest + sure_s, latest)
         earliest = latest + sure_s if latest is not None else None
         if by != EARLIEST and wanted < self._at - TICK_S:
-            message = f"It surely takes {sure_s:.0f} s, and there are {max(0.0, job.by - self._at):.0f} s until then."
+            message = (
+                f"By {WORDS[length.source]} it takes {length.expected_s:.0f} s, and surely no more than {sure_s:.0f} s; until then"
+                f" there are {max(0.0, job.by - self._at):.0f} s."
+            )
             return NotPromised(id_, Unpromised.LENGTH, message, earliest)
         late = sorted((end, other) for other, end in self._ends.items() if end > wanted)[-_NAMED:]
         names = ", ".join([*(name for _, name in reversed(late)), *self._latest][:_NAMED])
-        message = f"Trainings that run or were promised an end leave it no room until then: {names}."
+        message = (
+            "Too few GPU instances that it could have take trainings."
+            if self._nowhere(job)
+            else f"Trainings that run or were promised an end leave it no room until then: {names}."
+        )
         return NotPromised(id_, Unpromised.OTHERS, message, earliest)
 
     def _fits(self, job: Job, latest: float, kept: Reservation | None) -> bool:

@@ -228,6 +228,8 @@ def test_a_promise_is_at_risk_where_gpu_instances_come_back_smaller(where: dict[
         jobs.tell(*gpus(2, memory=memory))
         promise = jobs.entry("promised").promise
         assert promise is not None and promise.at_risk == risk
+        told = verdict(ask(jobs, "late", 2, hours=1, memory_mib=40_000.0, **where))
+        assert isinstance(told, NotPromised) and ("take trainings" in told.message) == (risk != "")
 
 
 def test_where_nobody_waits_all_settings_start_the_same() -> None:
