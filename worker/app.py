@@ -453,7 +453,8 @@ def main() -> int:
             return 0
         app = celery_app(config)
         register_run(app, worker.executor, worker.stopping)
-        return serve(app, config.worker.gpu, config.worker.slots)
+        # Beside each batch that runs one may wait that came ahead.
+        return serve(app, config.worker.gpu, 2 * config.worker.slots)
     finally:
         worker.close()
         client.close()

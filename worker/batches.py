@@ -103,6 +103,10 @@ class Batch:
     seat: Seat | None = None
     #: Whether what is past its deadline ends (``slo.on_late: drop``).
     drop_late: bool = False
+    #: Of one that came ahead of the end of the run before it: seconds for which it may wait for a seat, 0 = it did not.
+    ahead_s: float = 0.0
+    #: Whether Redis was told that it begins, and has answered.
+    begun: bool = True
     #: Ids that are no longer this worker's: cancelled, or given to another worker because their leases ended.
     disowned: set[str] = field(default_factory=set)
 
@@ -153,7 +157,12 @@ class Executor:
     def running(self) -> list[tuple[str, str, int]]:
         """(function, id, attempt) of everything whose lease is to be renewed."""
         with self._lock:
-            return [(batch.function, member.id, member.attempt) for batch in self._batches for member in batch.owned()]
+            return [
+                (batch.function, member.id, member.attempt)
+                for batch in self._batches
+                if batch.begun
+                for member in batch.owned()
+            ]
 
     def batches(self) -> int:
         """How many batches this worker has."""
@@ -199,11 +208,17 @@ class Executor:
 
     # ---- one batch ---------------------------------------------------------------------------------------------------
 
-    def run(self, function: str, revision: int, attempts: Sequence[tuple[str, int]]) -> None:
-        """Serve a message. Never raises for what a function, a runner or Redis did."""
+    def run(self, function: str, revision: int, attempts: Sequence[tuple[str, int]], ahead_s: float = 0.0) -> None:
+        """
+        Serve a message. Never raises for what a function, a runner or Redis did. ``ahead_s``: seconds for which it may
+        wait for the end of the run before it, 0 = no instance is at work for another.
+        """
         self.consumed_at = time.monotonic()
         try:
-            begun = self._queue.start(function, self._config.gpu, self._config.lease_s, attempts)
+            if ahead_s:
+                begun = self._queue.look(function, self._config.gpu, attempts)
+            else:
+                begun = self._queue.start(function, self._config.gpu, self._config.lease_s, attempts)
         except (redis.RedisError, OSError) as error:
             if not is_outage(error):
                 raise
@@ -217,7 +232,7 @@ class Executor:
         ]
         if not members:
             return
-        batch = Batch(function, revision, members)
+        batch = Batch(function, revision, members, ahead_s=ahead_s, begun=not ahead_s)
         with structlog.contextvars.bound_contextvars(**_context(batch)):
             with self._lock:
                 self._batches.add(batch)
@@ -234,7 +249,7 @@ class Executor:
             return
         batch.drop_late = spec.on_late is OnLate.DROP
         try:
-            seat = self._seat(batch, spec)
+            seat = self._seat_behind(batch, spec) if batch.ahead_s else self._seat(batch, spec)
         except Unservable as error:
             self._give_back(batch, Cause.WORKER_BUSY, str(error))
         except Quarantined as error:
@@ -278,6 +293,52 @@ class Executor:
             # The gate was shut while the batch waited for its seat. Nothing has run.
             self._pool.release(seat)
 
+    def _seat_behind(self, batch: Batch, spec: FunctionSpec) -> Seat:
+        """
+        The first seat that becomes free, for a batch that came ahead. Raises Unservable where none does in time, or where
+        the run may not begin by then: it would keep others waiting.
+        """
+
+        def wanted() -> bool:
+            return not self.draining
+
+        seat = self._pool.acquire(
+            batch.function,
+            batch.revision,
+            spec,
+            until=time.monotonic() + batch.ahead_s,
+            wanted=wanted,
+            load=False,
+        )
+        if self._gate.wait(0.0, wanted) and time.time() * 1e6 < min(one.begun.deadline_us for one in batch.members):
+            return seat
+        self._pool.release(seat)
+        raise Unservable("The gate is shut, or its deadline has passed.")
+
+    def _begin(self, batch: Batch, members: Sequence[Member]) -> Callable[[], None]:
+        """
+        Tell Redis that a batch begins that came ahead; what is returned takes note of the answer. The runner need not wait
+        for it: what was not begun by right is dropped with its result.
+        """
+        attempts = [(member.id, member.attempt) for member in members]
+        answer = self._queue.starting(batch.function, self._config.gpu, self._config.lease_s, attempts)
+
+        def answered() -> None:
+            refused = set()
+            try:
+                refused = {id_ for (id_, _), begun in zip(attempts, answer(), strict=True) if not begun}
+            except (redis.RedisError, OSError) as error:
+                if not is_outage(error):
+                    raise
+                # Whether it was begun is unknown: Redis refuses the result, or the next report says so, if it was not.
+                log.warning("start not answered: Redis does not serve", function=batch.function, error=str(error))
+            with self._lock:
+                batch.disowned.update(refused)
+                batch.begun = True
+            observability.AHEAD_REFUSED.labels(self._config.gpu).inc(len(refused))
+
+        return answered
+
     def _run(self, batch: Batch, seat: Seat, spec: FunctionSpec) -> None:
         with self._lock:
             members = batch.owned()
@@ -310,9 +371,18 @@ class Executor:
         ]
         during, examples_s = "", 0.0
         try:
+            answered = self._begin(batch, members) if not batch.begun else _nothing
+        except (redis.RedisError, OSError) as error:
+            self._settling(batch)
+            self._pool.release(seat)
+            if not is_outage(error):
+                raise
+            log.warning("not started: Redis does not serve", function=batch.function, error=str(error))
+            return
+        try:
             payloads = [member.begun.payload for member in members]
             ids = [member.id for member in members]
-            ran = seat.runner.predict(items, payloads, ids, limit_s)
+            ran = seat.runner.predict(items, payloads, ids, limit_s, answered)
             examples_s = ran.run_s
             if spec.max_batch > 1 and items[0].encoding == Encoding.CANARY and ran.answers[0].form == "json":
                 during = PAIR
@@ -488,6 +558,10 @@ class Executor:
         self._tell(batch.function, batch.revision, ids, f"{cause}: {message.partition(chr(10))[0]}")
 
     def _fail(self, batch: Batch, cause: Cause, message: str, traceback: str = "") -> None:
+        if not batch.begun:
+            # Who gets it next finds out.
+            self._give_back(batch, cause, message)
+            return
         self._settling(batch)
         self._note(batch, cause, message)
         blob = error_result(message, traceback)
@@ -526,6 +600,10 @@ class Executor:
                     return None
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 1.0)
+
+
+def _nothing() -> None:
+    """Of a batch that was begun before it got its seat."""
 
 
 def _of_both(one: Ran, pair: Ran) -> Ran:

@@ -27,8 +27,8 @@ def register_run(app: Celery, executor: Executor, stopping: Callable[[], None]) 
         stopping()
 
     @app.task(name=RUN, ignore_result=True, Strategy="worker.tasks:straight")
-    def run(function: str, revision: int, attempts: list[list[str | int]]) -> None:
-        executor.run(function, revision, [(str(id_), int(attempt)) for id_, attempt in attempts])
+    def run(function: str, revision: int, attempts: list[list[str | int]], ahead_s: float = 0.0) -> None:
+        executor.run(function, revision, [(str(id_), int(attempt)) for id_, attempt in attempts], ahead_s)
 
 
 def straight(task: "Task[Any, Any]", app: Celery, consumer: Any, **_: object) -> Handle:  # noqa: ARG001 - Celery's signature
@@ -41,19 +41,19 @@ def straight(task: "Task[Any, Any]", app: Celery, consumer: Any, **_: object) ->
 
     def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> None:  # noqa: ARG001 - Celery's signature
         try:
-            (function, revision, attempts), *_rest = message.payload
+            (function, revision, attempts), options, *_rest = message.payload
         except (ValueError, TypeError) as error:
             # It is off the list already; its invocations come back by their leases.
             log.error("unreadable message dropped", error=str(error))
             return
-        consumer.pool.apply_async(_guarded, (task.run, function, revision, attempts), callback=_done)
+        consumer.pool.apply_async(_guarded, (task.run, function, revision, attempts), options, callback=_done)
 
     return handle
 
 
-def _guarded(run: Callable[..., None], *args: object) -> None:
+def _guarded(run: Callable[..., None], *args: object, **options: object) -> None:
     try:
-        run(*args)
+        run(*args, **options)
     except Exception:
         # A defect of the platform: it is logged, and the batch's leases run out. The thread goes on.
         log.exception("batch failed")

@@ -124,7 +124,7 @@ class Inbound:
             self._reported(report, events)
         # After the reports, for a table's averages of a device that reports would take the place of what was learned.
         events += [LearnedKnown(function=name, learned=learned) for name, learned in self._learned.functions().items()]
-        for held in snapshot.held:
+        for held in sorted(snapshot.held, key=lambda held: held.state == "dispatched"):
             self._held(held, events)
         for waiting in snapshot.waiting:
             self._register(waiting.function, waiting.revision, events)
@@ -185,7 +185,6 @@ class Inbound:
     def _held(self, held: LeasedInvocation, events: list[Event]) -> None:
         waiting = held.waiting
         self._register(waiting.function, waiting.revision, events)
-        since = held.started_us / 1e6 or self._now()
         events.append(
             InvocationHeld(
                 function=waiting.function,
@@ -194,8 +193,9 @@ class Inbound:
                 attempt=waiting.attempt,
                 rows=waiting.rows,
                 gpu=held.gpu,
-                since_at=since,
+                since_at=(held.started_us or held.claimed_us) / 1e6,
                 deadline_at=waiting.deadline_us / 1e6,
+                begun=held.started_us > 0,
             )
         )
 

@@ -222,27 +222,29 @@ class Outbound:
             log.debug("ended by the policy", id=ending.id, action=ending.action, cause=ending.cause.value)
 
     def _dispatch(self, dispatches: Sequence[Dispatch], began: float) -> list[Event]:
-        schedule_us = int((time.perf_counter() - began) * 1e6)
+        schedule_us, lease_s = int((time.perf_counter() - began) * 1e6), self._config.scheduler.dispatch_lease_s
         claims = []
         for dispatch in dispatches:
             queue = gpu_queue(dispatch.gpu)
             attempts = [[id_, attempt + 1] for id_, attempt in dispatch.attempts]
+            ahead = {"ahead_s": min(dispatch.ahead_s, lease_s / 2)} if dispatch.ahead_s else {}
             claims.append(
                 Claim(
                     function=dispatch.function,
                     gpu=dispatch.gpu,
                     celery_list=f"{self._prefix}{queue}",
-                    message=message(RUN, [dispatch.function, dispatch.revision, attempts], queue),
+                    message=message(RUN, [dispatch.function, dispatch.revision, attempts], queue, ahead),
                     decision=_reasons_json(dispatch.reasons, schedule_us).decode(),
                     schedule_us=schedule_us,
                     attempts=dispatch.attempts,
                 )
             )
         refused: list[Event] = []
-        for dispatch, claimed in zip(dispatches, self._claim(claims), strict=True):
+        for dispatch, claimed in zip(dispatches, self._claim(claims, lease_s), strict=True):
             if claimed is None:
                 raise Fenced
-            metrics.DECISIONS.labels("dispatch", "cold" if dispatch.cold else "warm").inc()
+            how = "ahead" if dispatch.ahead_s else "cold" if dispatch.cold else "warm"
+            metrics.DECISIONS.labels("dispatch", how).inc()
             if log.is_enabled_for(logging.DEBUG):
                 _log(dispatch, claimed)
             if dispatch.reasons.unforeseen:
@@ -253,8 +255,7 @@ class Outbound:
                 ]
         return refused
 
-    def _claim(self, claims: Sequence[Claim]) -> list[frozenset[str] | None]:
-        lease_s = self._config.scheduler.dispatch_lease_s
+    def _claim(self, claims: Sequence[Claim], lease_s: float) -> list[frozenset[str] | None]:
         if len(claims) > 1:
             return self._queue.claim(self._token, lease_s, claims)
         claimed, self.cursor = self._queue.claim_one(self._token, lease_s, claims[0], self.cursor)

@@ -109,9 +109,11 @@ class Cluster:
         self.code = np.zeros(8, np.int8)
         self.finish = np.zeros(8)
         self.looked = np.zeros(8, np.int64)
-        #: Invocation → its batch; the batches of each GPU instance in the order of ``running``.
+        #: Invocation → its batch, those ahead included; the batches of each GPU instance in the order of ``running``.
         self.batches: dict[str, Batch] = {}
         self.there: list[list[Batch]] = []
+        #: (row, column) → the batch that a worker has ahead: it waits for an instance and takes nothing yet.
+        self.ahead: dict[tuple[int, int], Batch] = {}
         #: Rows with a resident instance of a revision, in order, by column.
         self.homes: list[Ints] = []
         #: Memory of the largest GPU instance ever seen, MiB, 0 before the first: what is away now may come back.
@@ -410,7 +412,9 @@ class Cluster:
             return None
         del self.batches[id_]
         del batch.members[id_]
-        if not batch.members:
+        if not batch.members and self.ahead.get((batch.row, batch.column)) is batch:
+            del self.ahead[batch.row, batch.column]
+        elif not batch.members:
             row = batch.row
             there, demand, place = self.there[row], self.demands[batch.column], self._joined[row]
             last = there.pop()
@@ -429,14 +433,45 @@ class Cluster:
             )
         return batch
 
-    def join(self, coming: Batch, now: float) -> None:
-        """Take over a member that is under way already: those that are to end together were dispatched together."""
-        for batch in self.there[coming.row]:
-            if batch.column == coming.column and batch.expected_end_at == coming.expected_end_at:
+    def join(self, coming: Batch, now: float, begun: bool) -> None:
+        """
+        Take over a member that is under way already: those that are to end together were dispatched together.
+
+        One that no worker has begun is ahead where all instances are at work.
+        """
+        for batch in (*self.there[coming.row], *self.ahead.values()):
+            if (batch.row, batch.column) == (coming.row, coming.column) and (
+                batch.expected_end_at == coming.expected_end_at
+            ):
                 batch.members.update(coming.members)
                 self.batches.update(dict.fromkeys(coming.members, batch))
                 return
-        self.begin(coming, now)
+        if begun or not self.at_work(coming.column, coming.row):
+            self.begin(coming, now)
+        else:
+            self.send_ahead(coming)
+
+    def at_work(self, column: int, row: int) -> bool:
+        """Whether a revision has instances there, all of them at work and none loading, and no batch ahead."""
+        cell = self.cells[column, :, row]
+        busy = 0.0 < cell[kernel.RESIDENT] <= cell[kernel.OUTSTANDING] and not cell[kernel.LOADING]
+        return bool(busy) and (row, column) not in self.ahead
+
+    def send_ahead(self, batch: Batch) -> None:
+        """A worker gets a batch before an instance is free for it."""
+        self.ahead[batch.row, batch.column] = batch
+        self.batches.update(dict.fromkeys(batch.members, batch))
+        self._set_state(batch.column, batch.row)
+
+    def next(self, row: int, column: int, now: float) -> Batch | None:
+        """Begin the batch that is ahead there; None: there is none."""
+        batch = self.ahead.pop((row, column), None)
+        if batch is not None:
+            slowdown = self.effects.item(batch.kind, kernel.OWN, row)
+            run_s = (batch.expected_end_at - batch.start_at) * (1.0 + slowdown) / (1.0 + batch.slowdown)
+            batch.start_at, batch.slowdown, batch.expected_end_at = now, slowdown, now + run_s
+            self.begin(batch, now)
+        return batch
 
     def pause(self, row: int, paused: float) -> None:
         """``paused``: kernel.NOT_PAUSED, HELD or DRAINED."""
@@ -579,7 +614,7 @@ class Cluster:
     def rebuilt(self) -> tuple[Floats, Floats]:
         """``used`` and ``outstanding`` computed afresh from the batches: what the incremental arrays must equal."""
         used, outstanding = np.zeros(len(self.names)), np.zeros((len(self.names), len(self.demands)))
-        for batch in set(self.batches.values()):
+        for batch in set(self.batches.values()) - set(self.ahead.values()):
             used[batch.row] += 1
             outstanding[batch.row, batch.column] += 1
         return used, outstanding

@@ -148,7 +148,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """Send ``attempts`` (id, attempt known so far) of one revision to a GPU instance as one batch."""
+    """
+    Send ``attempts`` (id, attempt known so far) of one revision to a GPU instance as one batch. ``ahead_s``: seconds for
+    which it may wait there for the first instance that becomes free, 0 = one is idle or is loaded for it.
+    """
 
     function: str
     revision: int
@@ -156,6 +159,7 @@ class Dispatch:
     attempts: Sequence[tuple[str, int]]
     cold: bool
     reasons: Reasons
+    ahead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from scheduler.policy.lanes import Lane, Waiting
 from scheduler.policy.load import LoadSwitch
 from scheduler.policy.ordering import Heads, Ordering
 from scheduler.policy.overrides import Overrides
-from scheduler.policy.placement import Placement
+from scheduler.policy.placement import OVERDUE_S, Placement
 from scheduler.policy.prewarm.prewarmer import Prewarmer
 from smore.domain.invocation import Cause, End, EndAction, EndedFor
 
@@ -51,20 +51,20 @@ class Dispatching:
         self._prewarmer = prewarmer
         #: (function, revision) → when its load was last asked for, so that one is asked for once.
         self._loaded_at: dict[tuple[str, int], float] = {}
-        #: When a reserved or delayed batch may go, epoch seconds; inf = there is none.
-        self.wake_at = inf
+        #: When a reserved or delayed batch may go, or one ahead of the end of a run, epoch seconds; inf = there is none.
+        self.wake_at = self._ahead_at = inf
         #: Row → the one column that has run there, and since when.
         self._sole: dict[int, tuple[int, float]] = {}
 
     def run(self, now: float, decisions: list[Decision]) -> None:
         """One round at ``now`` (epoch seconds); adds what it decides."""
         reservations, batching = self._reservations, self._batching
-        reservations.paid_at = inf
+        reservations.paid_at = self._ahead_at = inf
         batching.begin()
         if len(self._waiting):
             self._place(now, self._expire(now, decisions), decisions)
             reservations.release(now)
-        self.wake_at = min(reservations.paid_at, batching.wake_at)
+        self.wake_at = min(reservations.paid_at, batching.wake_at, self._ahead_at)
 
     def sole(self, row: int, at: float) -> tuple[int, float]:
         """The one column that has run on a row, and since when; (-1, ``at``) before any."""
@@ -153,6 +153,13 @@ class Dispatching:
             run_s = demand.run_s(rows)
             weighed = self._placement.weigh(now, demand, kind, rows, deadline_at, fast, run_s)
             row = self._placement.choose(now, demand, kind, weighed, deadline_at, rows, members[0].arrival_at)
+            ahead_s, start_at = 0.0, now
+            if row < 0 and self._may_go_ahead(demand, rows):
+                row, found, start_at = self._placement.ahead(now, demand, kind, rows, deadline_at)
+                if found is not None:
+                    weighed, ahead_s = found, self._patience_s(now, demand, row)
+                    break
+                self._ahead_at = min(self._ahead_at, start_at)
             if row >= 0:
                 delay = self._batching.delay_to_fill(now, demand, kind, rows, members[0], row, waiting)
                 if delay is None:
@@ -191,7 +198,7 @@ class Dispatching:
             column=demand.column,
             kind=kind,
             run_s=run_s,
-            start_at=now + delay_s,
+            start_at=start_at + delay_s,
             deadline_at=deadline_at,
             expected_end_at=expected_end_at,
             members={member.id: member.attempt + 1 for member in members},
@@ -205,6 +212,7 @@ class Dispatching:
                 attempts=[(member.id, member.attempt) for member in members],
                 cold=cold,
                 reasons=reasons,
+                ahead_s=ahead_s,
             )
         )
         if self._budgets.kept(row):
@@ -212,10 +220,27 @@ class Dispatching:
         self._waiting.take_these(members)
         demand.placed.add(now, len(members), max(demand.open_since, cluster.open_since, members[0].arrival_at))
         self._ordering.placed(demand, run_s)
-        cluster.begin(batch, now)
+        if ahead_s:
+            cluster.send_ahead(batch)
+        else:
+            cluster.begin(batch, now)
         if row not in self._sole or self._sole[row][0] != demand.column:
             self._sole[row] = (demand.column, now)
         return True
+
+    def _may_go_ahead(self, demand: Demand, rows: int) -> bool:
+        """Whether a batch may be sent before an instance is free: what is not full may fill until then."""
+        knobs = self._knobs
+        return knobs.ahead_s > 0 and knobs.rule is None and rows >= demand.spec.max_batch
+
+    def _patience_s(self, now: float, demand: Demand, row: int) -> float:
+        """Seconds for which a batch waits there: until the run before it is well behind its time."""
+        before = min(
+            (batch for batch in self._cluster.there[row] if batch.column == demand.column),
+            key=lambda batch: batch.expected_end_at,
+        )
+        expected_s = before.expected_end_at - before.start_at
+        return max(0.0, before.expected_end_at - now) + max(OVERDUE_S, expected_s / 2)
 
     def _later(self, lane: Lane, earliest: float, head: InvocationArrived) -> InvocationArrived | None:
         """The first of a lane that would be in time where its head would not."""

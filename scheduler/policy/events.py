@@ -53,7 +53,10 @@ class InvocationArrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationHeld:
-    """Told to a policy that takes over: an invocation dispatched to, or running on, ``gpu`` since ``since_at``."""
+    """
+    Told to a policy that takes over: an invocation dispatched to, or running on, ``gpu`` since ``since_at``. ``begun``:
+    it runs. Those that run come first.
+    """
 
     function: str
     revision: int
@@ -63,6 +66,7 @@ class InvocationHeld:
     gpu: str
     since_at: float
     deadline_at: float = inf
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

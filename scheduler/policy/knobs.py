@@ -80,6 +80,7 @@ class Knobs:
     tau_function          most predicted degradation of a function                                    > 0, inf     A28.4
     accept                whether the predicted end must be before the deadline                       bool         A28.2
     late_s                seconds past its deadline for which an invocation is still executed         >= 0         A22
+    ahead_s               seconds before a run's expected end at which the next batch may be sent       0..0.1       none
     protect_inflight      whether running batches must still meet theirs                              bool         A28.3
     guard                 share added to a predicted latency                                          >= 0         none
     use_upper             predict latencies with the 90 % bound                                       bool         none
@@ -112,6 +113,7 @@ class Knobs:
     tau_function: float = inf
     accept: bool = True
     late_s: float = 0.0
+    ahead_s: float = 0.0
     protect_inflight: bool = True
     guard: float = 0.0
     use_upper: bool = False
@@ -140,6 +142,7 @@ class Knobs:
             ("company", 0 <= self.company <= 1),
             ("tau_function", self.tau_function > 0),
             ("late_s", 0 <= self.late_s < inf),
+            ("ahead_s", 0 <= self.ahead_s <= 0.1),
             ("guard", 0 <= self.guard < inf),
             ("fast_from", self.fast_from >= 0),
             ("load_hi", 0 < self.load_lo <= self.load_hi <= 1),

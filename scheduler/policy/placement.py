@@ -31,6 +31,8 @@ _BUDGET_RULES: Final = {
     BudgetRule.BUCKET: kernel.BUDGET_BUCKET,
 }
 _NO_ROWS: Final = np.zeros(0, np.int64)
+#: Seconds after its expected end from which on no batch waits for a run.
+OVERDUE_S: Final = 0.02
 
 
 class Weighed(NamedTuple):
@@ -95,15 +97,17 @@ class Placement:
         fast: bool,
         run_s: float | None = None,
         ask: kernel.Row | None = None,
+        only: Ints = _NO_ROWS,
     ) -> Weighed:
         """
         May a batch of ``rows`` run on each GPU instance now, and when would it end; with ``fast`` of a sample.
 
-        ``run_s``: seconds alone, where it is not a run of so many rows; ``ask``: knobs other than this policy's own.
+        ``run_s``: seconds alone, where it is not a run of so many rows; ``ask``: knobs other than this policy's own;
+        ``only``: rows to look at, none = all.
         Codes and ends stay in the cluster's arrays ``code`` and ``finish``.
         """
         cluster, column = self._cluster, demand.column
-        n, homes, start, stride, d = len(cluster.names), _NO_ROWS, 0, 1, 0
+        n, homes, start, stride, d = len(cluster.names), only, 0, 1, len(only)
         if fast:
             d, start, stride = self._draw(n)
             if self._knobs.warm_first:
@@ -128,12 +132,12 @@ class Placement:
             demand.memory_mib,
             demand.sm,
             demand.stretch_s,
-            fast,
+            fast or d > 0,
             start,
             stride,
             d,
         )
-        return Weighed(warm, cold, earliest, late, seen, fast)
+        return Weighed(warm, cold, earliest, late, seen, fast or d > 0)
 
     def _draw(self, n: int) -> tuple[int, int, int]:
         """How many of ``n`` rows a sample looks at, where it starts (below ``n``), and its stride (1 to ``n``)."""
@@ -191,6 +195,38 @@ class Placement:
         if weighed.cold < 0 or not may_load or self._better_to_wait(now, demand, weighed.cold, deadline_at, rows):
             return -1
         return weighed.cold
+
+    def ahead(
+        self, now: float, demand: Demand, kind: int, rows: int, deadline_at: float
+    ) -> tuple[int, Weighed | None, float]:
+        """
+        Of the rows where all instances of a revision are at work: the one where the first is expected to be free the
+        soonest, within ``ahead_s``, and which may have the batch then; its weighing, and that moment (epoch seconds). From
+        now on that row stands as if one were idle, for :meth:`~scheduler.policy.cluster.Cluster.send_ahead`.
+
+        -1 and None where there is none, and when one will be so near (inf: none will).
+        """
+        cluster, cell = self._cluster, self._cluster.cells[demand.column]
+        homes = cluster.homes[demand.column]
+        free_at = cell[kernel.FREE_AT, homes]
+        free_at[free_at < now - OVERDUE_S] = inf
+        while len(homes):
+            place = int(free_at.argmin())
+            row, at, state = int(homes[place]), float(free_at[place]), cell.item(kernel.STATE, int(homes[place]))
+            if at == inf:
+                break
+            if state in (kernel.BUSY, kernel.COLD, kernel.HOST) and cluster.at_work(demand.column, row):
+                if at - now > self._knobs.ahead_s:
+                    return -1, None, at - self._knobs.ahead_s
+                # As if it were free by then. The batch before it counts as one beside it, which refuses no less.
+                start_at, why = max(now, at), cluster.code[row]
+                cell[kernel.STATE, row] = kernel.OPEN
+                weighed = self.weigh(start_at, demand, kind, rows, deadline_at, False, only=homes[place : place + 1])
+                if weighed.warm >= 0:
+                    return row, weighed, start_at
+                cell[kernel.STATE, row], cluster.code[row] = state, why
+            free_at[place] = inf
+        return -1, None, inf
 
     def _offers(self, demand: Demand, kind: int, rows: Ints) -> list[Offer]:
         """The rows as a rule of one's own sees them."""

@@ -35,6 +35,8 @@ log = metrics.logger(__name__)
 
 #: How often the standby looks whether the lease is free, and Redis whether it serves again, seconds.
 LOOK_S: Final = 0.2
+#: The knob ``ahead_s`` of a platform: in no preset, for what is simulated has no way to a worker.
+AHEAD_S: Final = 0.005
 
 
 def register_assign(app: Celery, config: Settings, turn: IO[str]) -> None:
@@ -95,7 +97,7 @@ def _stand_by(client: "redis.Redis", config: Settings, stop: threading.Event) ->
     warm = prewarm_knobs(config.prewarm)
 
     def knobs(name: str = config.policy.name) -> Knobs:
-        return preset(name, seed=config.policy.seed, **config.policy.knobs)
+        return preset(name, **{"seed": config.policy.seed, "ahead_s": AHEAD_S} | config.policy.knobs)
 
     def engine(name: str = config.policy.name) -> Engine:
         # A placement rule of one's own begins anew with each leader.

@@ -186,6 +186,12 @@ RUN_SECONDS = Histogram(
 GPU_HEALTHY = Gauge(
     "smore_gpu_healthy", "1 where the device can run something, 0 where it is faulty", ["gpu_instance"], registry=WORKER
 )
+AHEAD_REFUSED = Counter(
+    "smore_hand_over_refused",
+    "Invocations sent to a runner behind another's run that Redis then refused to begin; their results are dropped",
+    ["gpu_instance"],
+    registry=WORKER,
+)
 RESIDENT_BYTES = Gauge("smore_resident_model_bytes", "Memory of warm instances", ["gpu_instance"], registry=WORKER)
 LOG_LINES_DROPPED = Counter(
     "smore_log_lines_dropped",

@@ -11,7 +11,8 @@ import os
 import socket
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self, cast
 
 # What serve() loads by its name, or when it starts: here, so that a template has it (smore/local/template.py) and
@@ -155,14 +156,14 @@ def serve(app: Celery, name: str, threads: int, queues: Sequence[str] | None = N
     return int(controller.exitcode or 0)
 
 
-def message(task: str, args: Sequence[Any], queue: str) -> bytes:
+def message(task: str, args: Sequence[Any], queue: str, kwargs: Mapping[str, Any] = MappingProxyType({})) -> bytes:
     """
     A protocol-2 message as stock ``apply_async`` would put it on the list of ``queue``.
 
     tests/contract/test_celery_message.py holds it field by field against one that Celery sends.
     """
     id_ = str(uuid.uuid4())
-    body = orjson.dumps([args, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}])
+    body = orjson.dumps([args, dict(kwargs), {"callbacks": None, "errbacks": None, "chain": None, "chord": None}])
     return orjson.dumps(
         {
             "body": base64.b64encode(body).decode(),

@@ -7,7 +7,7 @@ Times in Redis are integer microseconds of its own clock. Execution is at least 
 ran); results are exactly once (``finish`` compares state and attempt).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
@@ -117,6 +117,11 @@ def _attempts(attempts: Iterable[tuple[str, int]]) -> list[dict[str, Arg]]:
     return [{"id": id_, "attempt": attempt} for id_, attempt in attempts]
 
 
+def _start_call(function: str, gpu: str, lease_s: float, attempts: Iterable[tuple[str, int]], how: str) -> Call:
+    arguments: dict[str, Arg] = {"function": function, "gpu": gpu, "lease_us": int(lease_s * 1e6), "how": how}
+    return Call("start", arguments, _attempts(attempts))
+
+
 def _claimed(answer: Sequence[bytes]) -> frozenset[str] | None:
     return None if answer[0] == b"fenced" else frozenset(id_.decode() for id_ in answer[2:])
 
@@ -163,6 +168,10 @@ class Queue:
         It takes half the CPU of redis-py's pipeline: commands are packed in C, and there are no callbacks. Nothing is
         repeated here, because only the caller knows what is idempotent.
         """
+        return self._send(commands)()
+
+    def _send(self, commands: Sequence[tuple[Arg, ...]]) -> Callable[[], list[Any]]:
+        """Send commands; what is returned reads their answers, and must be called."""
         pool = self.redis.connection_pool
         connection = pool.get_connection()
         try:
@@ -170,19 +179,28 @@ class Queue:
             # One system call for all that is small.
             whole = [b"".join(pieces)] if sum(map(len, pieces)) < LARGE else pieces
             connection.send_packed_command(whole)  # type: ignore[no-untyped-call]
-            answers: list[Any] = []
-            for _ in commands:
-                try:
-                    answers.append(connection.read_response())
-                except redis.ResponseError as error:
-                    answers.append(error)
-            return answers
         except BaseException:
-            # The next command must not read answers that were left unread here.
             connection.disconnect()  # type: ignore[no-untyped-call]
-            raise
-        finally:
             pool.release(connection)
+            raise
+
+        def read() -> list[Any]:
+            answers: list[Any] = []
+            try:
+                for _ in commands:
+                    try:
+                        answers.append(connection.read_response())
+                    except redis.ResponseError as error:
+                        answers.append(error)
+                return answers
+            except BaseException:
+                # The next command must not read answers that were left unread here.
+                connection.disconnect()  # type: ignore[no-untyped-call]
+                raise
+            finally:
+                pool.release(connection)
+
+        return read
 
     def events(self, after: str, wait_s: float = 0.0, at_most: int = 1000) -> list[tuple[str, bytes]]:
         """
@@ -274,34 +292,59 @@ class Queue:
         payload is lost.
         """
         batch = list(attempts)
-        arguments: dict[str, Arg] = {"function": function, "gpu": gpu, "lease_us": int(lease_s * 1e6)}
-        answer = self._calls([Call("start", arguments, _attempts(batch))])[0]
-        started: list[StartedInvocation | None] = []
-        lost: list[RunOutcome] = []
-        for (id_, attempt), item in zip(batch, answer[1:], strict=True):
-            if not item:
-                started.append(None)
-                continue
-            values = dict(zip(STARTED, item, strict=True))
-            payload = self._payload(function, id_, values["payload"], int(values["payload_bytes"]))
-            if payload is None:
-                started.append(None)
-                lost.append(RunOutcome(id=id_, attempt=attempt, action="fail", cause=Cause.PAYLOAD_LOST, result=LOST))
-                continue
-            started.append(
-                StartedInvocation(
-                    payload=payload,
-                    encoding=Encoding(values["encoding"].decode()),
-                    accept=Encoding(values["accept"].decode()),
-                    rows=int(values["rows"]),
-                    deadline_us=int(values["deadline_us"]),
-                    trace=values["trace"].decode(),
-                    alone=values["alone"] == b"1",
-                )
-            )
+        answer = self._calls([_start_call(function, gpu, lease_s, batch, "")])[0][1:]
+        started = [self._started(function, id_, item) for (id_, _), item in zip(batch, answer, strict=True)]
+        lost = [
+            RunOutcome(id=id_, attempt=attempt, action="fail", cause=Cause.PAYLOAD_LOST, result=LOST)
+            for (id_, attempt), item, one in zip(batch, answer, started, strict=True)
+            if item and one is None
+        ]
         if lost:
             self.finish(function, "", lost)
         return started
+
+    def look(self, function: str, gpu: str, attempts: Sequence[tuple[str, int]]) -> list[StartedInvocation | None]:
+        """What :meth:`start` could begin; nothing is begun, and what has ended meanwhile is refused then."""
+        answer = self._calls([_start_call(function, gpu, 0.0, attempts, "look")])[0][1:]
+        return [self._started(function, id_, item) for (id_, _), item in zip(attempts, answer, strict=True)]
+
+    def starting(
+        self, function: str, gpu: str, lease_s: float, attempts: Sequence[tuple[str, int]]
+    ) -> Callable[[], list[bool]]:
+        """
+        Begin what :meth:`look` has given. It is sent now; what is returned must be called: it waits for the answer, false
+        for an invocation that was not begun.
+        """
+        call = _start_call(function, gpu, lease_s, attempts, "known")
+        read = self._send([self._scripts.command(call)])
+
+        def answer() -> list[bool]:
+            (found,) = answers = read()
+            if missing(answers):
+                found = self._calls([call])[0]
+            elif isinstance(found, Exception):
+                raise found
+            return [bool(item) for item in found[1:]]
+
+        return answer
+
+    def _started(self, function: str, id_: str, item: Sequence[bytes]) -> StartedInvocation | None:
+        """An item of the answer of ``start``; None where there is none, or its payload is gone."""
+        if not item:
+            return None
+        values = dict(zip(STARTED, item, strict=True))
+        payload = self._payload(function, id_, values["payload"], int(values["payload_bytes"]))
+        if payload is None:
+            return None
+        return StartedInvocation(
+            payload=payload,
+            encoding=Encoding(values["encoding"].decode()),
+            accept=Encoding(values["accept"].decode()),
+            rows=int(values["rows"]),
+            deadline_us=int(values["deadline_us"]),
+            trace=values["trace"].decode(),
+            alone=values["alone"] == b"1",
+        )
 
     def _payload(self, function: str, id_: str, in_redis: bytes, size: int) -> bytes | None:
         """The payload from Redis or from the folder beside it; None where it is gone."""

@@ -242,11 +242,12 @@ class LeasedInvocation:
     waiting: QueuedInvocation
     state: str
     gpu: str
+    claimed_us: int
     started_us: int
 
 
 QUEUED: Final = tuple(field.name for field in fields(QueuedInvocation))
-LEASED: Final = (*QUEUED, "state", "gpu", "started_us")
+LEASED: Final = (*QUEUED, "state", "gpu", "claimed_us", "started_us")
 
 
 def queued_invocation(raw: Sequence[bytes]) -> QueuedInvocation:
@@ -272,6 +273,7 @@ def leased_invocation(raw: Sequence[bytes]) -> LeasedInvocation:
         waiting=queued_invocation(raw),
         state=values["state"].decode(),
         gpu=values["gpu"].decode(),
+        claimed_us=int(values["claimed_us"] or 0),
         started_us=int(values["started_us"] or 0),
     )
 

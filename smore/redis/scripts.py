@@ -86,7 +86,7 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
             ),
             _ATTEMPT,
         ),
-        "start": Shape(("function", "gpu", "lease_us"), _ATTEMPT),
+        "start": Shape(("function", "gpu", "lease_us", "how"), _ATTEMPT),
         "finish": Shape(("function", "meta", "drop_late"), (*_ATTEMPT, "action", "cause", "result")),
         "requeue": Shape(("function", "cause", "refund", "alone", "result"), _ATTEMPT),
         "reap": Shape(("token", "at_most", "result")),

@@ -298,7 +298,13 @@ class InMemoryQueue:
             last_event="0-0",
             waiting=waiting,
             held=[
-                LeasedInvocation(waiting=one.waiting, state=one.state, gpu=one.gpu, started_us=one.started_us)
+                LeasedInvocation(
+                    waiting=one.waiting,
+                    state=one.state,
+                    gpu=one.gpu,
+                    claimed_us=one.claimed_us,
+                    started_us=one.started_us,
+                )
                 for one in held
             ],
             reports=[report for _, until_us, report in self._reports.values() if now_us < until_us],

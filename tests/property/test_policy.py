@@ -82,8 +82,8 @@ def report(name: str, now: float, warm: dict[str, int]) -> GpuReported:
 class World:
     """The queue and the workers as a policy sees them: enough truth to know what must hold."""
 
-    def __init__(self, seed: int) -> None:
-        self.policy = DrivenEngine(preset("smore-product", seed=seed))
+    def __init__(self, seed: int, ahead_s: float = 0.0) -> None:
+        self.policy = DrivenEngine(preset("smore-product", seed=seed, ahead_s=ahead_s))
         self.now = 1000.0
         self.waiting: dict[str, InvocationArrived] = {}
         self.running: dict[str, tuple[int, str]] = {}
@@ -115,6 +115,8 @@ class World:
         np.testing.assert_array_equal(used, cluster.used)
         np.testing.assert_array_equal(outstanding, cluster.outstanding)
         assert (cluster.used <= cluster.slots).all()
+        for (row, column), batch in cluster.ahead.items():
+            assert batch.members and cluster.outstanding[row, column], "it is behind one that runs"
         assert set(cluster.batches) == set(self.running)
         assert len(self.policy.waiting) == len(self.waiting)
         assert self.submitted == len(self.waiting) + len(self.running) + len(self.ended)
@@ -174,10 +176,10 @@ class World:
 
 
 @settings(max_examples=150, deadline=None)
-@given(steps)
-def test_arrays_and_counts_hold(plan: list[tuple[str, int, float]]) -> None:
+@given(steps, st.sampled_from([0.0, 0.1]))
+def test_arrays_and_counts_hold(plan: list[tuple[str, int, float]], ahead_s: float) -> None:
     """Invariants are checked after every event (World.check)."""
-    world = World(0)
+    world = World(0, ahead_s)
     for step in plan:
         world.step(*step)
 
@@ -187,7 +189,7 @@ def test_arrays_and_counts_hold(plan: list[tuple[str, int, float]]) -> None:
     world.now += 10.0
     world.feed([])
     assert not world.waiting
-    assert not world.policy.cluster.batches
+    assert not world.policy.cluster.batches and not world.policy.cluster.ahead
     assert not world.policy.cluster.used.any()
 
 

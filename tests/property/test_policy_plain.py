@@ -4,6 +4,7 @@ facts, effects and choices. The plain side counts everything afresh from a list 
 date twice in the same way.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import gcd, inf
 from random import Random
@@ -19,6 +20,7 @@ from scheduler.policy.cluster import Batch
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import Event, FunctionKnown, GpuReported, TableUpdated
 from scheduler.policy.knobs import BudgetRule, Choice, Knobs, SmRule, preset
+from scheduler.policy.placement import OVERDUE_S
 from smore.domain.degradation import K_MAX, Kind, Weights
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.loss import JobLoss
@@ -240,9 +242,12 @@ class Plain:
 
     # ---- Algorithm 1 -------------------------------------------------------------------------------------------------
 
-    def why(self, gpu: Gpu, column: int, run_s: float, deadline: float, now: float) -> tuple[int, float]:
-        """(the kernel's code, when it would end)."""
-        knobs, demand, added, state = self.knobs, self.demands[column], self.added(gpu, column), self.state(gpu, column)
+    def why(
+        self, gpu: Gpu, column: int, run_s: float, deadline: float, now: float, *, free: bool = False
+    ) -> tuple[int, float]:
+        """(the kernel's code, when it would end); ``free``: as if an instance were idle."""
+        knobs, demand, added = self.knobs, self.demands[column], self.added(gpu, column)
+        state = kernel.OPEN if free else self.state(gpu, column)
         cold, slowed = state in (kernel.COLD, kernel.HOST), added.own_upper if knobs.use_upper else added.own
         load_s = {kernel.COLD: demand.load_s, kernel.HOST: demand.host_s}.get(state, 0.0)
         ends = now + run_s * (1.0 + knobs.guard) * (1.0 + slowed) + load_s
@@ -267,6 +272,27 @@ class Plain:
         if knobs.protect_inflight and not added.holds:
             return kernel.BREAKS_OTHERS, ends
         return (kernel.TOO_LATE if knobs.accept and ends > deadline else kernel.OPEN), ends
+
+    def near(
+        self, column: int, run_s: float, deadline: float, now: float, ahead: Collection[tuple[int, int]]
+    ) -> tuple[bool, float]:
+        """
+        Whether a batch may be sent ahead to the first instance that becomes free, and when that is; or when one is near
+        enough, inf = never. ``ahead``: where one is already.
+        """
+        firsts = {
+            row: min(run.ends for run in gpu.runs if run.column == column)
+            for row, gpu in enumerate(self.gpus)
+            if (row, column) not in ahead and 0 < self.resident(gpu, column) <= self.outstanding(gpu, column)
+        }
+        for row, at in sorted(firsts.items(), key=lambda pair: pair[1]):
+            if at - now > self.knobs.ahead_s:
+                return False, at - self.knobs.ahead_s
+            start_at = max(now, at)
+            why, _ = self.why(self.gpus[row], column, run_s, deadline, start_at, free=True)
+            if at >= now - OVERDUE_S and why == kernel.OPEN:
+                return True, start_at
+        return False, inf
 
     def held(self, gpu: Gpu, now: float) -> float:
         refill = gpu.refill(self.knobs.aim)
@@ -436,27 +462,51 @@ class Pair:
         cluster, random = self.engine.cluster, self.random
         if len(self.under_way[row]) == self.plain.gpus[row].told.slots:
             return
+        batch = self._batch(row, column, run_s, self.now + random.choice([0.0, 0.3]))
+        cluster.begin(batch, self.now)
+        self._began(batch)
+
+    def _batch(self, row: int, column: int, run_s: float, start_at: float) -> Batch:
         self.count += 1
-        id_ = str(self.count)
-        batch = Batch(
+        return Batch(
             row=row,
             column=column,
             kind=self.kinds[column],
             run_s=run_s,
-            start_at=self.now + random.choice([0.0, 0.3]),
-            deadline_at=self.now + random.uniform(0.0, 2.5) * run_s,
-            expected_end_at=self.now + random.random(),
-            members={id_: 1},
+            start_at=start_at,
+            deadline_at=self.now + self.random.uniform(0.0, 2.5) * run_s,
+            expected_end_at=self.now + self.random.random(),
+            members={str(self.count): 1},
         )
-        cluster.begin(batch, self.now)
-        self.under_way[row].append(id_)
-        self.plain.begin(self.plain.gpus[row], batch, self.now)
+
+    def _began(self, batch: Batch) -> None:
+        self.under_way[batch.row].extend(batch.members)
+        self.plain.begin(self.plain.gpus[batch.row], batch, self.now)
+
+    def send_ahead(self, row: int, column: int, run_s: float) -> None:
+        """The plain side knows nothing of it: it must change nothing."""
+        if self.engine.cluster.at_work(column, row):
+            self.engine.cluster.send_ahead(self._batch(row, column, run_s, self.now))
 
     def end(self, row: int) -> None:
+        cluster = self.engine.cluster
         if self.under_way[row]:
             position = self.random.randrange(len(self.under_way[row]))
-            assert self.engine.cluster.end(self.under_way[row].pop(position), 1, self.now) is not None
+            ended = cluster.end(self.under_way[row].pop(position), 1, self.now)
+            assert ended is not None
             self.plain.end(self.plain.gpus[row], position, self.now)
+            slowed = self.plain.added(self.plain.gpus[row], ended.column).own
+            begun = cluster.next(row, ended.column, self.now)
+            if begun is not None:
+                assert begun.slowdown == pytest.approx(slowed, abs=1e-9), "the one before it counts no more"
+                self._began(begun)
+
+    def take_back(self) -> None:
+        """One that is ahead ends before it has begun."""
+        cluster = self.engine.cluster
+        if cluster.ahead:
+            batch = self.random.choice(list(cluster.ahead.values()))
+            assert cluster.end(next(iter(batch.members)), 1, self.now) is batch
 
     def spend(self, row: int, seconds: float) -> None:
         gpu = self.plain.gpus[row]
@@ -517,6 +567,18 @@ class Pair:
             if saved:
                 assert told == pytest.approx(list(saved[row]), abs=1e-9)
                 assert told[1] == pytest.approx(min(ends_s for _, ends_s, _ in saved.values()), abs=1e-9)
+        if not fast:
+            placement, codes_before = self.engine.engine.placement, cluster.code.tolist()
+            row, near, at = placement.ahead(self.now, demand, self.kinds[column], 1, deadline_at)
+            assert (row >= 0, pytest.approx(at, rel=1e-12)) == self.plain.near(
+                column, run_s, deadline_at, self.now, cluster.ahead
+            )
+            assert (near is None) == (row < 0)
+            if row >= 0:
+                ahead = self._batch(row, column, run_s, at)
+                cluster.send_ahead(ahead)
+                cluster.end(next(iter(ahead.members)), 1, self.now)
+            assert cluster.code.tolist() == codes_before or row >= 0
         if found.warm >= 0 or found.cold >= 0:
             self.begin(found.warm if found.warm >= 0 else found.cold, column, run_s)
 
@@ -565,15 +627,21 @@ class Pair:
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(POLICIES), st.integers(1, 12))
 def test_the_compiled_loops_are_the_rules(seed: int, policy: str, n: int) -> None:
-    pair = Pair(seed, preset(policy, seed=seed), n)
+    pair = Pair(seed, preset(policy, seed=seed, ahead_s=0.1), n)
     for _ in range(25):
         pair.now += pair.random.uniform(0.0, 0.3)
         row = pair.random.randrange(n)
-        action = pair.random.choice(["place", "place", "sample", "sample", "begin", "end", "end", "report", "spend"])
+        action = pair.random.choice(
+            ["place", "place", "sample", "sample", "begin", "ahead", "end", "end", "report", "spend", "take back"]
+        )
         if action in ("place", "sample"):
             pair.place(action == "sample")
         elif action == "begin":
             pair.begin(row, pair.random.randrange(FUNCTIONS), pair.random.uniform(0.01, 1.0))
+        elif action == "ahead":
+            pair.send_ahead(row, pair.random.randrange(FUNCTIONS), pair.random.uniform(0.01, 1.0))
+        elif action == "take back":
+            pair.take_back()
         elif action == "end":
             pair.end(row)
         elif action == "report":
@@ -583,6 +651,7 @@ def test_the_compiled_loops_are_the_rules(seed: int, policy: str, n: int) -> Non
         pair.check(row)
     for row in range(n):
         pair.check(row)
+    assert not pair.engine.cluster.differing()
 
 
 @settings(max_examples=20, deadline=None)

@@ -188,10 +188,11 @@ class Pool:
         until: float,
         wanted: Callable[[], bool],
         prepared: Mapping[str, float] = MappingProxyType({}),
+        load: bool = True,
     ) -> Seat:
         """
-        An instance for one batch: an idle one, a new one where ``max_warm`` and memory allow, or the first that becomes
-        free.
+        An instance for one batch: an idle one, a new one where ``max_warm`` and memory allow (and ``load``), or the first
+        that becomes free.
 
         ``prepared``: what :meth:`prepare` has taken, part of the load where there is one. ``until`` (of the pool's
         clock) bounds the wait for somebody else's, not a load; neither begins once ``wanted`` is false. Raises
@@ -220,7 +221,9 @@ class Pool:
                     return Seat(instance=idle, cold=awaited is not None, load_us=waited_us, new=new)
                 if not wanted():
                     raise Unservable("Nobody waits for it any more, or the worker is ending.")
-                if len(staying) < spec.max_warm:
+                if not load and not staying:
+                    raise Unservable("The instance that it waited for has ended.")
+                if load and len(staying) < spec.max_warm:
                     if self._memory.on_device(spec) and (growing := self._trainings.growing()):
                         raise Unservable(growing)
                     victims = self._eviction.make_room(key, spec)

@@ -285,10 +285,16 @@ class Runner:
         return self._group if lingers else None
 
     def predict(
-        self, items: Sequence[Item], payloads: Sequence[Chunk], invocations: Sequence[str], timeout_s: float
+        self,
+        items: Sequence[Item],
+        payloads: Sequence[Chunk],
+        invocations: Sequence[str],
+        timeout_s: float,
+        sent: Callable[[], None] = lambda: None,
     ) -> Ran:
         """
         Run a batch: ``payloads`` are the inputs, in the order of ``items``. What it prints belongs to ``invocations``.
+        ``sent`` is called once it is sent, or could not be.
         """
         most = self._results
         if self._output is not None:
@@ -298,7 +304,7 @@ class Runner:
             return Ran(answers=predicted.answers, results=answers.results(items, predicted.answers, body), run_s=took_s)
 
         request = Predict(items=list(items))
-        return self._ask(request, Predicted, timeout_s, read, payloads, min(len(items) * most.one, most.together))
+        return self._ask(request, Predicted, timeout_s, read, payloads, min(len(items) * most.one, most.together), sent)
 
     def _ask(
         self,
@@ -308,16 +314,20 @@ class Runner:
         read: Callable[[A, bytearray, float], R],
         payloads: Sequence[Chunk] = (),
         body_bytes: int = 0,
+        sent: Callable[[], None] = lambda: None,
     ) -> R:
         """
         Send a request and return what ``read`` makes of the answer, its body and the seconds that it took. ``read`` may
-        raise BadFrame.
+        raise BadFrame; ``sent`` must raise none of what is caught here.
         """
         began = self._clock()
         until = began + timeout_s
         try:
-            self._channel.expect_silence()
-            self._channel.send(frames.encode(request), payloads, until)
+            try:
+                self._channel.expect_silence()
+                self._channel.send(frames.encode(request), payloads, until)
+            finally:
+                sent()
             meta, body = self._channel.receive(META_BYTES, body_bytes, until)
             took_s = self._clock() - began
             answer = self._mask.answer(frames.read_answer(meta))

@@ -307,13 +307,13 @@ local function mark_lost(key, gpu)
 end
 
 -- Back to the queue (returns 1), or to `failed` when a limit is reached (returns 0). `refund`: the start does not count,
--- because user code did not fail on its own (its batch did).
+-- because user code did not fail on its own (its batch did), nor does a dispatch that its worker gives back.
 local function back(fk, id, key, cause, t, blob, refund, alone)
   local record = read(key, 'state', 'gpu', 'attempt', 'starts', 'lost', 'max_attempts', 'deadline_us', 'arrival_us',
     'claimed_us', 'rows', 'shape', 'revision', 'alone')
   local starts = tonumber(record.starts)
   if record.state == 'dispatched' then
-    if redis.call('HINCRBY', key, F.lost, 1) > MAX_LOST then
+    if not refund and redis.call('HINCRBY', key, F.lost, 1) > MAX_LOST then
       settle(fk, id, key, settled_record(key), 'failed', 'dispatch_limit', t, blob)
       return 0
     end

@@ -1,5 +1,5 @@
--- A worker gives invocations back. items: id, attempt. arg.refund '1' = the start does not count; arg.alone '1' = from
--- now on it runs without others in its batch; arg.result: of one that a limit makes fail.
+-- A worker gives invocations back. items: id, attempt. arg.refund '1' = the start, or the dispatch of what was not begun,
+-- does not count; arg.alone '1' = from now on it runs without others in its batch; arg.result: of one that a limit makes fail.
 -- Returns for each: 1 queued again, 0 failed by a limit, -1 not this worker's.
 local t = us()
 local queued = {}

@@ -1,4 +1,5 @@
--- A worker begins a batch. items: id, attempt.
+-- A worker begins a batch. items: id, attempt. arg.how: 'look' = it asks what it could begin, and nothing changes; 'known' =
+-- it has the payloads already; '' = neither.
 -- Returns {now, item...}: one item for each, either '' (not this worker's any more, or its deadline has passed) or
 -- list.started; an empty payload of another size lies beside Redis.
 local fk, gpu = arg.fk, arg.gpu
@@ -12,8 +13,10 @@ for _, item in ipairs(items) do
     'alone', 'payload_bytes')
   local answer = ''
   if record.state and FROM.start[record.state] and record.attempt == item.attempt and record.gpu == gpu then
-    record.payload = redis.call('GET', P .. 'p:' .. project(fk) .. ':' .. id)
-    if tonumber(record.deadline_us) <= t then
+    record.payload = arg.how == 'known' and '' or redis.call('GET', P .. 'p:' .. project(fk) .. ':' .. id)
+    if arg.how == 'look' then
+      if record.payload then answer = list.started(record) end
+    elseif tonumber(record.deadline_us) <= t then
       settle(fk, id, key, settled_record(key), 'expired', 'deadline_expired', t, BLOB_EXPIRED)
     elseif not record.payload then
       -- It was volatile, and this server has started again since.
