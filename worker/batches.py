@@ -310,10 +310,11 @@ class Executor:
             wanted=wanted,
             load=False,
         )
-        if self._gate.wait(0.0, wanted) and time.time() * 1e6 < min(one.begun.deadline_us for one in batch.members):
+        in_time = time.time() * 1e6 < min(member.begun.deadline_us for member in batch.members)
+        if in_time and wanted() and self._gate.wait(0.0, wanted):
             return seat
         self._pool.release(seat)
-        raise Unservable("The gate is shut, or its deadline has passed.")
+        raise Unservable("The worker is ending, the gate is shut, or its deadline has passed.")
 
     def _begin(self, batch: Batch, members: Sequence[Member]) -> Callable[[], None]:
         """

@@ -13,8 +13,9 @@ Figures (``echo`` unless another load is named; c = connections):
 * ``peer_*``, ``smore_*``: ``p50_ms`` at c=1, ``rps_c64``, ``cpu_us`` at c=64 and ``cpu_us_c16`` per request,
   ``conv_p50_ms`` at c=1, ``first_answer_s`` (start of the processes to the first conv answer), ``idle_pss_mb`` (MiB of
   all processes, 15 s after that answer), ``idle_pss_at_2s_mb``, ``bad`` (sum over all points and rounds).
-* ``p50_ratio_c1``, ``rps_ratio_c64``, ``cpu_ratio_c64``: SMore / peer. ``rps_ratio_c64_mixed``: SMore over 16 functions
-  / the peer's echo.
+* ``p50_ratio_c1``, ``p99_ratio_c1``, ``rps_ratio_c64``, ``cpu_ratio_c64``, ``rps_ratio_c16_conv``,
+  ``cpu_ratio_c16_conv``: SMore / peer. ``runner_share_c16_conv``: the part of the time in which conv's runner worked
+  (requests/s at c=16 times the median run, ``conv_run_s``). ``rps_ratio_c64_mixed``: SMore over 16 functions / the peer's echo.
 * ``added_p50_ms``: SMore's conv p50 at c=1 less the bare network's run. ``peer_added_p50_ms`` likewise.
 * ``batch_gain``: requests/s of mlp at c=16, batches of up to 8 over no batching. ``batch_alone_ms``: what batching
   costs a lone client, p50 at c=1 with batching less without.
@@ -39,7 +40,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from operator import sub, truediv
+from operator import mul, sub, truediv
 from pathlib import Path
 
 from lab.bench import cpu, guard, naive, report
@@ -113,14 +114,21 @@ def ratios(points: Mapping[Key, Point], singles: Mapping[str, float]) -> dict[st
     for side in ("peer", "smore"):
         echo[side] = {
             "p50_ms": of(side, "echo", 1, "p50_ms"),
+            "p99_ms": of(side, "echo", 1, "p99_ms"),
             "rps_c64": of(side, "echo", 64, "rps"),
             "cpu_us": of(side, "echo", 64, "cpu_us"),
             "cpu_us_c16": of(side, "echo", 16, "cpu_us"),
             "conv_p50_ms": of(side, "conv", 1, "p50_ms"),
+            "conv_rps_c16": of(side, "conv", 16, "rps"),
+            "conv_cpu_us_c16": of(side, "conv", 16, "cpu_us"),
         }
         figures |= {f"{side}_{name}": value for name, value in echo[side].items() if value is not None}
     smore, peer = echo["smore"], echo["peer"]
     put("p50_ratio_c1", smore["p50_ms"], peer["p50_ms"], truediv)
+    put("p99_ratio_c1", smore["p99_ms"], peer["p99_ms"], truediv)
+    put("rps_ratio_c16_conv", smore["conv_rps_c16"], peer["conv_rps_c16"], truediv)
+    put("cpu_ratio_c16_conv", smore["conv_cpu_us_c16"], peer["conv_cpu_us_c16"], truediv)
+    put("runner_share_c16_conv", smore["conv_rps_c16"], singles.get("conv_run_s"), mul)
     put("rps_ratio_c64", smore["rps_c64"], peer["rps_c64"], truediv)
     put("rps_ratio_c64_mixed", of("smore", "mixed", 64, "rps"), peer["rps_c64"], truediv)
     put("cpu_ratio_c64", smore["cpu_us"], peer["cpu_us"], truediv)

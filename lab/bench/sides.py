@@ -12,10 +12,13 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import httpx
+from sqlalchemy import func, select
 
 from lab.bench import cpu, load, naive, report
 from lab.bench.ports import free_port
 from smore import local
+from smore.postgres.connection import make_engine
+from smore.postgres.rows import ExecutionRow
 from smore.process.settings import Settings
 
 DEEPFM = json.dumps({"dense": [[0.0] * 13], "sparse": [[0] * 26]}).encode()
@@ -232,12 +235,15 @@ class SmoreSide:
         return [self.request(function) for function in (MIXED if name == "mixed" else (name,))]
 
     def extra(self) -> dict[str, float]:
-        """A cold start: the median of three, each right after an offload."""
+        """The median run of conv, and a cold start: the median of three, each right after an offload."""
+        run_s = func.percentile_cont(0.5).within_group(ExecutionRow.run_s)
+        with make_engine(self.platform.postgres_url, "bench").connect() as connection:
+            conv_run_s = connection.scalar(select(run_s).where(ExecutionRow.function == "conv"))
         colds = []
         for _ in range(3):
             self._offload("deepfm")
             colds.append(timed(lambda: self._invoke("deepfm")))
-        return {"cold_s": statistics.median(colds)}
+        return {"cold_s": statistics.median(colds), "conv_run_s": float(conv_run_s or 0.0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

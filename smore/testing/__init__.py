@@ -165,7 +165,7 @@ class InMemoryQueue:
     ) -> int:
         """1 = it waits again, 0 = a limit made it fail."""
         if invocation.state is State.DISPATCHED:
-            invocation.dispatches_lost += 1
+            invocation.dispatches_lost += not refund
             if invocation.dispatches_lost > self._bounds.max_lost:
                 self._end(invocation, State.FAILED, Cause.DISPATCH_LIMIT, result)
                 return 0

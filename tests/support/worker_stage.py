@@ -204,14 +204,15 @@ class Bench:
         assert admission.status == "ok", admission
         return id_
 
-    def dispatch(self, function: str, ids: Sequence[str]) -> None:
-        """What the leader does: claim and send."""
+    def dispatch(self, function: str, ids: Sequence[str], ahead_s: float = 0.0) -> None:
+        """What the leader does: claim and send, for a seat or ahead of the end of a run."""
         attempts = []
         for id_ in ids:
             record = self.record(id_)
             assert record is not None and record.state == "queued", record
             attempts.append((id_, record.attempt))
-        body = message(RUN, [function, 1, [[id_, attempt + 1] for id_, attempt in attempts]], gpu_queue(GPU))
+        options = {"ahead_s": ahead_s} if ahead_s else {}
+        body = message(RUN, [function, 1, [[id_, attempt + 1] for id_, attempt in attempts]], gpu_queue(GPU), options)
         claim = Claim(
             function=function,
             gpu=GPU,

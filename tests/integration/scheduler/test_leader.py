@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from scheduler.leader.leader import Leader
 from scheduler.policy.engine import Engine
-from scheduler.policy.knobs import PRESETS
+from scheduler.policy.knobs import PRESETS, preset
 from smore.domain.function import FunctionSpec, Profile
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
@@ -63,12 +63,12 @@ def lead(redis_client: "redis.Redis", queue: Queue) -> Iterator[Callable[..., th
     """Start a leader in a thread, with other settings where some are given; returns the event that stops it."""
     running: list[tuple[threading.Thread, threading.Event]] = []
 
-    def start(config: Settings = CONFIG) -> threading.Event:
-        stop = threading.Event()
+    def start(config: Settings = CONFIG, ahead_s: float = 0.0) -> threading.Event:
+        stop, knobs = threading.Event(), preset("smore-product", ahead_s=ahead_s)
 
         def loop() -> None:
             while not stop.is_set():
-                Leader(redis_client, config, stop, Engine, PRESETS["smore-product"], prewarms=False).lead()
+                Leader(redis_client, config, stop, lambda: Engine(knobs), knobs, prewarms=False).lead()
                 stop.wait(0.02)
 
         thread = threading.Thread(target=loop, daemon=True)
@@ -352,6 +352,39 @@ def test_slots_are_credits(redis_client: "redis.Redis", queue: Queue, lead: Call
     )
     queue.finish("default/echo", "", [outcome])
     assert [[id_, 1] for id_ in others] == message(redis_client, queue)
+
+
+def test_one_is_sent_ahead_and_a_new_leader_takes_over_both(
+    redis_client: "redis.Redis", queue: Queue, lead: Callable[..., threading.Event]
+) -> None:
+    spec = FunctionSpec(entrypoint="m:C", profile=Profile(run_s={1: 1.0}, load_s=0.1))
+    Catalog(redis_client, PREFIX).put_revision("default/echo", 1, spec)
+    config = ticking(0.02)
+    config.scheduler.dispatch_lease_s = 10.0
+    stop = lead(config, 0.1)
+    first = submit(queue)
+    assert [[first, 1]] == message(redis_client, queue)
+    queue.start("default/echo", "cpu0", 60, [(first, 1)])
+    second = submit(queue)
+    raw = eventually(lambda: redis_client.rpop(f"{PREFIX}gpu.cpu0"), what="one is sent ahead")
+    args, options, *_ = json.loads(base64.b64decode(json.loads(cast(bytes, raw))["body"]))
+    assert args == ["default/echo", 1, [[second, 1]]] and 0.5 <= options["ahead_s"] <= 0.7
+    third = submit(queue)
+
+    stop.set()
+    eventually(lambda: not redis_client.exists(f"{PREFIX}leader"), what="it has resigned")
+    lead(config, 0.1)
+    eventually(lambda: redis_client.exists(f"{PREFIX}leader"), what="another leads")
+    heartbeat(queue)
+    time.sleep(0.2)
+    assert redis_client.llen(f"{PREFIX}gpu.cpu0") == 0, "one runs and one is ahead: there is no place for a third"
+    outcome = RunOutcome(
+        id=first, attempt=1, action="succeed", cause=Cause.OK, result=encode_result(Result(form="json", body=b"1"))
+    )
+    assert queue.finish("default/echo", "", [outcome]) == [True]
+    finish(queue, second, 1)
+    assert [[third, 1]] == message(redis_client, queue)
+    finish(queue, third, 1)
 
 
 def test_pause_and_resume(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import redis
 from structlog.contextvars import get_contextvars
 
 from smore.domain.function import FunctionSpec, OnLate
@@ -199,7 +200,7 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
     stage = Gpu()
     limits: list[float] = []
 
-    def predict(items: object, payloads: object, ids: object, limit_s: float) -> Any:
+    def predict(items: object, payloads: object, ids: object, limit_s: float, sent: object) -> Any:
         limits.append(limit_s)
         raise RunnerTimeout
 
@@ -311,3 +312,77 @@ def test_lines_of_a_batch_name_its_invocations(
     monkeypatch.setattr(stage.executor, "_serve", lambda _batch: seen.append(get_contextvars()))
     stage.executor.run("p/a", 1, [("i", 1), ("gone", 1)])
     assert seen == [{"function": "p/a", "ids": ["i"]} | shown]
+
+
+def _sent_ahead(stage: Gpu, answer: list[bool] | Exception, *, shut: bool = False) -> list[str]:
+    """
+    Two invocations that came ahead get the seat that has become free, and Redis answers so to their start; what happened
+    in which order.
+    """
+    happened: list[str] = []
+    gate = RunGate(stage.pool.activity)
+    gate.protect({"j"})
+    if shut:
+        gate.shut(math.inf)
+    begun = SimpleNamespace(
+        deadline_us=(time.time() + 60) * 1e6, encoding=Encoding.JSON, accept=Encoding.JSON, rows=1, payload=b"1"
+    )
+
+    def begin(*_: object) -> Any:
+        happened.append("start sent")
+        if isinstance(answer, redis.ConnectionError):
+            raise answer
+
+        def read() -> list[bool]:
+            happened.append("start answered")
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return read
+
+    def predict(items: list[Item], _payloads: object, _ids: object, _limit_s: float, sent: Any) -> Ran:
+        assert stage.executor.running() == [], "no report names it before it was begun"
+        happened.append("runs")
+        sent()
+        return Ran(answers=[Answer(form="json", length=1)] * len(items), results=[b"1"] * len(items), run_s=0.1)
+
+    stage.starting = begin  # type: ignore[attr-defined]
+    stage.executor._gate = gate
+    stage.run("a")
+    stage.made[-1].predict = predict  # type: ignore[attr-defined]
+    members = [Member(id=id_, attempt=1, begun=begun) for id_ in ("i", "j")]  # type: ignore[arg-type]
+    batch = Batch("p/a", 1, members, ahead_s=0.1, begun=False)
+    stage.executor._batches.add(batch)
+    spec = FunctionSpec(entrypoint="m:C", memory_mib=100.0)
+    stage.executor.catalog = cast(Catalog, SimpleNamespace(revision=lambda *_: spec))
+    stage.executor._serve(batch)
+    assert stage.warm() == ["a"] and stage.acquire("a").runner is stage.made[0], "its runner is another's to have"
+    return happened
+
+
+def test_the_runner_is_not_kept_waiting_for_the_answer_to_a_start() -> None:
+    stage = Gpu()
+    assert _sent_ahead(stage, [True, True]) == ["start sent", "runs", "start answered"]
+    assert (stage.ended, stage.given_back) == (["i", "j"], [])
+
+
+def test_what_redis_does_not_let_begin_is_dropped_with_its_result() -> None:
+    stage = Gpu()
+    assert _sent_ahead(stage, [False, True]) == ["start sent", "runs", "start answered"]
+    assert (stage.ended, stage.given_back) == (["j"], [])
+
+
+def test_a_start_that_redis_does_not_take_is_no_run_and_one_that_it_does_not_answer_is() -> None:
+    stage = Gpu()
+    assert _sent_ahead(stage, redis.ConnectionError("away")) == ["start sent"]
+    assert (stage.ended, stage.given_back) == ([], []), "their leases give them back"
+    stage = Gpu()
+    assert _sent_ahead(stage, redis.TimeoutError("away")) == ["start sent", "runs", "start answered"]
+    assert (stage.ended, stage.given_back) == (["i", "j"], []), "Redis refuses the results if they were not begun"
+
+
+def test_nothing_begins_at_a_shut_gate() -> None:
+    stage = Gpu()
+    assert _sent_ahead(stage, [True, True], shut=True) == []
+    assert (stage.ended, stage.given_back) == ([], [("worker_busy", ["i", "j"], True, False)])

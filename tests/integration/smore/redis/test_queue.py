@@ -843,3 +843,34 @@ def test_times_are_exact_to_the_microsecond(queue: Queue, client: "redis.Redis")
             event for event in seen if isinstance(event, stream.Dispatched) and event.attempts == [(id_, 1)]
         )
         assert dispatched.at_us == record.claimed_us
+
+
+def test_what_is_sent_ahead_is_looked_at_begun_and_given_back(queue: Queue) -> None:
+    """A look changes nothing; a start that is not waited for begins what it may; what comes back unbegun has lost nothing."""
+    first, second = request(payload=b"1"), request(payload=b"2", max_attempts=1)
+    for one in (first, second):
+        queue.enqueue(one)
+    token = queue.lead("", 60)
+    attempts = [(one.id, 0) for one in (first, second)]
+    sent = Claim(function=F, gpu="cpu0", celery_list="l", message=b"m", decision="{}", schedule_us=1, attempts=attempts)
+    mine = [(one.id, 1) for one in (first, second)]
+    for times in range(BOUNDS.max_lost + 2):
+        again = replace(sent, attempts=[(first.id, 0), (second.id, times)])
+        queue.claim(token, 60, [again])
+        before = queue.redis.xlen(f"{P}ev")
+        found = queue.look(F, "cpu0", [mine[0], (second.id, times + 1)])
+        assert [one and one.payload for one in found] == [b"1", b"2"]
+        assert queue.look(F, "cpu1", mine) == [None, None], "another worker's"
+        assert queue.redis.xlen(f"{P}ev") == before
+        state = queue.record("default", second.id)
+        assert state is not None and (state.state, state.starts) == ("dispatched", 0)
+        assert queue.requeue(F, Cause.WORKER_BUSY, [(second.id, times + 1)], refund=True, alone=False, message="") == [
+            1
+        ], "however often"
+    queue.redis.script_flush()
+    begun = queue.starting(F, "cpu0", 60, mine)
+    assert begun() == [True, False]
+    record = queue.record("default", first.id)
+    assert record is not None and (record.state, record.starts) == ("running", 1) and record.started_us
+    other = queue.record("default", second.id)
+    assert other is not None and (other.state, other.starts) == ("queued", 0)
