@@ -189,6 +189,9 @@ class Admission:
         cluster = self._cluster
         cell, n = cluster.cells[demand.column, :, : len(cluster)], len(cluster)
         ends = np.where(rows, cell[kernel.FREE_AT], inf)
+        for (row, column), batch in cluster.ahead.items():
+            if column == demand.column:
+                ends[row] = max(ends[row], batch.expected_end_at)  # it takes the first that is free
         for_slot = rows & cluster.idle(demand.column)
         if for_slot.any():
             taken = np.arange(cluster.running.shape[1]) < cluster.used[:, None]

@@ -1,12 +1,13 @@
 """Batches that are sent before the run ahead of them has ended, so that an instance has its next one at hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from scheduler.policy import kernel
 from scheduler.policy.decisions import Dispatch
-from scheduler.policy.events import GpuLost, InvocationArrived, InvocationHeld, InvocationSettled
+from scheduler.policy.events import Event, GpuLost, InvocationArrived, InvocationHeld, InvocationSettled
 from scheduler.policy.knobs import preset
 from scheduler.policy.placement import OVERDUE_S
 from scheduler.policy.setting import UnknownPolicy
@@ -24,7 +25,7 @@ def engine(ahead_s: float = AHEAD_S) -> DrivenEngine:
 def busy(run_s: float = 0.1) -> DrivenEngine:
     """One instance, at work since now."""
     made = engine()
-    first = [function(0, run_s=run_s, degradation=0.0), gpu("a", None, warm=1), arrived(0, "1")]
+    first: list[Event] = [function(0, run_s=run_s, degradation=0.0), gpu("a", None, warm=1), arrived(0, "1")]
     assert placed(made.decide(NOW, first)) == [("1", "a")]
     return made
 
@@ -93,7 +94,7 @@ def test_an_idle_instance_goes_first_and_a_loading_one_is_none_at_work() -> None
         ({}, 0.005, "it would end behind its deadline"),
     ],
 )
-def test_what_could_not_run_there_then_is_not_sent(report: dict[str, object], within: float, why: str) -> None:
+def test_what_could_not_run_there_then_is_not_sent(report: dict[str, Any], within: float, why: str) -> None:
     policy = busy(0.003)
     assert placed(policy.decide(NOW, [gpu("a", None, warm=1, **report), arrived(0, "2", within=within)])) == [], why
 
@@ -113,7 +114,11 @@ def test_a_batch_that_is_not_full_may_fill() -> None:
 
 def test_what_comes_back_unbegun_costs_nothing_and_takes_nothing() -> None:
     policy = engine()
-    told = [known([[0.1]]), function(0, run_s=0.003, degradation=0.5), gpu("a", warm=1, functions=1, losses=own(0.5))]
+    told: list[Event] = [
+        known([[0.1]]),
+        function(0, run_s=0.003, degradation=0.5),
+        gpu("a", warm=1, functions=1, losses=own(0.5)),
+    ]
     policy.decide(NOW, [*told, arrived(0, "1")])
 
     def tokens() -> float:
@@ -138,7 +143,11 @@ def test_what_comes_back_unbegun_costs_nothing_and_takes_nothing() -> None:
 def test_one_that_begins_is_charged_as_it_runs() -> None:
     """Alone: neither its charge nor what its run time teaches counts the one before it as a neighbour."""
     policy, other = engine(), engine(0.0)
-    told = [known([[0.1]], [[0.3]], [[0.5]]), function(0, run_s=0.003), gpu("a", warm=1, functions=1, losses=own(0.9))]
+    told: list[Event] = [
+        known([[0.1]], [[0.3]], [[0.5]]),
+        function(0, run_s=0.003),
+        gpu("a", warm=1, functions=1, losses=own(0.9)),
+    ]
     for each in (policy, other):
         each.decide(NOW, [*told, arrived(0, "1"), arrived(0, "2")])
     for each in (policy, other):
@@ -153,6 +162,15 @@ def test_it_begins_where_an_instance_is_idle_all_the_same() -> None:
     policy.decide(NOW, [arrived(0, "2")])
     policy.decide(NOW + 0.001, [gpu("a", None, warm=2, at=NOW + 0.001)])
     assert (policy.cluster.used[0], len(policy.cluster.ahead), policy.cluster.differing()) == (2, 0, 0)
+
+
+def test_the_gate_counts_it_as_the_next_to_run() -> None:
+    policy, now = busy(), NOW + GUARDED * 0.1 - 0.004
+    told = policy.bounds(now, "p/f0", 1)
+    assert told is not None and told.backlog_s == pytest.approx(0.004 + GUARDED * 0.1, abs=1e-3)
+    assert placed(policy.decide(now, [arrived(0, "2", at=now)])) == [("2", "a")]
+    told = policy.bounds(now, "p/f0", 1)
+    assert told is not None and told.backlog_s == pytest.approx(0.004 + 2 * GUARDED * 0.1, abs=1e-3)
 
 
 def test_a_lost_gpu_instance_gives_back_both() -> None:
