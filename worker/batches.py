@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -32,7 +33,7 @@ from smore.redis.queue import Queue, RunOutcome, StartedInvocation
 from worker.artifacts.runtime import PREPARING
 from worker.device.device import Device
 from worker.frames import FIELD_TEXT, ITEM_TEXT, Answer, BadFrame, Item
-from worker.pool.errors import LoadFailed, Quarantined, Unservable
+from worker.pool.errors import LoadFailed, NoneLeft, Quarantined, Unservable
 from worker.pool.pool import Pool, Seat
 from worker.runner import answers
 from worker.runner.runner_handle import Ran, RunnerDied, RunnerFailed, RunnerTimeout
@@ -115,6 +116,33 @@ class Batch:
         return [member for member in self.members if member.id not in self.disowned]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """
+    A batch that its runner has: ``limit_s`` seconds at most, ``beside`` batches of these functions and these ``jobs``.
+    ``answered`` takes note of what Redis says of its start; ``answer`` waits for its end.
+    """
+
+    seat: Seat
+    members: list[Member]
+    items: list[Item]
+    payloads: list[bytes]
+    limit_s: float
+    beside: list[str]
+    jobs: list[str]
+    answered: Callable[[], None]
+    answer: Callable[[], Ran]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """A batch that waits for the end of another's run, and what comes of it: its run, None where nothing is left to do."""
+
+    batch: Batch
+    spec: FunctionSpec
+    run: "Future[Run | None]" = field(default_factory=Future)
+
+
 class Executor:
     """
     Runs batches, each in the thread that brings it, and keeps the list of those that run. Survives outages of Redis.
@@ -148,6 +176,8 @@ class Executor:
         self._jobs = jobs
         self._lock = threading.Lock()
         self._batches: set[Batch] = set()
+        #: Of the batches that came ahead and wait, the oldest first.
+        self._turns: list[Turn] = []
         self._draining = threading.Event()
         #: When a message was last taken, monotonic seconds.
         self.consumed_at = time.monotonic()
@@ -241,6 +271,7 @@ class Executor:
             finally:
                 with self._lock:
                     self._batches.discard(batch)
+                self._hand_over(function, revision)
 
     def _serve(self, batch: Batch) -> None:
         spec = self._patiently(lambda: self.catalog.revision(batch.function, batch.revision))
@@ -249,7 +280,7 @@ class Executor:
             return
         batch.drop_late = spec.on_late is OnLate.DROP
         try:
-            seat = self._seat_behind(batch, spec) if batch.ahead_s else self._seat(batch, spec)
+            run = self._behind(batch, spec) if batch.ahead_s else self._begin(batch, self._seat(batch, spec), spec)
         except Unservable as error:
             self._give_back(batch, Cause.WORKER_BUSY, str(error))
         except Quarantined as error:
@@ -260,7 +291,8 @@ class Executor:
             message = str(error) if canary else str(error).partition("\n")[0]
             self._fail(batch, error.cause, message, error.traceback)
         else:
-            self._run(batch, seat, spec)
+            if run is not None:
+                self._await(batch, run, spec)
 
     def _seat(self, batch: Batch, spec: FunctionSpec) -> Seat:
         """
@@ -293,30 +325,73 @@ class Executor:
             # The gate was shut while the batch waited for its seat. Nothing has run.
             self._pool.release(seat)
 
-    def _seat_behind(self, batch: Batch, spec: FunctionSpec) -> Seat:
-        """
-        The first seat that becomes free, for a batch that came ahead. Raises Unservable where none does in time, or where
-        the run may not begin by then: it would keep others waiting.
-        """
+    # ---- a batch that came ahead -------------------------------------------------------------------------------------
 
-        def wanted() -> bool:
-            return not self.draining
+    def _behind(self, batch: Batch, spec: FunctionSpec) -> Run | None:
+        """
+        The run of a batch that came ahead, which begins in the thread of the run ahead of it, at that one's end. Raises
+        Unservable and Quarantined.
+        """
+        turn = Turn(batch, spec)
+        with self._lock:
+            self._turns.append(turn)
+        # One may have ended by now.
+        self._hand_over(batch.function, batch.revision)
+        try:
+            return turn.run.result(batch.ahead_s)
+        except TimeoutError:
+            with self._lock:
+                waits = turn in self._turns
+                if waits:
+                    self._turns.remove(turn)
+            if waits:
+                raise Unservable("The run ahead of it takes longer than expected.") from None
+            return turn.run.result()
 
-        seat = self._pool.acquire(
-            batch.function,
-            batch.revision,
-            spec,
-            until=time.monotonic() + batch.ahead_s,
-            wanted=wanted,
-            load=False,
-        )
+    def _next(self, function: str, revision: int, *, take: bool) -> Turn | None:
+        """The first that waits for an instance of a revision; ``take``: it waits no more."""
+        key = function, revision
+        with self._lock:
+            turn = next((one for one in self._turns if (one.batch.function, one.batch.revision) == key), None)
+            if turn is not None and take:
+                self._turns.remove(turn)
+        return turn
+
+    def _hand_over(self, function: str, revision: int) -> None:
+        """
+        A run has ended: begin the one that waits for its instance. Before all else that is to be done about the end, and
+        in this thread, because waking another takes as long as a short run.
+        """
+        turn = self._next(function, revision, take=False)
+        if turn is None:
+            return
+        try:
+            seat = self._pool.acquire(function, revision, turn.spec, until=-math.inf, wanted=lambda: True, load=False)
+        except (NoneLeft, Quarantined) as error:
+            turn = self._next(function, revision, take=True)
+            if turn is not None:
+                turn.run.set_exception(error)
+            return
+        except Unservable:
+            return
+        turn = self._next(function, revision, take=True)
+        if turn is None:
+            self._pool.release(seat)
+            return
+        try:
+            turn.run.set_result(self._begin_behind(turn.batch, seat, turn.spec))
+        except BaseException as error:  # noqa: BLE001 - it is for the thread that waits
+            turn.run.set_exception(error)
+
+    def _begin_behind(self, batch: Batch, seat: Seat, spec: FunctionSpec) -> Run | None:
+        """As :meth:`_begin`. Raises Unservable where it may not begin: it would keep others waiting."""
         in_time = time.time() * 1e6 < min(member.begun.deadline_us for member in batch.members)
-        if in_time and wanted() and self._gate.wait(0.0, wanted):
-            return seat
-        self._pool.release(seat)
-        raise Unservable("The worker is ending, the gate is shut, or its deadline has passed.")
+        if self.draining or not in_time or not self._gate.wait(0.0, lambda: True):
+            self._pool.release(seat)
+            raise Unservable("The worker is ending, the gate is shut, or its deadline has passed.")
+        return self._begin(batch, seat, spec)
 
-    def _begin(self, batch: Batch, members: Sequence[Member]) -> Callable[[], None]:
+    def _starting(self, batch: Batch, members: Sequence[Member]) -> Callable[[], None]:
         """
         Tell Redis that a batch begins that came ahead; what is returned takes note of the answer. The runner need not wait
         for it: what was not begun by right is dropped with its result.
@@ -340,7 +415,10 @@ class Executor:
 
         return answered
 
-    def _run(self, batch: Batch, seat: Seat, spec: FunctionSpec) -> None:
+    # ---- a run -------------------------------------------------------------------------------------------------------
+
+    def _begin(self, batch: Batch, seat: Seat, spec: FunctionSpec) -> Run | None:
+        """Send a batch to its runner; None where there is nothing to be run any more: then it is settled."""
         with self._lock:
             members = batch.owned()
             batch.seat, batch.phase = seat, Phase.RUNNING
@@ -349,7 +427,7 @@ class Executor:
             )
         if not members:
             self._pool.release(seat)
-            return
+            return None
         limit_s = spec.timeout_s
         if batch.drop_late:
             last_us = max(member.begun.deadline_us for member in members)
@@ -359,8 +437,7 @@ class Executor:
                 self._settling(batch)
                 self._pool.release(seat)
                 self._drop(batch)
-                return
-        jobs = list(self._jobs())
+                return None
         items = [
             Item(
                 encoding=member.begun.encoding.value,
@@ -370,24 +447,45 @@ class Executor:
             )
             for member in members
         ]
-        during, examples_s = "", 0.0
+        payloads, ids = [member.begun.payload for member in members], [member.id for member in members]
         try:
-            answered = self._begin(batch, members) if not batch.begun else _nothing
+            answered = _nothing if batch.begun else self._starting(batch, members)
         except (redis.RedisError, OSError) as error:
             self._settling(batch)
             self._pool.release(seat)
             if not is_outage(error):
                 raise
             log.warning("not started: Redis does not serve", function=batch.function, error=str(error))
-            return
+            return None
         try:
-            payloads = [member.begun.payload for member in members]
-            ids = [member.id for member in members]
-            ran = seat.runner.predict(items, payloads, ids, limit_s, answered)
+            answer = seat.runner.begin(items, payloads, ids, limit_s)
+        except BaseException:
+            self._end(batch, seat)
+            raise
+        return Run(
+            seat=seat,
+            members=members,
+            items=items,
+            payloads=payloads,
+            limit_s=limit_s,
+            beside=beside,
+            jobs=list(self._jobs()),
+            answered=answered,
+            answer=answer,
+        )
+
+    def _await(self, batch: Batch, run: Run, spec: FunctionSpec) -> None:
+        """Wait for the end of a run and settle it."""
+        seat, members, items, limit_s = run.seat, run.members, run.items, run.limit_s
+        during, examples_s = "", 0.0
+        try:
+            run.answered()
+            ran = run.answer()
             examples_s = ran.run_s
             if spec.max_batch > 1 and items[0].encoding == Encoding.CANARY and ran.answers[0].form == "json":
                 during = PAIR
-                pair = seat.runner.predict(items[:1] * 2, payloads[:1] * 2, ids, limit_s)
+                ids = [member.id for member in members]
+                pair = seat.runner.predict(items[:1] * 2, run.payloads[:1] * 2, ids, limit_s)
                 examples_s += pair.run_s
                 ran = _of_both(ran, pair)
         except RunnerDied as error:
@@ -413,6 +511,7 @@ class Executor:
             raise
         self._settling(batch)
         self._pool.release(seat)
+        self._hand_over(batch.function, batch.revision)
         self._pool.ran(seat, ran.run_s)
         observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(ran.run_s)
         for member, answer in zip(members, ran.answers, strict=True):
@@ -426,8 +525,8 @@ class Executor:
                 run_ms=ran.run_s * 1e3,
                 batch=len(members),
                 rows=_rows(items, ran.answers),
-                co=beside,
-                jobs=jobs,
+                co=run.beside,
+                jobs=run.jobs,
                 pid=seat.runner.pid,
                 device=self._device.description,
                 sharing_mode=self._device.sharing_mode,

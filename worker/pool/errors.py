@@ -10,6 +10,10 @@ class Unservable(Exception):
     """This worker cannot run the batch now; another may."""
 
 
+class NoneLeft(Unservable):
+    """No instance is there, and none was to be loaded."""
+
+
 class Quarantined(Exception):
     """The revision is quarantined after repeated crashes."""
 

@@ -25,7 +25,7 @@ from smore.process import observability
 from worker.activity import Activity
 from worker.device.device import Device
 from worker.pool.crashes import Crashes
-from worker.pool.errors import LoadFailed, Unservable
+from worker.pool.errors import LoadFailed, NoneLeft, Unservable
 from worker.pool.eviction import Eviction
 from worker.pool.health import DeviceHealth
 from worker.pool.held import Held
@@ -196,7 +196,7 @@ class Pool:
 
         ``prepared``: what :meth:`prepare` has taken, part of the load where there is one. ``until`` (of the pool's
         clock) bounds the wait for somebody else's, not a load; neither begins once ``wanted`` is false. Raises
-        Unservable, Quarantined, LoadFailed.
+        Unservable, Quarantined, LoadFailed; NoneLeft where there is no instance and none is to be loaded.
         """
         key, residents = (function, revision), self._residents
         began = self._residents.clock()
@@ -222,7 +222,7 @@ class Pool:
                 if not wanted():
                     raise Unservable("Nobody waits for it any more, or the worker is ending.")
                 if not load and not staying:
-                    raise Unservable("The instance that it waited for has ended.")
+                    raise NoneLeft("The instance that it waited for has ended.")
                 if load and len(staying) < spec.max_warm:
                     if self._memory.on_device(spec) and (growing := self._trainings.growing()):
                         raise Unservable(growing)

@@ -285,16 +285,19 @@ class Runner:
         return self._group if lingers else None
 
     def predict(
-        self,
-        items: Sequence[Item],
-        payloads: Sequence[Chunk],
-        invocations: Sequence[str],
-        timeout_s: float,
-        sent: Callable[[], None] = lambda: None,
+        self, items: Sequence[Item], payloads: Sequence[Chunk], invocations: Sequence[str], timeout_s: float
     ) -> Ran:
         """
         Run a batch: ``payloads`` are the inputs, in the order of ``items``. What it prints belongs to ``invocations``.
-        ``sent`` is called once it is sent, or could not be.
+        """
+        return self.begin(items, payloads, invocations, timeout_s)()
+
+    def begin(
+        self, items: Sequence[Item], payloads: Sequence[Chunk], invocations: Sequence[str], timeout_s: float
+    ) -> Callable[[], Ran]:
+        """
+        :meth:`predict` in two steps: what is returned waits for the end of the run, raises all that a request does, and
+        must be called, in whichever thread.
         """
         most = self._results
         if self._output is not None:
@@ -304,7 +307,7 @@ class Runner:
             return Ran(answers=predicted.answers, results=answers.results(items, predicted.answers, body), run_s=took_s)
 
         request = Predict(items=list(items))
-        return self._ask(request, Predicted, timeout_s, read, payloads, min(len(items) * most.one, most.together), sent)
+        return self._send(request, Predicted, timeout_s, read, payloads, min(len(items) * most.one, most.together))
 
     def _ask(
         self,
@@ -312,43 +315,59 @@ class Runner:
         expected: type[A],
         timeout_s: float,
         read: Callable[[A, bytearray, float], R],
-        payloads: Sequence[Chunk] = (),
-        body_bytes: int = 0,
-        sent: Callable[[], None] = lambda: None,
     ) -> R:
         """
         Send a request and return what ``read`` makes of the answer, its body and the seconds that it took. ``read`` may
-        raise BadFrame; ``sent`` must raise none of what is caught here.
+        raise BadFrame.
         """
+        return self._send(request, expected, timeout_s, read)()
+
+    def _send(
+        self,
+        request: frames.ToRunner,
+        expected: type[A],
+        timeout_s: float,
+        read: Callable[[A, bytearray, float], R],
+        payloads: Sequence[Chunk] = (),
+        body_bytes: int = 0,
+    ) -> Callable[[], R]:
+        """:meth:`_ask` in two steps: what is returned waits for the answer, and raises what either step does."""
         began = self._clock()
         until = began + timeout_s
+        unsent: Exception | None = None
         try:
+            self._channel.expect_silence()
+            self._channel.send(frames.encode(request), payloads, until)
+        except (BadFrame, EOFError, OSError) as error:
+            unsent = error
+
+        def answer() -> R:
             try:
-                self._channel.expect_silence()
-                self._channel.send(frames.encode(request), payloads, until)
-            finally:
-                sent()
-            meta, body = self._channel.receive(META_BYTES, body_bytes, until)
-            took_s = self._clock() - began
-            answer = self._mask.answer(frames.read_answer(meta))
-            if isinstance(answer, Failed) and not body:
-                raise RunnerFailed(answers.cause_of(answer), answer.message, answer.traceback[: frames.TRACEBACK])
-            if not isinstance(answer, expected):
-                raise BadFrame("its answer is to something else than it was asked")
-            return read(answer, body, took_s)
-        except BadFrame:
-            # Its next answer could be meant for another caller.
-            self.kill()
-            raise
-        except TimeoutError as error:
-            raise RunnerTimeout(f"There was no answer within {timeout_s:g} s.") from error
-        except (EOFError, OSError) as error:
-            # The zygote, which is about to reap it, says how it ended; no status means that the zygote is gone too. One
-            # that lives on has closed its socket, and is made to end.
-            if not self.ended.wait(_REAP_S):
+                if unsent is not None:
+                    raise unsent
+                meta, body = self._channel.receive(META_BYTES, body_bytes, until)
+                took_s = self._clock() - began
+                answer = self._mask.answer(frames.read_answer(meta))
+                if isinstance(answer, Failed) and not body:
+                    raise RunnerFailed(answers.cause_of(answer), answer.message, answer.traceback[: frames.TRACEBACK])
+                if not isinstance(answer, expected):
+                    raise BadFrame("its answer is to something else than it was asked")
+                return read(answer, body, took_s)
+            except BadFrame:
+                # Its next answer could be meant for another caller.
                 self.kill()
-                self.ended.wait(_UNLOAD_S)
-            raise RunnerDied(self.status) from error
-        finally:
-            if self._output is not None:
-                self._output.end()
+                raise
+            except TimeoutError as error:
+                raise RunnerTimeout(f"There was no answer within {timeout_s:g} s.") from error
+            except (EOFError, OSError) as error:
+                # The zygote, which is about to reap it, says how it ended; no status means that the zygote is gone too.
+                # One that lives on has closed its socket, and is made to end.
+                if not self.ended.wait(_REAP_S):
+                    self.kill()
+                    self.ended.wait(_UNLOAD_S)
+                raise RunnerDied(self.status) from error
+            finally:
+                if self._output is not None:
+                    self._output.end()
+
+        return answer

@@ -87,6 +87,12 @@ class Gpu(Stage):
         self.drops_late = drop_late
         return [True] * len(outcomes)
 
+    def serve(self, batch: Batch, seat: Seat, spec: FunctionSpec) -> None:
+        """A batch that has its seat."""
+        run = self.executor._begin(batch, seat, spec)
+        if run is not None:
+            self.executor._await(batch, run, spec)
+
     def fail(self, cause: Cause, *ids: str, free: float = 50.0) -> FakeRunner:
         """A batch of these ends so, with so much free; its runner."""
         seat = self.acquire("a")
@@ -200,12 +206,12 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
     stage = Gpu()
     limits: list[float] = []
 
-    def predict(items: object, payloads: object, ids: object, limit_s: float, sent: object) -> Any:
+    def predict(items: object, payloads: object, ids: object, limit_s: float) -> Any:
         limits.append(limit_s)
         raise RunnerTimeout
 
     seat = stage.acquire("a")
-    seat.runner.predict = predict
+    seat.runner.begin = lambda *given: lambda: predict(*given)
     said: list[str] = []
     stage.executor._tell = lambda _function, _revision, _ids, text: said.append(text)
     begun = SimpleNamespace(
@@ -213,7 +219,7 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
     )
     member = Member(id="i", attempt=1, begun=begun)  # type: ignore[arg-type]
     batch = Batch("p/a", 1, [member], drop_late=True)
-    stage.executor._run(batch, seat, FunctionSpec(entrypoint="m:C", on_late=OnLate.DROP))
+    stage.serve(batch, seat, FunctionSpec(entrypoint="m:C", on_late=OnLate.DROP))
     assert (stage.ended, stage.drops_late) == (["i"], True)
     assert said == ["deadline_expired: It was stopped at its deadline (slo.on_late: drop)."], "in the function's log"
     if left_s < 0:
@@ -268,9 +274,10 @@ def _canary(max_batch: int, second: Exception | Answer | None) -> tuple[list[lis
     stage.executor._tell = lambda _function, _revision, _ids, text: noted.append(text)
     seat = stage.acquire("a", max_batch=max_batch)
     seat.runner.predict, seat.runner.ran_out = predict, False
+    seat.runner.begin = lambda *given: lambda: predict(*given)
     begun = SimpleNamespace(encoding=Encoding.CANARY, accept=Encoding.JSON, rows=1, payload=b"", deadline_us=0)
     batch = Batch("p/a", 1, [Member(id="i", attempt=1, begun=begun)])  # type: ignore[arg-type]
-    stage.executor._run(batch, seat, FunctionSpec(entrypoint="m:C", max_batch=max_batch))
+    stage.serve(batch, seat, FunctionSpec(entrypoint="m:C", max_batch=max_batch))
     return runs, noted, outcomes
 
 
@@ -341,16 +348,16 @@ def _sent_ahead(stage: Gpu, answer: list[bool] | Exception, *, shut: bool = Fals
 
         return read
 
-    def predict(items: list[Item], _payloads: object, _ids: object, _limit_s: float, sent: Any) -> Ran:
+    def send(items: list[Item], *_: object) -> Any:
         assert stage.executor.running() == [], "no report names it before it was begun"
         happened.append("runs")
-        sent()
-        return Ran(answers=[Answer(form="json", length=1)] * len(items), results=[b"1"] * len(items), run_s=0.1)
+        answers = [Answer(form="json", length=1)] * len(items)
+        return lambda: Ran(answers=answers, results=[b"1"] * len(items), run_s=0.1)
 
     stage.starting = begin  # type: ignore[attr-defined]
     stage.executor._gate = gate
     stage.run("a")
-    stage.made[-1].predict = predict  # type: ignore[attr-defined]
+    stage.made[-1].begin = send  # type: ignore[attr-defined]
     members = [Member(id=id_, attempt=1, begun=begun) for id_ in ("i", "j")]  # type: ignore[arg-type]
     batch = Batch("p/a", 1, members, ahead_s=0.1, begun=False)
     stage.executor._batches.add(batch)
