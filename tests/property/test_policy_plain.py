@@ -475,7 +475,7 @@ class Pair:
             run_s=run_s,
             start_at=start_at,
             deadline_at=self.now + self.random.uniform(0.0, 2.5) * run_s,
-            expected_end_at=self.now + self.random.random(),
+            expected_end_at=self.now + self.random.choice([0.2, 1.0]) * self.random.random(),
             members={str(self.count): 1},
         )
 
@@ -483,10 +483,24 @@ class Pair:
         self.under_way[batch.row].extend(batch.members)
         self.plain.begin(self.plain.gpus[batch.row], batch, self.now)
 
-    def send_ahead(self, row: int, column: int, run_s: float) -> None:
+    def send_ahead(self, row: int) -> None:
         """The plain side knows nothing of it: it must change nothing."""
-        if self.engine.cluster.at_work(column, row):
-            self.engine.cluster.send_ahead(self._batch(row, column, run_s, self.now))
+        for column in range(FUNCTIONS):
+            if self.engine.cluster.at_work(column, row):
+                self.engine.cluster.send_ahead(self._batch(row, column, self.random.uniform(0.01, 1.0), self.now))
+
+    def near(self, column: int, deadline_at: float) -> None:
+        """Both sides send a batch ahead to the same place, or see the same moment at which one could be."""
+        cluster, demand = self.engine.cluster, self.plain.demands[column]
+        before = cluster.code.tolist()
+        row, found, at = self.engine.engine.placement.ahead(self.now, demand, self.kinds[column], 1, deadline_at)
+        expected = self.plain.near(column, demand.run_s(1), deadline_at, self.now, cluster.ahead)
+        assert (row >= 0, pytest.approx(at, rel=1e-12)) == expected
+        assert (found is None) == (row < 0)
+        if row >= 0:
+            cluster.send_ahead(self._batch(row, column, demand.run_s(1), at))
+        else:
+            assert cluster.code.tolist() == before
 
     def end(self, row: int) -> None:
         cluster = self.engine.cluster
@@ -567,18 +581,6 @@ class Pair:
             if saved:
                 assert told == pytest.approx(list(saved[row]), abs=1e-9)
                 assert told[1] == pytest.approx(min(ends_s for _, ends_s, _ in saved.values()), abs=1e-9)
-        if not fast:
-            placement, codes_before = self.engine.engine.placement, cluster.code.tolist()
-            row, near, at = placement.ahead(self.now, demand, self.kinds[column], 1, deadline_at)
-            assert (row >= 0, pytest.approx(at, rel=1e-12)) == self.plain.near(
-                column, run_s, deadline_at, self.now, cluster.ahead
-            )
-            assert (near is None) == (row < 0)
-            if row >= 0:
-                ahead = self._batch(row, column, run_s, at)
-                cluster.send_ahead(ahead)
-                cluster.end(next(iter(ahead.members)), 1, self.now)
-            assert cluster.code.tolist() == codes_before or row >= 0
         if found.warm >= 0 or found.cold >= 0:
             self.begin(found.warm if found.warm >= 0 else found.cold, column, run_s)
 
@@ -632,14 +634,30 @@ def test_the_compiled_loops_are_the_rules(seed: int, policy: str, n: int) -> Non
         pair.now += pair.random.uniform(0.0, 0.3)
         row = pair.random.randrange(n)
         action = pair.random.choice(
-            ["place", "place", "sample", "sample", "begin", "ahead", "end", "end", "report", "spend", "take back"]
+            [
+                "place",
+                "place",
+                "sample",
+                "sample",
+                "begin",
+                "ahead",
+                "near",
+                "end",
+                "end",
+                "report",
+                "spend",
+                "take back",
+            ]
         )
         if action in ("place", "sample"):
             pair.place(action == "sample")
         elif action == "begin":
             pair.begin(row, pair.random.randrange(FUNCTIONS), pair.random.uniform(0.01, 1.0))
         elif action == "ahead":
-            pair.send_ahead(row, pair.random.randrange(FUNCTIONS), pair.random.uniform(0.01, 1.0))
+            pair.send_ahead(row)
+        elif action == "near":
+            for column in range(FUNCTIONS):
+                pair.near(column, pair.now + pair.random.uniform(0.0, 4.0))
         elif action == "take back":
             pair.take_back()
         elif action == "end":
