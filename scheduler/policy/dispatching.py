@@ -6,6 +6,7 @@ that passes.
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from math import inf
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from scheduler.policy.overrides import Overrides
 from scheduler.policy.placement import OVERDUE_S, Placement
 from scheduler.policy.prewarm.prewarmer import Prewarmer
 from smore.domain.invocation import Cause, End, EndAction, EndedFor
+
+#: Sending a batch ahead costs more than an instance loses by waiting for the next run after one that is shorter, seconds.
+SHORT_S: Final = 0.001
 
 
 class Dispatching:
@@ -154,7 +158,7 @@ class Dispatching:
             weighed = self._placement.weigh(now, demand, kind, rows, deadline_at, fast, run_s)
             row = self._placement.choose(now, demand, kind, weighed, deadline_at, rows, members[0].arrival_at)
             ahead_s, start_at = 0.0, now
-            if row < 0 and self._may_go_ahead(demand, rows):
+            if row < 0 and self._may_go_ahead(demand, rows, run_s):
                 row, found, start_at = self._placement.ahead(now, demand, kind, rows, deadline_at)
                 if found is not None:
                     weighed, ahead_s = found, self._patience_s(now, demand, row)
@@ -228,10 +232,10 @@ class Dispatching:
             self._sole[row] = (demand.column, now)
         return True
 
-    def _may_go_ahead(self, demand: Demand, rows: int) -> bool:
+    def _may_go_ahead(self, demand: Demand, rows: int, run_s: float) -> bool:
         """Whether a batch may be sent before an instance is free: what is not full may fill until then."""
         knobs = self._knobs
-        return knobs.ahead_s > 0 and knobs.rule is None and rows >= demand.spec.max_batch
+        return knobs.ahead_s > 0 and knobs.rule is None and rows >= demand.spec.max_batch and run_s >= SHORT_S
 
     def _patience_s(self, now: float, demand: Demand, row: int) -> float:
         """Seconds for which a batch waits there: until the run before it is well behind its time."""

@@ -1,7 +1,7 @@
 -- A worker begins a batch. items: id, attempt. arg.how: 'look' = it asks what it could begin, and nothing changes; 'known' =
 -- it has the payloads already; '' = neither.
 -- Returns {now, item...}: one item for each, either '' (not this worker's any more, or its deadline has passed) or
--- list.started; an empty payload of another size lies beside Redis.
+-- list.started (1 where it has that); an empty payload of another size lies beside Redis.
 local fk, gpu = arg.fk, arg.gpu
 local t = us()
 local now, lease_end = int(t), int(t + tonumber(arg.lease_us))
@@ -24,7 +24,7 @@ for _, item in ipairs(items) do
     else
       redis.call('HSET', key, F.state, 'running', F.started_us, now, F.starts, tonumber(record.starts) + 1)
       later('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
-      answer = list.started(record)
+      answer = arg.how == 'known' and 1 or list.started(record)
     end
   end
   started[#started + 1] = answer

@@ -77,6 +77,10 @@ def test_no_preset_sends_ahead() -> None:
     assert policy.decide(NOW, [arrived(0, "2")]) == [] and policy.wake_at > NOW + 1
 
 
+def test_nothing_is_sent_behind_runs_so_short_that_it_would_cost_more_than_it_brings() -> None:
+    assert placed(busy(0.0009).decide(NOW, [arrived(0, "2")])) == []
+
+
 def test_an_idle_instance_goes_first_and_a_loading_one_is_none_at_work() -> None:
     policy = busy(0.003)
     assert placed(policy.decide(NOW, [gpu("b", None, warm=1), arrived(0, "2")])) == [("2", "b")]

@@ -69,12 +69,12 @@ def test_a_script_has_the_definitions_that_it_uses_and_no_others(script: str) ->
 def test_arguments_are_packed_by_name_in_the_order_of_the_shape() -> None:
     call = Call(
         "start",
-        {"lease_us": 5, "gpu": "g", "function": "p/f"},
+        {"how": "", "lease_us": 5, "gpu": "g", "function": "p/f"},
         [{"attempt": 1, "id": "a"}, {"id": "b", "attempt": 2}],
     )
-    assert pack(call) == ["p/f", "g", 5, "a", 1, "b", 2]
+    assert pack(call) == ["p/f", "g", 5, "", "a", 1, "b", 2]
     with pytest.raises(KeyError):
-        pack(Call("start", {"lease_us": 5, "gpu": "g"}))
+        pack(Call("start", {"how": "", "lease_us": 5, "gpu": "g"}))
 
 
 def test_an_invocation_of_the_revision_before_is_read() -> None:
