@@ -13,30 +13,26 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Final, TypeVar
 
-import msgspec
 import redis
 import structlog
 
 from smore.domain.function import FunctionSpec, OnLate
 from smore.domain.invocation import Cause, Encoding
-from smore.messages.results import Execution, Result, encode_execution, encode_result, error_result
+from smore.messages.results import Execution, encode_execution, error_result
 from smore.process import observability
 from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.outage import is_outage
-from smore.redis.queue import Queue, RunOutcome, StartedInvocation
-from worker.artifacts.runtime import PREPARING
+from smore.redis.queue import Queue, RunOutcome
+from worker.batch import Batch, Member, Phase, Run, Turn
 from worker.device.device import Device
-from worker.frames import FIELD_TEXT, ITEM_TEXT, Answer, BadFrame, Item
+from worker.frames import BadFrame, Item
+from worker.outcomes import PAIR, of_both, outcomes_of, rows_of
 from worker.pool.errors import LoadFailed, NoneLeft, Quarantined, Unservable
 from worker.pool.pool import Pool, Seat
-from worker.runner import answers
-from worker.runner.runner_handle import Ran, RunnerDied, RunnerFailed, RunnerTimeout
+from worker.runner.runner_handle import RunnerDied, RunnerFailed, RunnerTimeout
 from worker.training.run_gate import RunGate
 
 log = observability.logger(__name__)
@@ -56,8 +52,6 @@ LATE_MARGIN_S: Final = 0.01
 #: Seconds from SIGTERM to SIGKILL of a cancelled invocation's runner.
 CANCEL_S: Final = 1.0
 
-#: How errors begin of the second run of a canary, of two examples together.
-PAIR: Final = "Two inputs in one batch: "
 #: Why the platform refuses one output of a batch that ran.
 _REFUSED: Final = frozenset({Cause.BAD_OUTPUT, Cause.RESULT_TOO_LARGE})
 #: Ends of a run that its handler cannot print itself.
@@ -74,73 +68,6 @@ _NOTED: Final = frozenset(
 )
 
 T = TypeVar("T")
-
-
-class Phase(StrEnum):
-    """Where a batch is: waiting for a seat, in its runner, or being finished in Redis."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    FINISHING = "finishing"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One invocation of a batch, as this attempt began it."""
-
-    id: str
-    attempt: int
-    begun: StartedInvocation
-
-
-@dataclass(eq=False, slots=True)
-class Batch:
-    """What one message started; the mutable part is guarded by :class:`Executor`."""
-
-    function: str
-    revision: int
-    members: Sequence[Member]
-    phase: Phase = Phase.WAITING
-    seat: Seat | None = None
-    #: Whether what is past its deadline ends (``slo.on_late: drop``).
-    drop_late: bool = False
-    #: Of one that came ahead of the end of the run before it: seconds for which it may wait for a seat, 0 = it did not.
-    ahead_s: float = 0.0
-    #: Whether Redis was told that it begins, and has answered.
-    begun: bool = True
-    #: Ids that are no longer this worker's: cancelled, or given to another worker because their leases ended.
-    disowned: set[str] = field(default_factory=set)
-
-    def owned(self) -> list[Member]:
-        """The members that are still this worker's."""
-        return [member for member in self.members if member.id not in self.disowned]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """
-    A batch that its runner has: ``limit_s`` seconds at most, ``beside`` batches of these functions and these ``jobs``.
-    ``answered`` takes note of what Redis says of its start; ``answer`` waits for its end.
-    """
-
-    seat: Seat
-    members: list[Member]
-    items: list[Item]
-    payloads: list[bytes]
-    limit_s: float
-    beside: list[str]
-    jobs: list[str]
-    answered: Callable[[], None]
-    answer: Callable[[], Ran]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Turn:
-    """A batch that waits for the end of another's run, and what comes of it: its run, None where nothing is left to do."""
-
-    batch: Batch
-    spec: FunctionSpec
-    run: "Future[Run | None]" = field(default_factory=Future)
 
 
 class Executor:
@@ -487,7 +414,7 @@ class Executor:
                 ids = [member.id for member in members]
                 pair = seat.runner.predict(items[:1] * 2, run.payloads[:1] * 2, ids, limit_s)
                 examples_s += pair.run_s
-                ran = _of_both(ran, pair)
+                ran = of_both(ran, pair)
         except RunnerDied as error:
             self._died(batch, seat, error, during)
             return
@@ -524,7 +451,7 @@ class Executor:
                 load_ms=seat.instance.phases if seat.cold else {},
                 run_ms=ran.run_s * 1e3,
                 batch=len(members),
-                rows=_rows(items, ran.answers),
+                rows=rows_of(items, ran.answers),
                 co=run.beside,
                 jobs=run.jobs,
                 pid=seat.runner.pid,
@@ -532,7 +459,7 @@ class Executor:
                 sharing_mode=self._device.sharing_mode,
             )
         ).decode()
-        self._finish(batch, meta, _outcomes(members, ran, seat, examples_s))
+        self._finish(batch, meta, outcomes_of(members, ran, seat, examples_s))
 
     # ---- failures ----------------------------------------------------------------------------------------------------
 
@@ -704,83 +631,6 @@ class Executor:
 
 def _nothing() -> None:
     """Of a batch that was begun before it got its seat."""
-
-
-def _of_both(one: Ran, pair: Ran) -> Ran:
-    """
-    What came of a canary: of the run of its example, described as after the run of two, or the error of that.
-    """
-    error = next((answer for answer in pair.answers if answer.form == "error"), None)
-    if error is None:
-        return replace(one, results=pair.results[: len(one.results)])
-    return replace(one, answers=[msgspec.structs.replace(error, message=PAIR + error.message)], results=[b""])
-
-
-def _rows(items: Sequence[Item], given: Sequence[Answer]) -> int:
-    """The rows of the inputs that ran; one that could not be read did not."""
-    pairs = zip(items, given, strict=True)
-    return sum(
-        item.rows for item, answer in pairs if item.encoding != Encoding.CANARY and answer.cause != Cause.INVALID_INPUT
-    )
-
-
-def _outcomes(members: Sequence[Member], ran: Ran, seat: Seat, examples_s: float) -> list[RunOutcome]:
-    """Each member's result record. ``examples_s``: of a canary, what all of its runs have taken."""
-    outcomes = []
-    for member, answer, own in zip(members, ran.answers, ran.results, strict=True):
-        if member.begun.encoding is Encoding.CANARY and answer.form == "json":
-            outcomes.append(_outcome(member, answer, _measured(own, ran, seat, examples_s), int(ran.run_s * 1e6), seat))
-        else:
-            outcomes.append(_outcome(member, answer, own, int(ran.run_s * 1e6), seat))
-    return outcomes
-
-
-def _measured(description: bytes, ran: Ran, seat: Seat, examples_s: float) -> bytes:
-    """A canary's result: the tensors as the runner describes them, and times by the worker's own clock."""
-    described = answers.describe(description)
-    phases_ms = seat.instance.phases
-    load_ms = sum(ms for phase, ms in phases_ms.items() if phase not in PREPARING)
-    # The load has run the same example. The shorter of both counts: a run may have waited for others' work, and what
-    # it is taken to need would then keep invocations out.
-    run_ms = min(ran.run_s * 1e3, phases_ms.get("first_run", math.inf))
-    runtime = seat.instance.runtime
-    told = {name: getattr(described, name) for name in ("input_schema", "output_schema", "example")}
-    return encode_execution(
-        {
-            "inputs": described.inputs,
-            "outputs": described.outputs,
-            "load_ms": round(load_ms, 3),
-            "phases_ms": {phase: round(ms, 3) for phase, ms in phases_ms.items()},
-            "run_ms": round(run_ms, 3),
-            "examples_ms": round(phases_ms.get("first_run", 0.0) + examples_s * 1e3, 3),
-            "packages": runtime.chosen(seat.instance.spec.requirements) if runtime is not None else [],
-            "memory_mib": round(described.memory_mib, 1),
-            "peak_mib": round(described.peak_mib, 1),
-            "limit_mib": round(described.limit_mib, 1),
-            **{name: value for name, value in told.items() if value is not None},
-        }
-    )
-
-
-def _outcome(member: Member, answer: Answer, body: bytes, run_us: int, seat: Seat) -> RunOutcome:
-    result = Result(
-        form=answer.form,
-        load_us=seat.load_us,
-        run_us=run_us,
-        cold=seat.cold,
-        body=body,
-        message=answer.message[:ITEM_TEXT],
-        field=answer.field[:FIELD_TEXT],
-        shapes=answer.shapes,
-    )
-    failed = answer.form == "error"
-    return RunOutcome(
-        id=member.id,
-        attempt=member.attempt,
-        action="fail" if failed else "succeed",
-        cause=Cause(answer.cause) if failed else Cause.OK,
-        result=encode_result(result),
-    )
 
 
 def _context(batch: Batch) -> dict[str, object]:

@@ -246,6 +246,28 @@ class Dispatching:
         expected_s = before.expected_end_at - before.start_at
         return max(0.0, before.expected_end_at - now) + max(OVERDUE_S, expected_s / 2)
 
+    def end(self, now: float, id_: str, attempt: int) -> Batch | None:
+        """See Cluster.end; behind the last member of a batch the one that is ahead begins."""
+        batch = self._cluster.end(id_, attempt, now)
+        if batch is not None and not batch.members:
+            self._next(now, batch.row, batch.column)
+        return batch
+
+    def begin_ahead(self, now: float, row: int) -> None:
+        """Begin what is ahead of an instance that a report shows idle."""
+        for _, column in [key for key in self._cluster.ahead if key[0] == row]:
+            if self._cluster.idle(column)[row]:
+                self._next(now, row, column)
+
+    def _next(self, now: float, row: int, column: int) -> None:
+        """Begin what is ahead there, charged as it runs: not beside the batch before it."""
+        batch = self._cluster.ahead.get((row, column))
+        if batch is not None:
+            self._budgets.refund(now, batch)
+            kept = self._budgets.kept(row)
+            batch.charge_s = self._budgets.charge_run(now, row, batch.kind, batch.run_s) if kept else 0.0
+            self._cluster.next(row, column, now)
+
     def _later(self, lane: Lane, earliest: float, head: InvocationArrived) -> InvocationArrived | None:
         """The first of a lane that would be in time where its head would not."""
         if not head.deadline_at < earliest < inf:

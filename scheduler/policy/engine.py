@@ -225,7 +225,7 @@ class Engine:
             self.prewarmer.arrived(now, demand)
 
     def _settled(self, now: float, event: InvocationSettled) -> None:
-        batch = self._end(now, event.id, event.attempt)
+        batch = self.dispatching.end(now, event.id, event.attempt)
         if batch is None:
             self.waiting.remove(event.id)  # ended while it waited: cancelled
         elif not batch.members:
@@ -246,25 +246,9 @@ class Engine:
 
     def _returned(self, now: float, id_: str, attempt: int) -> None:
         """A member was not run; a batch of which none was costs nothing."""
-        batch = self._end(now, id_, attempt)
+        batch = self.dispatching.end(now, id_, attempt)
         if batch is not None and not batch.members:
             self.budgets.refund(now, batch)
-
-    def _end(self, now: float, id_: str, attempt: int) -> Batch | None:
-        """See Cluster.end; behind the last member of a batch the one that is ahead begins."""
-        batch = self.cluster.end(id_, attempt, now)
-        if batch is not None and not batch.members:
-            self._next(now, batch.row, batch.column)
-        return batch
-
-    def _next(self, now: float, row: int, column: int) -> None:
-        """Begin what is ahead there, charged as it runs: not beside the batch before it."""
-        batch = self.cluster.ahead.get((row, column))
-        if batch is not None:
-            self.budgets.refund(now, batch)
-            kept = self.budgets.kept(row)
-            batch.charge_s = self.budgets.charge_run(now, row, batch.kind, batch.run_s) if kept else 0.0
-            self.cluster.next(row, column, now)
 
     def _held(self, now: float, event: InvocationHeld) -> None:
         demand = self.cluster.find(event.function, event.revision)
@@ -310,9 +294,7 @@ class Engine:
         usable, before = cluster.is_usable(row), cluster.quarantined(row)
         if cluster.report(event):
             self._learn(cluster.demands)
-        for _, column in [key for key in cluster.ahead if key[0] == row]:
-            if cluster.idle(column)[row]:
-                self._next(now, row, column)
+        self.dispatching.begin_ahead(now, row)
         for column in cluster.quarantined(row) - before:
             self._keep_out(now, cluster.demands[column], decisions)
         self.budgets.reported(row, event, decisions)

@@ -20,9 +20,11 @@ from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.queue import Queue
 from tests.support.pool_stage import FakeRunner, Stage
-from worker.batches import LATE_MARGIN_S, Batch, Executor, Member, _measured
+from worker.batch import Batch, Member
+from worker.batches import LATE_MARGIN_S, Executor
 from worker.device.device import Device
 from worker.frames import Answer, Item
+from worker.outcomes import _measured
 from worker.pool.errors import LoadFailed, Unservable
 from worker.pool.pool import Seat
 from worker.runner.host_memory import HostBound
