@@ -102,8 +102,7 @@ export class Page {
     this.draw();
     try {
       const answer = await task().catch(async (problem) => {
-        const sure = problem.body?.breaks && (await ask({ title: "Promised ends", action: "Do it anyway", danger: true, text: problem.message }));
-        if (!sure) throw problem;
+        if (!(problem.body?.breaks && (await ask({ title: "Promised ends", action: "Do it anyway", danger: true, text: problem.message })))) throw problem;
         return task({ anyway: true });
       });
       const text = done(answer);
