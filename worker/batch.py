@@ -31,7 +31,7 @@ class Phase(StrEnum):
 
 @dataclass(eq=False, slots=True)
 class Batch:
-    """What one message started; the mutable part is guarded by :class:`Executor`."""
+    """What one message started; the mutable part is guarded by the executor (worker/batches.py)."""
 
     function: str
     revision: int
