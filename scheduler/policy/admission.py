@@ -6,7 +6,7 @@ trainings allow. It changes nothing.
 """
 
 from dataclasses import dataclass, field
-from math import inf, nan, sqrt
+from math import exp2, inf, nan, sqrt
 from random import Random
 from typing import Final
 
@@ -32,7 +32,8 @@ LONGEST_WAIT_S: Final = 60.0
 CAUTION: Final = 1.5
 STRAY_S: Final = 0.4
 #: Weight of the newest arrival in the moving average of how long it took to be heard of, the longest that counts, and
-#: how many times the average it seldom takes.
+#: how many times the average it seldom takes. Each second without an arrival but the first halves what is above the least
+#: that was seen: where it has the gate refuse all, none arrives.
 HEARD_WEIGHT, HEARD_LONGEST_S, HEARD_SELDOM = 0.1, 0.1, 2.0
 #: A function that had something placed within so many seconds takes part in the division of what a budget leaves.
 ACTIVE_S: Final = 1.0
@@ -78,11 +79,17 @@ class Admission:
         self._ordering, self._batching, self._placement, self._budgets = ordering, batching, placement, budgets
         self._supply = _Supply()
         #: Seconds from an arrival to the round that hears of it.
-        self._heard_s = 0.0
+        self._heard_s, self._heard_at, self._heard_least_s = 0.0, 0.0, HEARD_LONGEST_S
 
-    def heard_after(self, seconds: float) -> None:
+    def heard_after(self, now: float, seconds: float) -> None:
         """An arrival was heard of so late."""
-        self._heard_s += HEARD_WEIGHT * (min(max(0.0, seconds), HEARD_LONGEST_S) - self._heard_s)
+        late_s, heard_s = min(max(0.0, seconds), HEARD_LONGEST_S), self._heard(now)
+        self._heard_s, self._heard_at = heard_s + HEARD_WEIGHT * (late_s - heard_s), now
+        self._heard_least_s = min(self._heard_least_s, late_s)
+
+    def _heard(self, now: float) -> float:
+        above_s = max(0.0, self._heard_s - self._heard_least_s)
+        return self._heard_s - above_s * (1.0 - exp2(min(0.0, 1.0 + self._heard_at - now)))
 
     def forget(self) -> None:
         """Something has happened: what was computed for this moment holds no more."""
@@ -119,7 +126,7 @@ class Admission:
             # A cold start counts only where the function's own deadline has room for it: where it has none, a load is
             # asked for ahead (Dispatching).
             load_s = demand.host_s if (cluster.host(demand.column) & usable).any() else demand.load_s
-            cold = HEARD_SELDOM * self._heard_s + load_s + demand.run_s(1) * guarded
+            cold = HEARD_SELDOM * self._heard(now) + load_s + demand.run_s(1) * guarded
             admits = cold if cold <= demand.spec.deadline_s else floor
             return FinishBounds(admits, floor, 0.0, waiting, cold if usable.any() else inf, row_s)
         most = demand.spec.max_batch
@@ -148,7 +155,7 @@ class Admission:
         # One at a time tries whether what was learned of a slow time still holds (Demand.forget).
         tries = not waiting and not under_way
         run_s = demand.run_s(1) if tries else demand.learned_s(min(most, waiting + 1))
-        heard_s = HEARD_SELDOM * self._heard_s
+        heard_s = HEARD_SELDOM * self._heard(now)
         # A run that ends before its time leaves an instance free, except where a budget has to allow the next one.
         busy = under_way if starts_s and not unpaid else 0
         alone_s = (demand.run_s(1) if tries else demand.learned_s(1)) * (1.0 + self._knobs.guard)

@@ -214,7 +214,7 @@ class Engine:
             decisions.append(_kept_out(event))
             return
         if event.attempt == 0 and self._began:
-            self.admission.heard_after(now - event.arrival_at)
+            self.admission.heard_after(now, now - event.arrival_at)
         self.load.arrived(now, demand.run_s(event.rows))
         waiting = bool(self.waiting.count(event.function))
         if not waiting:

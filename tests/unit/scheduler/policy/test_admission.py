@@ -436,3 +436,14 @@ def test_a_slot_that_others_hold_is_waited_for() -> None:
     id_ = stage.send(F, stage.named_ms(F) / 1e3)
     stage.until(NOW + 2.0)
     assert id_ and not stage.late([id_])
+
+
+def test_how_late_arrivals_were_heard_of_is_forgotten_where_none_comes() -> None:
+    """Where it makes the gate refuse all calls, none would come to teach that it is over."""
+    engine = DrivenEngine()
+    engine.decide(NOW, [known(), gpu()])
+    engine.decide(NOW, [arrived("prompt", NOW, within=0.1)])
+    engine.decide(NOW, [arrived(f"{number}", NOW - 0.2, within=0.1) for number in range(50)])
+    late, later = engine.bounds(NOW, F, 1), engine.bounds(NOW + 60.0, F, 1)
+    assert late is not None and later is not None
+    assert late.backlog_s - later.backlog_s > 0.15 and later.backlog_s < 0.35
