@@ -2,7 +2,8 @@
 The guard of the path: ``python -m lab.bench.path --guard``. It fails where the platform takes more of a machine than it did.
 
 Figures are ratios to the naive peer of the same run, so that they hold on any machine: CPU of a request at each of
-:data:`POINTS`, all processes of a side; and the platform's memory :data:`lab.bench.sides.SETTLED_S` after its first answer,
+:data:`POINTS`, all processes of a side, less what they take without requests, which counts for more where a machine serves
+fewer; and the platform's memory :data:`lab.bench.sides.SETTLED_S` after its first answer,
 MiB. Both sides are loaded at the same time, because the speed of a shared machine changes from one second to the next.
 A figure is the median of :data:`TURNS` ratios. Their bounds are in ``lab/bench/guard.json``, and a figure may be above its
 bound by :data:`SLACK`. Whoever makes the platform lighter writes the new figures there: ``--write``.
@@ -19,8 +20,6 @@ from pathlib import Path
 from typing import Final
 
 from lab.bench import cpu, report, sides
-from smore.postgres.connection import make_engine
-from smore.postgres.predictors import Profiles
 
 BOUNDS: Final = Path(__file__).with_name("guard.json")
 SLACK: Final = 0.15
@@ -32,6 +31,8 @@ POINTS: Final = (
 )
 TURNS: Final = 3
 WINDOW_S: Final = 1.0
+#: Seconds without requests in which a side's own CPU is measured.
+IDLE_S: Final = 3.0
 
 
 def measured() -> dict[str, float]:
@@ -43,11 +44,10 @@ def measured() -> dict[str, float]:
         smore, peer = sides.SmoreSide(Path(home), functions), sides.NaiveSide()
         stack.callback(smore.stop)
         smore.start()
-        # The first predictor would be fitted meanwhile, for many seconds of a core.
-        stack.enter_context(Profiles(make_engine(smore.platform.postgres_url, "guard")).exclusive(wait=True))
         # Alone: the peer would share, and so halve, what both have mapped.
         time.sleep(sides.SETTLED_S)
         figures["idle_pss_mb"] = cpu.ProcessGroup(smore.pids()).pss_mib()
+        smore.learn()
         stack.callback(peer.stop)
         peer.start()
         both: list[sides.Side] = [smore, peer]
@@ -55,13 +55,16 @@ def measured() -> dict[str, float]:
         for side in both:
             for name in sorted({load for _, load, _ in POINTS}):
                 sides.warm(side, name)
+        idle = {side.name: groups[side.name].measure(lambda: time.sleep(IDLE_S))[1].cores for side in both}
+        report.progress(f"  cores without requests: {idle}")
         threads = stack.enter_context(ThreadPoolExecutor(len(both)))
         taken: dict[str, list[float]] = {figure: [] for figure, *_ in POINTS}
         for _ in range(TURNS):
             for figure, load, connections in POINTS:
 
                 def measure(side: sides.Side, load: str = load, connections: int = connections) -> float:
-                    return sides.measure_point(side, groups[side.name], load, connections, WINDOW_S).cpu_us
+                    point = sides.measure_point(side, groups[side.name], load, connections, WINDOW_S)
+                    return point.cpu_us * (1 - idle[side.name] / point.cores)
 
                 of_smore, of_peer = threads.map(measure, both)
                 taken[figure].append(of_smore / of_peer)

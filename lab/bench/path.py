@@ -88,6 +88,7 @@ def measure_round(sides: Sequence[Side], seconds: float) -> Round:
             figures[f"{side.name}_idle_pss_at_2s_mb"] = group.pss_mib()
             time.sleep(SETTLED_S - SETTLE_S)
             figures[f"{side.name}_idle_pss_mb"] = group.pss_mib()
+            side.learn()
             for name, counts in side.loads.items():
                 warm(side, name)
                 for connections in counts:

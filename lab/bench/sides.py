@@ -1,5 +1,6 @@
 """The sides that ``lab.bench.path`` and its guard compare, SMore and the naive peer, and one of them under one load."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -12,6 +13,8 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
+import redis
 from sqlalchemy import func, select
 
 from lab.bench import cpu, load, naive, report
@@ -20,6 +23,7 @@ from smore import local
 from smore.postgres.connection import make_engine
 from smore.postgres.rows import ExecutionRow
 from smore.process.settings import Settings
+from smore.redis.celery import REFIT, RETRAIN, message
 
 DEEPFM = json.dumps({"dense": [[0.0] * 13], "sparse": [[0] * 26]}).encode()
 BODIES = {"echo": b'{"x":[1,2,3,4,5,6,7,8],"id":"abc"}', "conv": b'{"v":0.5}', "mlp": b'{"v":0.5}', "deepfm": DEEPFM}
@@ -28,6 +32,8 @@ WARMUP_S = 1.0
 #: and until the second, by which all processes have loaded what they need.
 SETTLE_S = 2.0
 SETTLED_S = 15.0
+#: Seconds in which a new platform has learned.
+LEARN_S = 120.0
 
 
 class Side(Protocol):
@@ -51,6 +57,10 @@ class Side(Protocol):
 
     def requests(self, name: str) -> list[bytes]:
         """The requests of a load, to be cycled."""
+        ...
+
+    def learn(self) -> None:
+        """Do now what a new platform does once, some time after its start: it would fall into what is measured."""
         ...
 
     def extra(self) -> dict[str, float]:
@@ -90,6 +100,8 @@ class NaiveSide:
 
     def requests(self, name: str) -> list[bytes]:
         return [load.request_bytes(host=f"127.0.0.1:{self.port}", path=f"/{name}", body=BODIES[name])]
+
+    def learn(self) -> None: ...
 
     def extra(self) -> dict[str, float]:
         return {}
@@ -162,6 +174,29 @@ class SmoreSide:
         if self._platform is not None:
             self._platform = None
             local.down(self._home)
+
+    def learn(self) -> None:
+        """Fit the first predictor and the first forecaster; without this the platform would, a minute after its start."""
+        with redis.Redis.from_url(self.platform.redis_url) as connection:
+            queue = f"{Settings().redis.prefix}learn"
+            connection.lpush(queue, *(message(task, [], "learn") for task in (RETRAIN, REFIT)))
+        until = time.monotonic() + LEARN_S
+        while not self._learns():
+            if time.monotonic() > until:
+                raise RuntimeError("SMore does not learn")
+            time.sleep(0.02)
+        while self._learns():
+            if time.monotonic() > until:
+                raise RuntimeError(f"SMore learns for more than {LEARN_S:.0f} s")
+            time.sleep(0.1)
+
+    def _learns(self) -> bool:
+        """Whether a process of the platform fits something."""
+        commands = []
+        for process in psutil.Process(self.platform.supervisor_pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                commands.append(process.cmdline())
+        return any({"ml.learn.learning", "scheduler.tasks.forecasting"} & set(command) for command in commands)
 
     def pids(self) -> Sequence[int]:
         """The supervisor, from which all other processes descend: Redis, Postgres, the platform's, the runners."""

@@ -173,6 +173,8 @@ def register_learn(app: Celery, config: Settings, engine: Engine) -> None:
                 children.run("fit", *([] if asked else ["--if-due"]), module="scheduler.tasks.forecasting", asked=asked)
 
     def first() -> None:
+        if looked_at:
+            return  # somebody has asked meanwhile
         with suppress(*_OUTAGE):
             retrain.apply_async(queue=LEARN_QUEUE)
             refit.apply_async(queue=LEARN_QUEUE)

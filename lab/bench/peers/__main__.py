@@ -165,6 +165,8 @@ class ServerSide:
         body = BODIES[name.rstrip("0123456789")]
         return [load.request_bytes(host=f"127.0.0.1:{self._port}", path=f"/{name}", body=body)]
 
+    def learn(self) -> None: ...
+
     def extra(self) -> dict[str, float]:
         return {}
 
