@@ -45,7 +45,7 @@ from api.trainings import views
 from api.trainings.budgets import check_budget, too_long
 from api.trainings.limits import admission, check_limits, going_on
 from api.trainings.names import Say, saying
-from api.trainings.promises import body_digest, check_hold, check_promised
+from api.trainings.promises import body_digest, check_hold, refuse_unpromised
 from api.trainings.request import check_ever, check_fits, request_of
 from api.trainings.statements import Span, stated
 from smore.domain.errors import Conflict, Unavailable
@@ -140,6 +140,8 @@ def dry_run(gateway: TheGateway, caller: JobsOrReadKey, body: schemas.JobBody) -
     answer = _doors(gateway).trial(caller.project, body.name, request)
     check_fits(answer)
     assert answer.expected is not None
+    if request.by is not None and request.unless == "refuse" and answer.unpromised:
+        refuse_unpromised(gateway, caller, answer.earliest, answer.why, answer.unpromised)
     names = gateway.store().jobs.names(answer.beside, caller.project)
     return schemas.JobTrial(
         gpus=list(answer.gpus),
@@ -444,8 +446,8 @@ def _begun(gateway: Gateway, caller: KeyEntry, job: "Job", *, keep: bool) -> sch
         if not keep:
             jobs.stop(job.project, job.id)
         raise Unavailable("The job scheduler does not answer.", part="job_leader")
-    if promise is not None and job.request.unless == "refuse":
-        check_promised(gateway, caller, promise)
+    if promise is not None and promise.by is None and job.request.unless == "refuse":
+        refuse_unpromised(gateway, caller, promise.earliest, promise.why, promise.message)
     entry = _first_decision(gateway, job.id)
     return views.shown(jobs.get(job.project, job.id), [], entry, _say(gateway, caller, entry), promise=promise)
 

@@ -453,9 +453,9 @@ class JobTrial(Schema):
     expected: Expected
     """When it would start and end on GPU instances of its own"""
     earliest_promise_at: datetime | None = None
-    """The earliest end that would be promised now; null = none would, and ``no_promise`` says why"""
+    """The end that would be promised now: the one of ``by`` or, where none is asked for or it cannot be, the earliest; null = none"""
     no_promise: str | None = None
-    """Why no end would be promised; null = one would"""
+    """Why the end of ``by``, or any, would not be promised; null = it would"""
 
 
 class JobAttempt(Schema):

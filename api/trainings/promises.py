@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from api.dates import moment
 from api.deps import Gateway
@@ -22,7 +22,6 @@ from smore.redis.catalog import KeyEntry
 from smore.redis.job_queue import JobQueue
 
 if TYPE_CHECKING:
-    from smore.postgres.job_promises import JobPromise
     from smore.postgres.jobs import Job
 
 #: What of a body is told to be the field that is wrong, by why nothing is promised (the rule's ``Unpromised``).
@@ -59,19 +58,19 @@ def _moment(text: str) -> float:
     return at.timestamp()
 
 
-def check_promised(gateway: Gateway, caller: KeyEntry, promise: "JobPromise") -> None:
+def refuse_unpromised(
+    gateway: Gateway, caller: KeyEntry, earliest_at: float | None, why: str, message: str
+) -> NoReturn:
     """
-    Of a job that was to be refused without a promise: raises SloInfeasible, LimitReached or InvalidInput, with the
-    ``earliest`` end that would be promised where there is one.
+    Of a job that is refused without a promise: raises SloInfeasible, LimitReached or InvalidInput, with the ``earliest``
+    end that would be promised where there is one; ``why``: the rule's ``Unpromised``.
     """
-    if promise.by is not None:
-        return
-    earliest = moment(math.ceil(promise.earliest)).isoformat() if promise.earliest is not None else None
+    earliest = moment(math.ceil(earliest_at)).isoformat() if earliest_at is not None else None
     ahead = f" The earliest end that would be promised is {earliest}." if earliest is not None else ""
-    message = f"{saying(gateway, caller, [promise.message])(promise.message)}{ahead}"
-    field = _FIELDS.get(promise.why, "by")
+    message = f"{saying(gateway, caller, [message])(message)}{ahead}"
+    field = _FIELDS.get(why, "by")
     details = {"field": field} | ({"earliest": earliest} if earliest is not None else {})
-    match promise.why:
+    match why:
         case "others":
             raise SloInfeasible(message, **details)
         case "limit":

@@ -111,7 +111,7 @@ class Board:
 
 
 def _answered(answer: TrialAnswered, project: str, name: str, late_at: float | None) -> TrialAnswer:
-    misfit, expected = answer.misfit, answer.expected
+    misfit, expected, promise = answer.misfit, answer.expected, answer.promise
     return TrialAnswer(
         gpus=answer.gpus,
         expected=_entry(expected, project, name, late_at) if expected is not None else None,
@@ -119,8 +119,9 @@ def _answered(answer: TrialAnswered, project: str, name: str, late_at: float | N
         largest=misfit.largest if misfit is not None else 0.0,
         message=misfit.message if misfit is not None else "",
         beside=answer.beside,
-        earliest=answer.promise.by if isinstance(answer.promise, Promised) else None,
-        unpromised=answer.promise.message if isinstance(answer.promise, NotPromised) else "",
+        earliest=promise.by if isinstance(promise, Promised) else promise.earliest if promise is not None else None,
+        unpromised=promise.message if isinstance(promise, NotPromised) else "",
+        why=promise.why if isinstance(promise, NotPromised) else "",
     )
 
 

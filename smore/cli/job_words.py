@@ -211,13 +211,12 @@ def leaderless(job: Any, refused: str) -> str:
 
 def tried(name: str, trial: Any) -> str:
     """What would become of a job that came now."""
-    earliest, promise = trial.earliest_promise_at, trial.no_promise
-    if earliest:
+    said = [_tried(name, trial), trial.no_promise]
+    if trial.earliest_promise_at:
         # Up to the minute: what is shown can be asked for.
-        promise = (
-            f"the earliest end that would be promised is {clock(earliest + timedelta(minutes=1, microseconds=-1))}"
-        )
-    return f"{_tried(name, trial)}\n{promise}" if promise else _tried(name, trial)
+        at = trial.earliest_promise_at + timedelta(minutes=1, microseconds=-1)
+        said.append(f"an end by {clock(at)} would be promised")
+    return "\n".join(filter(None, said))
 
 
 def _tried(name: str, trial: Any) -> str:

@@ -72,7 +72,8 @@ class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
     Either ``expected`` (``gpus``: it would start there at once, as the guest of the jobs ``beside``), or why it never could:
     the ``field`` of its request, the ``largest`` value that could, and words. ``places``: for a job that waits. ``earliest``: the
-    end that would be promised, None = none would, and ``unpromised`` says why. ``breaks``: ids of jobs.
+    end that would be promised; where it asks for another one ``unpromised`` says why not, and ``why`` is the code of that.
+    ``breaks``: ids of jobs.
     """
 
     gpus: Sequence[str] = ()
@@ -84,6 +85,7 @@ class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     places: Sequence[JobPlace] = ()
     earliest: float | None = None
     unpromised: str = ""
+    why: str = ""
     breaks: Sequence[str] = ()
 
 

@@ -75,7 +75,7 @@ function outcome({ answer, error, asks, next_s: next }) {
   if (error) return html`${failed(error)}${next ? html`<p class="quiet">It is asked again in ${next} s.</p>` : nothing}`;
   if (!answer) return html`<p class="quiet">${asks ? "Asking what would become of it…" : "What would become of it is said here as soon as it has a name and an entry point."}</p>`;
   const { gpus, beside, expected, earliest_promise_at: earliest, no_promise: none } = answer;
-  const promise = earliest || none ? html`<p class="quiet">${earliest ? html`The earliest end that would be promised is ${when(earliest)}.` : html`<bdi>${none}</bdi>`}</p>` : nothing;
+  const promise = html`${none ? html`<p><bdi>${none}</bdi></p>` : nothing}${earliest ? html`<p class="quiet">An end by ${when(earliest)} would be promised.</p>` : nothing}`;
   const end = expected.end_at ? html`, and end ${when(expected.end_at)}${expected.end_late_at && expected.end_late_at !== expected.end_at ? html`..${when(expected.end_late_at)}` : nothing} <span class="quiet">(length ${seconds(expected.length_s)}, ${words(expected.source)})</span>` : html`; nobody can say when it would end`;
   if (gpus.length) return html`<p><b class="good">It would start at once</b> on ${joined(gpus, gpuLink)}${beside.length ? html` beside ${joined(beside)}, as a guest` : nothing}${end}.</p>${promise}`;
   return html`<p><b>It would wait</b> in place ${expected.place}${expected.start_at ? html`, start ${when(expected.start_at)}${expected.start_late_at && expected.start_late_at !== expected.start_at ? html`..${when(expected.start_late_at)}` : nothing}` : "; nobody can say when it would start"}${end}.</p><p class="quiet"><bdi>${expected.message}</bdi></p>${promise}`;

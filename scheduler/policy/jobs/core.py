@@ -524,7 +524,8 @@ class JobPolicy:
         at_once = expected.start_at is not None and expected.start_at[0] <= at - self._set_back
         gpus = (self.places.gpus_for(job, at) or ()) if at_once else ()
         shared = None if gpus else self.places.hosts_for(job, at, self._wait_s)
-        promise = self.promises.ask(job, self.places.kept, EARLIEST)
+        asked = question.spec.request.by
+        promise = self.promises.ask(job, self.places.kept, EARLIEST if asked is None else asked)
         self.queue.remove(job)
         del self.jobs[question.spec.id]
         return TrialAnswered(

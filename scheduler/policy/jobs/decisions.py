@@ -247,8 +247,8 @@ class Misfit(NamedTuple):
 class TrialAnswered:
     """
     Either what would become of the job (``gpus``: it would start there at once, as the guest of the jobs ``beside``, () =
-    alone; ``expected`` knows of no guests), or why it never could. ``promise``: the earliest end that would be promised, or why
-    none would.
+    alone; ``expected`` knows of no guests), or why it never could. ``promise``: of the end that it asks for, else of the earliest
+    that could be.
     """
 
     id: str

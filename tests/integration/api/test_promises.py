@@ -75,8 +75,13 @@ def test_an_end_is_promised_or_refused_before_anything_waits(stage: Stage, http:
     assert http.get("/v1/jobs").json()["jobs"][0]["promise"] == promise
     eventually(lambda: http.get("/v1/jobs/queue").json()["jobs"][0]["promised_by"] == promise["by"], what="the queue")
 
-    late = problem(http.post("/v1/jobs", json=BODY | {"name": "late", "by": "3h"}), 429, "slo_infeasible")
-    assert late["field"] == "by" and late["earliest"] > ahead(3)
+    wanted = BODY | {"name": "late", "by": "3h"}
+    tried = problem(http.post("/v1/jobs:dryRun", json=wanted), 429, "slo_infeasible")
+    trial = http.post("/v1/jobs:dryRun", json=wanted | {"unless": "queue"}).json()
+    assert "no room until then" in trial["no_promise"] and trial["earliest_promise_at"] > ahead(3)
+    assert http.post("/v1/jobs:dryRun", json=wanted | {"by": "40h"}).json()["no_promise"] is None
+    late = problem(http.post("/v1/jobs", json=wanted), 429, "slo_infeasible")
+    assert late["field"] == tried["field"] == "by" and min(late["earliest"], tried["earliest"]) > ahead(3)
     assert late["earliest"] in late["detail"] and "no room until then: night." in late["detail"]
     refused = http.get("/v1/jobs/late").json()
     assert (refused["outcome"], refused["promise"]["outcome"], refused["promise"]["by"]) == ("refused", "none", None)

@@ -418,8 +418,8 @@ def test_the_end_of_a_job_is_promised(serve: Serve, capsys: pytest.CaptureFixtur
     assert "next: --by earliest takes the earliest end" in capsys.readouterr().err
     rounded = job_words.clock(datetime.fromisoformat(by) + timedelta(minutes=1))
     for trial, words in (
-        ({"earliest_promise_at": by}, "the earliest end that would be promised is 01 Jan"),
-        ({"earliest_promise_at": by.replace(":00+", ":01+")}, f"the earliest end that would be promised is {rounded}"),
+        ({"earliest_promise_at": by}, "an end by 01 Jan"),
+        ({"earliest_promise_at": by.replace(":00+", ":01+")}, f"an end by {rounded} would be promised"),
         ({"no_promise": "Nobody knows how long it takes."}, "Nobody knows how long it takes."),
     ):
         platform.answers["POST /v1/jobs:dryRun"] = (200, {"gpus": ["cpu0"], "expected": WAITS, **trial})
