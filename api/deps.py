@@ -22,6 +22,7 @@ from starlette.types import Scope as HttpScope
 
 from api.auth import OPERATORS, Access, require_operator
 from api.errors import NotReady
+from api.refused import Refused
 from api.session import HEADER, SessionAccess, SessionCaller
 from api.waiters import Waiters
 from smore.domain.access import Scope
@@ -89,6 +90,7 @@ class Gateway:
         self.durability = "none"
         #: Whoever follows something (api/server/sse.py) → the project of its key.
         self.followers: dict[asyncio.Event, str] = {}
+        self.refused = Refused()
         self._sweeper: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None

@@ -181,7 +181,8 @@ class Maker:
             if Topic.TRAININGS in topics and known:
                 made[Topic.TRAININGS] = self._records.rows(fleet.reports)
             if Topic.PROBLEMS in topics:
-                found = problems(caller, fleet, queue, trouble, self._records.jobs, self._records.lag_s())
+                refused = self._gateway.refused.lately()
+                found = problems(caller, fleet, queue, trouble, self._records.jobs, self._records.lag_s(), refused)
                 made[Topic.PROBLEMS] = {row.id: _json(row.model_dump()) for row in found}
         return made, fleet
 

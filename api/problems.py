@@ -1,12 +1,14 @@
 """What is the matter with the platform now, for the strip on every page of the dashboard."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from api.auth import is_operator
 from api.dates import moment
+from api.refused import MINUTES
 from api.schemas.live import LiveProblem
 from smore.domain.job import JobState, Outcome, ended_in_words
 from smore.domain.loss import Loss, Verdict, judge
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 #: How long a pause may last, and how long the end of a training is told, seconds.
 PAUSED_S: Final = 1800.0
 FAILED_S: Final = 3600.0
+#: So many calls of a function are refused before that is told.
+REFUSED: Final = 10
 #: How far the history may be behind, seconds.
 LAG_S: Final = 60.0
 _BAD: Final = (Outcome.FAILED, Outcome.KILLED, Outcome.REFUSED)
@@ -35,10 +39,11 @@ def problems(
     trouble: str,
     jobs: Sequence["Job"],
     lag_s: float,
+    refused: Mapping[str, Counter[str]],
 ) -> list[LiveProblem]:
     """
     The newest first. ``trouble``: with the leader of trainings, "" = none; ``jobs``: those that the caller sees;
-    ``lag_s``: by how much the history is behind.
+    ``lag_s``: by how much the history is behind; ``refused``: as :meth:`api.refused.Refused.lately` has it.
     """
     now = time.time()
     found = [
@@ -47,6 +52,7 @@ def problems(
         *(_paused(pause, named=is_operator(caller)) for pause in _long(fleet.pauses, caller, now)),
         *_budgets(caller, fleet.reports, queue),
         *_failed(jobs, now),
+        *_refused(caller, refused),
     ]
     if lag_s > LAG_S:
         text = f"The history is {lag_s:.0f} s behind: what ended since is not shown yet."
@@ -84,6 +90,21 @@ def _gpus(fleet: FleetState, now: float) -> Iterator[LiveProblem]:
                 text=f"Nothing can run on {report.gpu}: {report.health}.",
                 page=f"/ui/gpus/{quote(report.gpu, safe='')}",
                 command="smore gpus",
+            )
+
+
+def _refused(caller: KeyEntry, refused: Mapping[str, Counter[str]]) -> Iterator[LiveProblem]:
+    """Functions that look well, because a call that was refused leaves no record."""
+    for key, counts in refused.items():
+        project, _, name = key.rpartition("/")
+        if counts.total() >= REFUSED and (project == caller.project or is_operator(caller)):
+            codes = ", ".join(f"{code} {number}" for code, number in counts.most_common())
+            yield LiveProblem(
+                id=f"refused:{key}",
+                kind="refused",
+                text=f"{counts.total()} calls of {name} were refused in the last {MINUTES} minutes: {codes}.",
+                page=f"/ui/functions/{quote(name, safe='')}?tab=try",
+                command=f"smore invoke {name} --dry-run",
             )
 
 

@@ -7,8 +7,7 @@ errors.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, cast
@@ -18,7 +17,7 @@ from starlette.types import Scope as HttpScope
 
 from api.dates import FIRST_S, LAST_S, moment
 from api.deps import Gateway
-from api.errors import WHERE_LIMITS, Ended
+from api.errors import WHERE_LIMITS
 from smore.domain.access import Scope
 from smore.domain.errors import (
     CallerError,
@@ -35,7 +34,6 @@ from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause, State
 from smore.domain.limits import NO_LIMITS, Limits
 from smore.messages.wording import duration
-from smore.process.observability import REFUSALS
 from smore.redis.catalog import FunctionEntry, KeyEntry
 from smore.redis.gateway_queue import AdmissionCheck, Question
 from smore.redis.records import Reply
@@ -83,18 +81,6 @@ def authenticate(gateway: Gateway, scope: HttpScope) -> KeyEntry | None:
         return None
     key = scope["caller"] = gateway.access.caller(authorization, api_key, Scope.INVOKE)
     return key
-
-
-@contextmanager
-def refusals_counted(function: str) -> Iterator[None]:
-    """Counts what is refused inside; how an accepted invocation ended is no refusal."""
-    try:
-        yield
-    except Ended:
-        raise
-    except CallerError as error:
-        REFUSALS.labels(function, error.code).inc()
-        raise
 
 
 def admit(gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> Limits:

@@ -21,7 +21,6 @@ from smore.domain.errors import CallerError
 from smore.domain.invocation import State
 from smore.messages.results import Result, decode_result
 from smore.messages.wording import duration, worker_lost
-from smore.process.observability import REFUSALS
 from smore.redis.catalog import FunctionEntry
 from smore.redis.records import InvocationRecord, Reply
 
@@ -90,7 +89,7 @@ async def respond_several(call: Call, submissions: Sequence[Submitted | CallerEr
     expired: Afterwards | None = None
     for submitted in submissions:
         if isinstance(submitted, CallerError):
-            REFUSALS.labels(call.entry.key, submitted.code).inc()
+            call.gateway.refused.count(call.entry.key, submitted.code)
             codes[submitted.code] += 1
             parts.append(_refused(submitted, call.entry))
             continue

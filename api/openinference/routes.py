@@ -23,7 +23,7 @@ from fastapi.concurrency import run_in_threadpool
 from api import placing, readiness
 from api.deps import AdminKey, Gateway, ReadKey, TheGateway, TheTrail, caller_of
 from api.errors import NotReady, StillRunning, Unsupported
-from api.invoke.admit import afterwards, authenticate, refusals_counted
+from api.invoke.admit import afterwards, authenticate
 from api.invoke.request import Call, read_body
 from api.invoke.response import JSON_TYPE, RAW_TYPE, BytesResponse, late_header, result_of, server_timing
 from api.invoke.submit import Submitted, submit_and_wait
@@ -500,7 +500,7 @@ async def infer(request: Request, model: str, version: str | None = None) -> Res
     gateway: Gateway = request.scope["app"].state.gateway
     key = authenticate(gateway, request.scope) or await caller_of(gateway, request.scope, Scope.INVOKE)
     entry, spec = await _revision(gateway, key.project, model, version)
-    with refusals_counted(entry.key):
+    with gateway.refused.counted(entry.key):
         call, inference = await read_inference(request, gateway, key, entry, spec)
         submitted = await _submit(call, began)
         if submitted.reply is None:

@@ -18,7 +18,7 @@ from api.auth import listed_projects
 from api.dates import moment
 from api.deps import CURSOR, AllProjects, Gateway, InvokeKey, OfProject, PageLimit, ReadKey, TheGateway, caller_of
 from api.errors import ResultDropped
-from api.invoke.admit import afterwards, authenticate, refusals_counted
+from api.invoke.admit import afterwards, authenticate
 from api.invoke.request import check_id, read, wait_s
 from api.invoke.response import (
     JSON_TYPE,
@@ -90,7 +90,7 @@ async def invoke(request: Request, function: str) -> Response:
     gateway: Gateway = request.scope["app"].state.gateway
     key = authenticate(gateway, request.scope) or await caller_of(gateway, request.scope, Scope.INVOKE)
     entry, spec = await gateway.function(key.project, function)
-    with refusals_counted(entry.key):
+    with gateway.refused.counted(entry.key):
         call = await read(request, gateway, key, entry, spec)
         if call.several:
             return await respond_several(call, await submit_several(call))

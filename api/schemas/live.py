@@ -22,8 +22,8 @@ class LiveProblem(Schema):
     """What it is about: the same as long as it lasts"""
     kind: str
     """
-    ``no_leader``, ``no_job_leader``, ``silent``, ``unhealthy``, ``paused``, ``budget_not_kept``, ``training_failed`` or
-    ``record_lag``
+    ``no_leader``, ``no_job_leader``, ``silent``, ``unhealthy``, ``paused``, ``budget_not_kept``, ``training_failed``,
+    ``refused`` or ``record_lag``
     """
     text: str
     """What is the matter, in a sentence"""

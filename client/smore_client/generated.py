@@ -1515,9 +1515,12 @@ class JobTrial(msgspec.Struct, frozen=True, kw_only=True):
     expected: Expected = msgspec.field(default_factory=Expected)
     """When it would start and end on GPU instances of its own"""
     earliest_promise_at: datetime | None = None
-    """The earliest end that would be promised now; None = none would, and ``no_promise`` says why"""
+    """
+    The end that would be promised now: the one of ``by`` or, where none is asked for or it cannot be, the earliest;
+    None = none
+    """
     no_promise: str | None = None
-    """Why no end would be promised; None = one would"""
+    """Why the end of ``by``, or any, would not be promised; None = it would"""
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):

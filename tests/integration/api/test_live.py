@@ -14,6 +14,7 @@ import redis
 
 from api import live
 from api.app import Application
+from api.problems import REFUSED
 from api.schemas.live import Topic
 from api.server.sse import Event
 from smore.domain.access import Scope
@@ -168,7 +169,12 @@ def test_each_topic_comes_whole_and_then_what_changes(
 
 
 def test_problems_have_a_page_and_a_command(
-    http: httpx.Client, report: Any, redis_client: "redis.Redis", store: Store, catalog: Catalog
+    http: httpx.Client,
+    application: Application,
+    report: Any,
+    redis_client: "redis.Redis",
+    store: Store,
+    catalog: Catalog,
 ) -> None:
     failed = placed(store, "night", ["gpu0"], running=True)
     store.jobs.move(failed.id, Action.END, Change(exit_code=3))
@@ -191,8 +197,12 @@ def test_problems_have_a_page_and_a_command(
         fleet.pause(target, by="k")
         redis_client.hset("smore:paused:by", target, encode_paused(Paused(at=time.time() - 1900, by="k")))
 
+    for name in ("echo", "seldom"):
+        for _ in range(REFUSED - (name == "seldom")):
+            application.state.gateway.refused.count(f"default/{name}", "slo_infeasible")
+
     with watching(http, "problems") as stream:
-        stream.until(lambda rows: len(rows.get("problems", ())) == 8)
+        stream.until(lambda rows: len(rows.get("problems", ())) == 9)
     found = stream.rows["problems"]
     assert found[f"budget:{'1' * 32}:gpu0"]["text"] == (
         f"{'1' * 32} loses 8.0 to 12.0 % to functions on gpu0, of a budget of 5 %."
@@ -204,6 +214,9 @@ def test_problems_have_a_page_and_a_command(
         "paused:function:other/x:False": "smore queues resume x",
         "paused:gpu:gpu0:True": "smore gpus resume gpu0",
     }
+    assert found["refused:default/echo"]["text"] == (
+        "10 calls of echo were refused in the last 5 minutes: slo_infeasible 10."
+    )
     over = found[f"failed:{failed.id}"]
     assert (over["text"], over["command"]) == ("night is over: failed, exit code 3.", "smore jobs explain night")
     assert all(one["page"].startswith("/ui/") for one in found.values())
