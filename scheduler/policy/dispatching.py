@@ -100,8 +100,19 @@ class Dispatching:
                         demand.placed.add(now, 0, since)
                     if not self._cluster.cells[demand.column, kernel.OUTSTANDING].any():
                         demand.relax()
-                    end = ending(head, "expire", Cause.DEADLINE_EXPIRED, *self._overrides.against(demand))
-                    decisions.append(end)
+                    why, held = self._overrides.against(demand)
+                    decisions.append(
+                        End(
+                            function=head.function,
+                            id=head.id,
+                            action="expire",
+                            cause=Cause.DEADLINE_EXPIRED,
+                            why=why,
+                            held=held,
+                            least_s=demand.best_s(head.rows),
+                            left_s=head.deadline_at - now,
+                        )
+                    )
         return heads
 
     def _place(self, now: float, heads: Heads, decisions: list[Decision]) -> None:
@@ -302,11 +313,5 @@ class Dispatching:
         decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[row]))
 
 
-def ending(
-    invocation: InvocationArrived,
-    action: EndAction,
-    cause: Cause,
-    why: EndedFor,
-    held: tuple[int, int, int] = (0, 0, 0),
-) -> End:
-    return End(function=invocation.function, id=invocation.id, action=action, cause=cause, why=why, held=held)
+def ending(invocation: InvocationArrived, action: EndAction, cause: Cause, why: EndedFor) -> End:
+    return End(function=invocation.function, id=invocation.id, action=action, cause=cause, why=why)

@@ -105,7 +105,8 @@ class EndedFor(StrEnum):
 class End:
     """
     A waiting invocation that the scheduler ends, without a run. ``held``: of GPU instances that people keep from it, how many
-    it might use, and how many of them are drained and paused.
+    it might use, and how many of them are drained and paused. ``least_s``: of one that is too late, seconds that it takes at
+    least; ``left_s``: those that were left to its deadline.
     """
 
     function: str
@@ -114,3 +115,5 @@ class End:
     cause: Cause
     why: EndedFor
     held: tuple[int, int, int] = (0, 0, 0)
+    least_s: float = 0.0
+    left_s: float = 0.0

@@ -70,7 +70,6 @@ _ENDED_FOR: Mapping[EndedFor, str] = {
     EndedFor.NO_DEVICE_HOLDS_IT: "It needs more memory than any GPU instance has.",
     EndedFor.OVER_WARM_LIMIT: "It needs more memory than its project may keep warm.",
     EndedFor.KEPT_OUT: "All GPU instances keep its revision out after crashes.",
-    EndedFor.TOO_LATE: f"{_LATE}.",
     EndedFor.PLATFORM_PAUSED: f"{_LATE}: the whole platform is paused.",
     EndedFor.FUNCTION_PAUSED: f"{_LATE}: its function is paused.",
 }
@@ -78,6 +77,9 @@ _ENDED_FOR: Mapping[EndedFor, str] = {
 
 def ended_for(end: End) -> str:
     """Why the scheduler ended an invocation that waited, in a sentence."""
+    if end.why is EndedFor.TOO_LATE:
+        left = f": it takes {duration(end.least_s)} at least, and {duration(end.left_s)} were left"
+        return f"{_LATE}{left if end.left_s > 0 else ', which has passed'}."
     if end.why is not EndedFor.DEVICES_PAUSED:
         return _ENDED_FOR[end.why]
     several, *counts = end.held

@@ -120,15 +120,15 @@ def test_a_drained_gpu_instance_takes_nothing_and_gives_back_what_idles() -> Non
 @pytest.mark.parametrize(
     ("paused", "pinned", "why"),
     [
-        ((), (), ""),
+        ((), (), ", which has passed"),
         (("*",), (), ": the whole platform is paused"),
         (("f:p/a",), (), ": its function is paused"),
-        (("f:p/b",), (), ""),
+        (("f:p/b",), (), ", which has passed"),
         (("g:g",), (), ": of 2 GPU instances that it may use, 1 is paused"),
         (("g:g", "-g:h"), (), ": of 2 GPU instances that it may use, 1 is drained and 1 is paused"),
         (("g:g", "g:h"), (), ": of 2 GPU instances that it may use, 2 are paused"),
         (("g:g",), ("g",), ": of 1 GPU instance that it may use, 1 is paused"),
-        (("g:g",), ("h",), ""),
+        (("g:g",), ("h",), ", which has passed"),
     ],
 )
 def test_what_expires_says_what_was_paused_or_drained(
