@@ -331,7 +331,7 @@ def end_leftovers(home: Path, run: Path, patience_s: float = 30.0) -> None:
     open the same files.
 
     They are the processes of its session that work for this home. Serverful jobs and runners have sessions of their
-    own. ``patience_s``: seconds before a process that ignores SIGTERM is killed.
+    own; the nursery has ended with it. ``patience_s``: seconds before a process that ignores SIGTERM is killed.
     """
     record = run / "supervisor.pid"
     if not record.exists():
@@ -355,13 +355,8 @@ def _belongs(process: psutil.Process, session: int, home: Path) -> bool:
     try:
         if os.getsid(process.pid) != session:
             return False
-        # Redis overwrites its environment with its title, but its working folder is inside the home. The nursery has
-        # dropped the platform's settings.
-        return (
-            process.environ().get("SMORE_HOME") == str(home)
-            or Path(process.cwd()).is_relative_to(home)
-            or "worker.runner.zygote" in process.cmdline()
-        )
+        # Redis overwrites its environment with its title, but its working folder is inside the home.
+        return process.environ().get("SMORE_HOME") == str(home) or Path(process.cwd()).is_relative_to(home)
     except psutil.AccessDenied:
         # A GPU worker is not dumpable: another process cannot read it unless it is root's.
         return "worker.app" in process.cmdline()

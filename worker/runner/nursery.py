@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from worker.child_env import MALLOC, ROOT, for_runners
+from worker.proc import die_with_parent
 
 #: Workers that may wait while it imports torch.
 _BACKLOG: Final = 128
@@ -34,7 +35,9 @@ def _leave_session() -> None:
 
 
 def main(place: Path) -> None:
-    """Listen at ``place`` and become the nursery. Raises OSError."""
+    """Listen at ``place`` and become the nursery, which ends with its parent's thread. Raises OSError."""
+    # Nobody finds it by a session of its own, or by an environment that names nothing, where its parent was killed.
+    die_with_parent(os.getppid())
     _leave_session()
     os.umask(0o077)
     place.unlink(missing_ok=True)

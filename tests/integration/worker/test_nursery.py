@@ -18,12 +18,19 @@ from worker import proc
 from worker.runner.runner_handle import NoRunner
 from worker.runner.zygote_handle import Zygote
 
+START = """
+import sys
+from pathlib import Path
+from tests.support.nursery import start
+start(Path(sys.argv[1])).wait()
+"""
 ASK_AND_LEAVE = """
 import sys
 from pathlib import Path
 from tests.support.nursery import zygote
 zygote(Path(sys.argv[1]))._ask()
 """
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(nursery.ROOT)}
 
 
 @pytest.fixture
@@ -34,16 +41,19 @@ def one(tmp_path: Path) -> Iterator[Zygote]:
 
 
 def test_zygotes_outlive_their_nursery_and_its_successor_gives_the_next(one: Zygote, tmp_path: Path) -> None:
-    first = nursery.start(tmp_path / "nursery.sock")
+    first = subprocess.Popen([sys.executable, "-c", START, tmp_path / "nursery.sock"], env=ENVIRONMENT, cwd=nursery.ROOT)
     try:
         # Asked for while torch is imported, or before there is a socket.
         runner = one.fork()
         pid = one.pid
-        assert pid is not None and os.getsid(pid) == pid == os.getsid(runner.pid)
+        assert pid is not None
+        its_nursery = proc.ancestors(pid)[0]
+        assert os.getsid(pid) == pid == os.getsid(runner.pid)
         assert "SMORE" not in str(proc.environment_of(pid)), "what the nursery was started with, every runner can read"
     finally:
         first.kill()
         first.wait()
+    eventually(lambda: proc.start_time(its_nursery) is None, what="it ends with who started it, and was killed")
     assert not one.fork().ended.is_set() and not runner.ended.is_set() and one.pid == pid
     os.kill(pid, signal.SIGKILL)
     assert runner.ended.wait(20), "its runners go with it"
@@ -85,9 +95,8 @@ def test_a_worker_that_ended_while_it_waited_gets_none(one: Zygote, tmp_path: Pa
         kept = tmp_path / "one" / "of a runner"
         kept.touch()
         os.kill(process.pid, signal.SIGSTOP)
-        environment = {**os.environ, "PYTHONPATH": str(nursery.ROOT)}
         subprocess.run(
-            [sys.executable, "-c", ASK_AND_LEAVE, str(tmp_path)], env=environment, cwd=nursery.ROOT, check=True
+            [sys.executable, "-c", ASK_AND_LEAVE, tmp_path], env=ENVIRONMENT, cwd=nursery.ROOT, check=True
         )
         os.kill(process.pid, signal.SIGCONT)
         other = zygote(tmp_path, "other")
