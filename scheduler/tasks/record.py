@@ -45,7 +45,7 @@ def register_record(app: Celery, config: Settings, engine: Engine) -> None:
         from scheduler.tasks.spans import Spans
 
         traced = Spans(engine, config.otel.endpoint).add
-    recorder = Recorder(engine, client, config.redis.prefix, traced)
+    recorder = Recorder(engine, client, config.redis.prefix, traced, config.otel.every)
     store = Store(engine, Catalog(client, config.redis.prefix))
     stop, recording = threading.Event(), threading.Lock()
     # What was imported stays: a collection need not look at it again (measured: a third of the Python time of

@@ -1,6 +1,6 @@
 """
-Spans of invocations whose callers trace, made of what the history recorded, and sent to a receiver of OTLP over HTTP
-(``SMORE_OTEL__ENDPOINT``). A span's id is that of what it tells of: one that is sent twice is the same.
+Spans of invocations whose callers trace, and of every n-th, made of what the history recorded, and sent to a receiver of
+OTLP over HTTP (``SMORE_OTEL__``). A span's id is that of what it tells of: one that is sent twice is the same.
 """
 
 import queue
@@ -55,9 +55,11 @@ class Spans:
             try:
                 told = self._reader.with_runs(ids)
                 self._http.post(self._url, json=traces(told)).raise_for_status()
-            except (OperationalError, httpx.HTTPError) as error:
+            except Exception as error:
+                # Without this thread there would be no more spans.
                 SPANS_DROPPED.inc(len(ids))
-                log.warning("spans dropped", invocations=len(ids), error=str(error))
+                foreseen = isinstance(error, OperationalError | httpx.HTTPError)
+                log.warning("spans dropped", invocations=len(ids), error=str(error), exc_info=not foreseen)
 
 
 def traces(told: Sequence[tuple[PastInvocation, Sequence[Execution]]]) -> dict[str, Any]:
@@ -68,8 +70,9 @@ def traces(told: Sequence[tuple[PastInvocation, Sequence[Execution]]]) -> dict[s
 
 
 def _spans(past: PastInvocation, runs: Sequence[Execution]) -> Iterator[dict[str, Any]]:
-    """The invocation below the caller's span, and below it where the time of each attempt went."""
+    """The invocation below the caller's span, if any, and below it where the time of each attempt went."""
     trace, _, parent = past.trace.partition("-")
+    trace = trace or _id(past.id, 32)
     assert past.finished_at is not None
 
     def span(part: str, name: str, begin: float, end: float, **more: Any) -> dict[str, Any]:
@@ -106,8 +109,8 @@ def _spans(past: PastInvocation, runs: Sequence[Execution]) -> Iterator[dict[str
         since = run.finished_at or since
 
 
-def _id(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:16]
+def _id(text: str, digits: int = 16) -> str:
+    return sha256(text.encode()).hexdigest()[:digits]
 
 
 def _nanoseconds(at: float) -> str:

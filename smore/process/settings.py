@@ -198,6 +198,8 @@ class OtelSettings(BaseModel):
     #: A receiver of OTLP over HTTP that takes JSON: ``http://collector:4318``, with user and password where it asks for
     #: them. "" = no spans.
     endpoint: str = ""
+    #: Beside the invocations whose callers record spans: one in so many of the others. 0 = none.
+    every: int = Field(default=0, ge=0)
 
 
 class PolicySettings(BaseModel):

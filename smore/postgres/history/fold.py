@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
+from zlib import crc32
 
 import msgspec
 
@@ -63,7 +64,7 @@ class Tally:
     missed: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: Functions that were deployed or changed.
     changed: set[str] = field(default_factory=set)
-    #: Ids of invocations that ended, whose callers record spans.
+    #: Ids of invocations that ended and of which spans are wanted.
     traced: list[str] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
@@ -76,7 +77,9 @@ class Tally:
 class Fold:
     """The rows of a batch of entries. An invocation that arrived and ended within the batch is one row."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int = 0) -> None:
+        """``every``: spans of one in so many invocations whose callers record none are wanted, 0 = of none."""
+        self._every = every
         #: By what makes them one row of the history.
         self.rows: dict[Stage, dict[Any, Any]] = {stage: {} for stage in STAGES}
         self.tally = Tally()
@@ -217,7 +220,7 @@ class Fold:
         self.tally.ended[event.function, event.state] += 1
         if event.state == State.EXPIRED or event.finished_us > event.deadline_us:
             self.tally.missed[event.function, event.state] += 1
-        if "-" in event.trace:
+        if "-" in event.trace or (self._every and crc32(event.id.encode()) % self._every == 0):
             self.tally.traced.append(event.id)
         project, _, name = event.function.partition("/")
         # The record keeps the start of an earlier attempt until the next one starts.

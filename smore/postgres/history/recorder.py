@@ -54,10 +54,15 @@ class Recorder:
         client: "redis.Redis",
         prefix: str,
         traced: Callable[[Sequence[str]], object] | None = None,
+        every: int = 0,
     ) -> None:
-        """``traced`` is told which invocations with a trace have ended, once that is in Postgres."""
+        """
+        ``traced`` is told which invocations with a trace have ended, once that is in Postgres, and of one in ``every``
+        others (0 = none).
+        """
         self._engine = engine
         self._traced = traced
+        self._every = every
         self._redis = client
         self._stream = f"{prefix}ev"
         self._leader = f"{prefix}leader:cursor"
@@ -153,7 +158,7 @@ class Recorder:
         Write rows. An entry that Postgres refuses (a value that it cannot hold) is found by bisection and skipped, so that
         it does not block the others.
         """
-        fold = Fold()
+        fold = Fold(self._every)
         for entry, raw in entries:
             try:
                 fold.add(entry, raw)

@@ -32,7 +32,9 @@ def receiver() -> Iterator[Receiver]:
         yield server
 
 
-def record(engine: Engine, client: "redis.Redis", url: str, ids: list[str], trace: str) -> None:
+def record(
+    engine: Engine, client: "redis.Redis", spans: Spans, ids: list[str], trace: str = "", every: int = 0
+) -> None:
     """Invocations that were lost with a worker once, and then ended."""
     for id_ in ids:
         events = (
@@ -64,7 +66,7 @@ def record(engine: Engine, client: "redis.Redis", url: str, ids: list[str], trac
         )
         for event in events:
             client.xadd(f"{PREFIX}ev", {"e": encode(event)})
-    assert Recorder(engine, client, PREFIX, Spans(engine, url).add).drain() == 5 * len(ids)
+    assert Recorder(engine, client, PREFIX, spans.add, every).drain() == 5 * len(ids)
 
 
 def dropped() -> float:
@@ -74,7 +76,7 @@ def dropped() -> float:
 def test_spans_are_below_the_callers_and_say_what_explain_says(
     engine: Engine, redis_client: "redis.Redis", receiver: Receiver
 ) -> None:
-    record(engine, redis_client, receiver.url, ["a"], trace_of(f"00-{TRACE}-{CALLER}-01".encode()))
+    record(engine, redis_client, Spans(engine, receiver.url), ["a"], trace_of(f"00-{TRACE}-{CALLER}-01".encode()))
     eventually(lambda: receiver.spans)
     whole, *parts = receiver.spans
     assert (whole["name"], whole["parentSpanId"], whole["status"]["message"]) == ("invocation", CALLER, "handler_error")
@@ -105,23 +107,37 @@ def test_spans_are_below_the_callers_and_say_what_explain_says(
 def test_callers_that_record_nothing_get_no_spans(
     header: str, engine: Engine, redis_client: "redis.Redis", receiver: Receiver
 ) -> None:
-    record(engine, redis_client, receiver.url, ["a"], trace_of(header.encode()))
-    record(engine, redis_client, receiver.url, ["b"], trace_of(f"00-{TRACE}-{CALLER}-01".encode()))
+    record(engine, redis_client, Spans(engine, receiver.url), ["a"], trace_of(header.encode()))
+    record(engine, redis_client, Spans(engine, receiver.url), ["b"], trace_of(f"00-{TRACE}-{CALLER}-01".encode()))
     eventually(lambda: receiver.spans)
     assert {
         span["attributes"][0]["value"]["stringValue"] for span in receiver.spans if span["name"] == "invocation"
     } == {"b"}
 
 
-@pytest.mark.parametrize("answers", [True, False])
+def test_of_other_callers_one_in_so_many_gets_spans_of_a_trace_of_its_own(
+    engine: Engine, redis_client: "redis.Redis", receiver: Receiver
+) -> None:
+    ids = [f"{number:04d}" for number in range(200)]
+    record(engine, redis_client, Spans(engine, receiver.url), ids, every=10)
+    eventually(lambda: receiver.spans)
+    tops = [span for span in receiver.spans if span["name"] == "invocation"]
+    assert 10 <= len(tops) <= 40 and {span["parentSpanId"] for span in tops} == {""}
+    traces = {span["traceId"] for span in receiver.spans}
+    assert len(traces) == len(tops) and {len(trace) for trace in traces} == {32}
+
+
+@pytest.mark.parametrize("url", [None, "http://127.0.0.1:1", "http://collector:port"])
 def test_recording_goes_on_where_nobody_takes_the_spans(
-    answers: bool, engine: Engine, redis_client: "redis.Redis", receiver: Receiver
+    url: str | None, engine: Engine, redis_client: "redis.Redis", receiver: Receiver
 ) -> None:
     before = dropped()
     receiver.status = 503
-    url = receiver.url if answers else "http://127.0.0.1:1"
-    record(engine, redis_client, url, ["a", "b", "c"], trace_of(f"00-{TRACE}-{CALLER}-01".encode()))
+    spans = Spans(engine, url or receiver.url)
+    record(engine, redis_client, spans, ["a", "b", "c"], trace_of(f"00-{TRACE}-{CALLER}-01".encode()))
     eventually(lambda: dropped() == before + 3)
+    spans.add(["a"])
+    eventually(lambda: dropped() == before + 4, what="its thread goes on")
 
 
 def test_what_waits_for_a_slow_receiver_is_bounded(
