@@ -25,6 +25,7 @@ from tests.support.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("migrate", "gateway", "scheduler-0", "scheduler-1", "control", "node", "trainings")
+WATCHING = ("prometheus", "grafana")
 GIVEN = {"SMORE_REDIS_PASSWORD": "redis-secret", "SMORE_POSTGRES_PASSWORD": "postgres-secret"}
 
 
@@ -67,7 +68,7 @@ def composed(*overlays: str) -> dict[str, Any]:
 def test_every_service_is_hardened_bounded_and_checked() -> None:
     whole = yaml.load((ROOT / "docker-compose.yml").read_text(), Loader)
     services = composed()
-    assert set(services) == {"redis", "postgres", *OURS}
+    assert set(services) == {"redis", "postgres", *OURS, *WATCHING}
     for name, service in services.items():
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
@@ -83,7 +84,8 @@ def test_every_service_is_hardened_bounded_and_checked() -> None:
         assert (service["mem_limit"] == "0") == (name in ("node", "trainings")), name
     assert whole["networks"]["inside"] == {"internal": True}
     assert [name for name, service in services.items() if "ports" in service or "outside" in service["networks"]] == [
-        "gateway"
+        "gateway",
+        *WATCHING,
     ]
     (devices,) = services["node"]["deploy"]["resources"]["reservations"]["devices"]
     assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
@@ -96,6 +98,29 @@ def test_every_service_is_hardened_bounded_and_checked() -> None:
         ), name
         if name != "gateway":
             assert services[name]["environment"]["SMORE_METRICS_HOST"] == "0.0.0.0", name
+
+
+def test_prometheus_and_grafana_start_when_asked_for_with_what_lies_in_observability() -> None:
+    services = composed()
+    assert [name for name, service in services.items() if "profiles" in service] == list(WATCHING)
+    mounted = []
+    for name in WATCHING:
+        service = services[name]
+        assert service["profiles"] == ["observability"]
+        assert re.search(r":v?\d+\.\d+\.\d+$", service["image"])
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), "on this host alone"
+        mounted += [one.split(":") for one in service["volumes"] if isinstance(one, str) and one.startswith("./")]
+    assert all(how == "ro" and (ROOT / here).exists() for here, _, how in mounted)
+    read = yaml.safe_load((ROOT / "observability" / "prometheus.yml").read_text())
+    targets = [
+        one["target"] if isinstance(one, dict) else one.split(":")[1] for one in services["prometheus"]["volumes"]
+    ]
+    assert {f"/etc/prometheus/{name}" for name in (*read["rule_files"], *read["scrape_config_files"])} < set(targets)
+    provided = yaml.safe_load((ROOT / "observability" / "grafana" / "dashboards" / "boards.yml").read_text())
+    assert provided["providers"][0]["options"]["path"] in [there for _, there, _ in mounted]
+    # Without a password it would have a known one.
+    refused = subprocess.run(services["grafana"]["entrypoint"], capture_output=True, text=True)
+    assert refused.returncode and "set SMORE_GRAFANA_PASSWORD" in refused.stdout
 
 
 def test_one_service_builds_the_image() -> None:
@@ -148,7 +173,7 @@ def test_trainings_have_a_container_that_an_update_leaves_alone() -> None:
     assert node["depends_on"]["trainings"] == {"condition": "service_started"}
     # What it does not name cannot change it: neither .env, nor what the other services have in common.
     text = (ROOT / "docker-compose.yml").read_text()
-    own = text[text.index("\n  trainings:\n") : text.index("\nnetworks:\n")]
+    own = text[text.index("\n  trainings:\n") : text.index("\n  prometheus:\n")]
     assert re.findall(r"<<: \*(\w+)", own) == ["check"]
     assert re.findall(r"\$\{(\w+)", own) == ["SMORE_TRAININGS_MEMORY"]
     assert set(trainings["environment"]) == {"SMORE_HOME", "CUDA_DEVICE_ORDER"}
