@@ -2,7 +2,7 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
-import { SPANS, ago, memory, ms, percent, seconds, when, whole } from "../core/format.js";
+import { SPANS, ago, count, memory, ms, percent, seconds, when, whole } from "../core/format.js";
 import { choice, empty, errorRow, failed, figure, filters, inProject, joined, name, printed, shown, state, table } from "../core/parts.js";
 import { overviewTab } from "./function_overview.js";
 import { tryTab } from "./function_try.js";
@@ -81,7 +81,7 @@ function revisionsTab(page, of, now) {
 
 function warmTab(page, of) {
   const all = page.load(() => page.get("/v1/prewarm", { project: page.home }), REFRESH_S);
-  const act = (verb, done) => () => page.act("warm", () => call("POST", path`/v1/functions/${of}/` + verb, { body: {} }), { done: (answer) => `${done} ${answer.gpus.length} GPU instances.` });
+  const act = (verb, done) => () => page.act("warm", () => call("POST", path`/v1/functions/${of}/` + verb, { body: {} }), { done: (answer) => `${done} ${count(answer.gpus.length, "GPU instance")}.` });
   return { view: () => shown(all, (data) => {
     const mine = data.functions.find((each) => each.function === of);
     if (!mine) return empty("The leader has not told yet how it is kept loaded.");

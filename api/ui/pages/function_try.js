@@ -73,7 +73,7 @@ export function tryTab(page, of, now) {
     page.draw();
   };
   const view = () => {
-    if (!now.data?.revision) return empty("No revision serves, so that it cannot be called.");
+    if (!now.data?.revision) return now.data ? empty("No revision serves, so that it cannot be called.") : nothing;
     if (page.home) return empty("It is another project's: a key of that project calls it.");
     if (!page.may("invoke")) return empty("This session may not call functions. In a terminal:", `smore run ${of} '${template(now.data) ?? "…"}'`);
     if (text === null) {

@@ -61,7 +61,7 @@ const columns = (page) => [
   { head: "in time", num: true, cell: (row) => (row.past?.invocations ? html`<span class=${row.past.met / row.past.invocations < 0.99 ? "bad" : ""}>${percent(row.past.met / row.past.invocations)}</span>` : NONE) },
   { head: "deadline", num: true, cell: (row) => ms(row.deadline_ms) },
   { head: "p50, last hour", label: "p50", num: true, cell: (row) => seconds(row.hour?.p50) },
-  { head: "p99", num: true, cell: (row) => (row.hour?.p99 > row.deadline_ms / 1000 ? html`<b class="bad">${seconds(row.hour.p99)}</b>` : seconds(row.hour?.p99)) },
+  { head: "p99, last hour", label: "p99", num: true, cell: (row) => (row.hour?.p99 > row.deadline_ms / 1000 ? html`<b class="bad">${seconds(row.hour.p99)}</b>` : seconds(row.hour?.p99)) },
   { head: "cold starts", num: true, cell: (row) => (row.past?.invocations ? percent(row.past.cold / row.past.invocations) : NONE) },
   { head: "a call runs", num: true, cell: (row) => (row.past?.invocations ? seconds(row.past.run_s / row.past.invocations) : NONE) },
   { head: "loaded", num: true, cell: (row) => (row.warm ? html`${num(row.warm.loaded)}${row.warm.unmet ? html` <b class="bad">no room</b>` : nothing}` : NONE) },

@@ -7,6 +7,7 @@ import { choice, empty, figure, filters, joined, name, shown, table, whoseRows }
 
 const SPANS = { "24h": 86400, "7d": 604800, "30d": 2592000, "90d": 7776000 };
 const REFRESH_S = 60;
+const MOST = 500;
 const COLUMNS = ["at", "key", "run_s", "money", "invocations", "met", "cold", "saved", "lost", "lost_low", "lost_high", "windows"];
 
 export function open(page) {
@@ -43,10 +44,10 @@ export function open(page) {
           ${figure(whole(all("saved")), "cold starts avoided")}
           ${figure(whole(all("cold")), "cold starts")}
         </div>
+        ${data.unpriced.length ? html`<p class="bad">Without a price: ${joined(data.unpriced, (device) => html`<bdi>${device || "GPU instances whose device is not known"}</bdi>`)}.</p>` : nothing}
         ${times(data).length > 1 ? chart.view(data, (_, drawn) => drawn) : nothing}
         <section><h2>By ${named}</h2>${table({
-          caption: `By ${by}`,
-          rows: totals,
+          caption: `By ${by}`, rows: totals,
           columns: [
             ...common,
             { head: "cold starts", num: true, cell: (row) => whole(row.cold) },
@@ -58,12 +59,10 @@ export function open(page) {
               { head: "which is (95 %)", cell: lost },
             ]),
           ],
-        })}
-          ${data.unpriced.length ? html`<p class="bad">Without a price: ${joined(data.unpriced, (device) => html`<bdi>${device || "GPU instances whose device is not known"}</bdi>`)}.</p>` : nothing}</section>
+        })}</section>
         <section><h2>By ${step}</h2>
-          <p><a class="button" download="harvest.csv" href=${csv(data.parts)}>CSV</a></p>${table({
-          caption: `By ${step}`,
-          rows: data.parts.toReversed().slice(0, 500),
+          <p><a class="button" download="harvest.csv" href=${csv(data.parts)}>CSV</a>${data.parts.length > MOST ? html` <span class="quiet">of all ${whole(data.parts.length)} rows; the newest ${MOST} are shown</span>` : nothing}</p>${table({
+          caption: `By ${step}`, rows: data.parts.toReversed().slice(0, MOST),
           columns: [
             { head: `${step} of UTC from`, label: "from", cell: (part) => new Date(part.at * 1000).toISOString().slice(0, step === "day" ? 10 : 16).replace("T", " ") },
             ...common,

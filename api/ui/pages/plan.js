@@ -83,7 +83,7 @@ function drawn(page, chart, listing, queue, ran, since) {
 
 const legend = html`<ul class="legend">
   ${[["past", "was there (✕ failed)"], ["now", "is there, to its expected end"], ["waits", "waits: from its expected start to its end"], ["guest-bar now", "guest of the training above"]].map(([kind, words]) => html`<li><svg class="wide" viewBox="0 0 26 12" aria-hidden="true"><g class=${kind}><rect class="body" x="1" y="1" width="24" height="10" rx="2" /></g></svg> ${words}</li>`)}
-  <li><svg class="wide" viewBox="0 0 26 12" aria-hidden="true"><line class="late" x1="0" x2="26" y1="6" y2="6" /></svg> to the end of one case in ten</li>
+  <li><svg class="wide" viewBox="0 0 26 12" aria-hidden="true"><line class="late" x1="0" x2="26" y1="6" y2="6" /></svg> one case in ten ends later than this line</li>
   <li><svg class="wide" viewBox="0 0 26 12" aria-hidden="true"><line class="now" x1="13" x2="13" y1="0" y2="12" /></svg> now</li>
 </ul>`;
 

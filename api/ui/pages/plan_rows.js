@@ -63,7 +63,9 @@ const of = (id, name, project, gpus, guest, me) => ({ job: id, name: name || id,
  * @param {PlanBar[]} bars @param {any[]} gpus live rows @param {number} now @returns {import("../core/gantt.js").Row[]}
  */
 export function byGpu(bars, gpus, now) {
-  const names = [...new Set([...gpus.map((gpu) => gpu.id), ...bars.flatMap((bar) => bar.gpus)])].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  // Those of a host stand together, as those of a training over several do.
+  const host = new Map(gpus.map((gpu) => [gpu.id, gpu.node]));
+  const names = [...new Set([...host.keys(), ...bars.flatMap((bar) => bar.gpus)])].sort((a, b) => (host.get(a) ?? "").localeCompare(host.get(b) ?? "", "en", { numeric: true }) || a.localeCompare(b, "en", { numeric: true }));
   const place = new Map(names.map((name, i) => [name, i]));
   const rows = names.map((name) => ({ key: name, name, href: path`/ui/gpus/${name}`, bars: ([]) }));
   for (const bar of bars) {

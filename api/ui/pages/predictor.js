@@ -15,7 +15,7 @@ export function open(page) {
   const view = () => html`
     <h1>Predictor</h1>
     ${shown(now, (data) => (data.version ? html`
-      <p class="quiet">Version ${data.version} (${data.source}) holds since ${when(data.created_at)}. <bdi>${data.reason}</bdi></p>
+      <p class="quiet">Version ${data.version} (${data.source}) holds since ${when(data.created_at)}.</p>
       ${table({
         caption: "What the table in force holds",
         rows: data.places,
@@ -54,9 +54,7 @@ function calibration(data) {
       ${scatter({
         points: data.at.map((_, i) => [data.bound[i], data.measured[i]]),
         marks: [0, 0.1, 0.25, 0.5, 1, 2, 4],
-        show: percent,
-        x: "bound that was told: this much slower",
-        y: "measured",
+        show: percent, x: "bound that was told: this much slower", y: "measured",
         label: `${within}. What lies above the line did not.`,
       })}
       ${table({

@@ -38,8 +38,7 @@ export function open(page) {
   return { title: "Prewarming", topics: [], view };
 }
 
-export const reasons = (counts) =>
-  Object.keys(counts).length ? html`<dl class="pairs">${Object.entries(counts).map(([code, n]) => html`<dt>${words(code)}</dt><dd>${whole(n)}</dd>`)}</dl>` : empty("There was none.");
+export const reasons = (counts) => Object.keys(counts).length ? html`<dl class="pairs">${Object.entries(counts).map(([code, n]) => html`<dt>${words(code)}</dt><dd>${whole(n)}</dd>`)}</dl>` : empty("There was none.");
 
 export const counted = (counts) => html`
   ${figure(whole(counts.saved), "cold starts avoided")}

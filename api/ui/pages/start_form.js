@@ -33,7 +33,7 @@ export function startForm(page) {
             ${f.hint ? html`<span class="quiet">${f.hint}</span>` : nothing}</label>`)}
         </div>
         <div aria-live="polite" class="outcome">${outcome(trial)}</div>
-        ${page.errors.has("start") ? failed(page.errors.get("start")) : nothing}
+        ${page.errors.has("start") ? failed(labelled(page.errors.get("start"))) : nothing}
         <div class="buttons start"><button class="primary" ?disabled=${page.off("start")}>Start</button></div>
       </form>
     </details>`;
@@ -71,8 +71,15 @@ function bodyOf(form) {
   return body;
 }
 
+/** A problem of a field, which is named as the form names it. @param {any} problem */
+function labelled(problem) {
+  const of = FIELDS.find((f) => problem.message.startsWith(`${f.name}: `));
+  if (of) problem.message = of.label + problem.message.slice(of.name.length);
+  return problem;
+}
+
 function outcome({ answer, error, asks, next_s: next }) {
-  if (error) return html`${failed(error)}${next ? html`<p class="quiet">It is asked again in ${next} s.</p>` : nothing}`;
+  if (error) return html`${failed(labelled(error))}${next ? html`<p class="quiet">It is asked again in ${next} s.</p>` : nothing}`;
   if (!answer) return html`<p class="quiet">${asks ? "Asking what would become of it…" : "What would become of it is said here as soon as it has a name and an entry point."}</p>`;
   const { gpus, beside, expected, earliest_promise_at: earliest, no_promise: none } = answer;
   const promise = html`${none ? html`<p><bdi>${none}</bdi></p>` : nothing}${earliest ? html`<p class="quiet">An end by ${when(earliest)} would be promised.</p>` : nothing}`;

@@ -38,9 +38,9 @@ export function open(page) {
       const row = live.rows("trainings")?.find((each) => each.id === of.id) ?? of;
       return html`
         ${head(page, row, why)}
-        <section><h2>Lost to functions, against its budget</h2>${shown(statement, (said) => account(said, row))}</section>
+        ${row.started_at ? html`<section><h2>Lost to functions, against its budget</h2>${shown(statement, (said) => account(said, row))}</section>
         <section><h2>Over time ${choice(page, "span", Object.keys(SPANS), page.query("span") || "life", "Time")}</h2>${shown(series, (data) => plots(charts, data))}</section>
-        <section><h2>What ran beside it</h2>${shown(statement, (said) => beside(page, said, row))}</section>
+        <section><h2>What ran beside it</h2>${shown(statement, (said) => beside(page, said, row))}</section>` : nothing}
         ${WAITING.has(row.state) ? html`<section><h2>What stands against it now</h2>${shown(why, places)}</section>` : nothing}
         <section><h2>Attempts</h2>${shown(attempts, (data) => tries(data.attempts, row))}</section>
         <section><h2>Decisions</h2>${shown(why, decisions)}</section>
@@ -78,8 +78,7 @@ const account = (said, job) => html`
   <div class="wide-interval">${interval(said)}</div>
   <p><b>lost ${lossWords(said)}</b> · ${state(said.verdict)} · ${count(said.windows, "closed window")}${said.missing_windows ? html` · ${count(said.missing_windows, "window")} missing for a loss${said.missing_s === null ? nothing : `, about ${seconds(said.missing_s)}`}` : nothing}${said.windows_to_go && !OVER.has(job.state) ? html` · ${count(said.windows_to_go, "more window")} to the proof${said.to_go_s === null ? nothing : `, about ${seconds(said.to_go_s)}`}` : nothing}</p>
   ${said.past_budgets.length ? html`<details><summary>Budgets before</summary>${table({
-    caption: "Budgets before",
-    rows: said.past_budgets,
+    caption: "Budgets before", rows: said.past_budgets,
     columns: [
       { head: "from", cell: (span) => when(span.since) },
       { head: "to", cell: (span) => when(span.until) },
@@ -89,8 +88,7 @@ const account = (said, job) => html`
     ],
   })}</details>` : nothing}
   ${said.steps.length ? html`<details><summary>Steps that kept the budget (${said.steps.length})</summary>${table({
-    caption: "Steps that kept the budget, the newest first",
-    rows: said.steps,
+    caption: "Steps that kept the budget, the newest first", rows: said.steps,
     columns: [
       { head: "from", cell: (step) => when(step.at, true) },
       { head: "GPU instance", cell: (step) => gpuLink(step.gpu) },
@@ -124,8 +122,7 @@ const beside = (page, said, job) => html`
     ${job.gpus.slice(0, 1).map((gpu) => html`<a href=${path`/ui/invocations` + path`?gpu=${gpu}`}>Invocations there</a>`)}</p>
   ${job.beside_now.length ? html`<p>Nobody placed these there, and they train on its GPU instances too: ${joined(job.beside_now)}.</p>` : nothing}
   ${said.beside.length ? table({
-    caption: "Trainings beside it",
-    rows: said.beside,
+    caption: "Trainings beside it", rows: said.beside,
     columns: [
       { head: "training", cell: (each) => html`${each.name ? link(trainingHref({ id: each.id, project: job.project }, page.me), name(each.name)) : "another project's"} <span class=${each.guest ? "quiet" : "guest"}>${each.guest ? "its host" : "its guest"}</span>` },
       { head: "from", cell: (each) => when(each.since) },
@@ -142,8 +139,7 @@ function places(why) {
   const others = why.places.filter((place) => place.refused === "pinned").length;
   if (!why.places.length) return empty("Nobody can say it now: no job scheduler answers.");
   return html`${table({
-    caption: "GPU instances, and why each does not take it now",
-    rows: why.places.filter((place) => place.refused !== "pinned"),
+    caption: "GPU instances, and why each does not take it now", rows: why.places.filter((place) => place.refused !== "pinned"),
     columns: [
       { head: "GPU instance", cell: (place) => gpuLink(place.gpu) },
       { head: "takes it now", cell: (place) => (place.refused ? html`<b class="bad">${words(place.refused)}</b>` : html`<b class="good">yes</b>`) },
@@ -153,8 +149,7 @@ function places(why) {
 }
 
 const tries = (attempts, job) => (attempts.length ? table({
-  caption: "Attempts",
-  rows: attempts,
+  caption: "Attempts", rows: attempts,
   columns: [
     { head: "attempt", num: true, cell: (each) => each.attempt },
     { head: "GPU instances", cell: (each) => joined(each.gpus, gpuLink) },
@@ -167,8 +162,7 @@ const tries = (attempts, job) => (attempts.length ? table({
 }) : empty("It has not been started yet."));
 
 const decisions = (why) => (why.decisions.length ? table({
-  caption: "Decisions of the job scheduler, the newest first",
-  rows: why.decisions,
+  caption: "Decisions of the job scheduler, the newest first", rows: why.decisions,
   columns: [
     { head: "when", cell: (each) => when(each.at, true) },
     { head: "decided", cell: (each) => words(each.kind) },

@@ -3,7 +3,7 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
 import { menu } from "../core/dialog.js";
-import { percent } from "../core/format.js";
+import { count, percent, whole } from "../core/format.js";
 
 export const OVER = new Set(["ended", "lost"]);
 export const WAITING = new Set(["queued", "held"]);
@@ -19,7 +19,7 @@ export function trainingVerbs(page, job) {
     if (job.state === "held") verbs.push({ label: "Release", hint: "it waits for its turn again", run: () => act(ask("release"), `${job.name} waits for its turn.`, ask("hold")) });
     if (OVER.has(job.state) && job.source === "started") verbs.push({ label: "Restart", hint: job.checkpoint ? `from iteration ${job.checkpoint}, its last checkpoint` : "from the beginning: it has written no checkpoint", run: () => act(ask("restart"), `${job.name} waits for another attempt.`) });
     if (!OVER.has(job.state)) verbs.push({ label: "Stop…", hint: WAITING.has(job.state) ? "it ends without a start" : `SIGTERM, after ${job.grace_s} s SIGKILL`, danger: true, run: async () => {
-      const text = WAITING.has(job.state) ? "It waits, and ends at once." : job.source === "started" ? `It gets SIGTERM, and SIGKILL after ${job.grace_s} s. It has done ${job.iterations} iterations; its last checkpoint holds ${job.checkpoint}.` : "It runs elsewhere and trains on; the platform watches it no longer.";
+      const text = WAITING.has(job.state) ? "It waits, and ends at once." : job.source === "started" ? `It gets SIGTERM, and SIGKILL after ${job.grace_s} s. It has done ${count(job.iterations, "iteration")}; ${job.checkpoint ? `its last checkpoint holds ${whole(job.checkpoint)}` : "it has written no checkpoint"}.` : "It runs elsewhere and trains on; the platform watches it no longer.";
       const sure = await page.ask({ title: `Stop ${job.name}`, action: "Stop", danger: true, text });
       if (sure) act(ask("stop"), `${job.name} stops.`);
     } });
