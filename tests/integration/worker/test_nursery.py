@@ -41,7 +41,9 @@ def one(tmp_path: Path) -> Iterator[Zygote]:
 
 
 def test_zygotes_outlive_their_nursery_and_its_successor_gives_the_next(one: Zygote, tmp_path: Path) -> None:
-    first = subprocess.Popen([sys.executable, "-c", START, tmp_path / "nursery.sock"], env=ENVIRONMENT, cwd=nursery.ROOT)
+    first = subprocess.Popen(
+        [sys.executable, "-c", START, tmp_path / "nursery.sock"], env=ENVIRONMENT, cwd=nursery.ROOT
+    )
     try:
         # Asked for while torch is imported, or before there is a socket.
         runner = one.fork()
@@ -95,9 +97,7 @@ def test_a_worker_that_ended_while_it_waited_gets_none(one: Zygote, tmp_path: Pa
         kept = tmp_path / "one" / "of a runner"
         kept.touch()
         os.kill(process.pid, signal.SIGSTOP)
-        subprocess.run(
-            [sys.executable, "-c", ASK_AND_LEAVE, tmp_path], env=ENVIRONMENT, cwd=nursery.ROOT, check=True
-        )
+        subprocess.run([sys.executable, "-c", ASK_AND_LEAVE, tmp_path], env=ENVIRONMENT, cwd=nursery.ROOT, check=True)
         os.kill(process.pid, signal.SIGCONT)
         other = zygote(tmp_path, "other")
         other.fork()
