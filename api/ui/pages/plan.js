@@ -68,7 +68,7 @@ function drawn(page, chart, listing, queue, ran, since) {
   return html`
     ${queue.leading ? nothing : html`<p class="problem" role="status"><b>No job scheduler leads</b>${queue.refused ? html`: <bdi>${queue.refused}</bdi>` : nothing}. ${queue.at ? html`This is its last plan, of ${when(queue.at)}, ${seconds(now - Date.parse(queue.at) / 1000)} ago.` : "It has published no plan."}</p>`}
     <div class=${queue.leading ? "" : "out-of-date"}>
-    ${!bars.length ? empty("No training ran in this time, and none waits. This starts one:", "smore jobs start")
+    ${!bars.length ? empty("No training ran in this time, and none waits. This starts one:", "smore jobs start --name NAME -- zoo.train")
       : html`<p class="quiet">${count(jobs.filter((job) => job.place === 0).length, "training")} on GPU instances, ${count(jobs.filter((job) => job.place > 0).length, "training")} waiting${queue.kept ? html`, ${count(queue.kept, "GPU instance")} kept for ${first ? name(first.name) : jobs.some((job) => job.why === "promised") ? "promised ends" : "the first of another project"}` : nothing}. ${ran.more ? `Only the newest ${MOST} attempts are shown.` : nothing}</p>
         ${wide < NARROW ? list(listed, page) : html`
           ${chart.view({ rows: page.query("by") === "trainings" ? byTraining(listed) : byGpu(listed, live.rows("gpus") ?? [], now), since, until, now, width: wide })}
