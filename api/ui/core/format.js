@@ -65,11 +65,11 @@ export function clock(at, exact = false) {
   return at.toDateString() === new Date().toDateString() ? time : `${DAY.format(at)} ${time}`;
 }
 
-/** Local time, UTC in the title. @param {string|null|undefined} iso @param {boolean} [exact] with seconds */
+/** Local time, UTC in the title; a line may break before it. @param {string|null|undefined} iso @param {boolean} [exact] with seconds */
 export function when(iso, exact = false) {
   if (!iso) return NONE;
   const at = new Date(iso);
-  return html`<time datetime=${iso} title="${at.toISOString().replace("T", " ").replace("Z", "")} UTC">${clock(at, exact)}</time>`;
+  return html`<wbr><time datetime=${iso} title="${at.toISOString().replace("T", " ").replace("Z", "")} UTC">${clock(at, exact)}</time>`;
 }
 
 /** The moment so many seconds ago, as a query has it. @param {number} s */
