@@ -8,6 +8,7 @@ import { inProject } from "../core/parts.js";
 
 /** Seconds since 1970. @param {string|null|undefined} iso */
 const at = (iso) => (iso ? Date.parse(iso) / 1000 : null);
+const natural = new Intl.Collator("en", { numeric: true }).compare;
 const time = (s) => (s === null ? "nobody can say when" : clock(new Date(s * 1000)));
 /** `14:55..15:05`. @param {number|null} early @param {number|null} late */
 const span = (early, late) => (early !== null && late !== null && late > early + 60 ? `${time(early)}..${time(late)}` : time(early));
@@ -65,7 +66,8 @@ const of = (id, name, project, gpus, guest, me) => ({ job: id, name: name || id,
 export function byGpu(bars, gpus, now) {
   // Those of a host stand together, as those of a training over several do.
   const host = new Map(gpus.map((gpu) => [gpu.id, gpu.node]));
-  const names = [...new Set([...host.keys(), ...bars.flatMap((bar) => bar.gpus)])].sort((a, b) => (host.get(a) ?? "").localeCompare(host.get(b) ?? "", "en", { numeric: true }) || a.localeCompare(b, "en", { numeric: true }));
+  const placed = (name) => `${host.get(name) ?? ""} ${name}`;
+  const names = [...new Set([...host.keys(), ...bars.flatMap((bar) => bar.gpus)])].sort((a, b) => natural(placed(a), placed(b)));
   const place = new Map(names.map((name, i) => [name, i]));
   const rows = names.map((name) => ({ key: name, name, href: path`/ui/gpus/${name}`, bars: ([]) }));
   for (const bar of bars) {
