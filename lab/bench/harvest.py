@@ -10,13 +10,13 @@ paper's sizes) and on a CPU partition of one core, which the platform's processe
 2. *Alone*: the training without functions, for its utilisation.
 3. *Shared*: training and clients, ``--seconds``.
 
-Figures, for each ``<mode>``:
+Figures, for each ``<mode>``, means over ``--turns``:
 
 * ``harvest_s_per_s.<mode>``: sum over the invocations that met their deadline of their solo device-seconds, per second
   of wall time, with its 95 % interval over blocks of 5 s (``harvest_low_s_per_s``, ``harvest_high_s_per_s``).
 * ``train_loss.<mode>``: what the training lost meanwhile, estimated from its closed windows (docs/guides/budgets.md; a
-  tenth of the time is closed here), and ``train_loss_low.<mode>``, ``train_loss_high.<mode>``: 95 %. Left out with
-  fewer than eight windows.
+  tenth of the time is closed here), and ``train_loss_low.<mode>``, ``train_loss_high.<mode>``: 95 %; ``windows.<mode>``
+  of all turns together. Left out with fewer than eight windows.
 * ``utilisation_gain.<mode>``: mean utilisation of the GPU instance with functions less without, by the worker's counter
   (``counter``); left out where there is none (MIG).
 * ``sm_active.<mode>``, ``sm_active_gain.<mode>``: the share of SMs at work by NVML's GPM counters (Hopper and later);
@@ -27,18 +27,24 @@ Figures, for each ``<mode>``:
 
 ``--table``: a degradation table that holds for this device must be there (rows of it in ``ml/data``), else it ends;
 ``--no-table``: there is none, and the policy takes what nobody has measured as costing half the device. By default a
-table is waited for on a CPU partition, wherever it holds, and there is none on a GPU. The one mode is ``time-slice``: a
-platform starts in no other.
+table is waited for on a CPU partition, wherever it holds, and there is none on a GPU.
+
+The mode is ``time-slice``: a platform starts in no other. On a CPU partition ``--function-nice 5,0,-15`` measures the
+priorities of functions instead, as ``nice5`` and so on, by turns. Pairs are measured first at each of them
+(``lab.measure.profile``, about three minutes), and its platforms have a table of these rows alone. Below 0 needs root.
 """
 
 import argparse
+import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -46,9 +52,13 @@ from lab.bench import report
 from lab.bench.overload.client import BLOCK_S
 from lab.bench.overload.rig import Rig, Trained, one_core_partitions
 from lab.bench.overload.run import measure, row, shown
+from lab.bench.report import ROOT
+from ml.learn.learning import Learning
 from smore import local
-from smore.domain.loss import DEFAULT_BUDGET
+from smore.domain.loss import DEFAULT_BUDGET, Window, estimate
+from smore.postgres.connection import make_engine
 from smore.process.gpm import Gpm
+from smore.redis.tables import Tables
 from zoo.model import card
 from zoo.train import input_wait
 
@@ -56,7 +66,12 @@ CONNECTIONS: Final = 8
 ALONE_S: Final = 15.0
 #: A training's first iterations choose kernels and set its input wait.
 SETTLE_S: Final = 5.0
-MODES: Final = ("time-slice",)
+MODE: Final = "time-slice"
+#: Of ``lab.measure.profile``: the trainings and functions of this benchmark in as many pairs as a predictor needs.
+PROFILE: Final = (
+    *("--device", "cpu", "--models", "resnet50,bert,roberta,deepfm", "--positions", "1", "--pairs", "16"),
+    *("--functions", "0", "--several", "0", "--repeated", "0", "--window", "3.2", "--solo", "2.5"),
+)
 #: On a CPU partition one that was profiled with short iterations, so that windows are short; on a GPU the paper's size.
 TRAININGS: Final = {
     "cpu": Trained(model="resnet50", batch=2),
@@ -64,6 +79,38 @@ TRAININGS: Final = {
 }
 
 Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """``nice`` of functions, None = the platform's; ``rows``: a folder of what was measured at it."""
+
+    name: str
+    nice: int | None = None
+    rows: Path | None = None
+
+
+def profiled(nice: int, where: local.Partition, folder: Path) -> Mode:
+    """Measure pairs at a priority of functions. Raises CalledProcessError."""
+    mode = Mode(name=f"nice{nice}", nice=nice, rows=folder / str(nice))
+    report.progress(f"pairs at {mode.name}")
+    place = ("--out", f"{mode.rows}/rows.jsonl", "--cores", where.device, f"--function-nice={nice}")
+    (folder / str(nice)).mkdir()
+    # Its own line of figures is not this benchmark's.
+    subprocess.run(
+        [sys.executable, "-m", "lab.measure.profile", *place, *PROFILE], cwd=ROOT, stdout=sys.stderr, check=True
+    )
+    return mode
+
+
+def publish(rig: Rig, rows: Path) -> None:
+    """Have the platform's functions placed by a table of these rows alone. Raises SystemExit where it makes none."""
+    learning = Learning(make_engine(rig.end.postgres_url, "bench"), Tables(rig.redis, rig.prefix), data=rows)
+    # It logs to stdout, which is for the result.
+    with redirect_stdout(sys.stderr):
+        outcome = learning.retrain(anew=True)
+    if outcome.result != "published":
+        sys.exit(f"harvest: no degradation table of the rows that were measured: {outcome.reason}")
 
 
 def partition(device: str) -> local.Partition:
@@ -117,7 +164,7 @@ def utilisation(rig: Rig, gpu: str, begin: float, end: float) -> float | None:
 
 
 def measure_mode(
-    mode: str,
+    mode: Mode,
     where: local.Partition,
     *,
     seconds: float,
@@ -126,15 +173,20 @@ def measure_mode(
     training: Trained,
     seed: int,
     table: bool | None,
-) -> tuple[dict[str, float], dict[str, object]]:
-    """One mode from start to stop; its figures by their final names, and the point behind them."""
-    report.progress(f"{mode} on {where.gpu} ({where.kind} {where.device})")
+) -> tuple[dict[str, float], list[Window], dict[str, object]]:
+    """One turn of a mode from start to stop; its figures without the mode's name, the windows and the point behind them."""
+    report.progress(f"{mode.name} on {where.gpu} ({where.kind} {where.device})")
     figures: dict[str, float] = {}
+    environment = {} if mode.nice is None else {"SMORE_WORKER__FUNCTION_NICE": str(mode.nice)}
     with (
         tempfile.TemporaryDirectory(prefix="smore-harvest-") as folder,
-        Rig(Path(folder), [where], preset=training.preset, environment={"SMORE_WORKER__SHARING_MODE": mode}) as rig,
+        Rig(Path(folder), [where], preset=training.preset, environment=environment) as rig,
     ):
-        rig.prepare(table=where.kind == "cpu" if table is None else table, here=bool(table))
+        if mode.rows is not None:
+            publish(rig, mode.rows)
+            rig.prepare(table=False)
+        else:
+            rig.prepare(table=where.kind == "cpu" if table is None else table, here=bool(table))
         solo = rig.solo()
         rig.train([training], budget=budget, lasting_s=300 + 2 * seconds)
         time.sleep(SETTLE_S)
@@ -147,36 +199,51 @@ def measure_mode(
         together, together_active = utilisation(rig, where.gpu, point.began, point.began + seconds), active.read()
         counter = next((sample.utilisation_counter for _, sample in rig.witness.reports.get(where.gpu, [])), "none")
         place = next((sample.device for _, sample in rig.witness.reports.get(where.gpu, [])), "")
-        stated = rig.client.statement(next(iter(rig.jobs.values())))
-    figures[f"harvest_s_per_s.{mode}"] = point.harvest.value
-    figures[f"harvest_low_s_per_s.{mode}"], figures[f"harvest_high_s_per_s.{mode}"] = (
-        point.harvest.low,
-        point.harvest.high,
-    )
-    if point.worst is not None:
-        figures[f"train_loss.{mode}"] = point.worst.mean
-        figures[f"train_loss_low.{mode}"], figures[f"train_loss_high.{mode}"] = point.worst.low, point.worst.high
-    if alone is not None and together is not None:
-        figures[f"utilisation_gain.{mode}"] = together - alone
-    if alone_active is not None and together_active is not None:
-        figures[f"sm_active.{mode}"], figures[f"sm_active_gain.{mode}"] = (
-            together_active,
-            together_active - alone_active,
-        )
-    if point.admitted:
-        figures[f"dsr.{mode}"] = point.met / point.admitted
-    figures |= {f"solo_s.{name}": value for name, value in solo.items()}
-    figures[f"stated_s.{mode}"] = stated.harvested_s
-    if stated.loss is not None and stated.loss_high is not None:
-        figures[f"stated_loss.{mode}"], figures[f"stated_bound.{mode}"] = stated.loss, stated.loss_high
-    return figures, {
-        "mode": mode,
-        "place": place,
-        "counter": counter,
-        "utilisation_alone": alone,
-        "utilisation": together,
-        **row(point),
+        job = next(iter(rig.jobs.values()))
+        stated, windows = rig.client.statement(job), rig.witness.within(job, point.began, time.time())
+    figures |= {
+        "harvest_s_per_s": point.harvest.value,
+        "harvest_low_s_per_s": point.harvest.low,
+        "harvest_high_s_per_s": point.harvest.high,
+        "stated_s": stated.harvested_s,
     }
+    if alone is not None and together is not None:
+        figures["utilisation_gain"] = together - alone
+    if alone_active is not None and together_active is not None:
+        figures["sm_active"], figures["sm_active_gain"] = together_active, together_active - alone_active
+    if point.admitted:
+        figures["dsr"] = point.met / point.admitted
+    if stated.loss is not None and stated.loss_high is not None:
+        figures["stated_loss"], figures["stated_bound"] = stated.loss, stated.loss_high
+    return (
+        figures | {f"solo_s.{name}": value for name, value in solo.items()},
+        windows,
+        {
+            "mode": mode.name,
+            "place": place,
+            "counter": counter,
+            "utilisation_alone": alone,
+            "utilisation": together,
+            "stated": stated.summary,
+            "load": os.getloadavg()[1],
+            **row(point),
+        },
+    )
+
+
+def summary(mode: str, turns: Sequence[Mapping[str, float]], windows: Sequence[Window]) -> dict[str, float]:
+    """Figures of all turns of a mode by their final names."""
+    names = dict.fromkeys(name for figures in turns for name in figures)
+    figures = {
+        name if name.startswith("solo_s.") else f"{name}.{mode}": statistics.fmean(
+            figures[name] for figures in turns if name in figures
+        )
+        for name in names
+    }
+    if (loss := estimate(windows)) is not None:
+        figures |= {f"train_loss.{mode}": loss.mean, f"windows.{mode}": loss.windows}
+        figures |= {f"train_loss_low.{mode}": loss.low, f"train_loss_high.{mode}": loss.high}
+    return figures
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -185,8 +252,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument(
-        "--modes", type=lambda text: tuple(text.split(",")), default=MODES, help="sharing modes, with commas"
+        "--function-nice",
+        type=lambda text: tuple(map(int, text.split(","))),
+        default=(),
+        help="CPU partition: priorities of functions to compare, -20 to 19, with commas",
     )
+    parser.add_argument("--turns", type=int, default=1, help="of each mode, by turns")
     parser.add_argument("--seconds", type=float, default=60.0, help="with functions")
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="closed-loop clients")
     parser.add_argument("--budget", type=float, default=DEFAULT_BUDGET, help="of the training, a fraction")
@@ -204,10 +275,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     if asked.seconds < 2 * BLOCK_S or asked.connections < 1:
         parser.error(f"--seconds must be at least {2 * BLOCK_S:g} and --connections above 0")
-    for mode in asked.modes:
-        if mode not in MODES:
-            parser.error(f"--modes: {mode!r} cannot be measured; there are {', '.join(MODES)}")
     where = partition(asked.device)
+    if asked.function_nice and where.kind != "cpu":
+        parser.error("--function-nice: a GPU knows no such priority")
     kind: Device = "cpu" if where.kind == "cpu" else "cuda"
     training = replace(TRAININGS[kind], input_wait=asked.input_wait)
     try:
@@ -215,21 +285,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         parser.error(f"--input-wait: {error}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with tempfile.TemporaryDirectory(prefix="smore-harvest-rows-") as folder:
+        modes = [profiled(nice, where, Path(folder)) for nice in asked.function_nice] or [Mode(name=MODE)]
+        measured = {
+            (mode.name, turn): measure_mode(
+                mode,
+                where,
+                seconds=asked.seconds,
+                connections=asked.connections,
+                budget=asked.budget,
+                training=training,
+                seed=asked.seed + turn,
+                table=asked.table,
+            )
+            for turn in range(asked.turns)
+            for mode in modes
+        }
     figures: dict[str, float] = {}
-    points: list[Mapping[str, object]] = []
-    for mode in asked.modes:
-        of_mode, point = measure_mode(
-            mode,
-            where,
-            seconds=asked.seconds,
-            connections=asked.connections,
-            budget=asked.budget,
-            training=training,
-            seed=asked.seed,
-            table=asked.table,
-        )
-        figures |= of_mode
-        points.append(point)
+    for mode in modes:
+        turns = [measured[mode.name, turn] for turn in range(asked.turns)]
+        windows = [window for _, of_turn, _ in turns for window in of_turn]
+        figures |= summary(mode.name, [of_turn for of_turn, _, _ in turns], windows)
     if asked.json:
         report.emit(
             "lab.bench.harvest",
@@ -237,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             training=training.workload,
             input_wait=training.input_wait,
             budget=asked.budget,
-            points=points,
+            points=[point for _, _, point in measured.values()],
         )
     else:
         for name, value in sorted(figures.items()):

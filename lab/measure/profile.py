@@ -318,7 +318,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="CPU partition: the part of its cores' time that belongs to it, above 0 to 1; keep the others idle",
     )
     parser.add_argument(
-        "--function-nice", type=int, default=5, help="CPU partition: priority of functions below training, 0 to 19"
+        "--function-nice",
+        type=int,
+        default=5,
+        help="CPU partition: by how much the priority of functions is below training, -20 to 19 (below 0: root)",
     )
     parser.add_argument(
         "--minutes", type=float, help="stop after so many minutes; the most informative runs come first"
@@ -386,8 +389,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     unknown = set(options.models.split(",")) - set(NAMES)
     if unknown:
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
-    if not 0 <= options.function_nice <= 19:
-        parser.error("--function-nice must be within 0 to 19")
+    if not -20 <= options.function_nice <= 19:
+        parser.error("--function-nice must be within -20 to 19")
     if not 0 < options.share <= 1:
         parser.error("--share must be above 0, and 1 at most")
     if options.solo <= 0 or options.window <= 0:

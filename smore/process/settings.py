@@ -303,10 +303,10 @@ class WorkerSettings(BaseModel):
     memory_mib: int = Field(default=2048, ge=1)
     #: ``time-slice``; the others are refused with the reason (smore/process/device_name.py).
     sharing_mode: Literal["time-slice", "mps", "streams"] = "time-slice"
-    #: How much lower than training's the priority of functions on the machine's cores is (``nice``). On a CPU partition
-    #: that is part of the sharing mode, so measurements made under another value say nothing about this one; a GPU
-    #: knows no such priority.
-    function_nice: int = Field(default=5, ge=0, le=19)
+    #: How much lower than training's the priority of functions on the machine's cores is (``nice``); below 0, for root
+    #: alone, it is higher. On a CPU partition it is part of the sharing mode, so measurements under another value say
+    #: nothing about this one; a GPU knows no such priority.
+    function_nice: int = Field(default=5, ge=-20, le=19)
     #: GPU: threads with which a function computes on the machine's cores, which feed training too. 0 = as many as torch
     #: likes.
     threads: int = Field(default=4, ge=0)

@@ -30,7 +30,7 @@ def test_sms_at_work_of_a_gpu_and_of_an_instance(
     assert not fake.samples
 
 
-@pytest.mark.parametrize("wrong", [["--modes", "mps"], ["--input-wait", "1"], ["--seconds", "1"]])
+@pytest.mark.parametrize("wrong", [["--function-nice", "5,none"], ["--input-wait", "1"], ["--seconds", "1"]])
 def test_wrong_words_are_refused_before_anything_is_started(wrong: list[str]) -> None:
     with pytest.raises(SystemExit):
         harvest.main(["--device", "cpu", *wrong])
