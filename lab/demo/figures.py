@@ -156,13 +156,12 @@ def job_figures(
 
 def verdict(statement: Statement, control: Iterations | None, functions: Iterations | None) -> str:
     """The statement's, unless the job's own log of iterations says that it lost more than a budget that was kept."""
-    if statement.verdict == Verdict.KEPT and control is not None and functions is not None:
-        least = (functions.mean_s - functions.half_width_s) / (control.mean_s + control.half_width_s) - 1
-        if least > statement.budget:
-            return (
-                f"not proven: closed windows say kept, but iterations were at least {100 * least:.1f} % slower than under"
-                " platform control; something else slowed them, or windows miss it"
-            )
+    least = slower_at_least(functions, control)
+    if statement.verdict == Verdict.KEPT and least is not None and least > statement.budget:
+        return (
+            f"not proven: closed windows say kept, but iterations were at least {100 * least:.1f} % slower than under"
+            " platform control; something else slowed them, or windows miss it"
+        )
     # What stands before is what functions have got.
     return statement.summary.partition("; ")[2]
 
@@ -170,6 +169,13 @@ def verdict(statement: Statement, control: Iterations | None, functions: Iterati
 def slower(now: Iterations | None, before: Iterations | None) -> float | None:
     """(P_now - P_before) / P_before, P the mean iteration time (the paper's Eq. 1)."""
     return None if now is None or before is None else now.mean_s / before.mean_s - 1
+
+
+def slower_at_least(now: Iterations | None, before: Iterations | None) -> float | None:
+    """:func:`slower` where both intervals lie as near to each other as they may."""
+    if now is None or before is None:
+        return None
+    return (now.mean_s - now.half_width_s) / (before.mean_s + before.half_width_s) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
