@@ -50,6 +50,10 @@ LEAST_WINDOWS: Final = 8
 MOST_TO_GO: Final = 10_000
 #: Iterations that the fast test needs.
 LEAST_RECENT: Final = 20
+#: Times what a training may lose: a loss that the fast test surely finds above it takes a step on the ladder.
+ALARM: Final = 2.0
+#: The parts of the time in which functions, or a guest, may still run beside it, step by step.
+LADDER: Final = (0.75, 0.5, 0.25)
 #: Two-sided, of every interval here.
 CONFIDENCE: Final = 0.95
 #: Seconds within which a budget must be provable.

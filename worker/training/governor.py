@@ -3,7 +3,7 @@ How much of the time a guest may run, so that its host loses no more to it than 
 
 The host is compared with itself in closed windows, in which the guest is held back altogether (worker/training/windows.py).
 The guest goes down where the windows since the last step prove that the host loses more than its ``share`` (one-sided 95 %,
-each window against the iterations beside it), or where the fast test puts the loss above :data:`ALARM` times that for
+each window against the iterations beside it), or where the fast test puts the loss above ``ALARM`` times that for
 :data:`~worker.training.windows.RECENT_S`, so that two sets of iterations say so: it does not see a machine that becomes
 slower. The guest then has the part of the time in which the host would be within its share, if what it costs is in
 proportion to that time; one step less at least. It comes back a step once the host would stay within nine tenths there.
@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from smore.domain.loss import LEAST_RECENT, Sample, Sums, Window, over_budget, surely_lost
+from smore.domain.loss import ALARM, LADDER, LEAST_RECENT, Sample, Sums, Window, over_budget, surely_lost
 from worker.training.windows import RECENT_S
 
 #: The parts of the time in which a guest may run.
-FRACTIONS: Final = (1.0, 0.75, 0.5, 0.25, 0.05)
-#: Times the share: a loss that the fast test finds above it takes a step.
-ALARM: Final = 2.0
+FRACTIONS: Final = (1.0, *LADDER, 0.05)
 #: Windows of which a mean loss is taken.
 _LEAST_WINDOWS: Final = 3
 #: Of the host's share: a guest comes back only if no more than this would be lost.

@@ -2,7 +2,7 @@
 A training's degradation budget, kept in a closed loop: predicted before (kernel.py), measured while
 (smore/domain/loss.py), corrected here.
 
-Where a report proves that a training loses more than :data:`ALARM` times its budget now (one-sided 95 %, over its last
+Where a report proves that a training loses more than ``ALARM`` times its budget now (one-sided 95 %, over its last
 iterations), the next step of :data:`STEPS` is taken: no new placements, then less and less time for what runs, then
 nothing at all. It is judged again only once all the iterations that are compared are younger than the step. Where the
 training has recovered, functions come back step by step.
@@ -24,21 +24,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from smore.domain.learned import LearnedCost
-from smore.domain.loss import LEAST_RECENT, JobLoss, Step, Window, over_budget
+from smore.domain.loss import ALARM, LADDER, LEAST_RECENT, JobLoss, Step, Window, over_budget
 
 STEPS: Final = tuple(Step)
 #: Part of the time in which functions may work, by step. The gate stops starts, never a run that is under way.
-DUTY: Final = {
-    Step.OPEN: 1.0,
-    Step.HELD: 1.0,
-    Step.DUTY_75: 0.75,
-    Step.DUTY_50: 0.5,
-    Step.DUTY_25: 0.25,
-    Step.OFFLOADED: 0.0,
-}
+DUTY: Final = dict(zip(STEPS, (1.0, 1.0, *LADDER, 0.0), strict=True))
 
-#: Times the budget: a loss that is surely above it takes a step.
-ALARM: Final = 2.0
 #: A training is taken to run at no less than a third of its speed beside a function, so that functions which are at
 #: work for a share u of the time cost it no more than this times u.
 WORST: Final = 2.0
