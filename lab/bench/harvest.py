@@ -95,7 +95,7 @@ def profiled(nice: int, where: local.Partition, folder: Path) -> Mode:
     mode = Mode(name=f"nice{nice}", nice=nice, rows=folder / str(nice))
     report.progress(f"pairs at {mode.name}")
     place = ("--out", f"{mode.rows}/rows.jsonl", "--cores", where.device, f"--function-nice={nice}")
-    (folder / str(nice)).mkdir()
+    (folder / str(nice)).mkdir(parents=True, exist_ok=True)
     # Its own line of figures is not this benchmark's.
     subprocess.run(
         [sys.executable, "-m", "lab.measure.profile", *place, *PROFILE], cwd=ROOT, stdout=sys.stderr, check=True
@@ -257,6 +257,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=(),
         help="CPU partition: priorities of functions to compare, -20 to 19, with commas",
     )
+    parser.add_argument(
+        "--rows", type=Path, help="folder that keeps the pairs for another run (default: they are not kept)"
+    )
     parser.add_argument("--turns", type=int, default=1, help="of each mode, by turns")
     parser.add_argument("--seconds", type=float, default=60.0, help="with functions")
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="closed-loop clients")
@@ -286,7 +289,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--input-wait: {error}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="smore-harvest-rows-") as folder:
-        modes = [profiled(nice, where, Path(folder)) for nice in asked.function_nice] or [Mode(name=MODE)]
+        rows = asked.rows or Path(folder)
+        modes = [profiled(nice, where, rows) for nice in asked.function_nice] or [Mode(name=MODE)]
         measured = {
             (mode.name, turn): measure_mode(
                 mode,
