@@ -129,7 +129,7 @@ class Turn:
 def arrivals(load: float, run_s: float, seconds: float, seed: int) -> list[float]:
     """When requests of ``run_s`` come, so that they are ``load`` of the time: seconds from the beginning."""
     gaps = np.random.default_rng(seed).gamma(1 / CV**2, size=max(1, round(load * seconds / run_s)) + 1)
-    return (np.cumsum(gaps)[:-1] / gaps.sum() * seconds).tolist()
+    return list(map(float, np.cumsum(gaps)[:-1] / gaps.sum() * seconds))
 
 
 class Pair:
@@ -216,16 +216,16 @@ def figures(turns: Mapping[tuple[str, float], Sequence[Turn]], run_s: float) -> 
         if mode != "alone":
             made[f"iterations.{name}"] = statistics.fmean(turn.iterations for turn in of_mode)
             made[f"longest_ms.{name}"] = 1e3 * max(turn.longest_s for turn in of_mode)
-    for load in dict.fromkeys(f"{100 * load:.0f}" for _, load in turns):
+    for at in dict.fromkeys(f"{100 * load:.0f}" for _, load in turns):
         of_load = {
-            "p99_ratio": made[f"p99_ms.precedence.{load}"] / made[f"p99_ms.alone.{load}"],
-            "p99_before": made[f"p99_ms.harvest.{load}"] / made[f"p99_ms.alone.{load}"],
-            "violation_excess": made[f"violations.precedence.{load}"] - made[f"violations.alone.{load}"],
-            "training_ratio": made[f"iterations.precedence.{load}"] / made[f"iterations.harvest.{load}"],
+            "p99_ratio": made[f"p99_ms.precedence.{at}"] / made[f"p99_ms.alone.{at}"],
+            "p99_before": made[f"p99_ms.harvest.{at}"] / made[f"p99_ms.alone.{at}"],
+            "violation_excess": made[f"violations.precedence.{at}"] - made[f"violations.alone.{at}"],
+            "training_ratio": made[f"iterations.precedence.{at}"] / made[f"iterations.harvest.{at}"],
         }
         for name, value in of_load.items():
             ratios.setdefault(name, []).append(value)
-            made[f"{name}.{load}"] = value
+            made[f"{name}.{at}"] = value
     return made | {name: (min if name == "training_ratio" else max)(values) for name, values in ratios.items()}
 
 
@@ -255,6 +255,7 @@ def main(words: Sequence[str]) -> None:
                     loads.append(os.getloadavg()[0])
         finally:
             pair.end()
+    os.sched_setaffinity(0, {*others, core})
     found = figures(turns, pair.run_s) | {"load": statistics.fmean(loads)}
     if asked.json:
         report.emit("lab.bench.precedence", found, seconds=asked.seconds, turns=asked.turns)
