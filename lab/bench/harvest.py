@@ -31,7 +31,7 @@ table is waited for on a CPU partition, wherever it holds, and there is none on 
 
 The mode is ``time-slice``: a platform starts in no other. On a CPU partition ``--function-nice 5,0,-15`` measures the
 priorities of functions instead, as ``nice5`` and so on, by turns. Pairs are measured first at each of them
-(``lab.measure.profile``, about three minutes), and its platforms have a table of these rows alone. Below 0 needs root.
+(``lab.measure.profile``, about three minutes, below 0 ten), and its platforms have a table of these rows alone. Below 0 needs root.
 """
 
 import argparse
@@ -70,8 +70,10 @@ MODE: Final = "time-slice"
 #: Of ``lab.measure.profile``: the trainings and functions of this benchmark in as many pairs as a predictor needs.
 PROFILE: Final = (
     *("--device", "cpu", "--models", "resnet50,bert,roberta,deepfm", "--positions", "1", "--pairs", "16"),
-    *("--functions", "0", "--several", "0", "--repeated", "0", "--window", "3.2", "--solo", "2.5"),
+    *("--functions", "0", "--several", "0", "--repeated", "0", "--solo", "2.5"),
 )
+#: Of its windows, seconds: for functions that come after the training, and for those that leave it a thirtieth of the core.
+WINDOW_S: Final = 3.2, 25.6
 #: On a CPU partition one that was profiled with short iterations, so that windows are short; on a GPU the paper's size.
 TRAININGS: Final = {
     "cpu": Trained(model="resnet50", batch=2),
@@ -95,10 +97,11 @@ def profiled(nice: int, where: local.Partition, folder: Path) -> Mode:
     mode = Mode(name=f"nice{nice}", nice=nice, rows=folder / str(nice))
     report.progress(f"pairs at {mode.name}")
     place = ("--out", f"{mode.rows}/rows.jsonl", "--cores", where.device, f"--function-nice={nice}")
+    window = f"--window={WINDOW_S[nice < 0]}"
     (folder / str(nice)).mkdir(parents=True, exist_ok=True)
     # Its own line of figures is not this benchmark's.
     subprocess.run(
-        [sys.executable, "-m", "lab.measure.profile", *place, *PROFILE], cwd=ROOT, stdout=sys.stderr, check=True
+        [sys.executable, "-m", "lab.measure.profile", *place, window, *PROFILE], cwd=ROOT, stdout=sys.stderr, check=True
     )
     return mode
 
