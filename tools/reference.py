@@ -54,6 +54,8 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.slo.deadline": "duration from arrival within which an invocation must end",
     "spec.slo.on_late": "what becomes of a run past its deadline: `finish` (it goes on; `late_ms` says how late it was)"
     " or `drop` (it ends as `expired`; where all of its batch is late, its instance ends with it)",
+    "spec.slo.precedence": "`true`: it comes before trainings, as far as their budgets go, and pays them for all of its run;"
+    " operators alone; on CPU partitions",
     "spec.resources.gpu_memory": "size; memory of one warm instance. On a CPU partition it bounds the process's memory of the"
     " machine, to so much and 128 MiB. 0 = no memory of the GPU",
     "spec.batching.max_size": "rows that may run together",

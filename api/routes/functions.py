@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import placing
 from api.address import base_url
-from api.auth import listed_projects, project_of
+from api.auth import is_operator, listed_projects, project_of
 from api.deps import (
     AdminKey,
     AllProjects,
@@ -34,7 +34,7 @@ from smore.blobs import archive
 from smore.definition.document import read_document
 from smore.definition.outputs import changes, misfit
 from smore.domain.artifact import Artifact
-from smore.domain.errors import Conflict, InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
+from smore.domain.errors import Conflict, Forbidden, InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
 from smore.domain.function import NEAR_BOUND, FunctionSpec, TensorSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, Encoding, State
@@ -97,6 +97,8 @@ async def deploy(
     name, spec = await run_in_threadpool(_read, request.headers.get("content-type", ""), body)
     if name != function:
         raise InvalidSpec(f"metadata.name: {name} is not {function}, as in the path", field="metadata.name")
+    if spec.precedence and not is_operator(caller):
+        raise Forbidden("spec.slo.precedence: only operators put a function before trainings.")
     if spec.artifact is not None:
         await run_in_threadpool(_check_artifact, gateway, caller.project, spec.artifact)
     store = await run_in_threadpool(gateway.store)
@@ -285,6 +287,7 @@ def _shown(entry: FunctionEntry, spec: FunctionSpec | None) -> schemas.Function:
         revision=entry.revision,
         entrypoint=spec.entrypoint,
         deadline_ms=deadline_s * 1000,
+        precedence=spec.precedence,
         inputs=spec.inputs,
         outputs=spec.outputs,
         scaling=schemas.Scaling.of(spec),

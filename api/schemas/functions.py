@@ -114,6 +114,8 @@ class Function(Schema):
     """The handler's class as ``module:Class``"""
     deadline_ms: float | None = None
     """Milliseconds from arrival to the deadline, where a call names none; null = no revision takes traffic"""
+    precedence: bool = False
+    """Whether it comes before the trainings beside it, as far as their budgets go"""
     inputs: tuple[TensorSpec, ...] | None = None
     """The tensors that it takes; null = JSON values"""
     outputs: tuple[TensorSpec, ...] | None = None

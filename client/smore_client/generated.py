@@ -294,6 +294,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     """The handler's class as ``module:Class``"""
     deadline_ms: float | None = None
     """Milliseconds from arrival to the deadline, where a call names none; None = no revision takes traffic"""
+    precedence: bool = False
+    """Whether it comes before the trainings beside it, as far as their budgets go"""
     inputs: list[TensorSpec] | None = None
     """The tensors that it takes; None = JSON values"""
     outputs: list[TensorSpec] | None = None

@@ -50,7 +50,7 @@ from typing import Final, Literal
 
 from lab.bench import report
 from lab.bench.overload.client import BLOCK_S
-from lab.bench.overload.rig import Rig, Trained, one_core_partitions
+from lab.bench.overload.rig import FUNCTIONS, Rig, Trained, one_core_partitions
 from lab.bench.overload.run import measure, row, shown
 from lab.bench.report import ROOT
 from ml.learn.learning import Learning
@@ -85,11 +85,15 @@ Device = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """``nice`` of functions, None = the platform's; ``rows``: a folder of what was measured at it."""
+    """
+    ``nice`` of functions, None = the platform's; ``rows``: a folder of what was measured at it; ``precedence``: whether
+    all functions have it.
+    """
 
     name: str
     nice: int | None = None
     rows: Path | None = None
+    precedence: bool = False
 
 
 def profiled(nice: int, where: local.Partition, folder: Path) -> Mode:
@@ -183,7 +187,13 @@ def measure_mode(
     environment = {} if mode.nice is None else {"SMORE_WORKER__FUNCTION_NICE": str(mode.nice)}
     with (
         tempfile.TemporaryDirectory(prefix="smore-harvest-") as folder,
-        Rig(Path(folder), [where], preset=training.preset, environment=environment) as rig,
+        Rig(
+            Path(folder),
+            [where],
+            functions=[replace(served, precedence=mode.precedence) for served in FUNCTIONS],
+            preset=training.preset,
+            environment=environment,
+        ) as rig,
     ):
         if mode.rows is not None:
             publish(rig, mode.rows)
@@ -260,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=(),
         help="CPU partition: priorities of functions to compare, -20 to 19, with commas",
     )
+    parser.add_argument("--precedence", action="store_true", help="beside it, the same functions with precedence")
     parser.add_argument(
         "--rows", type=Path, help="folder that keeps the pairs for another run (default: they are not kept)"
     )
@@ -294,6 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="smore-harvest-rows-") as folder:
         rows = asked.rows or Path(folder)
         modes = [profiled(nice, where, rows) for nice in asked.function_nice] or [Mode(name=MODE)]
+        modes += [Mode(name="precedence", precedence=True)] if asked.precedence else []
         measured = {
             (mode.name, turn): measure_mode(
                 mode,

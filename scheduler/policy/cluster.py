@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.policy import kernel
-from scheduler.policy.degradation import Kinds, Place, Places, Table
+from scheduler.policy.degradation import PRECEDENCE, Kinds, Place, Places, Table
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
 from scheduler.policy.kernel import Floats, Ints
@@ -227,7 +227,8 @@ class Cluster:
         size = 1 << max(0, rows - 1).bit_length()
         kind = demand.kinds.get(size)
         if kind is None:
-            kind = demand.kinds[size] = self.add_kind(demand.spec.profile.model, size, demand.degradation)
+            model = PRECEDENCE if demand.spec.precedence else demand.spec.profile.model
+            kind = demand.kinds[size] = self.add_kind(model, size, demand.degradation)
         return kind
 
     def add_kind(self, model: str, rows: int, declared: float) -> int:

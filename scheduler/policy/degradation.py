@@ -10,10 +10,11 @@ What no table knows is taken as declared, and what nobody declared as conservati
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
+from scheduler.policy import kernel
 from scheduler.policy.kernel import Floats, Ints
 from smore.domain.degradation import K_MAX, Kind, Weights
 
@@ -93,6 +94,11 @@ class NoTable:
         return None
 
 
+#: In the place of a model: of a function with precedence, which takes the whole of its run from a training. What windows
+#: say corrects it, as every price.
+PRECEDENCE: Final = "*"
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Place:
     """One place's table as the kernel reads it (see kernel.refresh). ``kinds`` [2, K] grows: kinds come one by one."""
@@ -106,7 +112,7 @@ class Place:
     def learn(self, names: Sequence[tuple[str, int]]) -> None:
         """Join the kinds that are not joined yet, of all there are."""
         indices = [
-            self.table.index(model, rows) if self.table is not None else -1
+            kernel.WHOLE if model == PRECEDENCE else self.table.index(model, rows) if self.table is not None else -1
             for model, rows in names[self.kinds.shape[1] :]
         ]
         models = [self.table.function_model[index] if self.table is not None and index >= 0 else 0 for index in indices]

@@ -223,7 +223,7 @@ class Demand:
     @property
     def degradation(self) -> float:
         """Potential increase in degradation: the offline average blended with what was observed (A17)."""
-        return self._degradation
+        return 0.0 if self.spec.precedence else self._degradation
 
     @property
     def priority(self) -> float:

@@ -147,6 +147,9 @@ CODES: Final = 16
 NOT_PAUSED, HELD, DRAINED = 0.0, 1.0, 2.0
 #: States below 0: no idle instance, but one could be loaded, or taken out of host memory.
 COLD, HOST = -1, -2
+#: In the place of a kind's column of the table: of a function with precedence; and what one of its runs adds to an iteration
+#: of a training, so that its price is its run time.
+WHOLE, STOPPED = -2, 1e6
 
 
 @compiled
@@ -336,8 +339,9 @@ def _recount(
             lost = has * ((used - strange) * said + base) + adds
             lost_upper = has * ((used - strange) * said + base) + adds_upper
             costs = said * trainings
-        more = max(0.0, lost - current)
-        if both:
+        # No training goes on while a function with precedence runs: what is charged is the run.
+        more = max(0.0, lost - current) if own != WHOLE else has * STOPPED
+        if both and own != WHOLE:
             adds_2, adds_upper_2 = said, said
             if own >= 0:
                 gamma = weights[0, k, victim_2, model]

@@ -135,6 +135,8 @@ class FunctionSpec:
     outputs: tuple[TensorSpec, ...] | None = None
     deadline_s: float = 5.0
     on_late: OnLate = OnLate.FINISH
+    #: It runs as if no training were there, up to what the trainings beside it may lose.
+    precedence: bool = False
     memory_mib: float = 256.0
     max_batch: int = 1
     max_warm: int = 1
@@ -413,12 +415,18 @@ def parse_spec(raw: object) -> FunctionSpec:
         raise InvalidSpec(
             f"spec.slo.on_late: finish or drop is expected, not {quoted(on_late)}", field="spec.slo.on_late"
         )
+    precedence = slo.take("precedence", False)
+    if not isinstance(precedence, bool):
+        raise InvalidSpec(
+            f"spec.slo.precedence: true or false is expected, not {quoted(precedence)}", field="spec.slo.precedence"
+        )
     spec = FunctionSpec(
         entrypoint=entrypoint,
         inputs=_tensors(reader.take("inputs"), "spec.inputs"),
         outputs=_tensors(reader.take("outputs"), "spec.outputs"),
         deadline_s=slo.seconds("deadline", 5.0, 0.001, 86_400),
         on_late=OnLate(on_late),
+        precedence=precedence,
         memory_mib=memory_mib,
         max_batch=batching.whole("max_size", 1, 1, 1024),
         max_attempts=retries.whole("max_attempts", 3, 1, 100),

@@ -41,12 +41,13 @@ class Supplies:
     """
     What a load needs. ``runtime_of`` provides what an uploaded function runs on
     (:meth:`worker.artifacts.runtime.RuntimeProvider.provide`). ``secrets_of`` gives a revision's secrets by name and may
-    raise LoadFailed and Unservable. ``results`` bounds what runners may answer.
+    raise LoadFailed and Unservable. ``results`` bounds what runners may answer. ``prefer`` gives a runner precedence.
     """
 
     zygote: Zygote
     runtime_of: Callable[[str, FunctionSpec], RuntimeEnvironment]
     secrets_of: Callable[[str, FunctionSpec], Mapping[str, str]] = lambda *_: {}
+    prefer: Callable[[int], None] = lambda _: None
     results: Results
 
 
@@ -147,7 +148,10 @@ class Loader:
             secrets=dict(self._supplies.secrets_of(instance.function, spec)),
             max_batch=spec.max_batch,
         )
-        return runner, runner.load(request, max(LOAD_S, spec.timeout_s))
+        loaded = runner.load(request, max(LOAD_S, spec.timeout_s))
+        if spec.precedence:
+            self._supplies.prefer(runner.pid)
+        return runner, loaded
 
     def _take_runner(self) -> Runner:
         runner = self._standby.take()

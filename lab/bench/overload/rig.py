@@ -47,6 +47,7 @@ class Served:
 
     model: str
     deadline_s: float
+    precedence: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +268,7 @@ class Rig:
 
         document = documents.document(served.model, self._preset)
         spec = document["spec"]
-        spec["slo"] = {"deadline": f"{served.deadline_s * 1e3:g}ms"}
+        spec["slo"] = {"deadline": f"{served.deadline_s * 1e3:g}ms", "precedence": served.precedence}
         spec["scaling"] |= {"keep_alive": -1}
         spec["limits"] |= {"max_pending": 10_000}
         return document

@@ -1166,6 +1166,17 @@ def function_yaml(name: str, **spec: object) -> dict[str, object]:
     }
 
 
+def test_operators_alone_put_a_function_before_trainings(
+    http: httpx.Client, foreign: httpx.Client, store: Store, catalog: Catalog
+) -> None:
+    document = function_yaml("first", slo={"precedence": True})
+    deployer = add_key(catalog, Scope.DEPLOY, Scope.READ)
+    problem(foreign.put("/v1/functions/first", json=document), 403, "forbidden")
+    problem(foreign.put("/v1/functions/first", json=document, headers={"X-API-Key": deployer}), 403, "forbidden")
+    assert http.put("/v1/functions/first", json=document).json()["precedence"] is True
+    assert http.put("/v1/functions/last", json=function_yaml("last")).json()["precedence"] is False
+
+
 def test_deploy_canary_activate_rollback_delete(http: httpx.Client, store: Store, platform: FakePlatform) -> None:
     made = http.put("/v1/functions/fresh", json=function_yaml("fresh"))
     assert made.status_code == 201, made.text

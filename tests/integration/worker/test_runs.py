@@ -29,6 +29,7 @@ from tests.support.eventually import eventually
 from tests.support.gateway import Served, add_key
 from tests.support.worker_stage import PREFIX, Bench, RedisProcess, bench
 from worker import proc
+from worker.sandbox.cgroup import ShareGroup
 
 HERE = "tests.support.handlers"
 
@@ -88,6 +89,18 @@ def test_first_cold_then_warm(stage: Bench) -> None:
     assert warm["cold"] is False and (warm["batch"], warm["rows"], warm["co"], warm["jobs"]) == (1, 1, [], [])
     assert cold["boot"] == stage.report().boot and cold["pid"] == warm["pid"]
     eventually(lambda: [one.pid for one in stage.report().warm] == [warm["pid"]], what="it is reported")
+
+
+def test_a_function_with_precedence_comes_before_trainings(stage: Bench) -> None:
+    group = ShareGroup.make("smore-test-precedence", 1.0) if os.geteuid() == 0 else None
+    if group is None:
+        pytest.skip("needs root and control groups")
+    group.remove()
+    priorities = []
+    for precedence in (True, False):
+        stage.call(stage.function("zoo.echo:Function", f"first-{precedence}".lower(), precedence=precedence), 1)
+        priorities.append(os.getpriority(os.PRIO_PROCESS, metas(stage)[-1]["pid"]))
+    assert priorities == [-15, 5]
 
 
 def test_a_batch_of_tensors_is_joined_and_split(stage: Bench) -> None:

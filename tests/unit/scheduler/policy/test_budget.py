@@ -314,6 +314,24 @@ def test_a_corrected_prediction_is_what_is_charged() -> None:
     assert isinstance(learned, PublishLearned) and learned.costs == {"a": {}}
 
 
+def test_a_run_with_precedence_is_charged_as_long_as_it_takes() -> None:
+    """Whatever tables say of it, as far as windows do not correct it; without tokens it waits as any other."""
+    engine = DrivenEngine(preset("smore-product"))
+    run_s = 0.1
+    engine.decide(NOW, [known([[0.5]]), function(0, run_s=run_s, precedence=True), gpu("a", losses=[job()])])
+    decisions = engine.decide(NOW, [arrived(0, "1")])
+    assert any(isinstance(decision, Dispatch) for decision in decisions)
+    assert engine.buckets(NOW)[0][2] == pytest.approx(FULL - run_s, rel=1e-4)
+    # It is not expected to be slowed down by the training.
+    engine.decide(NOW, [InvocationSettled(id="1", attempt=1, run_s=run_s, batch_rows=1)])
+    assert engine.buckets(NOW)[0][2] == pytest.approx(FULL - run_s, rel=1e-4)
+    sent = 0
+    for tick in range(60):
+        now = NOW + 1.0 + tick / 100
+        sent += sum(isinstance(each, Dispatch) for each in engine.decide(now, [arrived(0, f"more {tick}", at=now)]))
+    assert sent * run_s <= FULL + 1.6 * 0.1
+
+
 def test_what_was_never_run_costs_nothing() -> None:
     engine = DrivenEngine(preset("smore-product"))
     engine.decide(NOW, [known([[0.5]]), function(0, run_s=0.1, max_batch=2), gpu("a", functions=1, losses=[job()])])

@@ -153,6 +153,7 @@ def test_an_entrypoint_is_enough() -> None:
         (spec(slo="fast"), "spec.slo"),
         (spec(slo=0), "spec.slo"),
         (spec(slo={"deadline": "soon"}), "spec.slo.deadline"),
+        (spec(slo={"precedence": 1}), "spec.slo.precedence"),
         (spec(slo={"deadline": 0}), "spec.slo.deadline"),
         (spec(slo={"deadline": "25h"}), "spec.slo.deadline"),
         (spec(slo={"deadline": True}), "spec.slo.deadline"),
