@@ -32,6 +32,7 @@ table is waited for on a CPU partition, wherever it holds, and there is none on 
 The mode is ``time-slice``: a platform starts in no other. On a CPU partition ``--function-nice 5,0,-15`` measures the
 priorities of functions instead, as ``nice5`` and so on, by turns. Pairs are measured first at each of them
 (``lab.measure.profile``, about three minutes, below 0 ten), and its platforms have a table of these rows alone. Below 0 needs root.
+``--precedence`` has the same functions with precedence beside them, as ``precedence``.
 """
 
 import argparse
