@@ -51,7 +51,7 @@ export function open(page) {
     { head: "GPU instance", cell: (row) => gpuLink(row.gpu) },
     { head: "arrival", cell: (row) => when(row.arrival_at, true) },
     { head: "took", num: true, cell: (row) => (row.finished_at ? seconds((Date.parse(row.finished_at) - Date.parse(row.arrival_at)) / 1000) : NONE) },
-    { head: "late by", num: true, cell: (row) => (row.late_ms ? html`<b class="bad">${ms(row.late_ms)}</b>` : row.finished_at ? "in time" : NONE) },
+    { head: "late by", num: true, cell: (row) => (row.late_ms ? html`<b class="bad">${ms(row.late_ms)}</b>` : row.state === "succeeded" ? "in time" : NONE) },
     { head: "start", cell: (row) => (row.cold == null ? NONE : row.cold ? "cold" : "warm") },
     { head: "cause", cell: (row) => (row.cause && row.cause !== "ok" ? words(row.cause) : NONE) },
   ];

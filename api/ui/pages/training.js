@@ -67,7 +67,7 @@ function head(page, job, why) {
       ${figure(progress(job), "done")}
       ${figure(ends(job), job.ended_at ? "ended" : "expected end")}
       ${figure(seconds(job.solo_s), "an iteration alone")}
-      ${figure(seconds(job.shared_s), html`an iteration beside functions${job.degradation === null ? nothing : html`, ${percent(job.degradation)} more`}`)}
+      ${figure(seconds(job.shared_s), html`an iteration beside functions${job.degradation === null ? nothing : html`, ${percent(Math.abs(job.degradation))} ${job.degradation < 0 ? "less" : "more"}`}`)}
       ${figure(`${job.restarted} of ${job.restarts}`, "starts after failures")}
     </div>`;
 }

@@ -46,13 +46,13 @@ export const progress = (job) => (job.iterations_wanted
   ? html`<div class="rows slim">${bar(job.iterations / job.iterations_wanted, `${percent(job.iterations / job.iterations_wanted)} of its iterations`)}<span class="value">${whole(job.iterations)} of ${whole(job.iterations_wanted)}</span></div>`
   : job.iterations ? html`${whole(job.iterations)} iterations` : NONE);
 
-/** When it ends, or ended. @param {any} job */
+/** When it ends, or ended; of one that waits also when it starts. @param {any} job */
 export function ends(job) {
   if (job.ended_at) return when(job.ended_at);
-  const { end_at: end, end_late_at: late, promised_by: by, at_risk: risk } = job.expected ?? {};
+  const { end_at: end, end_late_at: late, promised_by: by, at_risk: risk, place, start_at: start } = job.expected ?? {};
   const promise = by ? html`, promised by ${when(by)}${risk ? html` <b class="bad">at risk: ${words(risk)}</b>` : nothing}` : nothing;
   if (!end) return html`${NONE}${promise}`;
-  return html`${when(end)}${late && Date.parse(late) > Date.parse(end) + 60_000 ? html`<span class="quiet">..</span>${when(late)}` : nothing}${promise}`;
+  return html`${place && start ? html`<span class="quiet">starts</span> ${when(start)}, <span class="quiet">ends</span> ` : nothing}${when(end)}${late && Date.parse(late) > Date.parse(end) + 60_000 ? html`<span class="quiet">..</span>${when(late)}` : nothing}${promise}`;
 }
 
 const columns = (page) => [
