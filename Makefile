@@ -10,6 +10,8 @@ KSERVE := $(VENV)/kserve/.installed
 CHROMIUM := $(VENV)/.chromium
 # openapi-python-client wants an older typer.
 GENERATOR := $(VENV)/generator/.installed
+# What checks the dashboard's modules; they need none of it.
+PAGES := $(VENV)/pages
 export PYTHONPATH := $(CURDIR)
 # Compiled code is kept, whatever the caller says: the platform and its tests start hundreds of processes, and each would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -43,6 +45,11 @@ $(CHROMIUM): Makefile | $(DEV)
 $(GENERATOR): Makefile | $(DEV)
 	@test -x $(VENV)/generator/bin/python || $(PY) -m venv $(VENV)/generator
 	$(VENV)/generator/bin/python -m pip install --quiet --disable-pip-version-check openapi-python-client==0.29.1
+	@touch $@
+
+$(PAGES)/.installed: tools/pages/package-lock.json | $(DEV)
+	@mkdir -p $(PAGES) && cp tools/pages/package*.json $(PAGES)
+	@npm ci --silent --ignore-scripts --prefix $(PAGES) || echo "npm is not here or could not install: the dashboard's modules are not checked."
 	@touch $@
 
 install: $(STAMP) ## The .venv with what runs the platform
@@ -87,11 +94,12 @@ numeric: $(DEV) ## Tests of numbers with other instructions of the processor and
 search: $(DEV) ## Tests of properties with other examples, round after round, until one fails or ROUNDS (20) are over
 	@for round in $$(seq $${ROUNDS:-20}); do $(PY) -m pytest -q --hypothesis-profile=search $$(grep -rl "@given" tests) || exit 1; done
 
-check: $(DEV) ## Formatting, lint, types, layers, what is generated
+check: $(DEV) $(PAGES)/.installed ## Formatting, lint, types, layers, what is generated
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	@! test -d $(PAGES)/node_modules || { $(PAGES)/node_modules/.bin/tsc -p tools/pages && $(PAGES)/node_modules/.bin/biome lint --config-path tools/pages --diagnostic-level warn --error-on-warnings api/ui; }
 	$(PY) -m tools.client_types --check
 	$(PY) -m tools.reference --check
 	$(PY) -m tools.house

@@ -139,7 +139,7 @@ class Chart {
       ],
     };
     probe.remove();
-    // @ts-ignore: a classic script, see index.html
+    // A classic script, see index.html.
     this.plot = new globalThis.uPlot(options, data, this.element);
   }
 

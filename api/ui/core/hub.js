@@ -143,7 +143,7 @@ class Stream {
 
 /** Server-sent events out of a response: `fetch` in place of EventSource, which sends no header. @param {Response} response */
 async function* events(response) {
-  const reader = (response.body).pipeThrough(new TextDecoderStream()).getReader();
+  const reader = /** @type {ReadableStream} */ (response.body).pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
     const { value, done } = await reader.read();

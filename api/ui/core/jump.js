@@ -23,7 +23,7 @@ export function jump(me, project) {
   };
   const move = (event) => {
     const links = [...list.querySelectorAll("a")];
-    const at = links.indexOf((document.activeElement));
+    const at = links.indexOf(/** @type {any} */ (document.activeElement));
     if (event.key === "Enter" && at < 0 && links[0]) links[0].click();
     else if (event.key === "ArrowDown") links[Math.min(at + 1, links.length - 1)]?.focus();
     else if (event.key === "ArrowUp") at > 0 ? links[at - 1].focus() : list.closest("dialog")?.querySelector("input")?.focus();

@@ -8,7 +8,7 @@ import { failed, skeleton } from "./parts.js";
 const HIDDEN_S = 60;
 
 const held = new Map();
-let wanted = { topics: [], project: null };
+let wanted = { topics: /** @type {string[]} */ ([]), project: /** @type {string|null} */ (null) };
 let changed = () => {};
 let send;
 const leave = () => send?.(null);

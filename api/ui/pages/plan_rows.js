@@ -69,7 +69,7 @@ export function byGpu(bars, gpus, now) {
   const placed = (name) => `${host.get(name) ?? ""} ${name}`;
   const names = [...new Set([...host.keys(), ...bars.flatMap((bar) => bar.gpus)])].sort((a, b) => natural(placed(a), placed(b)));
   const place = new Map(names.map((name, i) => [name, i]));
-  const rows = names.map((name) => ({ key: name, name, href: path`/ui/gpus/${name}`, bars: ([]) }));
+  const rows = names.map((name) => ({ key: name, name, href: path`/ui/gpus/${name}`, bars: /** @type {any[]} */ ([]) }));
   for (const bar of bars) {
     const on = bar.gpus.map((gpu) => /** @type {number} */ (place.get(gpu))).sort((a, b) => a - b);
     for (let i = 0, n = 1; i < on.length; i += n) {

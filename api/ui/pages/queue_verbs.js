@@ -12,8 +12,8 @@ export function queueVerbs(page, row) {
   if (!page.may("admin")) return [];
   const of = row.function;
   const query = { project: row.project };
-  const ask = (method, verb, body = undefined) => () => call(method, path`/v1/queues/${of}/` + verb, { query, body });
-  const act = (task, done, undo = undefined) => page.act(named("queues", row), task, { done: () => done, undo });
+  const ask = (method, verb, /** @type {any} */ body = undefined) => () => call(method, path`/v1/queues/${of}/` + verb, { query, body });
+  const act = (task, done, /** @type {any} */ undo = undefined) => page.act(named("queues", row), task, { done: () => done, undo });
   const verbs = [
     row.paused || row.draining
       ? { label: "Resume", hint: "ends a pause and a drain", run: () => act(ask("POST", "resume"), `${of} goes on.`, ask("POST", row.draining ? "drain" : "pause")) }

@@ -11,8 +11,8 @@ export const WAITING = new Set(["queued", "held"]);
 /** @param {import("../core/page.js").Page} page @param {any} job @returns {{label: string, hint: string, danger?: boolean, run: () => any}[]} */
 export function trainingVerbs(page, job) {
   const query = { project: job.project && job.project !== page.me.project ? job.project : null };
-  const ask = (verb, body = undefined) => (more = {}) => call("POST", path`/v1/jobs/${job.id}/` + verb, { query: { ...query, ...more }, body });
-  const act = (task, done, undo = undefined) => page.act(job.id, task, { done: () => done, undo });
+  const ask = (verb, /** @type {any} */ body = undefined) => (more = {}) => call("POST", path`/v1/jobs/${job.id}/` + verb, { query: { ...query, ...more }, body });
+  const act = (task, done, /** @type {any} */ undo = undefined) => page.act(job.id, task, { done: () => done, undo });
   const verbs = [];
   if (page.may("jobs")) {
     if (job.state === "queued") verbs.push({ label: "Hold", hint: "it is not started until it is released", run: () => act(ask("hold"), `${job.name} is held.`, ask("release")) });
