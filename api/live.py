@@ -24,7 +24,7 @@ from api.rows import Trainings
 from api.schemas.live import Topic
 from api.server.sse import Event, SharedEvent, has_room
 from api.server.zipped import deflated
-from api.trainings.views import by_job
+from api.trainings.views import NOTHING_KNOWN, Past, by_job
 from smore.domain.errors import Unavailable
 from smore.messages.job_queue import PublishedQueue
 from smore.messages.reports import Report
@@ -40,8 +40,12 @@ log = logger("api.live")
 
 #: Seconds from one change to the next.
 TURN_S: Final = 1.0
+#: Seconds for which a viewer waits for what comes next: at the end of a turn it would just miss it.
+PATIENCE_S: Final = 2.0
 #: Seconds between two reads of records in Postgres, where the job scheduler has decided nothing.
-RECORDS_S: Final = 5.0
+RECORDS_S: Final = 10.0
+#: Seconds after the end of a training until the history has all of it, and it is read no more.
+RECORDED_S: Final = 60.0
 #: Trainings of any state that are read, the newest first, beside those that are not over.
 NEWEST: Final = 100
 #: Bytes of changes that may wait for one viewer at the end of a turn. With more it is cut off, and comes back.
@@ -86,10 +90,10 @@ class Viewer:
             self._told.set()
 
     async def take(self) -> list[Event]:
-        """What has come since; it waits for that, but no longer than a turn takes."""
+        """What has come since; it waits for that, but not for ever."""
         # ``wait_for`` would make a task for each viewer and turn.
         with suppress(TimeoutError):
-            async with asyncio.timeout(TURN_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await self._told.wait()
         self._told.clear()
         taken, self._waiting, self._bytes = self._waiting, [], 0
@@ -188,12 +192,13 @@ class Maker:
 
     async def _of_queues(self, fleet: FleetState) -> _Rows:
         before, self._queues = self._queues, {}
-        for waiting in await rows.queues(self._gateway, self._project, fleet.paused, fleet.overrides):
-            made = before.get(waiting.entry.key)
+        now_waiting = await rows.queues(self._gateway, self._project, fleet.paused, fleet.overrides)
+        for key, waiting in now_waiting.items():
+            made = before.get(key)
             # Of what a row is made of, the wait of its oldest alone changes by itself.
             if made is None or waiting != made[0] or waiting.queue.depth:
                 made = waiting, _json(waiting.row(time.time()))
-            self._queues[waiting.entry.key] = made
+            self._queues[key] = made
         return {key: row for key, (_, row) in self._queues.items()}
 
 
@@ -203,6 +208,8 @@ class _Records:
     def __init__(self, gateway: Gateway, caller: KeyEntry, project: str | None) -> None:
         self._gateway, self._caller, self._project = gateway, caller, project
         self._read_at = -RECORDS_S
+        #: What had ended by then was read whole, epoch seconds.
+        self._complete = 0.0
         self._decided: tuple[Any, ...] = ()
         self._shown: Trainings | None = None
         self._idle: dict[str, bytes] = {}
@@ -223,13 +230,24 @@ class _Records:
             newest, more = jobs.page(self._project, limit=NEWEST)
             going_on = [job for job in jobs.unfinished() if self._project in (None, job.project)] if more else []
             every = list({job.id: job for job in (*newest, *going_on)}.values())
-            self._shown = Trainings(self._gateway, self._caller, every, queue)
+            self._shown = Trainings(self._gateway, self._caller, every, queue, self._known(every))
+            self._complete = time.time() - RECORDED_S
             self._idle = {job.id: _json(self._shown.row(job, [])) for job in every}
             self._cursor = self._gateway.reader().recorded()
         except Exception as error:
             if not isinstance(error, Unavailable) and away(error) != "postgres":
                 raise
         return self._shown is not None
+
+    def _known(self, jobs: Sequence["Job"]) -> dict[str, Past]:
+        """What was read before of trainings that have been over for long."""
+        past = self._shown.past if self._shown is not None else NOTHING_KNOWN
+        before = {job.id: job.ended_at for job in self.jobs if job.id in past}
+        return {
+            job.id: past[job.id]
+            for job in jobs
+            if job.ended_at is not None and job.ended_at < self._complete and job.ended_at == before.get(job.id)
+        }
 
     def rows(self, reports: Sequence[Report]) -> dict[str, bytes]:
         assert self._shown is not None

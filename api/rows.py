@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from api.auth import is_operator
 from api.dates import moment
@@ -112,6 +112,10 @@ def _silent(gpu: str, at: float, paused: frozenset[str]) -> dict[str, Any]:
 # ---- queues ------------------------------------------------------------------------------------------------------------
 
 
+#: Of a function of which nobody has decided anything.
+_AS_IT_IS: Final = Override(function="")
+
+
 class Waiting(NamedTuple):
     """What waits for a function, and what people have decided of it. ``deadline_s``: its own, None = none is known."""
 
@@ -145,22 +149,25 @@ class Waiting(NamedTuple):
 
 async def queues(
     gateway: Gateway, project: str | None, paused: frozenset[str], overrides: Mapping[str, Override]
-) -> list[Waiting]:
-    """Of a project's functions, None = of all projects', by name; ``paused``, ``overrides``: as of :class:`FleetState`."""
+) -> dict[str, Waiting]:
+    """
+    By key, of a project's functions, None = of all projects', in the order of names; ``paused``, ``overrides``: as of
+    :class:`FleetState`.
+    """
     entries = sorted(
         (entry for entry in gateway.catalog.functions.values() if project in (None, entry.project)),
         key=lambda entry: (entry.name, entry.project),
     )
     if not entries:
-        return []
+        return {}
     keys = [entry.key for entry in entries]
-    rows = []
+    found = {}
     for key, entry, queue in zip(keys, entries, await gateway.queue.queues(keys), strict=True):
         spec = await gateway.catalog.revision(key, entry.revision) if entry.revision else None
         own = spec.deadline_s if spec is not None and entry.deadline_s is None else entry.deadline_s
         stopped, draining = "*" in paused or f"f:{key}" in paused, "-*" in paused or f"-f:{key}" in paused
-        rows.append(Waiting(entry, queue, own, stopped, draining, overrides.get(key) or Override(function=key)))
-    return rows
+        found[key] = Waiting(entry, queue, own, stopped, draining, overrides.get(key, _AS_IT_IS))
+    return found
 
 
 # ---- trainings ---------------------------------------------------------------------------------------------------------
@@ -169,12 +176,19 @@ async def queues(
 class Trainings:
     """Jobs as their list shows them. What the records say of them is read once, what their workers say may be newer."""
 
-    def __init__(self, gateway: Gateway, caller: KeyEntry, jobs: Sequence["Job"], queue: PublishedQueue | None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        caller: KeyEntry,
+        jobs: Sequence["Job"],
+        queue: PublishedQueue | None,
+        known: Mapping[str, views.Past] = views.NOTHING_KNOWN,
+    ) -> None:
         self.jobs = jobs
         ids = {job.id for job in jobs}
         entries = {entry.id: entry for entry in (queue.jobs if queue is not None else ()) if entry.id in ids}
         say = saying(gateway, caller, [entry.message for entry in entries.values()])
-        self._past = views.past(gateway, jobs)
+        self.past = views.past(gateway, jobs, known)
         promises = gateway.store().jobs.promises(ids)
         self._recorded = {
             job.id: views.recorded(job, entries.get(job.id), say, promise=promises.get(job.id)) for job in jobs
@@ -182,4 +196,4 @@ class Trainings:
 
     def row(self, job: "Job", reports: Sequence[JobReport]) -> dict[str, Any]:
         """As :class:`api.schemas.jobs.Job` has it."""
-        return self._recorded[job.id] | views.reported(job, reports, self._past.get(job.id))
+        return self._recorded[job.id] | views.reported(job, reports, self.past.get(job.id))

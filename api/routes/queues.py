@@ -49,7 +49,7 @@ async def list_queues(
     fleet, now = gateway.fleet(), time.time()
     paused, overrides = await run_in_threadpool(lambda: (fleet.paused(), fleet.overrides(now)))
     waiting = await rows.queues(gateway, of, paused, overrides)
-    return schemas.Queues(queues=[schemas.Queue(**each.row(now)) for each in waiting])
+    return schemas.Queues(queues=[schemas.Queue(**each.row(now)) for each in waiting.values()])
 
 
 # ---- pause, drain ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import redis
 import redis.asyncio
@@ -146,8 +146,7 @@ def _log(submission: Submission, admitted: Admission) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionQueue:
+class FunctionQueue(NamedTuple):
     """
     What waits for a function. ``promised_us``: when one more invocation of one row would end at the earliest, from now, 0 =
     not known; ``oldest_at``: since when the oldest of the :data:`LOOKED_AT` with the nearest deadlines waits, epoch
