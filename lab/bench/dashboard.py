@@ -32,7 +32,8 @@ usage_agrees                 1 where page, command, REST and the statements of a
 dry_runs_per_s               the most dry runs that the page asks for in a second while somebody types (2)
 ============================ ===================================================================================================
 
-``--shots``: pictures of each page at both widths and in both colours.
+``--shots`` alone: the pictures of README and guide (lab/bench/dashboard_guide.py); with ``--pages``: of each page at both
+widths and in both colours.
 """
 
 import argparse
@@ -55,7 +56,7 @@ import psycopg
 from sqlalchemy import Engine
 
 from lab.bench import browser as driver
-from lab.bench import dashboard_functions, dashboard_trainings
+from lab.bench import dashboard_functions, dashboard_guide, dashboard_trainings
 from lab.bench.dashboard_actions import ACTIONS, SILENT, STRANGE, Asked
 from lab.bench.ports import free_port
 from lab.bench.report import emit, progress
@@ -502,6 +503,7 @@ def run(pages: str, shots: Path | None) -> dict[str, float]:
         "why": (3, 0, no_training),
         "trainings": (dashboard_trainings.GPUS, 0, dashboard_trainings.fill),
         "functions": (3, FUNCTIONS, called_all_day),
+        "guide": (dashboard_guide.GPUS, dashboard_guide.FUNCTIONS, dashboard_guide.fill),
     }[pages]
     figures: dict[str, float] = {}
     with (
@@ -526,6 +528,7 @@ def run(pages: str, shots: Path | None) -> dict[str, float]:
                 partial(served, chromium, state, on),
                 partial(looked_at, chromium, state, on, shots, of_functions),
             ),
+            "guide": (lambda: dashboard_guide.pictures(chromium, state, on.url, on.client, on.names, shots or Path()),),
         }
         for stage in stages[pages]:
             figures |= stage()
@@ -536,14 +539,17 @@ def run(pages: str, shots: Path | None) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The dashboard in Chromium.")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument("--pages", choices=("cluster", "why", "trainings", "functions"), default="cluster")
-    parser.add_argument("--shots", type=Path, help="a folder for pictures of each page")
+    parser.add_argument("--pages", choices=("cluster", "why", "trainings", "functions"))
+    parser.add_argument(
+        "--shots", type=Path, help="a folder for pictures; without --pages those of README and guide alone"
+    )
     given = parser.parse_args()
     if reason := driver.missing():
         parser.error(reason)
     if given.shots is not None:
         given.shots.mkdir(parents=True, exist_ok=True)
-    emit(f"lab.bench.dashboard --pages {given.pages}", run(given.pages, given.shots))
+    pages = given.pages or ("guide" if given.shots is not None else "cluster")
+    emit(f"lab.bench.dashboard --pages {pages}", run(pages, given.shots))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The fourteen actions of people on the dashboard, each done by the page and looked for in REST and in the audit."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 
 from lab.bench.browser import Seen
+from lab.bench.uploads import eventually
 from smore_client import Client, admin
 
 if TYPE_CHECKING:
@@ -58,13 +58,14 @@ class Asked:
         self.seen.page.get_by_role("button", name=label, exact=True).first.click()
 
     def holds(self, what: Callable[[], object], target: str, route: str) -> None:
-        """Raises AssertionError where it does not hold, or the audit does not have it with the session."""
-        until = time.monotonic() + PATIENCE_S
-        while not what():
-            assert time.monotonic() < until, "it does not hold"
-            time.sleep(0.05)
-        entries = self.client.carry(admin.audit({"target": target, "route": route})).entries
-        assert any(entry.session for entry in entries[:1]), "the audit does not have it"
+        """Raises TimeoutError where it does not hold, or the audit does not have it with the session."""
+
+        def audited() -> bool:
+            entries = self.client.carry(admin.audit({"target": target, "route": route})).entries
+            return any(entry.session for entry in entries[:1])
+
+        for told, wanted in (("it does not hold", what), ("the audit does not have it", audited)):
+            eventually(wanted, PATIENCE_S, told)
 
 
 def pause(a: Asked) -> None:

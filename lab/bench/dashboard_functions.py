@@ -30,7 +30,7 @@ _INPUTS: Final = {"echo": '{"x": 1}', "doubled": '{"x": [[1.5, 2.5]]}'}
 _DAY: Final = """
 INSERT INTO function_minutes (minute, project, function, revision, gpu, succeeded, failed, met, ran, cold, rows, total_s, failed_s,
     wait_s, run_s, load_s, worst_s, wholes)
-SELECT minute, 'default', name, 1, 'cpu0', 10, 1, 9, 10, 1, 10, 0.5, 0.05, 0.1, 0.3, 0.5, 0.2,
+SELECT minute, 'default', name, 1, %(gpu)s, 10, 1, 9, 10, 1, 10, 0.5, 0.05, 0.1, 0.3, 0.5, 0.2,
     ARRAY(SELECT 128 | bucket FROM generate_series(26, 35) AS bucket)
 FROM unnest(%(names)s::text[]) AS name,
     generate_series(date_trunc('minute', now()) - interval '1 day', now(), interval '1 minute') AS minute
@@ -42,9 +42,9 @@ FROM function_minutes GROUP BY 1, 2, 3, 4 ON CONFLICT DO NOTHING
 """
 
 
-def fill(connection: Any, names: Sequence[str]) -> None:
-    """A day of minutes and hours of each of the functions."""
-    connection.execute(_DAY, {"names": list(names)})
+def fill(connection: Any, names: Sequence[str], gpu: str = "cpu0") -> None:
+    """A day of minutes and hours of each of the functions, on a GPU instance."""
+    connection.execute(_DAY, {"names": list(names), "gpu": gpu})
     connection.execute(_HOURS)
 
 
