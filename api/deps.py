@@ -91,6 +91,8 @@ class Gateway:
         #: Whoever follows something (api/server/sse.py) → the project of its key.
         self.followers: dict[asyncio.Event, str] = {}
         self.refused = Refused()
+        #: How often a request has changed a training: who shows them reads their records anew.
+        self.changed_jobs = 0
         self._sweeper: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None

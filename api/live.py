@@ -42,7 +42,7 @@ log = logger("api.live")
 TURN_S: Final = 1.0
 #: Seconds for which a viewer waits for what comes next: at the end of a turn it would just miss it.
 PATIENCE_S: Final = 2.0
-#: Seconds between two reads of records in Postgres, where the job scheduler has decided nothing.
+#: Seconds between two reads of records in Postgres, where nobody here has changed a training or decided about one.
 RECORDS_S: Final = 10.0
 #: Seconds after the end of a training until the history has all of it, and it is read no more.
 RECORDED_S: Final = 60.0
@@ -203,7 +203,7 @@ class Maker:
 
 
 class _Records:
-    """What Postgres knows of a view: read when the job scheduler has decided something, and now and then."""
+    """What Postgres knows of a view: read when something was decided or changed, and now and then."""
 
     def __init__(self, gateway: Gateway, caller: KeyEntry, project: str | None) -> None:
         self._gateway, self._caller, self._project = gateway, caller, project
@@ -221,7 +221,8 @@ class _Records:
 
     def read(self, queue: PublishedQueue | None) -> bool:
         """Whether anything is known. Where Postgres is away, it is what was known before."""
-        decided = tuple((job.id, job.place, tuple(job.gpus)) for job in queue.jobs) if queue is not None else ()
+        placed = ((job.id, job.place, tuple(job.gpus)) for job in (queue.jobs if queue is not None else ()))
+        decided = (self._gateway.changed_jobs, *placed)
         if decided == self._decided and time.monotonic() - self._read_at < RECORDS_S:
             return self._shown is not None
         self._decided, self._read_at = decided, time.monotonic()

@@ -394,6 +394,7 @@ def set_slo(gateway: TheGateway, caller: AdminKey, trail: TheTrail, job: str, bo
         for gpu in record.gpus:
             gateway.fleet().send(gpu, SetBudget(version=1, id=record.id, budget=body.budget))
         change.after = {"budget": body.budget}
+    gateway.changed_jobs += 1
     return views.shown(changed, views.live(gateway).get(record.id, []))
 
 
@@ -431,6 +432,7 @@ def _changed(
 
 def _wake(gateway: Gateway) -> None:
     """Let the job scheduler see a change at once; where Redis does not take that, it sees it as soon as it can."""
+    gateway.changed_jobs += 1
     with contextlib.suppress(redis.RedisError, OSError):
         _doors(gateway).wake()
 

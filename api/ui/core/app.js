@@ -14,8 +14,8 @@ import { match, navigation } from "./router.js";
 const app = /** @type {HTMLElement} */ (document.getElementById("app"));
 const base = new URL("..", import.meta.url).pathname;
 const THEMES = ["system", "light", "dark"];
-/** Milliseconds in which a page may come before the skeleton shows. */
-const SKELETON_MS = 300;
+/** Milliseconds in which a page may come before the skeleton shows, and after which it is asked for again. */
+const [SKELETON_MS, AGAIN_MS] = [300, 5000];
 
 let me = null;
 let projects = null;
@@ -48,8 +48,7 @@ async function show(focus = false) {
   const found = match(location.pathname);
   page?.over.abort();
   view?.closed?.();
-  view = null;
-  trouble = null;
+  view = trouble = null;
   if (!found) {
     document.title = "Not found · SMore";
     trouble = new Problem({ code: "not_found", detail: `There is no page ${location.pathname}.` });
@@ -70,6 +69,7 @@ async function show(focus = false) {
     // A tab from before an upgrade has no module of this page any more, and the address is the page's already.
     if (!(error instanceof Problem) && (await upgraded())) return location.reload();
     trouble = error;
+    if (error.status === 503 || error.code === "unreachable") setTimeout(() => mine === page && show(), AGAIN_MS);
   }
   clearTimeout(late);
   if (me?.operator && !projects) call("GET", "/v1/projects").then((answer) => { projects = answer.projects; draw(); }, () => {});

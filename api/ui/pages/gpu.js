@@ -82,7 +82,7 @@ function actions(page, gpu) {
 function trainings(page, gpu) {
   const others = gpu.trainings - gpu.jobs.length;
   const note = others > 0 ? html`<p class="quiet">${others} of another project ${others === 1 ? "is" : "are"} there too.</p>` : nothing;
-  if (!gpu.jobs.length) return others > 0 ? note : empty("No training is there. This starts one:", "smore jobs start");
+  if (!gpu.jobs.length) return others > 0 ? note : empty("No training is there. This starts one:", "smore jobs start --name NAME -- zoo.train");
   return html`${table({
     caption: "Trainings now",
     rows: gpu.jobs,

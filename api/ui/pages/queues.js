@@ -49,7 +49,7 @@ const columns = (page, rates) => [
   { head: "waiting", num: true, cell: (row) => (row.depth ? link(inProject(path`/ui/invocations` + path`?function=${row.function}&state=queued`, row.project, page.me), whole(row.depth)) : 0) },
   { head: "oldest waits for", num: true, cell: (row) => (row.depth ? seconds(row.oldest_wait_s) : NONE) },
   { head: "earliest deadline met now, of its deadline", label: "met now, of deadline", cell: deadline },
-  { head: "arrivals and ends, last hour", label: "last hour", cell: (row) => rate(rates?.get(key(row))) },
+  { head: "arrivals and ends, last hour", label: "arrivals, ends", cell: (row) => rate(rates?.get(key(row))) },
   { head: "priority", num: true, cell: (row) => (row.priority ? num(row.priority) : NONE) },
   { head: "decided by people", cell: decided },
   { head: html`<span class="hidden">action</span>`, label: "action", cell: (row) => {

@@ -230,6 +230,34 @@ def test_problems_have_a_page_and_a_command(
     assert set(stream.rows["problems"]) == {"leader", "job_leader", "paused:platform::False", "paused:gpu:gpu0:True"}
 
 
+def test_a_change_of_a_training_is_shown_at_once(
+    http: httpx.Client, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "RECORDS_S", 1e6)
+    job = placed(store, "night", ["gpu0"])
+    with watching(http, "trainings") as stream:
+        stream.until(lambda rows: job.id in rows.get("trainings", ()))
+        http.put(f"/v1/jobs/{job.id}/slo", json={"budget": 0.2}).raise_for_status()
+        stream.until(lambda rows: rows["trainings"][job.id]["budget"] == 0.2)
+
+
+@pytest.mark.parametrize("recorded_s", [0.0, 60.0])
+def test_of_a_training_that_has_long_been_over_the_past_is_read_once(
+    http: httpx.Client, application: Application, store: Store, monkeypatch: pytest.MonkeyPatch, recorded_s: float
+) -> None:
+    monkeypatch.setattr(live, "RECORDED_S", recorded_s)
+    job = placed(store, "night", ["gpu0"], running=True)
+    store.jobs.move(job.id, Action.END, Change(exit_code=0))
+    with watching(http, "trainings") as stream:
+        stream.read()
+        (maker,) = application.state.live._makers.values()
+        shown = maker._records._shown
+        application.state.gateway.changed_jobs += 1
+        again = eventually(lambda: maker._records._shown is not shown and maker._records._shown, what="another read")
+
+    assert (again.past[job.id] is shown.past[job.id]) == (recorded_s == 0)
+
+
 def test_who_may_watch_what(http: httpx.Client, catalog: Catalog) -> None:
     reader = {"X-API-Key": add_key(catalog, Scope.READ)}
     eventually(lambda: http.get("/v1/me", headers=reader).status_code == 200, what="the key")
