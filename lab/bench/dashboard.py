@@ -223,7 +223,13 @@ def scene(home: Path, gpus: int, functions: int, trainings: Trainings) -> Iterat
             store.activate("default", name, revision, {})
         with psycopg.connect(end.postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(_DAY, (names,))
-            jobs = trainings(engine, connection, names)
+            # A leader that finds trainings ended by others fails, and that is told for a while.
+            leader = psutil.Process(local.pid(home, "control"))
+            leader.suspend()
+            try:
+                jobs = trainings(engine, connection, names)
+            finally:
+                leader.resume()
         engine.dispose()
         key, queue = (home / "key").read_text().strip(), Queue(client, PREFIX, config.queue)
         with Client(end.gateway_url, key) as caller, Fleet(queue, names, jobs) as fleet:

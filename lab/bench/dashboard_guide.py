@@ -65,7 +65,7 @@ def pictures(
         for name, address, last in (
             ("cluster", "/ui/", ".tiles"),
             ("gpu", f"/ui/gpus/{gpus[SHARED]}?span=6h", ".lanes-ends"),
-            ("invocation", f"/ui/invocations/{invocation}", "table"),
+            ("invocation", f"/ui/invocations/{invocation}", "table[aria-label*=weighed]"),
         ):
             seen.go(url + address)
             box = seen.page.locator(last).first.bounding_box()

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 import httpx
@@ -33,6 +35,28 @@ pytestmark = [
 ENVIRONMENT = STRICT
 LEARNS = False
 
+#: What a page of another origin tries with a browser that has a session; ``half``: as if it had been told the page's half too.
+#: Returns what came of it, how much storage it sees, and whether it sees into a window of the dashboard.
+TRIES = """async ([url, act, half]) => {
+    const ask = (path, options = {}) =>
+        fetch(url + path, {credentials: "include", ...options}).then((answer) => answer.type, () => "refused");
+    const headers = {"X-SMore-Session": half};
+    const shell = window.open(`${url}/ui/`);
+    await new Promise((done) => setTimeout(done, 1000));
+    let sees = true;
+    try { sees = Boolean(shell.localStorage); } catch { sees = false; }
+    shell.close();
+    return [
+        await ask("/v1/me"), await ask("/v1/me", {headers}), await ask(act, {method: "POST", headers}),
+        await ask(act, {method: "POST", mode: "no-cors"}), localStorage.length, sees,
+    ];
+}"""
+#: Sends a form there, which no origin needs leave for.
+SUBMITS = """(action) => {
+    const form = Object.assign(document.createElement("form"), {method: "post", action});
+    document.body.append(form);
+    form.submit();
+}"""
 #: Markup, what colours a terminal, a word without an end, and marks that turn the direction.
 HOSTILE = "<img src=x onerror='document.title=1'> \x1b[31mred\x1b[0m " + "x" * 3000 + " \u202eturned"
 
@@ -108,6 +132,47 @@ def test_every_page_fits_and_can_be_used_by_everybody(
         wrong += seen.errors
 
     assert wrong == []
+
+
+class Neighbour(BaseHTTPRequestHandler):
+    """A program of somebody else on the gateway's host. ``cookies``: what browsers have told it."""
+
+    cookies: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.cookies.append(self.headers.get("Cookie", ""))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"], ids=["another port", "another site"])
+def test_pages_of_others_neither_read_nor_act(browser: "Browser", state: Any, platform: Platform, host: str) -> None:
+    act = "/v1/queues/echo/pause"
+    Neighbour.cookies.clear()
+    (half,) = (item["value"] for item in state["origins"][0]["localStorage"] if item["name"] == "smore.session")
+    context = browser.new_context(storage_state=state)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Neighbour) as neighbour:
+        threading.Thread(target=neighbour.serve_forever).start()
+        page = context.new_page()
+        page.goto(f"http://{host}:{neighbour.server_port}/")
+        tried = page.evaluate(TRIES, [platform.url, act, half])
+        with page.expect_navigation() as moved:
+            page.evaluate(SUBMITS, platform.url + act)
+        neighbour.shutdown()
+    context.close()
+
+    # What is opaque was sent, and its answer cannot be read.
+    assert tried == ["refused", "refused", "refused", "opaque", 0, False]
+    assert moved.value.status in (401, 403)
+    # The neighbour gets the cookie, and has no session by it.
+    cookie = Neighbour.cookies[0]
+    assert cookie.startswith("smore_") == (host == "127.0.0.1")
+    assert httpx.get(f"{platform.url}/v1/me", headers={"Cookie": cookie}).status_code == 401
+    assert not any(queue.paused for queue in platform.client.queues())
 
 
 def test_what_strangers_print_is_text(browser: "Browser", state: Any, platform: Platform, loud: str) -> None:
