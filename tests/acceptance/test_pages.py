@@ -418,8 +418,11 @@ def test_eight_tabs_live_on_and_come_back_after_the_gateway(browser: "Browser", 
     os.kill(platform.pid("redis"), signal.SIGSTOP)
     try:
         tabs[-1].get_by_text("Out of date.").wait_for(timeout=driver.PATIENCE_MS)
+        tabs[0].goto(f"{platform.url}/ui/queues")
+        tabs[0].get_by_text("Redis is away").wait_for(timeout=driver.PATIENCE_MS)
     finally:
         os.kill(platform.pid("redis"), signal.SIGCONT)
+    tabs[0].get_by_role("heading", name="Queues").wait_for(timeout=driver.PATIENCE_MS)
     tabs[-1].get_by_text("Out of date.").wait_for(state="detached", timeout=driver.PATIENCE_MS)
     context.close()
     eventually(lambda: platform.client.carry(admin.me()), 30, "the gateway")

@@ -48,7 +48,7 @@ async function show(focus = false) {
   const found = match(location.pathname);
   page?.over.abort();
   view?.closed?.();
-  view = trouble = null;
+  [view, trouble] = [null, focus ? null : trouble];
   if (!found) {
     document.title = "Not found · SMore";
     trouble = new Problem({ code: "not_found", detail: `There is no page ${location.pathname}.` });
@@ -63,7 +63,7 @@ async function show(focus = false) {
     ]);
     if (who) mine.me = me = who;
     if (mine !== page) return;
-    view = opened(mine);
+    [view, trouble] = [opened(mine), null];
   } catch (error) {
     if (mine !== page) return;
     // A tab from before an upgrade has no module of this page any more, and the address is the page's already.
