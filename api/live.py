@@ -43,7 +43,7 @@ TURN_S: Final = 1.0
 #: Seconds for which a viewer waits for what comes next: at the end of a turn it would just miss it.
 PATIENCE_S: Final = 2.0
 #: Seconds between two reads of records in Postgres, where nobody here has changed a training or decided about one.
-RECORDS_S: Final = 10.0
+RECORDS_S: Final = 15.0
 #: Seconds after the end of a training until the history has all of it, and it is read no more.
 RECORDED_S: Final = 60.0
 #: Trainings of any state that are read, the newest first, beside those that are not over.
@@ -186,7 +186,7 @@ class Maker:
                 made[Topic.TRAININGS] = self._records.rows(fleet.reports)
             if Topic.PROBLEMS in topics:
                 refused = self._gateway.refused.lately()
-                found = problems(caller, fleet, queue, trouble, self._records.jobs, self._records.lag_s(), refused)
+                found = problems(caller, fleet, queue, trouble, self._records.jobs, self._records.lag_s, refused)
                 made[Topic.PROBLEMS] = {row.id: _json(row.model_dump()) for row in found}
         return made, fleet
 
@@ -214,6 +214,8 @@ class _Records:
         self._shown: Trainings | None = None
         self._idle: dict[str, bytes] = {}
         self._cursor = ""
+        #: Age of the oldest event that was not in Postgres yet, seconds; 0 = there was none, or that is not known.
+        self.lag_s = 0.0
 
     @property
     def jobs(self) -> Sequence["Job"]:
@@ -238,6 +240,7 @@ class _Records:
         except Exception as error:
             if not isinstance(error, Unavailable) and away(error) != "postgres":
                 raise
+        self.lag_s = self._lag_s() if self._cursor else 0.0
         return self._shown is not None
 
     def _known(self, jobs: Sequence["Job"]) -> dict[str, Past]:
@@ -257,10 +260,7 @@ class _Records:
             job.id: _json(self._shown.row(job, told[job.id])) for job in self._shown.jobs if job.id in told
         }
 
-    def lag_s(self) -> float:
-        """Age of the oldest event that is not in Postgres yet, seconds; 0 = there is none, or that is not known."""
-        if not self._cursor:
-            return 0.0
+    def _lag_s(self) -> float:
         stream = f"{self._gateway.settings.redis.prefix}ev"
         oldest = cast("list[tuple[bytes, object]]", self._gateway.client().xrange(stream, f"({self._cursor}", count=1))
         return max(0.0, time.time() - int(oldest[0][0].partition(b"-")[0]) / 1000) if oldest else 0.0
