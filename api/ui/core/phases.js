@@ -20,8 +20,8 @@ export function timeline(of, now) {
   const needed = of.gate.needed_ms;
   // What took a moment of a long deadline could not be seen beside it.
   const far = allowed > FAR * Math.max(end, needed ?? 0);
-  const span = Math.max(far ? 0 : allowed, end, needed ?? 0) * 1.02 || 1;
-  const x = (at) => (WIDE * Math.min(1, Math.max(0, at / span)));
+  const [last, latest] = /** @type {[string, number][]} */ ([["deadline", far ? 0 : allowed], [of.finished_at ? "end" : "now", end], ["earliest finish", needed ?? 0]]).reduce((most, mark) => (mark[1] > most[1] ? mark : most));
+  const x = (at) => (WIDE * Math.min(1, Math.max(0, at / (1.02 * latest || 1))));
   let begin = 0;
   const rows = of.attempts.map((attempt) => {
     const parts = [];
@@ -48,7 +48,7 @@ export function timeline(of, now) {
         ${needed === null || needed === undefined ? nothing : svg`<rect class="gate" x=${x(needed) - 3} y="1" width="6" height=${height - 2}><title>earliest finish that the admission gate knew: ${ms(needed)}</title></rect>`}
         ${far ? nothing : svg`<line class="deadline" x1=${x(allowed)} x2=${x(allowed)} y1="0" y2=${height} />`}
       </svg>
-      <p class="ends"><span>arrival ${when(of.arrival_at, true)}</span><span>${!far && allowed >= end ? "deadline" : of.finished_at ? "end" : "now"} after ${ms(far ? end : Math.max(allowed, end))}</span></p>
+      <p class="ends"><span>arrival ${when(of.arrival_at, true)}</span><span>${last} after ${ms(latest)}</span></p>
     </div>
     <ul class="legend">
       ${[...PHASES, "lost"].filter((phase) => rows.some(({ parts }) => parts.some((part) => part.phase === phase))).map((phase) => html`<li><svg viewBox="0 0 16 12" aria-hidden="true"><rect class="phase ${phase}" width="16" height="12" /></svg> ${phase} <b>${ms(rows.reduce((sum, { parts }) => sum + parts.filter((part) => part.phase === phase).reduce((all, part) => all + part.length, 0), 0))}</b></li>`)}
