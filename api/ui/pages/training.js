@@ -38,7 +38,7 @@ export function open(page) {
       const row = live.rows("trainings")?.find((each) => each.id === of.id) ?? of;
       return html`
         ${head(page, row, why)}
-        ${row.started_at ? html`<section><h2>Lost to functions, against its budget</h2>${shown(statement, (said) => account(said, row))}</section>
+        ${row.started_at || OVER.has(row.state) ? html`<section><h2>Lost to functions, against its budget</h2>${shown(statement, (said) => account(said, row))}</section>
         <section><h2>Over time ${choice(page, "span", Object.keys(SPANS), page.query("span") || "life", "Time")}</h2>${shown(series, (data) => plots(charts, data))}</section>
         <section><h2>What ran beside it</h2>${shown(statement, (said) => beside(page, said, row))}</section>` : nothing}
         ${WAITING.has(row.state) ? html`<section><h2>What stands against it now</h2>${shown(why, places)}</section>` : nothing}
