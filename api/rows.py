@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from api.auth import is_operator
@@ -184,10 +185,11 @@ class Trainings:
         queue: PublishedQueue | None,
         known: Mapping[str, views.Past] = views.NOTHING_KNOWN,
     ) -> None:
-        self.jobs = jobs
         ids = {job.id for job in jobs}
         entries = {entry.id: entry for entry in (queue.jobs if queue is not None else ()) if entry.id in ids}
-        say = saying(gateway, caller, [entry.message for entry in entries.values()])
+        said = [*(entry.message for entry in entries.values()), *(job.reason for job in jobs)]
+        say = saying(gateway, caller, said)
+        self.jobs = jobs = [replace(job, reason=say(job.reason)) for job in jobs]
         self.past = views.past(gateway, jobs, known)
         promises = gateway.store().jobs.promises(ids)
         self._recorded = {
