@@ -428,7 +428,7 @@ class Lead:
 
     def _note_losses(self, lost_s: Mapping[str, float]) -> None:
         """``lost_s``: what others beside each job have cost it, over all attempts."""
-        for id_, attempt in self._attempts.items():
+        for id_, attempt in self._under_way():
             if id_ in lost_s:
                 attempt.lost_s = max(0.0, lost_s[id_] - self._jobs[id_].lost_s)
 
