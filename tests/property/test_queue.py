@@ -420,7 +420,8 @@ class QueueMachine(RuleBasedStateMachine):
         for (one, _), answer in zip(named, answers, strict=True):
             assert answer == (one.state == "queued")
             if answer:
-                self.end(one, state, cause, error_result("No GPU instance could finish it before its deadline."))
+                late = "No GPU instance could finish it before its deadline, which has passed."
+                self.end(one, state, cause, error_result(late))
 
     @precondition(lambda self: self.any_in(DISPATCHED))
     @rule(mentions=MENTIONS)
