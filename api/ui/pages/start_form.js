@@ -47,15 +47,16 @@ const FIELDS = [
   { name: "device", label: "Kind of GPU", example: "any" },
   { name: "memory", label: "Memory on each", example: "12GiB", hint: "Empty: none trains beside it." },
   { name: "duration", label: "Length", example: "2h", hint: "Empty: by iterations, or learned from runs of its name." },
-  { name: "by", label: "Promise its end by", example: "18h, or earliest", hint: "Empty: no end is promised. It is refused where none can be." },
+  { name: "by", label: "Promise its end by", example: "18:00, 18h, or earliest", hint: "Empty: no end is promised. It is refused where none can be." },
   { name: "iterations", label: "Iterations in all", type: "number", min: 1, step: 1 },
   { name: "workload", label: "Workload", example: "model/size/training/batch" },
   { name: "budget", label: "It may lose to functions, %", type: "number", min: 1, max: 1900, step: "any", example: "10" },
   { name: "share", label: "It may lose to trainings beside it, %", type: "number", min: 0, max: 1000, step: "any", example: "the project's" },
   { name: "restarts", label: "Starts after failures", type: "number", min: 0, max: 1000, step: 1, example: "0" },
 ];
-const NUMBERS = new Set(["count", "iterations", "restarts"]);
-const PERCENTS = new Set(["budget", "share"]);
+const NUMBERS = new Set(["count", "iterations", "restarts"]), PERCENTS = new Set(["budget", "share"]);
+/** A time of day is the next one here; all else stays. @param {string} text */
+const moment = (text, at = +new Date(`${new Date().toDateString()} ${text}`)) => (/^\d\d?:\d\d$/.test(text) && at ? new Date(at < Date.now() ? at + 86_400_000 : at).toISOString() : text);
 
 /** What the fields say; null = it is not whole yet. @param {HTMLFormElement} form */
 function bodyOf(form) {
@@ -66,7 +67,7 @@ function bodyOf(form) {
     if (text === "") continue;
     // An argument with a space stands in quotes.
     if (field === "argv") body.argv = [...text.matchAll(/"([^"]*)"|'([^']*)'|(\S+)/g)].map(([, a, b, c]) => a ?? b ?? c);
-    else body[field] = NUMBERS.has(field) ? Number(text) : PERCENTS.has(field) ? Number(text) / 100 : text;
+    else body[field] = NUMBERS.has(field) ? Number(text) : PERCENTS.has(field) ? Number(text) / 100 : field === "by" ? moment(text) : text;
   }
   return body;
 }
