@@ -60,6 +60,7 @@ from lab.bench import dashboard_functions, dashboard_guide, dashboard_trainings
 from lab.bench.dashboard_actions import ACTIONS, SILENT, STRANGE, Asked
 from lab.bench.ports import free_port
 from lab.bench.report import emit, progress
+from lab.bench.uploads import eventually
 from smore import local
 from smore.domain.function import FunctionSpec
 from smore.domain.job import Action, JobRequest
@@ -224,7 +225,7 @@ def scene(home: Path, gpus: int, functions: int, trainings: Trainings) -> Iterat
         with psycopg.connect(end.postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(_DAY, (names,))
             # A leader that finds trainings ended by others fails, and that is told for a while.
-            leader = psutil.Process(local.pid(home, "control"))
+            leader = psutil.Process(eventually(partial(local.pid, home, "control"), 30, "control"))
             leader.suspend()
             try:
                 jobs = trainings(engine, connection, names)
