@@ -24,7 +24,7 @@ from smore.domain.job_rule import WaitingJob
 from smore.messages.commands import DropCheckpoints, ForgetJob, StartJob, StopJob
 from smore.postgres.catalog import Store
 from smore.postgres.job_ledger import Fenced, JobLedger
-from smore.postgres.jobs import Job
+from smore.postgres.jobs import Change, Job
 from smore.postgres.rows import JobPairRow
 from smore.process.observability import CONTROL
 from smore.process.settings import JobsSettings, Settings
@@ -236,6 +236,19 @@ def test_a_count_that_nobody_can_write_down_stops_no_other_training(stage: Stage
     stage.ranks.tell(evil.id, iterations=7, state="ended", exit_code=0)
     stage.pass_by()
     assert stage.states(evil) == [JobState.ENDED], "it is decided about again"
+
+
+def test_a_training_that_somebody_else_has_ended_stops_no_other(stage: Stage) -> None:
+    gone, honest = stage.submit("gone"), stage.submit("honest")
+    stage.pass_by()
+    stage.pass_by()
+    assert stage.states(gone, honest) == [JobState.RUNNING, JobState.RUNNING]
+    stage.jobs.move(gone.id, Action.END, Change(exit_code=0))
+    stage.ranks.tell(honest.id, state="ended", exit_code=0)
+    later = stage.submit("later")
+    with pytest.raises(WentWrong, match=gone.id):
+        stage.pass_by(10.0)
+    assert stage.states(honest, later) == [JobState.ENDED, JobState.STARTING], "in that very round"
 
 
 def test_a_report_that_cannot_be_read_stops_no_other_training(stage: Stage, redis_client: "redis.Redis") -> None:
