@@ -99,7 +99,7 @@ check: $(DEV) $(PAGES)/.installed ## Formatting, lint, types, layers, what is ge
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	@! test -d $(PAGES)/node_modules || { $(PAGES)/node_modules/.bin/tsc -p tools/pages && $(PAGES)/node_modules/.bin/biome lint --config-path tools/pages --diagnostic-level warn --error-on-warnings api/ui; }
+	@! test -x $(PAGES)/node_modules/.bin/biome || ! test -x $(PAGES)/node_modules/.bin/tsc || { $(PAGES)/node_modules/.bin/tsc -p tools/pages && $(PAGES)/node_modules/.bin/biome lint --config-path tools/pages --diagnostic-level warn --error-on-warnings api/ui; }
 	$(PY) -m tools.client_types --check
 	$(PY) -m tools.reference --check
 	$(PY) -m tools.house
