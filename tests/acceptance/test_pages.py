@@ -352,7 +352,9 @@ def test_keys_order_it_and_the_terminal_is_left_as_it_was(platform: Platform) ->
     before, told = termios.tcgetattr(inner), b""
     environment = os.environ | {"SMORE_URL": platform.url, "SMORE_API_KEY": platform.key, "TERM": "xterm"}
     command = [sys.executable, "-m", "smore.cli", "top"]
-    with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=environment) as top:
+    # Whoever runs the tests in the background may ignore SIGINT, which is inherited.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=environment, preexec_fn=heeds) as top:
 
         def says(text: bytes) -> bool:
             nonlocal told
