@@ -166,10 +166,11 @@ class Connection(HttpToolsProtocol):
         # What is raised here ends the connection with 400.
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many requests wait on one connection")
-        self._in_head, self._since, self._before_body = False, self.loop.time(), self._fed + self._piece
-        app, most = self.app, self.bounds.max_head_bytes
-        if len(self.headers) > MAX_HEADERS or (self._head + self._piece > most and self._head_bytes() > most):
+        app, most, fed = self.app, self.bounds.max_head_bytes, self._fed + self._piece
+        # What came since the head before it, which is rarely that much, is counted first: it costs nothing.
+        if len(self.headers) > MAX_HEADERS or (fed - self._before_body > most and self._head_bytes() > most):
             self.app = _refuse_head
+        self._in_head, self._since, self._before_body = False, self.loop.time(), fed
         try:
             super().on_headers_complete()
         finally:

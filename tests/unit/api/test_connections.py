@@ -1,4 +1,4 @@
-"""Whom a connection counts for, and when the head of an answer goes out."""
+"""Whom a connection counts for, when the head of an answer goes out, and which head is too large."""
 
 import asyncio
 import socket
@@ -87,3 +87,18 @@ def test_a_head_goes_out_though_its_body_comes_later_or_never() -> None:
     assert b"content-length: 4" in asyncio.run(_exchange(head_alone))
     answer = asyncio.run(_exchange(asked_for_its_body))
     assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize("first", [0, 500, 30_000, 39_999])
+def test_a_head_is_too_large_in_whatever_pieces_it_comes(first: int) -> None:
+    head = b"GET /?" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    async def in_pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head[:first])
+        await asyncio.sleep(0.05)
+        writer.write(head[first:])
+        return await reader.readuntil(b"\r\n")
+
+    assert asyncio.run(_exchange(in_pieces)).startswith(b"HTTP/1.1 431 ")
