@@ -76,7 +76,7 @@ class Attempt:
     up: bool = False
     stop: str = ""
     asked: bool = False
-    #: The exit code of the first rank that failed, and why its worker refused it.
+    #: The exit code of the rank that was first reported to have failed, and why its worker refused it.
     first_bad: int | None = None
     reason: str = ""
     ranks: list[Rank] = field(default_factory=list)

@@ -159,7 +159,9 @@ def test_a_gang_that_loses_a_rank_goes_on_from_its_checkpoint(platform: Platform
     assert (over["outcome"], over["attempt"], over["restarted"], over["iterations"]) == ("succeeded", 2, 1, 24)
     assert seen == sorted(seen), "iterations only grow"
     first, second = http.get(f"/v1/jobs/{gang}/attempts").json()["attempts"]
-    assert (first["why"], first["exit_code"], first["iterations_from"]) == ("failed", -signal.SIGKILL, 0)
+    # The other rank fails by itself when it loses its peer, and its worker may report first.
+    assert first["exit_code"] in (-signal.SIGKILL, 1)
+    assert (first["why"], first["iterations_from"]) == ("failed", 0)
     assert (second["why"], second["exit_code"], second["iterations"]) == ("succeeded", 0, 24)
     assert 3 <= second["iterations_from"] < 24
     statement = http.get(f"/v1/jobs/{gang}/statement").json()
